@@ -1,8 +1,8 @@
-//! What a request and a message take of processors, disks and interfaces.
+//! The costs of requests and messages at processors, disks and network interfaces.
 //!
-//! The rates are those of the PRESS model (PPoPP 2001, table 1), for the actual size of a file instead of the mean, and the
-//! measured costs of a VIA message (section 4.1); or those of the WARD paper's server ([`crate::cost::Ward01`]) with messages on
-//! one of PRESS's networks. KB are 1,024 bytes.
+//! The rates are those of the PRESS model (PPoPP 2001, table 1), with the actual size of a file instead of
+//! the mean, and the measured costs of a VIA message (section 4.1). The alternative is the WARD paper's
+//! server ([`crate::cost::Ward01`]) with messages on one of PRESS's networks. KB are 1,024 bytes.
 
 use larder_trace::ward::WardCosts;
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,13 @@ use crate::SimError;
 use crate::cost::Ward01;
 use crate::press::Network;
 
-/// Time of the start and rate of what follows: `start_s + KB / kb_per_s`.
+/// A cost that grows linearly with the size: `start_s + KB / kb_per_s`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// Seconds, from 0.
+    /// Fixed time in s, at least 0.
     pub start_s: f64,
-    /// KB in a second, above 0.
+    /// Rate in KB/s, above 0.
     pub kb_per_s: f64,
 }
 
@@ -27,7 +27,7 @@ impl Rate {
         Self { start_s, kb_per_s }
     }
 
-    /// Nanoseconds that so many bytes take.
+    /// Returns the time for `bytes` bytes, in ns.
     pub(super) fn ns(&self, bytes: u64) -> u64 {
         nanos(self.start_s + bytes as f64 / 1_024.0 / self.kb_per_s)
     }
@@ -37,54 +37,58 @@ impl Rate {
     }
 }
 
-/// Nanoseconds, rounded. Negative and infinite times do not pass [`Costs::check`].
+/// Converts seconds into nanoseconds. [`CooperationCosts::check`] rejects negative and infinite times.
 pub(super) fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
 
-/// The costs. Defaults are those of the fast network; [`Costs::of`] gives either.
+/// The costs. The default is the fast network; [`CooperationCosts::for_network`] returns the costs of either
+/// network.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
-    /// Whether nodes have an interface and a network for one another; else they share those of the clients.
+    /// Whether nodes have a separate interface and network for internal traffic. Otherwise it shares the
+    /// clients' interface.
     pub own_network: bool,
-    /// Processor: to read and parse a request (`1/mu_p`), in s.
+    /// Processor: time to read and parse a request (`1/mu_p`), in s.
     pub parse_s: f64,
-    /// Processor: a reply to a client (`1/mu_m`).
+    /// Processor: time to send a reply to a client (`1/mu_m`).
     pub reply: Rate,
-    /// Disk: a file (`1/mu_d`).
+    /// Disk: time to read a file (`1/mu_d`).
     pub disk: Rate,
-    /// Processor of the initial node: to forward a request (`1/mu_f`), in s.
+    /// Processor of the initial node: time to forward a request (`1/mu_f`), in s.
     pub forward_s: f64,
-    /// Processor of the service node: to take a forwarded request, in s. Reading M1 of the model: parsing and `1/mu_f`.
+    /// Processor of the service node: time to accept a forwarded request, in s. In variant M1 of the model
+    /// this is parsing plus `1/mu_f`.
     pub accept_s: f64,
-    /// Processor: to send (`1/mu_s`) or receive (`1/mu_g`) a reply between nodes.
+    /// Processor: time to send (`1/mu_s`) or receive (`1/mu_g`) a reply between nodes.
     pub relay: Rate,
-    /// Processor, at either end: what a handed connection takes more than a forwarded request, in s.
+    /// Processor, at either end: extra time of a handoff over a forwarded request, in s.
     pub handoff_s: f64,
-    /// Bytes of a message that hands a connection over.
+    /// Bytes of a handoff message.
     pub handoff_bytes: u64,
     /// Bytes of a request, from a client or between nodes.
     pub request_bytes: u64,
-    /// Processor, at either end: a message of the protocol.
+    /// Processor, at either end: time of a protocol message.
     pub message: Rate,
-    /// Whether loads are written into the memory of the others, who do nothing for it.
+    /// Whether a load is written into the memory of the other nodes, without work of their processors.
     pub remote_writes: bool,
-    /// Processor of the dispatcher: a decision, in s.
+    /// Processor of the dispatcher: time of a decision, in s.
     pub decide_s: f64,
     /// Interface to clients (`1/mu_e`).
     pub external: Rate,
-    /// Interface between nodes (`1/mu_i`); of no use without `own_network`.
+    /// Interface between nodes (`1/mu_i`); ignored without `own_network`.
     pub internal: Rate,
-    /// From one interface to the other, in s.
+    /// Latency from one interface to the other, in s.
     pub latency_s: f64,
-    /// Whether messages of the protocol go before requests at processors, as what a kernel does; else they wait in line.
+    /// Whether processors handle protocol messages before requests, as a kernel does. Otherwise messages
+    /// queue behind requests.
     pub messages_first: bool,
-    /// Whether reading from disk keeps the processor busy: a server is one resource.
+    /// Whether a read from disk occupies the processor, so that a server is one resource.
     pub one_resource: bool,
-    /// Processor of the table maker: a target counted, when a routing table is made, in s.
+    /// Processor of the table maker: time per counted target for a routing table, in s.
     pub analyse_s: f64,
-    /// Processor of the switch: a request, in s.
+    /// Processor of the switch: time per request, in s.
     pub switch_s: f64,
 }
 
@@ -95,7 +99,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// The paper's values.
+    /// Returns the paper's costs for a network.
     pub fn of(network: Network) -> Self {
         let parse_s = 1.0 / 9_000.0;
         let fast = Self {
@@ -114,7 +118,7 @@ impl Costs {
             decide_s: 0.000_01,
             external: Rate::new(0.000_004, 12_000.0),
             internal: Rate::new(0.000_003, 64_000.0),
-            // 19 us one way for 4 bytes, less 3 us at each processor and each interface.
+            // 19 us one way for 4 bytes (section 4.1), less 3 us at each processor and each interface.
             latency_s: 0.000_007,
             messages_first: false,
             one_resource: false,
@@ -136,9 +140,10 @@ impl Costs {
         }
     }
 
-    /// The WARD paper's server (HPL-2001-2, section 3.2): one resource, which takes 1 ms for 14.5 KB from memory and 9 ms more
-    /// from disk, and `forward_us` of the initial node for a request that moves. Clients' interfaces take no time. Messages,
-    /// which the paper does not have, are those of PRESS's network, and go before requests.
+    /// Returns the costs of the WARD paper's server (HPL-2001-2, section 3.2). It is one resource that takes
+    /// 1 ms for 14.5 KB from memory and 9 ms more from disk. The initial node spends `forward_us` on a
+    /// request that is forwarded. Clients' interfaces take no time. The paper has no messages; they cost as
+    /// on PRESS's network and are handled before requests.
     pub fn ward(network: Network, forward_us: f64) -> Self {
         let model = Ward01 { forward_us, ..Ward01::default() };
         let rate = |us_per_byte: f64| Rate::new(0.0, 1e6 / 1_024.0 / us_per_byte);
@@ -158,8 +163,8 @@ impl Costs {
         }
     }
 
-    /// What ward-analysis weighs: what moving a request takes of processors, and what a byte takes longer from disk, for files
-    /// of that mean size.
+    /// Returns the costs for ward-analysis: the processor time to forward a request, and the extra time of a
+    /// byte from disk, for files of this mean size in bytes.
     pub fn prices(&self, mean_bytes: u64, moving: Moving) -> WardCosts {
         let bytes = mean_bytes.max(1);
         let more_s = match moving {
@@ -173,12 +178,12 @@ impl Costs {
         }
     }
 
-    /// The same, but telling takes no processor, as in the analytic model.
+    /// Returns these costs with messages that take no processor time, as in the analytic model.
     pub fn telling_free(self) -> Self {
         Self { message: Rate::new(0.0, f64::INFINITY), ..self }
     }
 
-    /// The interface between nodes.
+    /// Returns the cost of the interface between nodes.
     pub(super) fn between(&self) -> &Rate {
         if self.own_network { &self.internal } else { &self.external }
     }
@@ -223,7 +228,7 @@ mod tests {
         assert_eq!(fast.disk.ns(0), 18_800_000);
         let slow = Costs::of(Network::Slow);
         assert_eq!(slow.relay.ns(512), 143_478, "the paper's section 5: 143 us for 512 bytes");
-        // The rates of non-portable servers that the paper prints: 55,000 and 6,900 a second.
+        // The paper prints these rates of non-portable servers: 55,000 and 6,900 per second.
         assert!((1.0 / (fast.forward_s + fast.handoff_s) - 53_571.0).abs() < 1.0);
         assert!((1.0 / (slow.forward_s + slow.handoff_s) - 6_903.0).abs() < 1.0);
         assert_eq!(fast.telling_free().message.ns(1_000_000), 0);
@@ -237,7 +242,7 @@ mod tests {
         let prices = ward.prices(bytes, Moving::Handoff);
         assert!((prices.forward_us - 276.0).abs() < 1e-9 && (prices.disk_us_per_byte - 0.606).abs() < 0.001);
         assert_eq!(ward.check(), Ok(()));
-        // PRESS's relay takes both processors twice the reply.
+        // PRESS's relay occupies both processors for twice the reply.
         let press = Costs::of(Network::Fast);
         let more = press.prices(16 << 10, Moving::Relay).forward_us;
         assert!((more - (111.1 + 2.0 * 16.7 + 2.0 * 210.0)).abs() < 0.1, "{more}");

@@ -1,4 +1,4 @@
-//! The run: stations, wires, timers, clients, and when what is counted.
+//! The engine of a cooperative cluster: stations, wires, timers, clients and measurement.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,53 +15,61 @@ use crate::calendar::{Calendar, Key};
 use crate::station::Station;
 use crate::{SimError, Workload};
 
-/// A place where work is done.
+/// A station of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
     Cpu,
     Disk,
     /// The interface to clients.
     Clients,
-    /// The interface to other nodes; that to clients where there is no other.
+    /// The interface to other nodes. It is the interface to clients if the cluster has no separate network.
     Nodes,
-    /// The processor with messages of the protocol, where these go before requests.
+    /// The processor for protocol messages, if these are handled before requests. Otherwise it is the
+    /// processor.
     Talk,
 }
 
-/// Stations of a node, in the order of [`At`].
+/// The number of stations per node, in the order of [`StationKind`].
 const STATIONS: usize = 5;
-/// The clock of what is on the wires.
+/// The calendar timer of the messages on the wires.
 const WIRES: usize = 0;
 
-/// What a request is doing; it has done it when its station says so.
+/// The current activity of a request. Its end at the station or wire starts the next activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Passes the switch.
+    /// The switch's processor handles the request.
     Switching,
-    /// Comes in from the client.
+    /// The request arrives through the initial node's interface to clients.
     Coming,
-    /// Is parsed by the initial node.
+    /// The initial node parses the request.
     Parsed,
-    /// Is asked about: on its way to the dispatcher, at its processor, on its way back, at the initial node's processor.
+    /// The initial node's processor prepares the question to the dispatcher.
     Asking,
-    Decided,
-    Answered,
-    Told,
-    /// Is prepared for the service node, on its way there, taken by it.
+    /// The question is sent to the dispatcher.
+    AskTransfer,
+    /// The dispatcher's processor receives the question, decides and answers.
+    Deciding,
+    /// The answer is sent to the initial node.
+    AnswerTransfer,
+    /// The initial node's processor prepares the request for the service node.
     Forwarding,
-    Forwarded,
+    /// The request is sent to the service node.
+    ForwardTransfer,
+    /// The service node's processor accepts the request, or the initial node's processor receives the answer.
     Accepting,
-    /// Is read from disk.
+    /// The service node's disk reads the item.
     Reading,
-    /// The reply is prepared for the initial node, on its way there.
+    /// The service node's processor prepares the reply for the initial node.
     Returning,
-    Returned,
-    /// The reply is prepared for the client, goes out to it.
+    /// The reply is sent to the initial node.
+    ReplyTransfer,
+    /// The processor prepares the reply for the client.
     Replying,
+    /// The reply leaves through the interface to clients.
     Leaving,
 }
 
-/// A request.
+/// The state of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) item: u32,
@@ -71,11 +79,11 @@ pub(super) struct Job {
     pub(super) keep: bool,
     pub(super) missed: bool,
     pub(super) came: Time,
-    /// When its node asked for its place.
+    /// The time at which the initial node asked for a placement.
     pub(super) asked: Time,
 }
 
-/// What a task is.
+/// The work of a task.
 #[derive(Debug)]
 pub(super) enum Body {
     Free,
@@ -83,7 +91,7 @@ pub(super) enum Body {
     Note(Note),
 }
 
-/// Where a task is between two nodes.
+/// The transfer of a task between two nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub(super) from: u16,
@@ -99,19 +107,19 @@ enum Stage {
     In,
 }
 
-/// Something that stations work at.
+/// A unit of work at stations.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) body: Body,
     way: Option<Way>,
 }
 
-/// Stations, wires and clocks.
+/// The stations, wires and timers of the cluster.
 #[derive(Debug)]
 struct Machines {
     calendar: Calendar,
     stations: Vec<Station>,
-    /// On the wires: all take equally long, so they arrive in order.
+    /// The tasks on the wires. All have the same latency, so they arrive in order.
     wires: VecDeque<(Key, u32)>,
     seq: u64,
 }
@@ -125,20 +133,21 @@ pub(super) struct Engine<'r> {
     free: Vec<u32>,
     pub(super) minds: Box<dyn Minds>,
     pub(super) caches: Vec<ByteCache<u32>>,
-    /// Reads under way, with those who wait for them.
+    /// The reads in progress by (node, item), with the tasks that wait for them.
     pub(super) reads: BTreeMap<(u16, u32), Vec<u32>>,
     pub(super) evicted: Vec<(u32, Bytes)>,
     pub(super) out: Vec<Wish>,
     pub(super) tally: Tally,
-    /// Requests that have come, in all and to each node.
+    /// The number of requests that have arrived in total, and at each node.
     pub(super) come: usize,
     dealt: Vec<usize>,
     warmup: usize,
-    /// Since when it is measured, and whether no longer.
+    /// The start of the measured part, and whether it has begun and not ended.
     since: Option<Time>,
     pub(super) measuring: bool,
     busy_before: Vec<u64>,
-    /// Nodes that take part, since when the count stands, and nanoseconds of taking part so far.
+    /// The number of cooperating nodes, the time since which that number holds, and the node-nanoseconds of
+    /// cooperation so far.
     sharing: (u64, Time, u128),
     result: Outcome,
 }
@@ -146,7 +155,7 @@ pub(super) struct Engine<'r> {
 impl<'r> Engine<'r> {
     pub(super) fn new(workload: &'r Workload, cluster: &'r Cooperation) -> Result<Self, SimError> {
         let nodes = usize::from(cluster.nodes);
-        // One more for a dispatcher.
+        // One more machine, for a dispatcher.
         let places = (nodes + 1) * STATIONS;
         let minds = minds::of(cluster, workload)?;
         let cache = |_| ByteCache::new(CacheKind::Lru, cluster.memory, Bytes(u64::MAX));
@@ -185,7 +194,7 @@ impl<'r> Engine<'r> {
         for _ in 0..self.cluster.connections {
             (0..self.cluster.nodes).for_each(|node| self.come(node));
         }
-        // Timers strike for ever; requests do not.
+        // Timers expire for ever, so the run ends with the last request.
         let mut ended = 0;
         while ended < self.workload.requests.len() {
             let (clock, key) = self.machines.calendar.next();
@@ -209,7 +218,7 @@ impl<'r> Engine<'r> {
         self.result
     }
 
-    /// The next request of a connection comes; of one of this node, where connections are a node's.
+    /// Begins the next request of a connection; of a connection of this node, if connections belong to nodes.
     pub(super) fn come(&mut self, node: u16) {
         let Some((at, initial)) = self.next(node) else { return };
         let Some(item) = self.workload.requests.get(at).copied() else { return };
@@ -239,13 +248,13 @@ impl<'r> Engine<'r> {
         }
     }
 
-    /// A request comes to its initial node.
+    /// Enters a request at its initial node.
     pub(super) fn enter(&mut self, task: u32, initial: u16) {
         let ns = self.cluster.costs.external.ns(self.cluster.costs.request_bytes);
         self.work(initial, At::Clients, ns, task);
     }
 
-    /// Which request it is, and where it comes to.
+    /// Returns the index of the next request, and its initial node.
     fn next(&mut self, node: u16) -> Option<(usize, u16)> {
         let nodes = usize::from(self.cluster.nodes);
         let at = self.come;
@@ -290,7 +299,7 @@ impl<'r> Engine<'r> {
         usize::from(node) * STATIONS + at as usize
     }
 
-    /// A task comes to a station.
+    /// Enqueues a task at a station.
     pub(super) fn work(&mut self, node: u16, at: At, ns: u64, task: u32) {
         let place = self.place(node, at);
         let Machines { calendar, stations, seq, .. } = &mut self.machines;
@@ -298,7 +307,7 @@ impl<'r> Engine<'r> {
         stations[place].enqueue(calendar, self.now, ns, *seq, task);
     }
 
-    /// A processor works for the protocol.
+    /// Enqueues protocol work at a processor.
     pub(super) fn talk(&mut self, node: u16, ns: u64, task: u32) {
         self.note_talk(node, ns);
         if self.cluster.costs.messages_first {
@@ -307,27 +316,27 @@ impl<'r> Engine<'r> {
         self.work(node, At::Talk, ns, task);
     }
 
-    /// It does so.
+    /// Counts the time of protocol work.
     pub(super) fn note_talk(&mut self, node: u16, ns: u64) {
         if self.measuring {
             self.tally.talk_ns[usize::from(node)] += ns;
         }
     }
 
-    /// A station is kept busy by something that nobody waits for.
+    /// Adds work to a station that no task waits for.
     pub(super) fn charge(&mut self, node: u16, at: At, ns: u64) {
         let place = self.place(node, at);
         self.machines.stations[place].charge(self.now, ns);
     }
 
-    /// A task goes to another node, `times` times over at this end.
+    /// Sends a task to another node. The sender's interface handles it `times` times.
     pub(super) fn send(&mut self, task: u32, from: u16, to: u16, bytes: u64, times: u64) {
         self.tasks[task as usize].way = Some(Way { from, to, bytes, stage: Stage::Out });
         let ns = self.cluster.costs.between().ns(bytes) * times;
         self.work(from, At::Nodes, ns, task);
     }
 
-    /// A station has done its work at a task. Whether that ended a request.
+    /// Handles the end of a task's work at a station. Returns whether that ended a request.
     fn done(&mut self, task: u32) -> bool {
         let latency = super::costs::nanos(self.cluster.costs.latency_s);
         let Task { body, way } = &mut self.tasks[task as usize];
@@ -358,7 +367,7 @@ impl<'r> Engine<'r> {
         }
     }
 
-    /// Something arrives at the other end of a wire.
+    /// Handles the next arrival at the end of a wire.
     fn arrive(&mut self) {
         let Machines { calendar, wires, .. } = &mut self.machines;
         let Some((_, task)) = wires.pop_front() else { return };
@@ -373,7 +382,7 @@ impl<'r> Engine<'r> {
         self.work(way.to, At::Nodes, ns, task);
     }
 
-    /// Sets the clock of a node's protocol.
+    /// Sets the timer of a node's protocol.
     pub(super) fn set_timer(&mut self, node: u16) {
         let clock = 1 + self.machines.stations.len() + usize::from(node);
         let due = self.minds.due(node);
@@ -381,7 +390,7 @@ impl<'r> Engine<'r> {
         self.machines.calendar.set(clock, key);
     }
 
-    /// How many nodes take part has changed.
+    /// Updates the number of cooperating nodes.
     pub(super) fn count_sharing(&mut self) {
         let (count, since, before) = self.sharing;
         let passed = if self.measuring { self.now.since(since).as_nanos() } else { 0 };

@@ -1,4 +1,4 @@
-//! A request's way, step by step.
+//! The path of a request, stage by stage.
 
 use larder_core::Bytes;
 
@@ -8,7 +8,8 @@ use super::minds::{Asked, Decision, Place};
 use super::servers::{Moving, Server};
 
 impl Engine<'_> {
-    /// A request has done a step; `job` is its state then. Whether it has ended.
+    /// Advances a request that has ended a stage; `job` is its state at that time. Returns whether the
+    /// request has ended.
     pub(super) fn advance(&mut self, task: u32, job: Job) -> bool {
         let costs = &self.cluster.costs;
         let Job { initial, service, .. } = job;
@@ -19,24 +20,27 @@ impl Engine<'_> {
                 self.go(task, Step::Parsed, initial, At::Cpu, nanos(costs.parse_s));
             }
             Step::Parsed => self.parsed(task, job),
-            Step::Asking => self.pass(task, Step::Decided, initial, self.dispatcher(), costs.request_bytes),
-            // Question and answer are short: the dispatcher's processor receives, decides and answers in one go.
-            Step::Decided => {
-                let ns = 2 * costs.message.ns(costs.request_bytes) + nanos(costs.decide_s);
-                self.go(task, Step::Answered, self.dispatcher(), At::Cpu, ns);
+            Step::Asking => {
+                self.pass(task, Step::AskTransfer, initial, self.dispatcher(), costs.request_bytes)
             }
-            Step::Answered => {
+            // Question and answer are short, so the dispatcher's processor receives, decides and answers in
+            // one service.
+            Step::AskTransfer => {
+                let ns = 2 * costs.message.ns(costs.request_bytes) + nanos(costs.decide_s);
+                self.go(task, Step::Deciding, self.dispatcher(), At::Cpu, ns);
+            }
+            Step::Deciding => {
                 let place = self.minds.answer(&self.asked(job.initial, job.item));
                 self.placed(task, job, place);
                 let bytes = self.cluster.costs.request_bytes;
-                self.pass(task, Step::Told, self.dispatcher(), initial, bytes);
+                self.pass(task, Step::AnswerTransfer, self.dispatcher(), initial, bytes);
             }
-            Step::Told => {
+            Step::AnswerTransfer => {
                 let ns = costs.message.ns(costs.request_bytes);
                 self.decided(task, job, ns);
             }
             Step::Forwarding => self.forward(task, job),
-            Step::Forwarded => {
+            Step::ForwardTransfer => {
                 self.begun(service);
                 let handoff = if self.relays() { 0.0 } else { costs.handoff_s };
                 self.go(task, Step::Accepting, service, At::Cpu, nanos(costs.accept_s + handoff));
@@ -47,9 +51,9 @@ impl Engine<'_> {
                 self.ended(service);
                 let bytes = self.bytes(job.item);
                 self.relayed(bytes);
-                self.pass(task, Step::Returned, service, initial, bytes);
+                self.pass(task, Step::ReplyTransfer, service, initial, bytes);
             }
-            Step::Returned => {
+            Step::ReplyTransfer => {
                 self.minds.returned(initial, service);
                 let bytes = self.bytes(job.item);
                 let ns = costs.relay.ns(bytes) + costs.reply.ns(bytes);
@@ -67,13 +71,13 @@ impl Engine<'_> {
         false
     }
 
-    /// The next step is one at a station.
+    /// Enters a stage at a station.
     fn go(&mut self, task: u32, step: Step, node: u16, at: At, ns: u64) {
         self.set(task, |job| job.step = step);
         self.work(node, at, ns, task);
     }
 
-    /// The next step is a way to another node.
+    /// Enters a stage that is a transfer to another node.
     fn pass(&mut self, task: u32, step: Step, from: u16, to: u16, bytes: u64) {
         self.set(task, |job| job.step = step);
         self.send(task, from, to, bytes, 1);
@@ -97,13 +101,13 @@ impl Engine<'_> {
         self.workload.items[item as usize].bytes
     }
 
-    /// A node and an item, as minds are told.
+    /// Returns the placement request for an item at a node.
     pub(super) fn asked(&self, node: u16, item: u32) -> Asked {
         let target = self.workload.items[item as usize].id;
         Asked { node, item, target, size: Bytes(self.bytes(item)) }
     }
 
-    /// The node that answers the client.
+    /// Returns the node that answers the client.
     fn answering(&self, job: &Job) -> u16 {
         if self.relays() { job.initial } else { job.service }
     }
@@ -114,13 +118,13 @@ impl Engine<'_> {
         }
     }
 
-    /// A request passes the switch.
+    /// Starts a request at the switch.
     pub(super) fn pass_switch(&mut self, task: u32) {
         let ns = nanos(self.cluster.costs.switch_s);
         self.go(task, Step::Switching, self.dispatcher(), At::Cpu, ns);
     }
 
-    /// The switch has given it to a node, to which it is as any that comes.
+    /// Sends a request from the switch to a node, where it arrives like any request.
     fn switched(&mut self, task: u32, job: Job) {
         let asked = self.asked(job.initial, job.item);
         let decision = self.minds.decide(self.now, task, &asked, &mut self.out);
@@ -130,7 +134,7 @@ impl Engine<'_> {
         self.enter(task, place.node);
     }
 
-    /// The initial node has parsed a request: it decides, or asks.
+    /// Requests the placement of a parsed request at its initial node.
     fn parsed(&mut self, task: u32, job: Job) {
         if self.cluster.server == Server::Switch {
             return self.decided(task, job, 0);
@@ -154,7 +158,7 @@ impl Engine<'_> {
         self.tell(job.initial);
     }
 
-    /// A request that waited has its place.
+    /// Completes the placement of a request that waited for it.
     pub(super) fn answered(&mut self, task: u32, place: Place) {
         let Body::Request(job) = self.tasks[task as usize].body else { return };
         let waited = self.now.since(job.asked);
@@ -165,7 +169,7 @@ impl Engine<'_> {
         self.decided(task, job, 0);
     }
 
-    /// A request has its place.
+    /// Records the placement of a request.
     fn placed(&mut self, task: u32, job: Job, Place { node, why, keep }: Place) -> Job {
         if self.measuring {
             self.tally.reasons[why].1 += 1;
@@ -175,7 +179,8 @@ impl Engine<'_> {
         job
     }
 
-    /// It is known who serves; the initial node's processor has `ns` of work with that before anything else.
+    /// Starts the service of a placed request. The initial node's processor has `ns` of other work for it
+    /// first.
     fn decided(&mut self, task: u32, job: Job, ns: u64) {
         let costs = &self.cluster.costs;
         if job.service != job.initial {
@@ -189,7 +194,7 @@ impl Engine<'_> {
         self.serve(task, job);
     }
 
-    /// The initial node has prepared what it forwards.
+    /// Sends a prepared request from the initial node to the service node.
     fn forward(&mut self, task: u32, job: Job) {
         let costs = &self.cluster.costs;
         let mut bytes = costs.request_bytes;
@@ -202,10 +207,10 @@ impl Engine<'_> {
             }
         }
         self.relayed(bytes);
-        self.pass(task, Step::Forwarded, job.initial, job.service, bytes);
+        self.pass(task, Step::ForwardTransfer, job.initial, job.service, bytes);
     }
 
-    /// The service node serves: from memory, or from disk.
+    /// Serves a request at the service node, from memory or from disk.
     fn serve(&mut self, task: u32, job: Job) {
         let Job { service, item, .. } = job;
         if job.keep && self.caches[usize::from(service)].touch(&item) {
@@ -225,7 +230,7 @@ impl Engine<'_> {
         self.go(task, Step::Reading, service, At::Disk, ns);
     }
 
-    /// A file has been read: it is kept, and all who waited go on.
+    /// Stores an item that has been read, and continues all requests that waited for it.
     fn read(&mut self, task: u32, job: Job) {
         let Job { service, item, keep, .. } = job;
         if keep {
@@ -251,7 +256,7 @@ impl Engine<'_> {
         self.noted(node, item, kept);
     }
 
-    /// The service node has the file.
+    /// Prepares the reply at the service node, which has the item.
     fn produce(&mut self, task: u32, job: Job) {
         let bytes = self.bytes(job.item);
         let ns = |rate: &Rate| rate.ns(bytes);
@@ -263,7 +268,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The reply has left for the client, who asks for the next.
+    /// Ends a request whose reply has left, and begins the client's next request.
     fn end(&mut self, task: u32, job: Job) {
         self.remove(task);
         if self.minds.over(self.now, job.initial, task) {

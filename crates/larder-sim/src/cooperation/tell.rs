@@ -1,4 +1,4 @@
-//! What nodes tell one another: the protocol's inputs, and its messages' way.
+//! Messages between nodes: the protocol's inputs, and the path of its messages.
 
 use std::rc::Rc;
 
@@ -8,32 +8,33 @@ use super::costs::nanos;
 use super::engine::{At, Body, Engine, Job, Way};
 use super::minds::{Wish, Words};
 
-/// A message, at its sender or at one receiver.
+/// A message at its sender or at one receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
     words: Rc<Words>,
     bytes: u64,
     from: u16,
-    /// The receiver; at its sender [`ALL`] for all peers.
+    /// The receiver. At the sender, [`ALL`] stands for all peers.
     to: u16,
     stage: Stage,
 }
 
+/// The stage of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The sender prepares it; from then on it is on its way.
+    /// The sender's processor prepares the message. Afterwards it is transferred.
     Prepared,
-    /// It goes through the receiver's interface.
+    /// The receiver's interface handles the message.
     Coming,
-    /// The receiver's processor takes it.
+    /// The receiver's processor handles the message.
     Heard,
 }
 
-/// No node has this slot.
+/// The receiver of a broadcast. No node has this slot.
 const ALL: u16 = u16::MAX;
 
 impl Engine<'_> {
-    /// All nodes learn of one another.
+    /// Introduces all nodes to one another.
     pub(super) fn introduce(&mut self) {
         for node in 0..self.minds.speakers() {
             for peer in 0..self.minds.speakers() {
@@ -45,19 +46,19 @@ impl Engine<'_> {
         self.count_sharing();
     }
 
-    /// A connection is serviced by a node.
+    /// Begins the service of a connection by a node.
     pub(super) fn begun(&mut self, node: u16) {
         self.minds.begun(self.now, node, &mut self.out);
         self.tell(node);
     }
 
-    /// A connection is serviced no more.
+    /// Ends the service of a connection by a node.
     pub(super) fn ended(&mut self, node: u16) {
         self.minds.ended(self.now, node, &mut self.out);
         self.tell(node);
     }
 
-    /// The initial node is done with a client's request.
+    /// Completes a client's request at its initial node.
     pub(super) fn served(&mut self, job: &Job) {
         let missed = job.missed && job.service == job.initial;
         let asked = self.asked(job.initial, job.item);
@@ -67,7 +68,7 @@ impl Engine<'_> {
         self.tell(job.initial);
     }
 
-    /// A node has an item in memory now, or no longer.
+    /// Reports to the protocol that a node has cached or evicted an item.
     pub(super) fn noted(&mut self, node: u16, item: u32, cached: bool) {
         let change = self.asked(node, item);
         if self.minds.noted(self.now, &change, cached, &mut self.out) && self.measuring {
@@ -76,7 +77,7 @@ impl Engine<'_> {
         self.tell(node);
     }
 
-    /// The first node is given a routing table, if there is one to be given now.
+    /// Installs the preset routing table at the first node, if its time has come.
     pub(super) fn give(&mut self) {
         if self.cluster.ward.given.as_ref().is_some_and(|given| given.after == self.come) {
             self.minds.given(self.now, &mut self.out);
@@ -84,13 +85,13 @@ impl Engine<'_> {
         }
     }
 
-    /// A node's timer strikes.
+    /// Handles the expiry of a node's timer.
     pub(super) fn strike(&mut self, node: u16) {
         self.minds.tick(self.now, node, &mut self.out);
         self.tell(node);
     }
 
-    /// A short message to the dispatcher. What it says is known there at once; what it takes is taken.
+    /// Charges for a short message to the dispatcher. The dispatcher knows its content at once.
     fn tell_dispatcher(&mut self, node: u16) {
         let costs = &self.cluster.costs;
         let bytes = 16;
@@ -110,7 +111,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What a node wants is done, or begun, and its clock set.
+    /// Executes a node's actions and sets its timer.
     pub(super) fn tell(&mut self, from: u16) {
         self.fulfil(from);
         if from < self.minds.speakers() {
@@ -141,7 +142,7 @@ impl Engine<'_> {
         self.out = out;
     }
 
-    /// A node begins to send a message.
+    /// Starts to send a message of a node.
     fn say(&mut self, from: u16, to: To, words: Words) {
         let peers = u64::from(self.minds.speakers() - 1);
         let (to, receivers) = match to {
@@ -180,7 +181,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A station has done its work at a message.
+    /// Handles the end of a station's work on a message.
     pub(super) fn note_done(&mut self, task: u32) {
         let Body::Note(note) = &mut self.tasks[task as usize].body else { return };
         let Note { bytes, from, to, stage, .. } = *note;
@@ -203,7 +204,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A message arrives where it is to be heard.
+    /// Delivers a message to its receivers.
     pub(super) fn note_arrived(&mut self, task: u32, way: Way) {
         let Body::Note(note) = self.remove(task) else { return };
         let receivers = if way.to == ALL { 0..self.minds.speakers() } else { way.to..way.to + 1 };

@@ -14,7 +14,7 @@ fn workload(targets: u32, requests: u64) -> Workload {
     Workload::from_trace(&generate(&Recipe::zipf(targets, requests, 0.8), 3, 1.0).expect("possible"))
 }
 
-/// Nodes that always take part.
+/// A cluster whose nodes always cooperate.
 fn always(server: Server, nodes: u16, memory: Bytes) -> Cooperation {
     let mut cluster = Cooperation::new(server, nodes, memory);
     cluster.protocol.sharing =
@@ -60,7 +60,7 @@ fn every_request_ends_whatever_the_server() {
     }
 }
 
-/// Files that are all in memory somewhere; a processor's work is that of the analytic model.
+/// All files are in memory at some node. The processor time of a request equals that of the analytic model.
 #[test]
 fn what_a_request_takes_is_what_the_model_says() {
     let size = 16 * 1_024;
@@ -75,7 +75,7 @@ fn what_a_request_takes_is_what_the_model_says() {
             let workload = Workload { items, requests, times: Vec::new() };
             let costs = Costs { handoff_s: 0.0, ..Costs::of(network).telling_free() };
             let mut cluster = Cooperation { costs, connections: 2, ..always(server, 4, Bytes::mib(10)) };
-            // Never overloaded, so that nothing is replicated.
+            // Nodes are never overloaded, so nothing is replicated.
             cluster.protocol.overload = 1_000;
             cluster.protocol.load_step = 1_000;
             let outcome = run(&workload, &cluster);
@@ -112,14 +112,14 @@ fn memories_together_hold_what_one_does_not() {
     assert!(press.sharing > 0.99 && press.load_broadcasts > 0.01 && press.state_bytes > 1_000.0);
     assert_eq!((trad.sharing, trad.messages), (0.0, 0.0));
     assert_eq!(trad.hit_rate, trad.hit_rate_local);
-    // A portable server moves replies between nodes, the others only requests.
+    // A portable server moves replies between nodes, other servers only requests.
     assert!(press.relayed_bytes > 5.0 * distributed.relayed_bytes);
     assert!(dispatcher.busy.dispatcher > 0.0 && press.busy.dispatcher == 0.0);
 }
 
 #[test]
 fn nodes_whose_memory_holds_all_stay_by_themselves() {
-    // No first uses in what is measured, and few before: 50 targets.
+    // The measured part has no first uses, and the warm-up has few: 50 targets.
     let items: Vec<Item> = (0..50).map(|id| Item::file(TargetId(id), 5_000)).collect();
     let requests = (0..60_000_u64).map(|at| (draw(at) % 50) as u32).collect();
     let workload = Workload { items, requests, times: Vec::new() };
@@ -167,7 +167,7 @@ fn impossible_clusters_are_named() {
     assert!(error(stale).contains("stale_after"));
 }
 
-/// Files of 14.5 KB, which all fit each memory, asked for at random.
+/// A workload of files of 14.5 KB, requested at random. All of them fit into each memory.
 fn in_memory(files: u64, requests: u64) -> Workload {
     let items = (0..files).map(|id| Item::file(TargetId(id * 77), 14_848)).collect();
     let requests = (0..requests).map(|at| (draw(at) % files) as u32).collect();
@@ -184,7 +184,7 @@ fn the_ward_papers_server_is_one_resource() {
     let outcome = run(&in_memory(100, 30_000), &ward(Server::Rr, 4));
     assert!((outcome.throughput / 4_000.0 - 1.0).abs() < 0.01, "1 ms each: {}", outcome.throughput);
     assert_eq!((outcome.hit_rate, outcome.busy.disk, outcome.forwarded_share), (1.0, 0.0, 0.0));
-    // Two thirds of the requests that come elsewhere than at one of three nodes are handed over.
+    // Two thirds of the requests arrive at another than the serving one of three nodes, and are handed off.
     let mut part = ward(Server::Part, 3);
     part.ward.settings.first_requests = 1_000;
     let outcome = run(&in_memory(100, 30_000), &part);
@@ -246,11 +246,11 @@ fn all_nodes_go_by_the_table_that_one_of_them_made() {
         "{:?}",
         outcome.tables
     );
-    // A row is 8 bytes and the number of its owner; nodes but the maker fetch it.
+    // A row is 8 bytes and its owner's number. All nodes but the maker fetch it.
     assert!((outcome.table_bytes / targets as f64 - 9.0 * 5.0 / 6.0).abs() < 0.5, "{}", outcome.table_bytes);
     assert!(outcome.count_bytes > 0.0 && outcome.reason_share("early") == 0.0);
     assert!(outcome.reason_share("core") > 0.1 && outcome.reason_share("owner") > 0.05, "{outcome:?}");
-    // Another every so often, in which half of what was counted before counts.
+    // With a periodic refresh, half of each count is carried over.
     cluster.ward.settings.refresh = Some(Duration::from_secs(2));
     assert!(run(&workload, &cluster).tables.made > 2);
 }

@@ -1,18 +1,18 @@
-//! Every node for itself.
+//! Nodes that serve all requests themselves.
 
 use larder_core::peers::Why;
 use larder_core::{Bytes, Time};
 
 use super::mind::{Asked, Decision, Minds, Place, Wish};
 
-/// Nodes that know nothing of each other.
+/// Nodes that do not communicate.
 #[derive(Debug)]
 pub(super) struct Alone {
     large_min: Bytes,
 }
 
 impl Alone {
-    /// Nodes that do not keep what is so large.
+    /// Creates nodes that do not keep targets of `large_min` or more.
     pub(super) const fn new(large_min: Bytes) -> Self {
         Self { large_min }
     }

@@ -1,4 +1,4 @@
-//! CARD: the live node's machine, one per node; that of the lowest name decides for all.
+//! CARD: one state machine of the live node per node. The node with the lowest name decides for all.
 
 use larder_core::peers::{Card, CardOutput, CardSettings, CardWhy, Claim, Placed, To};
 use larder_core::{NodeId, Time};
@@ -8,19 +8,19 @@ use crate::SimError;
 use crate::cooperation::cluster::Cooperation;
 use crate::cooperation::servers::Counted;
 
-/// A peer: every node keeps the dispatcher's books ready, with the node's slot, name and load.
+/// Bytes of a peer: every node keeps the dispatcher's state ready, with the peer's slot, name and load.
 const PEER_BYTES: usize = 575;
-/// What the dispatcher keeps of a distributor's last batch, without its answers.
+/// Bytes of a distributor's last batch at the dispatcher, without its answers.
 const CLIENT_BYTES: usize = 100;
 
-/// The nodes' machines.
+/// The state machines of the nodes.
 #[derive(Debug)]
 pub(super) struct Cards {
     cards: Vec<Card>,
-    /// By what the dispatcher counts requests, by their tasks.
+    /// The claims by which the dispatcher counts requests, by task.
     claims: Vec<Option<Claim>>,
     counted: Counted,
-    /// Empty between two calls.
+    /// An empty buffer between two calls.
     out: Vec<CardOutput>,
 }
 
@@ -106,7 +106,7 @@ impl Minds for Cards {
         self.cards[usize::from(node)].due()
     }
 
-    /// The peers; at the dispatcher what each distributor asked last, and the targets.
+    /// Counts the peers and, at the dispatcher, the last batch of each distributor and the targets.
     fn states(&self) -> Vec<State> {
         let peers = self.cards.len() - 1;
         let state = |card: &Card| {

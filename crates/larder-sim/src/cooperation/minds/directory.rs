@@ -1,4 +1,4 @@
-//! A dispatcher beside the nodes, who knows everything as it is.
+//! A separate dispatcher with exact knowledge.
 
 use larder_core::peers::{PressSettings, Why};
 use larder_core::{Bytes, Time};
@@ -7,7 +7,8 @@ use super::mind::{Asked, Decision, Minds, Place, State, Wish};
 use crate::cooperation::cluster::Cooperation;
 use crate::cooperation::draw::draw;
 
-/// What the dispatcher knows, which is how it is: who has each item in memory or is about to, and each node's load.
+/// The dispatcher's exact state: the nodes that have each item in memory or will have it, and each node's
+/// load.
 #[derive(Debug)]
 pub(super) struct Directory {
     servers: Vec<Vec<u16>>,
@@ -23,7 +24,8 @@ impl Directory {
         Self { servers: vec![Vec::new(); items], loads, overload, large_min }
     }
 
-    /// The rule of PRESS with exact knowledge. A server counts from the decision on.
+    /// Assigns an item by the rule of PRESS with exact knowledge. A node is a server of an item from the
+    /// decision on.
     fn assign(&mut self, initial: u16, item: u32) -> (u16, Why) {
         let servers = &self.servers[item as usize];
         if servers.contains(&initial) {
@@ -46,7 +48,7 @@ impl Directory {
         }
     }
 
-    /// A node has an item no longer.
+    /// Removes a node from the servers of an item.
     fn evicted(&mut self, node: u16, item: u32) {
         self.servers[item as usize].retain(|server| *server != node);
     }
@@ -56,7 +58,7 @@ impl Directory {
         *load = load.saturating_add_signed(by);
     }
 
-    /// Sets that have a member.
+    /// Returns the number of items with a server.
     fn len(&self) -> usize {
         self.servers.iter().filter(|servers| !servers.is_empty()).count()
     }
@@ -110,7 +112,7 @@ impl Minds for Directory {
         false
     }
 
-    /// 34 bytes a target known.
+    /// Counts 34 bytes per known target.
     fn states(&self) -> Vec<State> {
         let targets = self.len();
         vec![State { bytes: 34 * targets, targets }]

@@ -1,4 +1,4 @@
-//! The interface between the engine and the state machines of a cluster.
+//! The interface between the engine and the protocol of a cluster.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use larder_core::{Bytes, TargetId, Time};
 
 use crate::cooperation::outcome::Tables;
 
-/// A target of a map or of a census: 33 bytes a bucket, of which half to seven eighths are in use.
+/// Bytes of a target in a map or census: 33 bytes per bucket, of which half to seven eighths are in use.
 pub(super) const TARGET_BYTES: usize = 48;
 
 /// A message from one node to another.
@@ -17,7 +17,7 @@ pub(in crate::cooperation) enum Words {
     Press(Message),
     Card(CardMessage),
     Ward(WardMessage),
-    /// To itself: what has come of an analysis.
+    /// The result of an analysis, which a node sends to itself.
     Made {
         round: u64,
         table: Option<Rc<RouteTable>>,
@@ -25,7 +25,7 @@ pub(in crate::cooperation) enum Words {
 }
 
 impl Words {
-    /// Its bytes as a message.
+    /// Returns the size of the message in bytes.
     pub(in crate::cooperation) fn bytes(&self) -> u64 {
         let bytes = match self {
             Self::Press(message) => message.encode().len(),
@@ -36,7 +36,7 @@ impl Words {
         bytes as u64
     }
 
-    /// Decisions that it asks for.
+    /// Returns the number of decisions that the message requests.
     pub(in crate::cooperation) fn asks(&self) -> u64 {
         match self {
             Self::Card(CardMessage::Batch(batch)) => batch.asks.len() as u64,
@@ -45,151 +45,154 @@ impl Words {
     }
 }
 
-/// An action that a node wants.
+/// An action that a node's protocol requests.
 #[derive(Debug)]
 pub(in crate::cooperation) enum Wish {
-    /// A message is to be sent.
+    /// Sends a message.
     Say { to: To, words: Words },
-    /// A short message goes to a dispatcher beside the nodes, who knows what it says already.
+    /// Sends a short message to the separate dispatcher, which already knows its content.
     Report,
-    /// A request that waited for its place has it.
+    /// Completes the placement of a request that waited for it.
     Placed { task: u32, place: Place },
-    /// This node has decided as the dispatcher.
+    /// Charges the node for a decision as the dispatcher.
     Decided,
-    /// A table is made of the counts of so many targets, which the node then hears from itself.
+    /// Computes a table from the counts of `targets` targets. The node then receives the message from itself.
     Analyse { targets: usize, words: Words },
 }
 
-/// A request that is to be placed.
+/// A request for the placement of a client's request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cooperation) struct Asked {
-    /// The node that asks.
+    /// The node that asks for the placement.
     pub(in crate::cooperation) node: u16,
     pub(in crate::cooperation) item: u32,
     pub(in crate::cooperation) target: TargetId,
     pub(in crate::cooperation) size: Bytes,
 }
 
-/// The place at which a request is served.
+/// The placement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cooperation) struct Place {
     pub(in crate::cooperation) node: u16,
-    /// By its number among [`Minds::reasons`].
+    /// The reason: an index into [`ClusterProtocol::reasons`].
     pub(in crate::cooperation) why: usize,
-    /// Whether what is read for it is kept in memory.
+    /// Whether an item that is read for the request is kept in memory.
     pub(in crate::cooperation) keep: bool,
 }
 
-/// The answer of a node that has just parsed a request.
+/// The protocol's decision about a parsed request.
 #[derive(Debug)]
 pub(in crate::cooperation) enum Decision {
     Place(Place),
-    /// A dispatcher beside the nodes is asked ([`Minds::answer`]).
+    /// The separate dispatcher must be asked ([`ClusterProtocol::answer`]).
     Ask,
-    /// The place is wished for ([`Wish::Placed`]), with this call or later.
+    /// The placement follows as [`ProtocolAction::Placed`], in this call or later.
     Later,
 }
 
-/// Protocol state of one node.
+/// The size of one node's protocol state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::cooperation) struct State {
     pub(in crate::cooperation) bytes: usize,
-    /// Targets about which it knows something.
+    /// Targets that the node knows something about.
     pub(in crate::cooperation) targets: usize,
 }
 
-/// The state machines by which the nodes of a cluster decide. Wishes are those of the node that the call is about.
+/// The protocol of a cluster: the state machines by which its nodes decide. Actions in `out` are those of the
+/// node that the call refers to.
 pub(in crate::cooperation) trait Minds {
-    /// The names of the reasons, by their numbers.
+    /// Returns the names of the reasons, by their numbers.
     fn reasons(&self) -> Vec<&'static str>;
 
-    /// The number of nodes, from the first on, that speak with one another.
+    /// Returns the number of nodes that exchange messages, counted from the first node.
     fn speakers(&self) -> u16 {
         0
     }
 
-    /// A node learns that another is there.
+    /// Introduces a peer to a node.
     fn joined(&mut self, _now: Time, _node: u16, _peer: u16, _out: &mut Vec<Wish>) {}
 
-    /// The node that decides for all, or makes their tables.
+    /// Returns the node that decides for all nodes, or makes their tables.
     fn leader(&self) -> Option<u16> {
         None
     }
 
-    /// The first node is given what [`Given`](crate::cooperation::Given) says.
+    /// Installs the preset table at the first node ([`PresetTable`](crate::cooperation::PresetTable)).
     fn given(&mut self, _now: Time, _out: &mut Vec<Wish>) {}
 
-    /// The initial node has parsed a request; no other has its task's number until it is over.
+    /// Decides on a request that the initial node has parsed. No other request has its task's number until it
+    /// ends.
     fn decide(&mut self, now: Time, task: u32, asked: &Asked, out: &mut Vec<Wish>) -> Decision;
 
-    /// The dispatcher beside the nodes answers.
+    /// Answers a question as the separate dispatcher.
     fn answer(&mut self, asked: &Asked) -> Place {
         Place { node: asked.node, why: 0, keep: true }
     }
 
-    /// A node services one connection more.
+    /// Begins the service of a connection by a node.
     fn begun(&mut self, _now: Time, _node: u16, _out: &mut Vec<Wish>) {}
 
-    /// It services one less.
+    /// Ends the service of a connection by a node.
     fn ended(&mut self, _now: Time, _node: u16, _out: &mut Vec<Wish>) {}
 
-    /// The initial node is done with a client's request, which was found missing there or not. Whether it has changed whether
-    /// it takes part ([`Minds::sharing`]).
+    /// Completes a client's request at its initial node; `missed` if it was not found there. Returns whether
+    /// the node began or ceased to cooperate ([`ClusterProtocol::sharing`]).
     fn served(&mut self, _now: Time, _asked: &Asked, _missed: bool, _out: &mut Vec<Wish>) -> bool {
         false
     }
 
-    /// A request's connection is handed over by the initial node. Whether that node has something to tell now.
+    /// Completes the handoff of a request by its initial node. Returns whether that node has messages to
+    /// send.
     fn moved(&mut self, _now: Time, _node: u16, _task: u32) -> bool {
         false
     }
 
-    /// A request is over, at its initial node. Whether that has something to tell now.
+    /// Ends a request at its initial node. Returns whether that node has messages to send.
     fn over(&mut self, _now: Time, _node: u16, _task: u32) -> bool {
         false
     }
 
-    /// A relayed reply of `from` has come back.
+    /// Handles a relayed reply that came back from `from`.
     fn returned(&mut self, _node: u16, _from: u16) {}
 
-    /// A node has an item in memory now, or no longer. Whether others are told.
+    /// Records that a node has cached or evicted an item. Returns whether other nodes are told.
     fn noted(&mut self, _now: Time, _change: &Asked, _cached: bool, _out: &mut Vec<Wish>) -> bool {
         false
     }
 
-    /// A node hears another.
+    /// Handles a message that a node receives.
     fn hear(&mut self, _now: Time, _node: u16, _from: u16, _words: Words, _out: &mut Vec<Wish>) {}
 
-    /// A node's timer strikes.
+    /// Handles the expiry of a node's timer.
     fn tick(&mut self, _now: Time, _node: u16, _out: &mut Vec<Wish>) {}
 
-    /// The time of the node's next timer.
+    /// Returns the time of the node's next timer.
     fn due(&self, _node: u16) -> Time {
         Time::MAX
     }
 
-    /// The number of nodes that take part.
+    /// Returns the number of cooperating nodes.
     fn sharing(&self) -> u64 {
         0
     }
 
-    /// The protocol state of each node that has any.
+    /// Returns the state size of each node that has state.
     fn states(&self) -> Vec<State> {
         Vec::new()
     }
 
-    /// The routing tables that were made.
+    /// Returns the statistics of the routing tables.
     fn tables(&self) -> Tables {
         Tables::default()
     }
 }
 
-/// The name of a node. Names are in the order of the nodes: the first has the lowest.
+/// Returns the name of a node. Names are in the order of the nodes, so the first node has the lowest name.
 pub(super) fn name_of(node: u16) -> String {
     format!("n{node:05}")
 }
 
-/// Notes something of a task.
+/// Stores a value for a task.
 pub(super) fn put<T>(notes: &mut Vec<Option<T>>, task: u32, note: T) {
     let at = task as usize;
     if notes.len() <= at {
@@ -198,7 +201,7 @@ pub(super) fn put<T>(notes: &mut Vec<Option<T>>, task: u32, note: T) {
     notes[at] = Some(note);
 }
 
-/// Takes it away.
+/// Removes the value of a task and returns it.
 pub(super) fn take<T>(notes: &mut [Option<T>], task: u32) -> Option<T> {
     notes.get_mut(task as usize)?.take()
 }

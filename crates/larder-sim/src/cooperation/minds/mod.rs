@@ -1,7 +1,8 @@
-//! What nodes decide by: the live nodes' state machines, one per node, or what stands in for them.
+//! The protocols of cooperative clusters: the live nodes' state machines, one per node, or substitutes for
+//! them.
 //!
-//! The engine says what happens; [`Minds`] say who serves a request and what they want done ([`Wish`]). Messages are theirs;
-//! how long they travel, and what that takes, is the engine's.
+//! The engine reports events. A [`ClusterProtocol`] decides which node serves a request and requests actions
+//! ([`ProtocolAction`]). The protocol creates the messages. The engine models their delays and costs.
 
 use larder_core::Bytes;
 
@@ -19,7 +20,7 @@ mod ward;
 
 pub(super) use mind::{Asked, Decision, Minds, Place, State, Wish, Words};
 
-/// Those of a cluster with this workload.
+/// Creates the protocol of a cluster for this workload.
 pub(super) fn of(cluster: &Cooperation, workload: &Workload) -> Result<Box<dyn Minds>, SimError> {
     Ok(match cluster.server {
         Server::Trad => Box::new(alone::Alone::new(cluster.protocol.large_min)),

@@ -1,4 +1,4 @@
-//! PRESS: the live node's machine, one per node.
+//! PRESS: one state machine of the live node per node.
 
 use larder_core::peers::{Outgoing, Press, PressSettings, Why};
 use larder_core::{Bytes, NodeId, Time};
@@ -6,12 +6,12 @@ use larder_core::{Bytes, NodeId, Time};
 use super::mind::{Asked, Decision, Minds, Place, State, Wish, Words};
 use crate::cooperation::cluster::Cooperation;
 
-/// The nodes' machines.
+/// The state machines of the nodes.
 #[derive(Debug)]
 pub(super) struct Presses {
     presses: Vec<Press>,
     large_min: Bytes,
-    /// Empty between two calls.
+    /// An empty buffer between two calls.
     out: Vec<Outgoing>,
 }
 
@@ -104,7 +104,7 @@ impl Minds for Presses {
         self.presses.iter().filter(|press| press.shares()).count() as u64
     }
 
-    /// 34 bytes a target known, 17 one in memory, 240 a peer.
+    /// Counts 34 bytes per known target, 17 per cached target and 240 per peer.
     fn states(&self) -> Vec<State> {
         let peers = self.presses.len() - 1;
         let state = |press: &Press| {

@@ -1,4 +1,4 @@
-//! A switch before the nodes: one dispatcher, who sees every request come and end.
+//! A switch in front of the nodes: one dispatcher that handles the arrival and end of every request.
 
 use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
 use larder_core::nodes::NodeSpec;
@@ -8,11 +8,10 @@ use super::mind::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, name
 use crate::SimError;
 use crate::cooperation::cluster::Cooperation;
 
-/// The switch.
 #[derive(Debug)]
 pub(super) struct Switch {
     dispatcher: Dispatcher,
-    /// Where requests are, by their tasks.
+    /// The nodes of the requests, by task.
     at: Vec<Option<NodeId>>,
 }
 

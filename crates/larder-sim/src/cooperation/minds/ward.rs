@@ -1,4 +1,4 @@
-//! WARD: the live node's machine, one per node, with the census of what its clients ask for.
+//! WARD: one state machine of the live node per node, with the census of its clients' requests.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::cooperation::outcome::Tables;
 use crate::cooperation::servers::Server;
 use crate::tables::routing_table;
 
-/// A target of a routing table.
+/// Bytes of a target in a routing table.
 const ROW_BYTES: usize = 12;
 
-/// A peer: its names, and what is kept of each.
+/// Bytes of a peer: its names and its state.
 const PEER_BYTES: usize = 112;
 
-/// A table that was made.
+/// A table that was computed or installed.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     number: u64,
     at: Time,
     targets: usize,
     core_targets: usize,
-    /// Nodes that have it, and since when the last of them.
+    /// The number of nodes that have the table, and the time at which the last of them got it.
     nodes: usize,
     last: Time,
 }
 
-/// The nodes' machines.
+/// The state machines of the nodes.
 #[derive(Debug)]
 pub(super) struct Wards {
     wards: Vec<Ward>,
@@ -43,7 +43,7 @@ pub(super) struct Wards {
     prices: WardCosts,
     core: CoreChoice,
     made: Vec<Made>,
-    /// Empty between two calls.
+    /// An empty buffer between two calls.
     out: Vec<WardOutput>,
 }
 
@@ -96,7 +96,7 @@ impl Wards {
         result
     }
 
-    /// A node goes by a table that it made, or was given.
+    /// Records that a node has activated a table that it computed or was given.
     fn begun_with(&mut self, now: Time, node: u16) {
         let status = self.wards[usize::from(node)].status();
         let Some(id) = status.id else { return };
@@ -106,7 +106,7 @@ impl Wards {
     }
 }
 
-/// The table that the live node's analyst makes.
+/// Computes a table as the live node's analyst does.
 fn table(analyse: &Analyse, prices: &WardCosts, core: CoreChoice) -> Option<RouteTable> {
     let row = |count: &larder_core::peers::Count| Counted {
         target: count.target,
@@ -193,7 +193,7 @@ impl Minds for Wards {
         self.wards[usize::from(node)].due()
     }
 
-    /// 12 bytes a target of the table, those of the census, and the peers.
+    /// Counts 12 bytes per target of the table, the targets of the census, and the peers.
     fn states(&self) -> Vec<State> {
         let peers = self.wards.len() - 1;
         let state = |(ward, census): (&Ward, &Census)| {
