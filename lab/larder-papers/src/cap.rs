@@ -1,21 +1,22 @@
-//! The CAP paper's experiments (Casalicchio and Colajanni, WWW 2001): page delays at sites of mixed services (figures 4
-//! to 6) and how WRR depends on its gather period (figure 3). Figure 2 is [`super::cap_vector`].
+//! The CAP paper's experiments (Casalicchio and Colajanni, WWW 2001): page delays at sites of mixed services
+//! (figures 4 to 6), and the influence of WRR's gather period (figure 3). Figure 2 is [`super::cap_vector`].
 //!
 //! # The load
-//! The paper gives 100 to 300 sessions a second and 2 to 32 servers, not which of them its figures are for. Here one rule
-//! sets the load of every experiment: so many sessions a second that under CAP the kind of station that works most
-//! (processor, disk, network interface, back-end) works a given share of the time, mean over the nodes. It is found by a
-//! run with few sessions, as utilisation grows in proportion to the rate: what a request takes does not depend on it.
-//! CAP's hit ratio does, as memories are cold in a run with few sessions, so that a second run, at the rate that the first
-//! one gives, corrects it.
+//! The paper gives 100 to 300 sessions per second and 2 to 32 servers, but not the values of each figure.
+//! Here one rule sets the load of every experiment. Under CAP, the busiest kind of station (processor, disk,
+//! network interface, back-end) has a given utilisation, as the mean over the nodes. The session rate is
+//! found by a run with few sessions, because utilisation is proportional to the rate: the demand of a request
+//! does not depend on it. CAP's hit ratio does depend on it, because memories are cold in a run with few
+//! sessions. A second run at the first result's rate corrects this.
 //!
 //! # The policies
-//! CAP, LARD and static partitioning dispatch each request (layer 7); WRR, RR and RAN each connection, which is a page
-//! (layer 4). WRR is "always able to choose the best parameters": here the best of the number of processes gathered every
-//! 0.1, 0.5, 1, 2, 5 and 10 s, by the 90th percentile of a run whose seed is not measured. LARD's utilisation is reported
-//! as often as suits it best, by the same rule. Lines at fixed periods of 2 and 5 s stand beside both. Utilisation is that of the busiest of processor, disk, network interface and back-end. One line is not in
-//! the paper: LARD as its authors published it, which goes by connections that the switch counts itself and needs no
-//! reports.
+//! CAP, LARD and static partitioning dispatch each request (layer 7). WRR, RR and RAN dispatch each
+//! connection, which is a page (layer 4). WRR is "always able to choose the best parameters". Here it uses
+//! the number of processes, gathered every 0.1, 0.5, 1, 2, 5 or 10 s. The best period has the lowest 90th
+//! percentile in a run whose seed is not measured. LARD's utilisation is reported with the period chosen by
+//! the same rule. Additional lines have fixed periods of 2 and 5 s. Utilisation is that of the busiest of
+//! processor, disk, network interface and back-end. One line is not in the paper: LARD as its authors
+//! published it, which uses the switch's own connection counts and needs no reports.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -40,11 +41,12 @@ mod tuning;
 
 pub(super) use tuning::{Gather, Thresholds};
 
-/// Periods of which the best is taken, in seconds.
+/// The periods to choose from, in seconds.
 const PERIODS_S: [f64; 6] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0];
-/// Sessions a second and node of the run that the load is computed from: too few to fill any station.
+/// Sessions per second and node of the probe run that the load is computed from: too few to saturate any
+/// station.
 const PROBE_PER_NODE_S: f64 = 3.0;
-/// The seed of the runs that choose a period; none that is measured.
+/// The seed of the runs that choose a period; it is not measured.
 const CHOOSING_SEED: u64 = 1_000;
 /// A node's memory as a share of the document tree (section 4.2).
 const MEMORY_SHARE: f64 = 0.15;
@@ -61,29 +63,28 @@ const fn until_s() -> f64 {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bench {
-    /// The site.
     site: String,
-    /// Servers.
+    /// The number of servers.
     nodes: u16,
-    /// The share of the time that the busiest kind of station works under CAP, above 0 and below 1.
+    /// The utilisation of the busiest kind of station under CAP, above 0 and below 1.
     load: f64,
-    /// So many seeds, from 1; their pages are put together.
+    /// The number of seeds, from 1. Their pages are combined.
     seeds: u64,
-    /// Pages that begin before are not measured, in seconds.
+    /// The time before which pages that begin are not measured, in seconds.
     #[serde(default = "warm_s")]
     warm_s: f64,
-    /// No page begins after, in seconds.
+    /// The time after which no page begins, in seconds.
     #[serde(default = "until_s")]
     until_s: f64,
     #[serde(skip)]
     rate: OnceLock<Result<f64, PaperError>>,
 }
 
-/// A policy and what it may be set to.
+/// A policy with its parameters.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     policy: PolicyKind,
-    /// How often nodes report, in seconds.
+    /// The period of load reports, in seconds.
     period_s: f64,
     /// LARD's thresholds, in thousandths.
     low: u16,
@@ -91,13 +92,13 @@ struct Setup {
 }
 
 impl Setup {
-    /// With the paper's thresholds.
+    /// Creates the parameters with the paper's thresholds.
     const fn new(policy: PolicyKind, period_s: f64) -> Self {
         Self { policy, period_s, low: 300, high: 700 }
     }
 }
 
-/// What a policy gave.
+/// The results of a policy.
 #[derive(Default)]
 struct Run {
     pages: PageLog,
@@ -128,7 +129,7 @@ impl Bench {
         )
     }
 
-    /// Sessions a second, by the rule.
+    /// Returns the session rate by the rule, in sessions per second.
     fn rate(&self) -> Result<f64, PaperError> {
         let found = self.rate.get_or_init(|| {
             let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
@@ -137,7 +138,7 @@ impl Bench {
                 let busiest = probe.busy().into_iter().fold(0.0, f64::max);
                 rate *= self.load / busiest;
             }
-            // Tenths of a session a second, so that a rate can be quoted.
+            // The rate is rounded to tenths, so that it can be quoted.
             Ok((rate * 10.0).round() / 10.0)
         });
         found.clone()
@@ -147,7 +148,7 @@ impl Bench {
         self.site.parse().map_err(|error| PaperError::Workload(format!("{error}")))
     }
 
-    /// All seeds.
+    /// Runs all seeds.
     fn run(&self, setup: Setup, rate: f64) -> Result<Run, PaperError> {
         let mut run = Run::default();
         for seed in 1..=self.seeds {
@@ -173,8 +174,8 @@ impl Bench {
             admission: Admission::Unlimited,
             t_gat: Duration::from_secs_f64(period_s),
             policies: PolicySettings {
-                // "Proportionally to the percentage arrival of requests for each class": by page, as a user's request
-                // is for a page.
+                // The paper says "proportionally to the percentage arrival of requests for each class". The
+                // shares count pages, because a user's request is for a page.
                 static_partition: StaticSettings { shares: site.classes().map(u32::from) },
                 lard_util: LardUtilSettings {
                     low_permille: low,
@@ -202,7 +203,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The best of the periods for a policy: the one with the lowest 90th percentile under a seed of its own.
+    /// Returns the best period for a policy: the one with the lowest 90th percentile under a separate seed.
     fn best(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
         let mut best = (f64::INFINITY, PERIODS_S[0]);
         for period_s in PERIODS_S {
@@ -222,7 +223,8 @@ impl Run {
         self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
     }
 
-    /// Shares of the time that processors, disks, network interfaces and back-ends work, mean over the nodes.
+    /// Returns the utilisation of processors, disks, network interfaces and back-ends, as the mean over the
+    /// nodes.
     fn busy(&self) -> [f64; 4] {
         let of = |part: fn(&larder_sim::NodeOutcome) -> f64| {
             self.mean(|outcome| {
@@ -280,19 +282,19 @@ const METRICS: [&str; 14] = [
     "period_s",
 ];
 
-/// `cap-pages`: how long pages take, by policy.
+/// `cap-pages`: page delays by policy.
 ///
-/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` where there are several classes, and `WRR at
-/// 2 s` and so on with a fixed period. With a second site S (`beside`) also `CAP on S`, `LARD on S`, `WRR on S`, at the
-/// load that the rule gives for S, and `CAP on S, same rate` and so on, at this site's sessions a second.
-/// x: a page delay in seconds. Metrics: `within` (share of the pages that take at most x), and, the same at every x, the
-/// 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and `n_p50_s` (of pages of class N alone), `hit_ratio`, shares of
-/// the time that stations work (mean over the nodes; `busiest_node` is the busiest station of all), `sessions_per_s`, and
-/// the period that suited the policy best.
+/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` (if there are several classes),
+/// and lines with a fixed period such as `WRR at 2 s`. With a second site S (`beside`) also `CAP on S`, `LARD
+/// on S` and `WRR on S`, at the load that the rule gives for S, and `CAP on S, same rate` and so on, at this
+/// site's session rate. x: a page delay in seconds. Metric by x: `within` (share of the pages that take at
+/// most x). Metrics that are equal at every x: the 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and
+/// `n_p50_s` (pages of class N only), `hit_ratio`, the utilisation of stations (mean over the nodes;
+/// `busiest_node` is the busiest station of all), `sessions_per_s`, and the best period of the policy.
 #[derive(Debug)]
 pub(super) struct Pages;
 
-/// Whose site and rate a line has.
+/// The site and rate of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     Here,
@@ -300,11 +302,12 @@ enum Where {
     BesideSameRate,
 }
 
+/// A line of `cap-pages`.
 #[derive(Clone, Debug)]
 struct PagesLine {
     name: String,
     policy: PolicyKind,
-    /// The period; the best if `None` and the policy needs one.
+    /// The period; the best one if `None` and the policy needs one.
     period_s: Option<f64>,
     place: Where,
 }
@@ -314,7 +317,7 @@ struct PagesPlan {
     bench: Bench,
     beside: Option<Bench>,
     lines: Vec<PagesLine>,
-    /// Delays at which the share is read, in seconds.
+    /// The delays at which the share is read, in seconds.
     seconds: Vec<f64>,
 }
 
@@ -332,7 +335,7 @@ const FIXED: [(&str, PolicyKind, f64); 4] = [
     ("WRR at 5 s", PolicyKind::WrrNum, 5.0),
 ];
 
-/// Reads a list of positive numbers and the bench that the other keys describe.
+/// Reads a list of positive numbers, and the bench that the other keys describe.
 fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
     let mut rest = table.clone();
     let values = rest.remove(list).ok_or_else(|| format!("'{list}' is missing"))?;
@@ -349,7 +352,7 @@ fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
     Ok((bench, values))
 }
 
-/// The lines: only sites with several classes have servers to dedicate.
+/// Returns the lines. Only sites with several classes have servers to dedicate.
 fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
     let classes = site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
     let several = classes.iter().filter(|share| **share > 0).count() > 1;
@@ -443,7 +446,8 @@ mod tests {
         let rate = bench.rate().expect("a rate");
         let run = bench.run(Setup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
         let busiest = run.busy().into_iter().fold(0.0, f64::max);
-        // A thousand queries: their demands' sum varies by 3 % from run to run, and utilisation with it.
+        // The sum of the demands of a thousand queries varies by 3 % from run to run, and utilisation with
+        // it.
         assert!((busiest - 0.6).abs() < 0.08, "{busiest} at {rate} sessions/s");
         assert!(run.pages.all.delays().count > 500);
     }

@@ -1,4 +1,4 @@
-//! What an experiment file may set for a run, and the run that it makes.
+//! The settings of a run in an experiment file, and the run that they describe.
 
 use core::time::Duration;
 use std::fmt;
@@ -33,7 +33,7 @@ impl<T: fmt::Display> Serialize for Named<T> {
     }
 }
 
-/// How nodes use their memory, by name.
+/// The organisation of the nodes' memory, by name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Memory(CacheChoice);
 
@@ -63,32 +63,33 @@ impl fmt::Display for Memory {
     }
 }
 
-/// A bound that no policy exceeds, in place of a policy.
+/// The kind of a ceiling, which takes the place of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Ceiling {
-    /// All memory in one piece and without limit.
+    /// One memory of the whole cluster without limit.
     Unbounded,
-    /// All memory in one piece, and it knows the future.
+    /// One memory of the whole cluster that knows the future.
     Clairvoyant,
 }
 
-/// Who asks.
+/// The kind of the arrival process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Arriving {
-    /// `clients`, each with one request outstanding.
+    /// A closed loop of `clients`, each with one outstanding request.
     Closed,
-    /// At the trace's times, `time_factor` times faster.
+    /// An open loop at the trace's times, `time_factor` times faster.
     Open,
-    /// The trace dealt out to the nodes, `window` requests in hand at each.
+    /// A trace dealt to the nodes, each with `window` outstanding requests.
     Subtraces,
 }
 
-/// Declares the settings, each optional, and how one set lies over another.
+/// Declares the settings, each optional, and the way in which one set overrides another.
 macro_rules! knobs {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty,)+) => {
-        /// What `[run]` and a line's `set` may say. Every key may stand in either; the line's counts.
+        /// The settings of `[run]` and of a line's `set`. Every key may be in either; the line's value has
+        /// priority.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(super) struct Knobs {
@@ -96,7 +97,7 @@ macro_rules! knobs {
         }
 
         impl Knobs {
-            /// The values of `over`, and where it has none, those of `self`.
+            /// Returns the values of `over`, and those of `self` where `over` has none.
             pub(super) fn under(&self, over: &Self) -> Self {
                 Self { $($name: over.$name.clone().or_else(|| self.$name.clone()),)+ }
             }
@@ -105,7 +106,7 @@ macro_rules! knobs {
 }
 
 knobs! {
-    /// Recipe of the workload. This or `trace`.
+    /// Recipe of the workload. Excludes `trace`.
     recipe: String,
     /// Trace file in the directory of traces.
     trace: String,
@@ -113,45 +114,45 @@ knobs! {
     seed: u64,
     /// Targets, requests and bytes relative to the recipe, above 0 and at most 1. Default 1.
     scale: f64,
-    /// Requests instead of the recipe's.
+    /// Number of requests instead of the recipe's.
     requests: u64,
     /// Share of the requests that go to hot targets, 0.05 to 0.5.
     hot_share: f64,
     /// Number of hot targets, 1 to 1,000.
     hot_targets: u32,
-    /// Size of each, in KiB.
+    /// Size of a hot target, in KiB.
     hot_kib: f64,
-    /// The policy. This or `ceiling`.
+    /// The policy. Excludes `ceiling`.
     policy: Named<PolicyKind>,
-    /// A bound in place of a policy.
+    /// A ceiling in place of a policy.
     ceiling: Ceiling,
-    /// Seed of policies that draw lots. Default 1.
+    /// Seed of randomised policies. Default 1.
     policy_seed: u64,
-    /// Nodes, 1 to 65,534. Default 8.
+    /// Number of nodes, 1 to 65,534. Default 8.
     nodes: u32,
     /// Memory of a node in MiB. Default 32.
     memory_mib: f64,
-    /// How it is used: gds, gds-packets, lru, unbounded, global. Default gds.
+    /// Organisation of the memory: gds, gds-packets, lru, unbounded, global or global-lru. Default gds.
     memory: Named<Memory>,
-    /// Larger items are not kept, in KiB. Default: no limit.
+    /// Size of the largest item that is kept, in KiB. Default: no limit.
     object_max_kib: f64,
     /// Speed of the processor relative to the cost model's. Default 1.
     cpu_speed: f64,
-    /// Speed of the disks. Default 1.
+    /// Speed of the disks relative to the cost model's. Default 1.
     disk_speed: f64,
-    /// Disks of a node, 1 to 64. Default 1.
+    /// Number of disks per node, 1 to 64. Default 1.
     disks: u16,
-    /// What requests take. Default lard98.
+    /// The cost model. Default lard98.
     costs: Costs,
-    /// Who asks. Default closed.
+    /// The arrival process. Default closed.
     arrivals: Arriving,
-    /// Clients of closed arrivals; 0 stands for S. Default 0.
+    /// Number of clients for closed arrivals; 0 stands for S. Default 0.
     clients: u32,
-    /// How many times faster than the trace open arrivals are. Default 1.
+    /// Speed of open arrivals relative to the trace. Default 1.
     time_factor: f64,
-    /// Requests in hand at each node, for subtraces. Default 64.
+    /// Outstanding requests per node for subtraces. Default 64.
     window: u32,
-    /// Share of the requests, from the first, that is not measured, 0 to below 1. Default 0.
+    /// Share of the requests, from the first, that are not measured, 0 to below 1. Default 0.
     warmup: f64,
     /// T_low. Default 25.
     t_low: u32,
@@ -159,31 +160,32 @@ knobs! {
     t_high: u32,
     /// K in seconds. Default 20.
     replication_decay_s: f64,
-    /// Requests outstanding at most: 0 stands for S, the derived limit. Default 0.
+    /// Limit of outstanding requests; 0 stands for S, the derived limit. Default 0.
     admission: u32,
-    /// How often nodes report their load, in ms. Default: never.
+    /// Period of load reports, in ms. Default: no reports.
     report_every_ms: u64,
-    /// Below so many requests a node is underutilised. Default 10.
+    /// Number of requests below which a node is underutilised. Default 10.
     idle_below: u32,
-    /// Switches side by side, 1 to 64; 0: one that knows of no others. Default 0.
+    /// Number of switches, 1 to 64; 0 for a single switch without the protocol. Default 0.
     switches: u16,
-    /// How long a message between switches takes, in ms. Default 1.
+    /// Delay of a message between switches, in ms. Default 1.
     switch_delay_ms: f64,
-    /// How often switches tell each other what has changed, in ms. Default 20.
+    /// Period of the updates between switches, in ms. Default 20.
     switch_period_ms: f64,
-    /// Requests by which a node's load must differ to be told. Default 2.
+    /// Change of a node's load that a switch reports, in requests. Default 2.
     switch_step: u32,
 }
 
-/// A run: a workload and what to do with it.
+/// A run: a workload, and a scenario or ceiling for it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub(super) workload: WorkloadSpec,
-    /// Share of the requests that is not measured.
+    /// Share of the requests that are not measured.
     pub(super) warmup: f64,
     pub(super) what: What,
 }
 
+/// The kind of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum What {
     Simulate(Box<Scenario>),
@@ -193,7 +195,7 @@ pub(super) enum What {
 const KIB: f64 = 1_024.0;
 
 impl Knobs {
-    /// Sets the knob that a sweep runs over.
+    /// Returns the settings with the swept setting changed to `x`.
     pub(super) fn with(&self, over: &str, x: f64) -> Result<Self, String> {
         let mut knobs = self.clone();
         let whole = || {
@@ -229,7 +231,7 @@ impl Knobs {
         Ok(knobs)
     }
 
-    /// The run. The message names the key at fault.
+    /// Returns the run. Errors name the key at fault.
     pub(super) fn run(&self) -> Result<Run, String> {
         let warmup = self.warmup.unwrap_or(0.0);
         if !(0.0..1.0).contains(&warmup) {
@@ -248,7 +250,8 @@ impl Knobs {
         Ok(Run { workload: self.workload()?, warmup, what })
     }
 
-    /// What a ceiling does not know it refuses: a line beside it would be compared with another cluster's bound.
+    /// Rejects settings that a ceiling ignores, because its line would be compared with the bound of another
+    /// cluster.
     fn check_ceiling(&self) -> Result<(), String> {
         if !matches!(self.costs(), Costs::Lard98(_)) {
             return Err("'ceiling' is known for the cost model lard98 only".to_owned());
@@ -265,7 +268,7 @@ impl Knobs {
         }
     }
 
-    /// Ranges that nothing else checks before the run.
+    /// Checks the ranges that no other check covers before the run.
     fn check_ranges(&self) -> Result<(), String> {
         let within = |key: &str, value: Option<f64>, least: f64, most: f64| match value {
             Some(value) if !(least..=most).contains(&value) => {
@@ -363,7 +366,7 @@ impl Knobs {
         Ok(scenario)
     }
 
-    /// The switches, where there is more than one or one is to behave as several do.
+    /// Returns the group of switches, if the settings ask for one.
     fn side_by_side(&self) -> Result<Option<SideBySide>, String> {
         let usual = SwitchesSettings::default();
         let Some(count) = self.switches.filter(|count| *count > 0) else {

@@ -1,14 +1,17 @@
-//! Servers without a front-end, simulated: with the analytic model of PRESS beside them, or as the WARD paper has them.
+//! Simulated clusters without a front-end, with the analytic model of PRESS beside them, or as in the WARD
+//! paper.
 //!
-//! Two builtins with the same `[params]`, `press-cluster` and `ward-cluster`. They differ in what a cluster is where nothing is
-//! said: the PRESS paper's, or the WARD paper's ([`WARD`]). `[params]`: the fields of [`Point`], and
+//! The two builtins `press-cluster` and `ward-cluster` have the same `[params]`. They differ in the default
+//! cluster: the PRESS paper's, or the WARD paper's ([`WARD`]). `[params]` has the fields of [`Point`] and
+//! these keys:
 //!
-//! * `servers`: names of [`Server`]; each is a line, for each variant one;
-//! * `variants`: tables with a `name` and fields of [`Point`]; the line is then `SERVER, NAME`. Without a name the line is the
-//!   server's. By default one without anything. One may have `servers` of its own;
-//! * `over` and `values`: a field with numbers as values, which is x; or `over_traces`: tables with fields of [`Point`], x is
-//!   their number, from 1;
-//! * `modelled`: whether the model is solved at each x too: lines `trad m`, `port m`, `non-port m`.
+//! * `servers`: names of [`ServerKind`]; each is a line, one for each variant;
+//! * `variants`: tables with a `name` and fields of [`Point`]; the line is then `SERVER, NAME`. Without a
+//!   name the line is the server's. The default is one variant without fields. A variant may have its own
+//!   `servers`;
+//! * `over` and `values`: a field with numbers as values, which is x; or `over_traces`: tables with fields of
+//!   [`Point`], x is their number, from 1;
+//! * `modelled`: whether the model is also solved at each x: lines `trad m`, `port m`, `non-port m`.
 //!
 //! Metrics: see [`metrics`].
 
@@ -28,25 +31,25 @@ use larder_sim::cooperation::{Server, cooperate};
 use larder_sim::press;
 use point::Point;
 
-/// What a cluster of the WARD paper is (HPL-2001-2, sections 3.1 and 3.2). `connections` is the number of requests of its own
-/// that a node has in hand, as chosen for `ward-clusters`.
+/// The default cluster of the WARD paper (HPL-2001-2, sections 3.1 and 3.2). `connections` is the number of a
+/// node's own outstanding requests, as chosen for `ward-clusters`.
 const WARD: &str =
     "costs = 'ward'\nrecipe = 'hp-hours-like'\nmemory_share = 0.05\nspread = 'dealt'\nconnections = 1024";
 
-/// `press-cluster`, or `ward-cluster`.
+/// `press-cluster` or `ward-cluster`.
 #[derive(Debug)]
 pub(super) struct Clusters {
     name: &'static str,
-    /// What is not as [`Point::default`], in TOML.
+    /// The defaults that differ from [`Point::default`], in TOML.
     usual: &'static str,
 }
 
-/// As the PRESS paper.
+/// The cluster of the PRESS paper.
 pub(super) const PRESS_CLUSTER: Clusters = Clusters { name: "press-cluster", usual: "" };
-/// As the WARD paper.
+/// The cluster of the WARD paper.
 pub(super) const WARD_CLUSTER: Clusters = Clusters { name: "ward-cluster", usual: WARD };
 
-/// What is usual, and what is said instead.
+/// Merges a table into the defaults.
 fn merged(usual: &str, table: &toml::Table) -> toml::Table {
     let usual: Result<toml::Table, _> = usual.parse();
     let mut all = usual.unwrap_or_else(|error| unreachable!("what is usual is TOML: {error}"));
@@ -54,11 +57,12 @@ fn merged(usual: &str, table: &toml::Table) -> toml::Table {
     all
 }
 
+/// A line of the experiment.
 #[derive(Clone, Debug)]
 struct Line {
     name: String,
     server: Server,
-    /// By x.
+    /// The points by x.
     points: Vec<Point>,
 }
 
@@ -81,7 +85,7 @@ struct Over {
     modelled: bool,
 }
 
-/// Most values of x, servers and variants, each.
+/// The largest number of x values, of servers, and of variants.
 const LIST_MAX: usize = 32;
 
 impl Builtin for Clusters {
@@ -145,7 +149,7 @@ fn named_servers(names: &toml::Value) -> Result<Vec<Server>, String> {
     Ok(servers)
 }
 
-/// The x, and the fields that each sets.
+/// Returns the x values, and the fields that each of them sets.
 fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
     match (&over.over, &over.values, &over.over_traces) {
         (Some(key), Some(values), None) => {
@@ -197,7 +201,7 @@ impl ClusterPlan {
         Ok(vec![Sample::new(&line.name, self.xs[at], values)])
     }
 
-    /// The model at all x.
+    /// Solves the model at all x.
     fn model(&self) -> Result<Vec<Sample>, PaperError> {
         let mut samples = Vec::new();
         for (x, point) in self.xs.iter().zip(&self.lines[0].points) {
@@ -240,7 +244,7 @@ impl Plan for ClusterPlan {
         }
         let line = &self.lines[job % self.lines.len()];
         let at = job / self.lines.len();
-        // The workload first, so that those who share it are neighbours.
+        // The workload comes first, so that jobs that share it are neighbours.
         format!("{:?} {} {} {}", line.points[at], line.name, self.xs[at], self.modelled)
     }
 

@@ -1,4 +1,4 @@
-//! An experiment, checked.
+//! Checked experiments.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::report::{ExperimentReport, LeftOut, Sample};
 use super::traces::Traces;
 use super::{PaperError, claim, point};
 
-/// The papers.
+/// A paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Paper {
@@ -28,7 +28,7 @@ pub enum Paper {
     Cap,
     /// Zhang et al., USENIX NT 1999.
     Hacc,
-    /// No paper: one's own experiment.
+    /// No paper: an experiment of our own.
     Own,
 }
 
@@ -36,7 +36,7 @@ impl Paper {
     /// All papers.
     pub const ALL: [Self; 5] = [Self::Lard, Self::Ward, Self::Press, Self::Cap, Self::Hacc];
 
-    /// The short name.
+    /// Returns the paper's short name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lard => "lard",
@@ -48,7 +48,7 @@ impl Paper {
         }
     }
 
-    /// Authors, title, place.
+    /// Returns authors, title and venue.
     pub const fn citation(self) -> &'static str {
         match self {
             Self::Lard => {
@@ -74,7 +74,7 @@ impl Paper {
         }
     }
 
-    /// The paper of that short name.
+    /// Returns the paper with that short name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().chain([Self::Own]).find(|paper| paper.name() == name)
     }
@@ -88,7 +88,7 @@ pub(super) struct LineSpec {
     pub(super) values: Vec<f64>,
 }
 
-/// What the small run leaves of a sweep.
+/// The part of a sweep that the small run contains.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ci {
     pub(super) set: Knobs,
@@ -96,7 +96,7 @@ pub(super) struct Ci {
     pub(super) lines: Vec<String>,
 }
 
-/// Runs of the simulator: each line at each of its x.
+/// A sweep of the simulator: each line at each of its x.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sweep {
     pub(super) over: String,
@@ -104,11 +104,11 @@ pub(super) struct Sweep {
     pub(super) ci: Option<Ci>,
 }
 
-/// Where the samples come from.
+/// The source of an experiment's samples.
 #[derive(Clone)]
 pub(super) enum Source {
     Sweep(Box<Sweep>),
-    /// `small`: what the small run has instead.
+    /// A builtin; `small` is the plan of the small run.
     Builtin {
         name: &'static str,
         plan: Arc<dyn Plan>,
@@ -128,52 +128,48 @@ impl fmt::Debug for Source {
 /// A figure of an experiment file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FigureSpec {
-    /// As the paper calls it.
+    /// The figure's name in the paper.
     pub name: String,
-    /// What it shows.
     pub title: String,
-    /// The x axis.
+    /// The label of the x axis.
     pub x_label: String,
-    /// The y axis.
+    /// The label of the y axis.
     pub y_label: String,
-    /// The samples' value that is drawn.
+    /// The metric that is drawn.
     pub metric: String,
-    /// Its lines.
+    /// The names of the lines.
     pub lines: Vec<String>,
-    /// Where the y axis ends.
+    /// The upper end of the y axis.
     pub y_max: Option<f64>,
-    /// Shares drawn as percent.
+    /// Whether the y values are shares that are drawn as percent.
     pub y_percent: bool,
-    /// A logarithmic x axis.
+    /// Whether the x axis is logarithmic.
     pub x_log: bool,
 }
 
-/// An experiment: what it reproduces, its runs, figures and claims.
+/// An experiment: the reproduced result, its runs, figures and claims.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Its id: a-z, 0-9 and '-'.
+    /// The id: a-z, 0-9 and '-'.
     pub id: String,
-    /// Its paper.
     pub paper: Paper,
-    /// Section and figures.
+    /// The section and figures.
     pub place: String,
-    /// What it reproduces.
+    /// The reproduced result.
     pub title: String,
-    /// How, and what the reader must know.
+    /// The method, and remarks for the reader.
     pub about: String,
     pub(super) source: Source,
-    /// Its figures.
     pub figures: Vec<FigureSpec>,
-    /// Its claims.
     pub claims: Vec<Claim>,
 }
 
-/// A piece of an experiment's work.
+/// A unit of an experiment's work.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// A run of the simulator, which gives the sample of `line` at `x`.
+    /// A run of the simulator, which returns the sample of `line` at `x`.
     Point { line: String, x: f64, run: Box<Run>, key: String },
-    /// A builtin's job.
+    /// A job of a builtin.
     Builtin { plan: Arc<dyn Plan>, job: usize, key: String },
 }
 
@@ -184,14 +180,14 @@ impl fmt::Debug for dyn Plan {
 }
 
 impl Job {
-    /// Everything that the result depends on, beside the code.
+    /// Returns everything that the result depends on, beside the code.
     pub(super) fn key(&self) -> &str {
         match self {
             Self::Point { key, .. } | Self::Builtin { key, .. } => key,
         }
     }
 
-    /// Does it. The samples of a point have neither line nor x yet, so that experiments share them.
+    /// Runs the job. The samples of a point have no line and x yet, so that experiments can share them.
     pub(super) fn run(&self, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         match self {
             Self::Point { run, .. } => {
@@ -202,7 +198,7 @@ impl Job {
         }
     }
 
-    /// Puts line and x to a point's sample.
+    /// Adds line and x to the samples of a point.
     pub(super) fn placed(&self, samples: &[Sample]) -> Vec<Sample> {
         match self {
             Self::Point { line, x, .. } => samples
@@ -215,15 +211,14 @@ impl Job {
 }
 
 impl Experiment {
-    /// Reads an experiment file; `name` stands in errors.
+    /// Reads an experiment file; `name` is its name in errors.
     ///
-    /// # Errors
-    /// [`FileError`] with file, line, key and what would be right.
+    /// # Errors Returns a [`FileError`] with file, line, key and valid values.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         file::parse(name, text)
     }
 
-    /// Whether the small run has a part of it.
+    /// Returns whether the small run contains a part of the experiment.
     pub fn in_ci(&self) -> bool {
         match &self.source {
             Source::Sweep(sweep) => sweep.ci.is_some(),
@@ -231,7 +226,7 @@ impl Experiment {
         }
     }
 
-    /// Its jobs; the small run's if `ci`.
+    /// Returns the experiment's jobs; those of the small run if `ci`.
     pub(super) fn jobs(&self, ci: bool) -> Result<Vec<Job>, PaperError> {
         match &self.source {
             Source::Builtin { name, plan, small } => {
@@ -257,7 +252,7 @@ impl Experiment {
         }
     }
 
-    /// The workloads, in a line.
+    /// Describes the workloads in one line.
     fn recipe(&self, jobs: &[Job]) -> String {
         let mut all: Vec<String> = Vec::new();
         for job in jobs {
@@ -276,7 +271,7 @@ impl Experiment {
         }
     }
 
-    /// The outcome, from all samples or from why there are none.
+    /// Creates the report from all samples, or from the reason why there are none.
     pub(super) fn report(
         &self,
         jobs: &[Job],
@@ -337,7 +332,7 @@ impl Experiment {
 }
 
 fn job(line: &str, knobs: &Knobs, over: &str, x: f64) -> Result<Job, PaperError> {
-    // The file's reader has checked every point; the small run's settings are checked here.
+    // The file's reader has checked every point of the sweep, but not the settings of the small run.
     let knobs = knobs.with(over, x).map_err(PaperError::Builtin)?;
     let run = Box::new(knobs.run().map_err(PaperError::Builtin)?);
     let kind = if matches!(run.what, What::Ceiling(..)) { "ceiling" } else { "run" };

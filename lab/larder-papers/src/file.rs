@@ -1,4 +1,4 @@
-//! Reading an experiment file, and saying what is wrong with it: file, line, key, and what would be right.
+//! The reader of experiment files. Errors name file, line, key and valid values.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::evidence::Evidence;
 use super::experiment::{Ci, Experiment, FigureSpec, LineSpec, Paper, Source, Sweep};
 use super::point::METRICS;
 
-/// An experiment file that cannot be used; the file is at fault.
+/// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}{colon}{message}", colon = if key.is_empty() { "" } else { ": " })]
 pub struct FileError {
@@ -22,9 +22,9 @@ pub struct FileError {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// The key, tables included: `claim.within`. Empty where the text is no TOML.
+    /// The key with its tables, such as `claim.within`; empty if the text is not TOML.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The cause and the valid values.
     pub message: String,
 }
 
@@ -126,22 +126,23 @@ struct RawClaim {
     ci: bool,
 }
 
-/// A text with its name: makes errors.
+/// A text with its name, for errors.
 struct Text<'t> {
     name: &'t str,
     text: &'t str,
 }
 
 impl Text<'_> {
-    /// An error at a place of the text.
+    /// Returns an error at an offset of the text.
     fn error(&self, offset: usize, message: impl Into<String>) -> FileError {
         let (line, table, key) = locate(self.text, offset);
         let key = joined(&table, &key);
         FileError { file: self.name.to_owned(), line, key, message: message.into() }
     }
 
-    /// An error that begins with `KEY: ` or `KEY.KEY: `, of the table that begins at a place: at the line where that key
-    /// is set. Otherwise, and where it is not set, at the table's beginning.
+    /// Returns an error about a key of the table at an offset. If the message begins with `KEY: ` or
+    /// `KEY.KEY: ` and the key is set, the error is at its line. Otherwise it is at the beginning of the
+    /// table.
     fn error_below(&self, offset: usize, message: &str) -> FileError {
         let (path, rest) = message.split_once(": ").unwrap_or(("", message));
         let key = path.split('.').next().unwrap_or_default();
@@ -160,7 +161,7 @@ impl Text<'_> {
         self.error(offset, message)
     }
 
-    /// An error in the table that begins at a place, about one of its keys.
+    /// Returns an error about a key of the table at an offset.
     fn error_in(&self, offset: usize, key: &str, message: impl Into<String>) -> FileError {
         let (line, table, _) = locate(self.text, offset);
         let key = joined(&table, key);
@@ -172,7 +173,7 @@ fn joined(table: &str, key: &str) -> String {
     if table.is_empty() || key.is_empty() { format!("{table}{key}") } else { format!("{table}.{key}") }
 }
 
-/// The line of an offset, the table that it stands in, and the key written there; empty where there is none.
+/// Returns the line of an offset, the table that contains it, and the key there; empty if there is none.
 fn locate(text: &str, offset: usize) -> (usize, String, String) {
     let before = text.get(..offset.min(text.len())).unwrap_or(text);
     let number = before.matches('\n').count();
@@ -189,7 +190,7 @@ fn locate(text: &str, offset: usize) -> (usize, String, String) {
     (number + 1, table, above.unwrap_or_default())
 }
 
-/// Reads and checks a file.
+/// Reads and checks an experiment file.
 pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let source = Text { name, text };
     let raw: RawFile = toml::from_str(text).map_err(|error| {
@@ -227,7 +228,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
 
 type Origin = (Vec<String>, Vec<String>, Source);
 
-/// Where the samples come from, with the names of their lines and metrics.
+/// Reads the source of the samples, with the names of its lines and metrics.
 fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
     match (&raw.builtin, &raw.sweep) {
         (Some(builtin), None) => {
@@ -253,7 +254,7 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
     }
 }
 
-/// The small run of a builtin: `[params]` with some fields as `[params_ci]` says.
+/// Reads the small run of a builtin: `[params]`, overridden by `[params_ci]`.
 fn small(
     source: &Text<'_>,
     builtin: &dyn Builtin,
@@ -299,11 +300,11 @@ fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Re
     Ok(Sweep { over: over.clone(), lines, ci })
 }
 
-/// Most x of a line.
+/// The largest number of x values of a line.
 const VALUES_MAX: usize = 1_000;
-/// Most lines of a sweep.
+/// The largest number of lines of a sweep.
 const LINES_MAX: usize = 100;
-/// Most figures and most claims of a file.
+/// The largest number of figures, and of claims, of a file.
 const LIST_MAX: usize = 1_000;
 
 fn check_values(values: &[f64]) -> Result<(), &'static str> {
@@ -323,7 +324,7 @@ fn read_ci(source: &Text<'_>, ci: &Spanned<RawCi>, lines: &[LineSpec]) -> Result
     }
 }
 
-/// The name must be one of those there are.
+/// Checks that a name is one of `names`.
 fn known(source: &Text<'_>, at: usize, what: &str, name: &str, names: &[String]) -> Result<(), FileError> {
     if names.iter().any(|known| known == name) {
         return Ok(());
@@ -411,7 +412,7 @@ fn read_claim(
     })
 }
 
-/// A measure needs what it measures by.
+/// Checks that a claim has the fields that its measure needs.
 fn check_measure(source: &Text<'_>, raw: &RawClaim) -> Result<(), FileError> {
     let wrong = |key: &str, message: &str| Err(source.error_in(raw.id.span().start, key, message));
     let order = raw.order.as_ref().map_or(&[][..], |order| order.get_ref());
@@ -455,7 +456,7 @@ fn read_evidence(source: &Text<'_>, raw: &RawClaim) -> Result<Evidence, FileErro
     }
 }
 
-/// What a claim follows from must be a claim of this file; those of other files the catalogue checks.
+/// Checks that claims follow from claims of this file. The catalogue checks references to other files.
 fn check_followed(source: &Text<'_>, raw: &[RawClaim], claims: &[Claim]) -> Result<(), FileError> {
     for (raw, claim) in raw.iter().zip(claims) {
         if let Evidence::FollowsFrom(id) = &claim.evidence

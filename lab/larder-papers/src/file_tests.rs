@@ -58,7 +58,7 @@ fn a_good_file_is_read() {
     assert_eq!(sweep.lines[1].values, [1.0, 4.0]);
 }
 
-/// Replaces a line of the good file and gives the complaint.
+/// Replaces a line of the good file and returns the error.
 fn complaint(old: &str, new: &str) -> String {
     assert!(GOOD.contains(old), "{old}");
     parse("x.toml", &GOOD.replacen(old, new, 1)).unwrap_err().to_string()

@@ -1,14 +1,16 @@
-//! `equal-p99`: what each policy serves while 99 in 100 requests take no longer than a limit.
+//! `equal-p99`: the throughput of each policy under a limit on the 99th percentile of the delay.
 //!
-//! Policies that place by contents and policies that spread load trade hits for even loads, so throughput at full load
-//! says little of them: the one that queues longer may look the better. Here each is loaded with more and more clients,
-//! every one with a request outstanding, from one a node to S in steps of about a quarter; counted is the most that it
-//! served among the runs whose 99th percentile of delays is within the limit. Nothing is interpolated.
+//! Content-aware policies and load-balancing policies trade hits for balance, so the throughput at full load
+//! says little: a policy with longer queues may look better. Here each policy is loaded with more and more
+//! clients, each with an outstanding request, from one per node to S in steps of about a quarter. The result
+//! is the highest throughput of the runs whose 99th percentile is within the limit. There is no
+//! interpolation.
 //!
-//! `[params]`: `workload`, `nodes`, `memory_share` (of a node, of the working set), `policies`, `over_p99_ms`. A policy is
-//! named as in a config; `bounded 1.5` is `bounded` with that factor. The cost model is `lard98`, nodes report every 200 ms,
-//! the first third warms up and makes the table of `ward` and `part`. Metrics: `throughput`, `hit_ratio`, `clients`, `p99_ms`,
-//! `imbalance`, all of the run that counts; 0 where no run is within the limit.
+//! `[params]`: `workload`, `nodes`, `memory_share` (per node, of the working set), `policies`, `over_p99_ms`.
+//! A policy is named as in a config; `bounded 1.5` is `bounded` with that factor. The cost model is `lard98`,
+//! and nodes report every 200 ms. The first third is the warm-up, from which the table of `ward` and `part`
+//! is computed. Metrics: `throughput`, `hit_ratio`, `clients`, `p99_ms`, `imbalance`, all of the best run; 0
+//! if no run is within the limit.
 
 use core::time::Duration;
 
@@ -25,7 +27,7 @@ use larder_sim::prices;
 use larder_sim::tables::{needs_table, table_of_first};
 use larder_sim::{Arrivals, Outcome, Scenario, SimNode, Workload, simulate};
 
-/// The builtin.
+/// The builtin `equal-p99`.
 #[derive(Debug)]
 pub(super) struct EqualP99;
 
@@ -46,7 +48,7 @@ struct Peers {
     lines: Vec<Settings>,
 }
 
-/// Most lines and most limits.
+/// The largest number of lines, and of limits.
 const LIST_MAX: usize = 32;
 
 impl Builtin for EqualP99 {
@@ -82,7 +84,7 @@ impl Builtin for EqualP99 {
     }
 }
 
-/// The settings that a line's name stands for.
+/// Returns the settings for a line's name.
 fn settings(name: &str) -> Result<Settings, String> {
     let (policy, factor) =
         name.split_once(' ').map_or((name, None), |(policy, factor)| (policy, Some(factor)));
@@ -122,7 +124,7 @@ impl Peers {
         Ok(simulate(workload, &scenario)?)
     }
 
-    /// Numbers of clients: from one a node to S, each about a quarter more than the one before.
+    /// Returns the numbers of clients: from one per node to S, each about a quarter more than the last.
     fn loads(&self) -> Vec<u32> {
         let Settings { t_low, t_high, .. } = Settings::default();
         let most = (u32::from(self.params.nodes) - 1) * t_high + t_low - 1;

@@ -1,5 +1,5 @@
-//! The analytic model of PRESS as experiments: its peaks (figures 3 and 4) and its curves for the traces measured
-//! (figures 6 to 9).
+//! Experiments with the analytic model of PRESS: its peaks (figures 3 and 4), and its curves for the measured
+//! traces (figures 6 to 9).
 
 use serde::Deserialize;
 
@@ -10,10 +10,11 @@ use super::traces::Traces;
 use larder_sim::press::zipf::Harmonic;
 use larder_sim::press::{Network, Press, Reading, Server, peak};
 
-/// `press-peaks`: the largest gain of one server over another over all file sizes and hit rates, against nodes.
+/// `press-peaks`: the largest gain of one server over another over all file sizes and hit rates, against
+/// nodes.
 ///
-/// Lines: `fast` and `slow`, and `fast, M0` and `slow, M0` for the model by the letter. Metrics: `gain` (a factor),
-/// `file_kb` and `hit_rate` of the peak.
+/// Lines: `fast` and `slow`, and `fast, M0` and `slow, M0` for the model as printed. Metrics: `gain` (a
+/// factor), `file_kb` and `hit_rate` of the peak.
 #[derive(Debug)]
 pub(super) struct Peaks;
 
@@ -22,9 +23,9 @@ pub(super) struct Peaks;
 struct PeakPlan {
     /// The server that gains.
     of: Server,
-    /// Over which.
+    /// The server that it is compared with.
     over: Server,
-    /// Numbers of nodes.
+    /// The numbers of nodes.
     nodes: Vec<u32>,
 }
 
@@ -79,27 +80,28 @@ impl Plan for PeakPlan {
     }
 }
 
-/// `press-model`: the servers' throughput for one working set, against nodes, against a node's memory, or for several
-/// traces on as many nodes.
+/// `press-model`: the throughput of the servers for one working set, against nodes or a node's memory, or for
+/// several traces.
 ///
-/// Lines: `non-port m`, `port m` and `trad m`, as in the paper's figures. Metrics: `throughput`, `hit_rate` and
-/// `miss_rate` (of the server's memory), `forwarded` (share of the requests), `transfer_s` (processor time of sending
-/// a file of mean size between nodes, at one end; 0 for the traditional server). `[params]`: the fields of [`Press`]
-/// and one of
+/// Lines: `non-port m`, `port m` and `trad m`, as in the paper's figures. Metrics: `throughput`, `hit_rate`
+/// and `miss_rate` (of the server's memory), `forwarded` (share of the requests), `transfer_s` (processor
+/// time to send a file of mean size between nodes, at one end; 0 for the traditional server). `[params]`: the
+/// fields of [`Press`] and one of these keys:
 ///
 /// * `over_nodes`: x is the number of nodes;
-/// * `over_memory_mb`: x is the memory of a node; the working set is the one that `hit_rate` gives at `memory_mb`;
+/// * `over_memory_mb`: x is the memory of a node; the working set is the one that `hit_rate` gives at
+///   `memory_mb`;
 /// * `over_traces`: tables with fields of [`Press`]; x is their number, from 1.
 #[derive(Debug)]
 pub(super) struct Model;
 
 #[derive(Clone, Debug)]
 struct ModelPlan {
-    /// The x and the model there.
+    /// The x values with their models.
     points: Vec<(f64, Press)>,
 }
 
-/// Most points of a model.
+/// The largest number of points of a model.
 const POINTS_MAX: usize = 100;
 
 impl Builtin for Model {
@@ -139,7 +141,7 @@ impl Builtin for Model {
     }
 }
 
-/// The same working set with other memories.
+/// Returns the models with the same working set and other memories.
 fn with_memories(press: &Press, memories: &[f64]) -> Result<Vec<(f64, Press)>, String> {
     let files = press.solve().map_err(|error| error.to_string())?.files;
     let zipf = Harmonic::new(press.alpha);
@@ -153,7 +155,7 @@ fn with_memories(press: &Press, memories: &[f64]) -> Result<Vec<(f64, Press)>, S
     Ok(memories.iter().map(point).collect())
 }
 
-/// Each trace's fields over the common ones.
+/// Returns the models with each trace's fields over the common ones.
 fn with_traces(common: &toml::Table, traces: Vec<toml::Table>) -> Result<Vec<(f64, Press)>, String> {
     let point = |(trace, x): (toml::Table, u32)| {
         let mut fields = common.clone();

@@ -1,20 +1,20 @@
-//! Users as a [`Source`]: sessions of pages (open), and profiles gone through again and again (closed).
+//! Users as a [`RequestSource`]: sessions of pages (open loop), and repeated profiles (closed loop).
 //!
 //! # Sessions
-//! A page is fetched over one connection of its own: the base page, then each embedded object as soon as the one
-//! before has come (HTTP/1.1, one server process for each connection). Then the user thinks. Behind a switch of layer 4
-//! the whole connection ends at the node that got its first request; at layer 7 each request is dispatched. The
-//! dispatcher does not count a bound connection after its first object, so that only policies that take no notice of its
-//! counts can be put behind layer 4. The
-//! first secure page of a session begins with a key exchange; later ones resume it. A page's delay runs from its first
-//! request to its last object's end.
+//! A page is fetched over one connection of its own. The base page comes first, then each embedded object as
+//! soon as the previous one has arrived (HTTP/1.1, one server process per connection). Then the user thinks.
+//! Behind a layer-4 switch the whole connection goes to the node of its first request; at layer 7 each
+//! request is dispatched. The dispatcher does not count a bound connection after its first object. Therefore
+//! only policies that ignore its counts can be used at layer 4. The first secure page of a session begins
+//! with a key exchange; later pages resume it. A page's delay runs from its first request to the end of its
+//! last object.
 //!
-//! Pages that begin within the measured window are measured, however late they end. No page begins after the window; a
-//! session whose request is refused ends.
+//! Pages that begin within the measured window are measured, however late they end. No page begins after the
+//! window. A session whose request is refused ends.
 //!
 //! # Profiles
-//! Each user replays one profile, pausing after each reply, and begins at a place of it that differs from user to user.
-//! Users come one after another, evenly over the ramp.
+//! Each user replays one profile and pauses after each reply. Users of one profile begin at different
+//! positions. Users arrive evenly over the ramp.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,8 +29,8 @@ use larder_sim::outcome::{DelayLog, Delays};
 use larder_sim::source::{Ask, Link, Source};
 use larder_sim::{Item, SimError, Workload};
 
-/// Returns the items of a site as a workload without requests, because the users make the requests. A place of the
-/// site's database takes the back-end `place_ns`.
+/// Returns the items of a site as a workload without requests, because the users make the requests. A
+/// database access of the site takes the back-end `place_ns`.
 pub(crate) fn site_workload(items: &[SiteItem], place_ns: u64) -> Workload {
     let item = |item: &SiteItem| Item {
         class: item.class,
@@ -45,57 +45,58 @@ pub(crate) fn site_workload(items: &[SiteItem], place_ns: u64) -> Workload {
 /// Delays of pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageLog {
-    /// Of all pages.
+    /// The delays of all pages.
     pub(crate) all: DelayLog,
-    /// By the class of the base page, in the order of [`ServiceClass::ALL`].
+    /// The delays by class of the base page, in the order of [`ServiceClass::ALL`].
     pub(crate) of_class: [DelayLog; ServiceClass::COUNT],
 }
 
-/// Sessions of pages.
+/// Users with sessions of pages.
 #[derive(Debug)]
 pub(crate) struct SessionUsers<'s> {
     sessions: &'s Sessions,
     /// Whether a connection stays at its first request's node.
     bound: bool,
-    /// Pages that begin from here on are measured.
+    /// The time from which pages that begin are measured.
     from: Time,
-    /// From here on no page begins.
+    /// The time from which no page begins.
     until: Time,
     next: usize,
-    /// Who thinks: when the next page begins, and whose.
+    /// The thinking users, by the time at which their next page begins.
     thinking: BinaryHeap<Reverse<(Time, u32)>>,
     users: Vec<User>,
     log: &'s mut PageLog,
 }
 
-/// Policies that decide alike whether or not the dispatcher counts a connection to its end: they are blind, or go by
-/// what nodes report.
+/// Policies whose decisions do not depend on the dispatcher's counts of connections: they ignore load or use
+/// the nodes' reports.
 const BINDABLE: [PolicyKind; 4] =
     [PolicyKind::Random, PolicyKind::Rr, PolicyKind::WrrNum, PolicyKind::WrrTime];
 
+/// The state of a user.
 #[derive(Clone, Copy, Debug, Default)]
 struct User {
-    /// Its page, counted within the session.
+    /// The index of the user's page within the session.
     page: u32,
-    /// Objects of it that are done.
+    /// The number of finished objects of the page.
     objects: u32,
     begun: Time,
     has_keys: bool,
 }
 
 impl<'s> SessionUsers<'s> {
-    /// All sessions of `sessions`; delays of pages go to `log`. Each request is dispatched (layer 7).
+    /// Creates the users of all sessions. Delays of pages go to `log`. Each request is dispatched (layer 7).
     pub(crate) fn new(sessions: &'s Sessions, window: core::ops::Range<Time>, log: &'s mut PageLog) -> Self {
         let users = vec![User::default(); sessions.sessions.len()];
         let (from, until) = (window.start, window.end);
         Self { sessions, bound: false, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
     }
 
-    /// These users behind a switch of layer 4 under a policy: a connection stays at its first request's node.
+    /// Puts the users behind a layer-4 switch with this policy: a connection stays at its first request's
+    /// node.
     ///
-    /// # Errors
-    /// [`SimError::Workload`] if the policy goes by the dispatcher's counts of requests in flight, in which connections
-    /// are not contained after their first object.
+    /// # Errors Returns [`SimError::Workload`] if the policy uses the dispatcher's counts of requests in
+    /// flight, which do not contain connections after their first object.
     pub(crate) fn bound(self, policy: PolicyKind) -> Result<Self, SimError> {
         if BINDABLE.contains(&policy) {
             return Ok(Self { bound: true, ..self });
@@ -111,7 +112,7 @@ impl<'s> SessionUsers<'s> {
         &self.sessions.pages[(session.pages.start + self.users[number as usize].page) as usize]
     }
 
-    /// The class of a page, which is its base's.
+    /// Returns the class of a page, which is its base page's.
     fn class(&self, page: &Page) -> ServiceClass {
         let base = self.sessions.objects_of(page).first();
         base.map_or(ServiceClass::default(), |item| self.sessions.items[*item as usize].class)
@@ -185,10 +186,10 @@ impl Source for SessionUsers<'_> {
     }
 }
 
-/// What users of profiles saw.
+/// Statistics of users with profiles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// How long requests waited for others: their delay less what they would take alone, read from disk.
+    /// The waiting times of requests: their delay less their delay on an idle cluster, read from disk.
     pub(crate) waits: DelayLog,
     /// Delays of requests.
     pub(crate) delays: DelayLog,
@@ -196,26 +197,27 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
 }
 
-/// Users of profiles.
+/// Users who replay profiles.
 #[derive(Debug)]
 pub(crate) struct ProfileUsers<'s> {
     profiles: &'s Profiles,
-    /// What each item takes alone, in ns.
+    /// The delay of each item on an idle cluster, in ns.
     alone_ns: &'s [u64],
     users: u32,
-    /// In this time from the run's beginning all users make their first request.
+    /// The time from the start of the run in which all users make their first request, in ns.
     ramp_ns: u64,
     from: Time,
     until: Time,
     started: u32,
     pausing: BinaryHeap<Reverse<(Time, u32)>>,
-    /// How many requests each has made, and when the last one was.
+    /// The number of requests of each user, and the time of the last request.
     done: Vec<(u32, Time)>,
     seen: &'s mut Seen,
 }
 
 impl<'s> ProfileUsers<'s> {
-    /// So many users, all there after `ramp`; what they see of requests that begin within `window` goes to `seen`.
+    /// Creates `users` users, who all arrive within `ramp`. Requests that begin within `window` are counted
+    /// in `seen`.
     pub(crate) fn new(
         profiles: &'s Profiles,
         alone_ns: &'s [u64],
@@ -238,7 +240,7 @@ impl<'s> ProfileUsers<'s> {
         }
     }
 
-    /// Where a user stands in its profile. Users of one profile are spread over it.
+    /// Returns the user's current visit in its profile. Users of one profile are spread over it.
     fn visit(&self, user: u32) -> larder_trace::synth::profiles::Visit {
         let profile = &self.profiles.profiles[user as usize % self.profiles.profiles.len()];
         let lap = user as usize / self.profiles.profiles.len();
@@ -295,7 +297,7 @@ mod tests {
     use larder_trace::synth::profiles::{ProfileKind, profiles};
     use larder_trace::synth::sessions::{SessionRecipe, Site};
 
-    /// Runs a source whose every request takes 1 ms at node 3, and gives what was asked for, by time.
+    /// Runs a source whose every request takes 1 ms at node 3. Returns the requests by time.
     fn drive(source: &mut dyn Source) -> Vec<(Time, Ask)> {
         let mut ends: BinaryHeap<Reverse<(Time, u64, u32)>> = BinaryHeap::new();
         let mut asked = Vec::new();
@@ -335,7 +337,7 @@ mod tests {
         let mut log = PageLog::default();
         let window = Time::ZERO..Time::from_secs(10_000);
         let asked = drive(&mut SessionUsers::new(&sessions, window, &mut log));
-        // Every object of every page, none twice: by session and order they are what the sessions say.
+        // Every object of every page is requested once, in the order of its session.
         for (number, session) in sessions.sessions.iter().enumerate() {
             let pages = &sessions.pages[session.pages.start as usize..session.pages.end as usize];
             let wanted: Vec<u32> = pages.iter().flat_map(|page| sessions.objects_of(page)).copied().collect();
@@ -396,7 +398,7 @@ mod tests {
         for user in [0, 17, 599] {
             let mine: Vec<&(Time, Ask)> = asked.iter().filter(|(_, ask)| ask.tag == user).collect();
             assert_eq!(mine[0].0, Time::from_nanos(u64::from(user) * 10_000_000_000 / 600));
-            // 2 s and 1 ms between requests, up to 100 s.
+            // Requests are 2 s and 1 ms apart, up to 100 s.
             let apart = mine.windows(2).map(|pair| pair[1].0.as_nanos() - pair[0].0.as_nanos());
             assert!(apart.into_iter().all(|ns| ns == 2_001_000_000));
             assert!(mine.len() >= 44, "{}", mine.len());

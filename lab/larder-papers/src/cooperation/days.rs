@@ -1,16 +1,19 @@
-//! `ward-days-cluster`: what yesterday's table is worth today, by the real protocol (HPL-2001-2, section 3.4, figure 10).
+//! `ward-days-cluster`: the value of yesterday's table for today's requests, by the real protocol
+//! (HPL-2001-2, section 3.4, figure 10).
 //!
-//! Of each two whole days after each other the first warms up and is counted, the second is measured. Lines:
+//! Of each pair of consecutive whole days, the first is the warm-up and is counted, and the second is
+//! measured. Lines:
 //!
-//! * `WARD, yesterday`: the table that the nodes make of their own counts of the first day;
-//! * `WARD, today`: that of the second day's log, given to a node when the others make theirs, and spread by it;
-//! * `WARD, refreshed`: the first, and others every `refresh_s` while the day goes on;
+//! * `WARD, yesterday`: the table that the nodes compute from their own counts of the first day;
+//! * `WARD, today`: the table of the second day's log. It is installed at a node at the time when the nodes
+//!   of `WARD, yesterday` compute theirs, and this node spreads it;
+//! * `WARD, refreshed`: as `WARD, yesterday`, with further tables every `refresh_s` during the day;
 //! * `PART, today`: as `WARD, today`, without a core.
 //!
-//! `[params]`: the fields of [`Point`], of which `requests`, `warmup`, `memory_mb` and `table_after` count for nothing, and
-//! `over_nodes`. A node's memory is `memory_share` of the mean day's working set. Metrics: `throughput`, `hit_rate`, `local`
-//! (means over the days), `loss`, `loss_most` (of `WARD, yesterday` and `WARD, refreshed` against `WARD, today`: mean and worst day),
-//! `tables` (a day).
+//! `[params]`: the fields of [`Point`], of which `requests`, `warmup`, `memory_mb` and `table_after` are
+//! ignored, and `over_nodes`. A node's memory is `memory_share` of the mean day's working set. Metrics:
+//! `throughput`, `hit_rate`, `local` (means over the days), `loss`, `loss_most` (of `WARD, yesterday` and
+//! `WARD, refreshed` against `WARD, today`: mean and worst day), `tables` (per day).
 
 use std::sync::Arc;
 
@@ -29,7 +32,7 @@ use crate::traces::Traces;
 use larder_sim::Workload;
 use larder_sim::cooperation::{Cooperation, Given, Outcome, Server, WardSetup, cooperate};
 
-/// The builtin.
+/// The builtin `ward-days-cluster`.
 #[derive(Debug)]
 pub(crate) struct WardDays;
 
@@ -44,7 +47,7 @@ struct DaysPlan {
     over_nodes: Vec<u16>,
 }
 
-/// A day with fewer requests has no pattern to place by.
+/// The smallest number of requests of a day. A day with fewer requests has no usable pattern.
 const DAY_REQUESTS_MIN: usize = 500;
 const LINES: [&str; 4] = ["WARD, today", "WARD, yesterday", "WARD, refreshed", "PART, today"];
 
@@ -69,7 +72,7 @@ impl Builtin for WardDays {
     }
 }
 
-/// Two days, and the table of the second.
+/// Two consecutive days.
 struct Pair {
     workload: Workload,
     yesterday: usize,
@@ -77,7 +80,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The table of the second day's log.
+    /// Computes the table of the second day's log.
     fn today(&self, cluster: &Cooperation, core: CoreChoice) -> Result<Arc<RouteTable>, PaperError> {
         let wrong = |error: String| PaperError::Builtin(error);
         let mut counts = vec![0_u64; self.workload.items.len()];
@@ -107,7 +110,7 @@ impl Pair {
         let usual = WardSetup::default().settings;
         let setup = match line {
             "WARD, refreshed" => {
-                // Each is made of what was asked for meanwhile, however little that is.
+                // Each table is computed from the requests since the last one, even if they are few.
                 let settings = WardSettings { first_requests: 1_000, ..cluster.ward.settings };
                 WardSetup { settings, ..cluster.ward.clone() }
             }
@@ -118,7 +121,8 @@ impl Pair {
             _ => {
                 let core = if server == Server::Part { CoreChoice::Targets(0) } else { CoreChoice::Best };
                 let settings = WardSettings { refresh: None, ..cluster.ward.settings };
-                // When the other line's nodes make theirs: memories then hold what either had been before for as long.
+                // The table is installed when the nodes of the other line compute theirs. Both lines'
+                // memories then have the same history.
                 let after = (self.yesterday as f64 * point.table_after) as usize;
                 let given = Some(Given { after, table: self.today(&cluster, core)? });
                 WardSetup { settings, given, ..cluster.ward.clone() }
@@ -155,7 +159,7 @@ impl Plan for DaysPlan {
         let set = |day: &larder_trace::Day| Workload::from_trace(&trace.part(day.requests.clone())).bytes();
         let sets: u64 = days.iter().map(set).sum();
         let memory = (sets as f64 / days.len().max(1) as f64 * point.memory_share) as u64;
-        // By line: what each pair of days gave.
+        // The outcomes of each line, by pair of days.
         let mut outcomes: [Vec<Outcome>; LINES.len()] = Default::default();
         for two in days.windows(2).filter(|two| two[0].number + 1 == two[1].number) {
             let part = trace.part(two[0].requests.start..two[1].requests.end);

@@ -1,4 +1,4 @@
-//! The builtins on small clusters, and what they refuse.
+//! Tests of the builtins on small clusters, and of their errors.
 
 use super::*;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The builtins on small logs, and what they refuse.
+//! Tests of the builtins on small logs, and of their errors.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn a_small_cluster_gives_every_metric_and_the_same_twice() {
     for sample in &samples {
         assert!(plan.metrics().iter().all(|metric| sample.values.contains_key(*metric)), "{sample:?}");
     }
-    // On one node all three are the same: everything is local.
+    // On one node all three strategies are equal: everything is local.
     assert!(samples[..3].iter().all(|sample| sample.values["speedup"] == 1.0));
     let local = |at: usize| samples[at].values["local_share"];
     assert_eq!(local(3), 1.0);

@@ -1,4 +1,4 @@
-//! What the paper's queues would have to be: the strategies against the requests that a node has in hand.
+//! The size of the paper's queues: the strategies against the number of a node's own outstanding requests.
 
 use larder_trace::ward::CoreChoice;
 use serde::Deserialize;
@@ -13,10 +13,11 @@ use crate::report::Sample;
 use crate::traces::Traces;
 use larder_sim::Workload;
 
-/// `ward-window`: the three strategies against the requests of its own that a node has in hand.
+/// `ward-window`: the three strategies against the number of a node's own outstanding requests.
 ///
-/// `[params]`: `workload`, `memory_share`, `nodes`, `over_forward_us` and `over_window`. A line for each strategy and
-/// price: `RR, 276 us`. Metrics: `throughput`, `speedup` (over one node with the same memory and window), `hit_ratio`.
+/// `[params]`: `workload`, `memory_share`, `nodes`, `over_forward_us` and `over_window`. There is a line for
+/// each strategy and cost: `RR, 276 us`. Metrics: `throughput`, `speedup` (over one node with the same memory
+/// and window), `hit_ratio`.
 #[derive(Debug)]
 pub(crate) struct Window;
 
