@@ -20,7 +20,8 @@ const HANDOFF_SHARE: f64 = 0.276;
 
 /// Measures the costs for ward-analysis with a cost model, for items with this mean size in bytes.
 ///
-/// # Errors Returns an error if the model is out of range.
+/// # Errors
+/// Returns an error if the model is out of range.
 pub fn prices(costs: &Costs, mean_bytes: u64) -> Result<WardCosts, SimError> {
     let bytes = mean_bytes.max(1);
     let workload =

@@ -185,7 +185,8 @@ impl Scenario {
 
     /// Checks that all values are within their ranges, as every run does first.
     ///
-    /// # Errors Returns an error for the first value that is out of its range.
+    /// # Errors
+    /// Returns an error for the first value that is out of its range.
     pub fn check(&self) -> Result<(), SimError> {
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if self.nodes.is_empty() || self.nodes.len() > NODES_LIMIT as usize {

@@ -17,7 +17,8 @@ use crate::workload::{Item, Workload};
 /// counts with the memory of the smallest one, because ward-analysis assumes nodes of equal size. `now`
 /// returns the current place of a target; its owner is an index into `members`.
 ///
-/// # Errors Returns an error if there are no members, if members have no memory, or if the costs are invalid.
+/// # Errors
+/// Returns an error if there are no members, if members have no memory, or if the costs are invalid.
 pub fn routing_table(
     census: &[Counted],
     members: &[(NodeId, Bytes)],
@@ -52,7 +53,8 @@ pub fn routing_table(
 
 /// Computes the table from the first `first` requests of a workload, which stand for yesterday's log.
 ///
-/// # Errors Fails as [`routing_table`] does.
+/// # Errors
+/// Fails as [`routing_table`] does.
 pub fn table_of_first(
     workload: &Workload,
     first: usize,

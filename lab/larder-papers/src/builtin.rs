@@ -11,7 +11,8 @@ pub trait Builtin: Sync {
 
     /// Reads the file's `[params]`.
     ///
-    /// # Errors Returns a message with the wrong key and the valid values.
+    /// # Errors
+    /// Returns a message with the wrong key and the valid values.
     fn plan(&self, params: &toml::Table) -> Result<Box<dyn Plan>, String>;
 }
 
@@ -31,14 +32,16 @@ pub trait Plan: Send + Sync {
 
     /// Runs a job.
     ///
-    /// # Errors Returns the reason why the job cannot run. [`PaperError::NoTrace`] leaves the experiment out;
-    /// other errors end the run.
+    /// # Errors
+    /// Returns the reason why the job cannot run. [`PaperError::NoTrace`] leaves the experiment out; other
+    /// errors end the run.
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError>;
 }
 
 /// Reads a builtin's parameters into a type that denies unknown fields.
 ///
-/// # Errors Returns the error of the TOML reader in one line, after the key if it is known.
+/// # Errors
+/// Returns the error of the TOML reader in one line, after the key if it is known.
 pub(super) fn params<T: serde::de::DeserializeOwned>(table: &toml::Table) -> Result<T, String> {
     table.clone().try_into().map_err(|error: toml::de::Error| {
         let (message, whole) = (error.message(), error.to_string());

@@ -93,7 +93,8 @@ files! {
 
 /// Returns all experiments.
 ///
-/// # Errors Returns an error if a file is wrong. A test prevents this.
+/// # Errors
+/// Returns an error if a file is wrong. A test prevents this.
 pub fn all() -> Result<Vec<Experiment>, FileError> {
     FILES.iter().map(|(name, text)| Experiment::parse(&format!("experiments/{name}"), text)).collect()
 }
@@ -101,7 +102,8 @@ pub fn all() -> Result<Vec<Experiment>, FileError> {
 /// Returns the experiments of a name: `all` papers, `ci` (experiments with a small run), a paper or `own`, or
 /// an id. The list is empty if the name is unknown.
 ///
-/// # Errors Fails as [`all`] does.
+/// # Errors
+/// Fails as [`all`] does.
 pub fn select(name: &str) -> Result<Vec<Experiment>, FileError> {
     let paper = Paper::by_name(name);
     let is_wanted = |experiment: &Experiment| match name {

@@ -213,7 +213,8 @@ impl Job {
 impl Experiment {
     /// Reads an experiment file; `name` is its name in errors.
     ///
-    /// # Errors Returns a [`FileError`] with file, line, key and valid values.
+    /// # Errors
+    /// Returns a [`FileError`] with file, line, key and valid values.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         file::parse(name, text)
     }

@@ -65,8 +65,9 @@ impl Session {
     ///
     /// The report depends only on the experiments, and not on the number of threads or on stored results.
     ///
-    /// # Errors Returns an error if the state directory cannot be used. An experiment whose jobs fail is left
-    /// out, and the report states the reason.
+    /// # Errors
+    /// Returns an error if the state directory cannot be used. An experiment whose jobs fail is left out, and
+    /// the report states the reason.
     pub fn run(&self, progress: impl Fn(Progress<'_>) + Sync) -> std::io::Result<Report> {
         let ci = self.options.ci;
         let jobs: Vec<_> = self.experiments.iter().map(|experiment| experiment.jobs(ci)).collect();

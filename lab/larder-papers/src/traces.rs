@@ -107,14 +107,16 @@ impl Traces {
     /// Returns the workload for the simulator. The first caller creates it, and concurrent callers wait for
     /// it.
     ///
-    /// # Errors Returns an error if the trace does not exist, or if the recipe is invalid.
+    /// # Errors
+    /// Returns an error if the trace does not exist, or if the recipe is invalid.
     pub fn workload(&self, spec: &WorkloadSpec) -> Result<Arc<Workload>, PaperError> {
         self.workloads.get(&spec.describe(), || Ok(Workload::from_trace(&spec.make(&self.directory)?)))
     }
 
     /// Returns the trace itself, with times, clients and names.
     ///
-    /// # Errors Fails as [`Traces::workload`] does.
+    /// # Errors
+    /// Fails as [`Traces::workload`] does.
     pub fn trace(&self, spec: &WorkloadSpec) -> Result<Arc<Trace>, PaperError> {
         self.traces.get(&spec.describe(), || spec.make(&self.directory))
     }

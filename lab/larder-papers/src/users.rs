@@ -95,8 +95,9 @@ impl<'s> SessionUsers<'s> {
     /// Puts the users behind a layer-4 switch with this policy: a connection stays at its first request's
     /// node.
     ///
-    /// # Errors Returns [`SimError::Workload`] if the policy uses the dispatcher's counts of requests in
-    /// flight, which do not contain connections after their first object.
+    /// # Errors
+    /// Returns [`SimError::Workload`] if the policy uses the dispatcher's counts of requests in flight, which
+    /// do not contain connections after their first object.
     pub(crate) fn bound(self, policy: PolicyKind) -> Result<Self, SimError> {
         if BINDABLE.contains(&policy) {
             return Ok(Self { bound: true, ..self });

@@ -153,7 +153,8 @@ pub const REQUESTS_MIN: usize = 10_000;
 
 /// Runs every policy through every event, and calls `done` after each run.
 ///
-/// # Errors Returns an error for options out of range, and for a workload that is too short.
+/// # Errors
+/// Returns an error for options out of range, and for a workload that is too short.
 pub fn churn(
     workload: &Workload,
     name: &str,

@@ -78,7 +78,8 @@ use crate::{SimError, Workload};
 /// Time: linear in the requests and in the messages, counted per receiver. Memory: the protocol's state of
 /// all nodes, which is about 34 bytes per node and target.
 ///
-/// # Errors Returns an error for a parameter out of range, or for an inconsistent workload.
+/// # Errors
+/// Returns an error for a parameter out of range, or for an inconsistent workload.
 pub fn cooperate(workload: &Workload, cluster: &Cooperation) -> Result<Outcome, SimError> {
     cluster.check(workload)?;
     Ok(engine::Engine::new(workload, cluster)?.run())

@@ -23,8 +23,9 @@ pub struct CostsFileError {
 impl Costs {
     /// Reads a cost model from TOML and checks its values.
     ///
-    /// # Errors Returns the line and the key if the text is not TOML, if a model or key is unknown, or if a
-    /// value has the wrong type or is out of range.
+    /// # Errors
+    /// Returns the line and the key if the text is not TOML, if a model or key is unknown, or if a value has
+    /// the wrong type or is out of range.
     pub fn from_toml(text: &str) -> Result<Self, CostsFileError> {
         let refused = |error: toml::de::Error| refusal(text, &error);
         let mut table = DeTable::parse(text).map_err(refused)?;

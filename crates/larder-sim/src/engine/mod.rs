@@ -40,7 +40,8 @@ use crate::workload::Workload;
 /// Time: linear in the requests, logarithmic in the nodes. Memory: the dispatcher's target map, one entry per
 /// object in a cache, and about 100 bytes per request in flight.
 ///
-/// # Errors Returns an error for a parameter out of range, or for an inconsistent workload.
+/// # Errors
+/// Returns an error for a parameter out of range, or for an inconsistent workload.
 pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, SimError> {
     scenario.check()?;
     let limit = front(scenario)?.limit();
@@ -50,7 +51,8 @@ pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, Sim
 
 /// Runs [`simulate`] with the caller's own clients instead of [`Scenario::arrivals`].
 ///
-/// # Errors Fails as [`simulate`] does.
+/// # Errors
+/// Fails as [`simulate`] does.
 pub fn simulate_with(
     workload: &Workload,
     scenario: &Scenario,
@@ -61,7 +63,8 @@ pub fn simulate_with(
 
 /// Runs [`simulate`] and also returns the outcome of each request. This takes 8 bytes per request more.
 ///
-/// # Errors Fails as [`simulate`] does.
+/// # Errors
+/// Fails as [`simulate`] does.
 pub fn simulate_watched(workload: &Workload, scenario: &Scenario) -> Result<(Outcome, Watched), SimError> {
     scenario.check()?;
     let limit = front(scenario)?.limit();

@@ -69,14 +69,16 @@ use switching::Switching;
 
 /// Runs one world to its end. Its nodes break the rule `broken`, if one is given.
 ///
-/// # Errors Returns the first violation of an invariant.
+/// # Errors
+/// Returns the first violation of an invariant.
 pub fn world(protocol: Protocol, seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
     run(protocol, seed, broken, None)
 }
 
 /// Runs [`world()`] and passes a line for each event to `tell`.
 ///
-/// # Errors Fails as [`world()`] does.
+/// # Errors
+/// Fails as [`world()`] does.
 pub fn world_told(
     protocol: Protocol,
     seed: u64,
@@ -106,7 +108,8 @@ fn run(
 /// Runs the worlds of these seeds on all cores, and calls `done` after each. Returns the sum of their
 /// statistics.
 ///
-/// # Errors Returns the violation of the lowest seed that has one.
+/// # Errors
+/// Returns the violation of the lowest seed that has one.
 pub fn worlds(
     protocol: Protocol,
     seeds: core::ops::Range<u64>,

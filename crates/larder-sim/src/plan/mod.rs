@@ -141,7 +141,8 @@ pub enum PlanError {
 /// Time: the simulated requests, at most [`EXACT_REQUESTS`] for a grid that is sampled automatically, plus a
 /// few whole replays of the recommended cluster. Memory: a few times the workload.
 ///
-/// # Errors Returns an error for a log without requests, and for options out of range.
+/// # Errors
+/// Returns an error for a log without requests, and for options out of range.
 pub fn plan(
     workload: &Workload,
     options: &Options,

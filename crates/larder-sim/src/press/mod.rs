@@ -263,8 +263,9 @@ impl Solution {
 impl Press {
     /// Solves the model in constant time.
     ///
-    /// # Errors Returns an error if a parameter is out of range, or if no working set has so low a hit rate.
-    /// With an exponent above 1 the hottest files alone may take more requests.
+    /// # Errors
+    /// Returns an error if a parameter is out of range, or if no working set has so low a hit rate. With an
+    /// exponent above 1 the hottest files alone may take more requests.
     pub fn solve(&self) -> Result<Solution, SimError> {
         self.check()?;
         let zipf = Harmonic::new(self.alpha);
@@ -278,7 +279,8 @@ impl Press {
     /// Solves the queues of the model for a measured hit rate and a measured share of forwarded requests,
     /// without the model's memories.
     ///
-    /// # Errors Returns an error if a parameter or share is out of range.
+    /// # Errors
+    /// Returns an error if a parameter or share is out of range.
     pub fn at(&self, server: Server, hit_rate: f64, forwarded: f64) -> Result<Answer, SimError> {
         self.check()?;
         for (key, share) in [("hit_rate", hit_rate), ("forwarded", forwarded)] {
@@ -409,7 +411,8 @@ pub struct Peak {
 /// The space is files of 2 to 64 KB in steps of 1 KB, and hit rates of 10 to 99.5 % in steps of 0.5 %. The
 /// paper's space begins at 1 %, where no ratio peaks.
 ///
-/// # Errors Fails as [`Press::solve`] does, but skips hit rates that no working set has.
+/// # Errors
+/// Fails as [`Press::solve`] does, but skips hit rates that no working set has.
 pub fn peak(base: &Press, of: Server, over: Server) -> Result<Peak, SimError> {
     base.check()?;
     let mut most = Peak { ratio: 0.0, file_kb: 0.0, hit_rate: 0.0 };

@@ -95,7 +95,8 @@ pub struct Replay<R> {
 impl<R: BufRead> Replay<R> {
     /// Reads the header and creates the dispatcher.
     ///
-    /// # Errors Returns an error if the input is not a record, has another version, or has invalid settings.
+    /// # Errors
+    /// Returns an error if the input is not a record, has another version, or has invalid settings.
     pub fn open(input: R) -> Result<Self, ReplayError> {
         Self::open_with(input, |_| {})
     }
@@ -103,7 +104,8 @@ impl<R: BufRead> Replay<R> {
     /// Opens a replay with altered settings, which shows how the same inputs would be decided under them. The
     /// replay ends at a decision that reads other values than the record holds.
     ///
-    /// # Errors Fails as [`Replay::open`] does.
+    /// # Errors
+    /// Fails as [`Replay::open`] does.
     pub fn open_with(input: R, alter: impl FnOnce(&mut Settings)) -> Result<Self, ReplayError> {
         let (frames, mut header) = Frames::open(input)?;
         alter(&mut header.settings);

@@ -149,7 +149,8 @@ impl Default for Point {
 impl Point {
     /// Checks the ranges of all parameters.
     ///
-    /// # Errors Returns the first parameter that is out of range.
+    /// # Errors
+    /// Returns the first parameter that is out of range.
     pub(super) fn check(&self) -> Result<(), String> {
         let recipe = Recipe::by_name(&self.recipe).map_err(|error| format!("recipe: {error}"))?;
         let us = |value: Option<f64>| (0.0..=1e6).contains(&value.unwrap_or(0.0));
@@ -188,7 +189,8 @@ impl Point {
 
     /// Returns the description of the workload.
     ///
-    /// # Errors Returns an error if there is no such recipe.
+    /// # Errors
+    /// Returns an error if there is no such recipe.
     pub(super) fn workload(&self) -> Result<WorkloadSpec, PaperError> {
         let recipe =
             Recipe::by_name(&self.recipe).map_err(|error| PaperError::Workload(error.to_string()))?;
