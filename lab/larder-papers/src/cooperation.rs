@@ -27,7 +27,7 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use larder_sim::cooperation::{Server, cooperate};
+use larder_sim::cooperation::{ServerKind, cooperate};
 use larder_sim::press;
 use point::Point;
 
@@ -38,19 +38,21 @@ const WARD: &str =
 
 /// `press-cluster` or `ward-cluster`.
 #[derive(Debug)]
-pub(super) struct Clusters {
+pub(super) struct CooperativeClusters {
     name: &'static str,
     /// The defaults that differ from [`Point::default`], in TOML.
     usual: &'static str,
 }
 
 /// The cluster of the PRESS paper.
-pub(super) const PRESS_CLUSTER: Clusters = Clusters { name: "press-cluster", usual: "" };
+pub(super) const PRESS_CLUSTER: CooperativeClusters =
+    CooperativeClusters { name: "press-cluster", usual: "" };
 /// The cluster of the WARD paper.
-pub(super) const WARD_CLUSTER: Clusters = Clusters { name: "ward-cluster", usual: WARD };
+pub(super) const WARD_CLUSTER: CooperativeClusters =
+    CooperativeClusters { name: "ward-cluster", usual: WARD };
 
 /// Merges a table into the defaults.
-fn merged(usual: &str, table: &toml::Table) -> toml::Table {
+fn merge_defaults(usual: &str, table: &toml::Table) -> toml::Table {
     let usual: Result<toml::Table, _> = usual.parse();
     let mut all = usual.unwrap_or_else(|error| unreachable!("what is usual is TOML: {error}"));
     all.extend(table.clone());
@@ -59,9 +61,9 @@ fn merged(usual: &str, table: &toml::Table) -> toml::Table {
 
 /// A line of the experiment.
 #[derive(Clone, Debug)]
-struct Line {
+struct ClusterLine {
     name: String,
-    server: Server,
+    server: ServerKind,
     /// The points by x.
     points: Vec<Point>,
 }
@@ -69,13 +71,13 @@ struct Line {
 #[derive(Clone, Debug)]
 struct ClusterPlan {
     xs: Vec<f64>,
-    lines: Vec<Line>,
+    lines: Vec<ClusterLine>,
     modelled: bool,
 }
 
 #[derive(Deserialize)]
-struct Over {
-    servers: Vec<Server>,
+struct SweepParams {
+    servers: Vec<ServerKind>,
     #[serde(default)]
     variants: Vec<toml::Table>,
     over: Option<String>,
@@ -88,28 +90,28 @@ struct Over {
 /// The largest number of x values, of servers, and of variants.
 const LIST_MAX: usize = 32;
 
-impl Builtin for Clusters {
+impl Builtin for CooperativeClusters {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let over: Over = params(table)?;
-        let mut rest = merged(self.usual, table);
+        let over: SweepParams = params(table)?;
+        let mut rest = merge_defaults(self.usual, table);
         for key in ["servers", "variants", "over", "values", "over_traces", "modelled"] {
             rest.remove(key);
         }
-        let (xs, tables) = xs(&over)?;
+        let (xs, tables) = read_x_values(&over)?;
         let variants =
             if over.variants.is_empty() { vec![toml::Table::new()] } else { over.variants.clone() };
         let fits = |count: usize| (1..=LIST_MAX).contains(&count);
         if !(fits(xs.len()) && fits(variants.len()) && fits(over.servers.len())) {
             return Err(format!("servers, variants and x must be 1 to {LIST_MAX} each"));
         }
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<ClusterLine> = Vec::new();
         for variant in variants {
             let mut fields = variant;
-            let own = fields.remove("servers").map(|names| named_servers(&names)).transpose()?;
+            let own = fields.remove("servers").map(|names| read_servers(&names)).transpose()?;
             let named = fields.remove("name").map(|name| name.as_str().unwrap_or_default().to_owned());
             let points = tables.iter().map(|table| {
                 let mut all = rest.clone();
@@ -127,7 +129,7 @@ impl Builtin for Clusters {
                 if lines.iter().any(|line| line.name == name) {
                     return Err(format!("there are two lines '{name}': name the variants"));
                 }
-                lines.push(Line { name, server: *server, points: points.clone() });
+                lines.push(ClusterLine { name, server: *server, points: points.clone() });
             }
         }
         let plan = ClusterPlan { xs, lines, modelled: over.modelled };
@@ -140,9 +142,9 @@ impl Builtin for Clusters {
     }
 }
 
-fn named_servers(names: &toml::Value) -> Result<Vec<Server>, String> {
+fn read_servers(names: &toml::Value) -> Result<Vec<ServerKind>, String> {
     let wrong = |error: toml::de::Error| format!("servers: {}", error.message());
-    let servers: Vec<Server> = names.clone().try_into().map_err(wrong)?;
+    let servers: Vec<ServerKind> = names.clone().try_into().map_err(wrong)?;
     if servers.is_empty() || servers.len() > LIST_MAX {
         return Err(format!("servers: must be 1 to {LIST_MAX}"));
     }
@@ -150,7 +152,7 @@ fn named_servers(names: &toml::Value) -> Result<Vec<Server>, String> {
 }
 
 /// Returns the x values, and the fields that each of them sets.
-fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
+fn read_x_values(over: &SweepParams) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
     match (&over.over, &over.values, &over.over_traces) {
         (Some(key), Some(values), None) => {
             let table = |x: &f64| {
@@ -169,10 +171,10 @@ fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
     }
 }
 
-const fn modelled_as(server: Server) -> press::Server {
+const fn model_server(server: ServerKind) -> press::Server {
     match server {
-        Server::Trad | Server::Rr => press::Server::Trad,
-        Server::Press => press::Server::Portable,
+        ServerKind::Trad | ServerKind::Rr => press::Server::Trad,
+        ServerKind::Press => press::Server::Portable,
         _ => press::Server::NonPortable,
     }
 }
@@ -182,7 +184,7 @@ fn model_line(server: press::Server) -> String {
 }
 
 impl ClusterPlan {
-    fn simulated(&self) -> usize {
+    fn simulated_jobs(&self) -> usize {
         self.lines.len() * self.xs.len()
     }
 
@@ -195,7 +197,7 @@ impl ClusterPlan {
         let outcome = cooperate(&workload, &cluster)?;
         let mut values = metrics::values(&outcome, f64::from(point.nodes));
         if self.modelled {
-            let modelled = point.model().solve()?.throughput(modelled_as(line.server));
+            let modelled = point.model().solve()?.throughput(model_server(line.server));
             values.push((metrics::MODEL_ERROR, (modelled / outcome.throughput - 1.0).abs()));
         }
         Ok(vec![Sample::new(&line.name, self.xs[at], values)])
@@ -235,11 +237,11 @@ impl Plan for ClusterPlan {
     }
 
     fn jobs(&self) -> usize {
-        self.simulated() + usize::from(self.modelled)
+        self.simulated_jobs() + usize::from(self.modelled)
     }
 
     fn key(&self, job: usize) -> String {
-        if job == self.simulated() {
+        if job == self.simulated_jobs() {
             return format!("model {:?} {:?}", self.xs, self.lines[0].points);
         }
         let line = &self.lines[job % self.lines.len()];
@@ -249,7 +251,7 @@ impl Plan for ClusterPlan {
     }
 
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        if job == self.simulated() { self.model() } else { self.simulate(job, traces) }
+        if job == self.simulated_jobs() { self.model() } else { self.simulate(job, traces) }
     }
 }
 

@@ -9,14 +9,14 @@ use larder_core::peers::{CardSettings, PressSettings, Rest, SharingSettings, War
 use larder_core::policy::table::RouteTable;
 use serde::{Deserialize, Serialize};
 
-use super::costs::Costs;
-use super::servers::{Counted, Moving, Server};
+use super::costs::CooperationCosts;
+use super::servers::{ForwardingMode, LoadAccounting, ServerKind};
 use crate::{SimError, Workload};
 
 /// The rule that assigns clients' requests to initial nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Spread {
+pub enum RequestSpread {
     /// A random node for each request, as in the PRESS paper.
     #[default]
     Random,
@@ -36,12 +36,12 @@ pub struct WardSetup {
     /// The part of a target's count that is carried over into the next period, in thousandths, at most 1,000.
     pub carry_permille: u16,
     /// A table that is installed at the first node; `None` if the nodes compute their tables.
-    pub given: Option<Given>,
+    pub preset: Option<PresetTable>,
 }
 
 /// A routing table that is installed during the run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Given {
+pub struct PresetTable {
     /// The number of requests that arrive before the table is installed.
     pub after: usize,
     /// The table, for exactly the nodes of the cluster.
@@ -55,15 +55,15 @@ impl Default for WardSetup {
     fn default() -> Self {
         let never = Duration::from_secs(31 * 86_400);
         let settings = WardSettings { rest: Rest::Here, refresh: Some(never), ..WardSettings::default() };
-        Self { settings, carry_permille: 500, given: None }
+        Self { settings, carry_permille: 500, preset: None }
     }
 }
 
 /// A cluster without a front-end, and the parameters of its run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cooperation {
+pub struct CooperativeCluster {
     /// The kind of server.
-    pub server: Server,
+    pub server: ServerKind,
     /// The number of nodes, 1 to 10,000. A dispatcher is an additional machine.
     pub nodes: u16,
     /// The memory of a node. The memory in [`CooperativeCluster::protocol`] is ignored.
@@ -71,39 +71,39 @@ pub struct Cooperation {
     /// The number of client connections per node, 1 to 10,000. Default 40.
     pub connections: u32,
     /// The assignment of requests to initial nodes.
-    pub spread: Spread,
+    pub spread: RequestSpread,
     /// The number of requests of the warm-up, which are not measured; `None` for a third of all requests.
     pub warmup: Option<usize>,
     /// The seed for the random assignment of requests.
     pub seed: u64,
     /// The cost model.
-    pub costs: Costs,
+    pub costs: CooperationCosts,
     /// The forwarding mode. Default: relay for PRESS, handoff for all other servers.
-    pub moving: Moving,
+    pub forwarding: ForwardingMode,
     /// PRESS's settings. Default: the live settings with two differences. Reads are not broadcast, as in the
     /// paper, and one window decides whether a node leaves the cooperation.
     pub protocol: PressSettings,
     /// CARD's settings, which include those of the switch's dispatcher.
     pub card: CardSettings,
     /// The time until which CARD's dispatcher counts a request that was handed off.
-    pub counted: Counted,
+    pub accounting: LoadAccounting,
     /// WARD's settings.
     pub ward: WardSetup,
 }
 
-impl Cooperation {
+impl CooperativeCluster {
     /// Creates a cluster with the paper's settings.
-    pub fn new(server: Server, nodes: u16, memory: Bytes) -> Self {
+    pub fn new(server: ServerKind, nodes: u16, memory: Bytes) -> Self {
         Self {
             server,
             nodes,
             memory,
             connections: 40,
-            spread: Spread::Random,
+            spread: RequestSpread::Random,
             warmup: None,
             seed: 1,
-            costs: Costs::default(),
-            moving: server.moving(),
+            costs: CooperationCosts::default(),
+            forwarding: server.default_forwarding(),
             protocol: PressSettings {
                 tell_reads: false,
                 sharing: SharingSettings { off_windows: 1, ..SharingSettings::default() },
@@ -113,7 +113,7 @@ impl Cooperation {
                 dispatcher: Settings { shards: 1, ..Settings::default() },
                 ..CardSettings::default()
             },
-            counted: Counted::default(),
+            accounting: LoadAccounting::default(),
             ward: WardSetup::default(),
         }
     }
@@ -167,7 +167,7 @@ impl Cooperation {
                 "such that patience is at least retry, targets_max at least 64, carry_permille at most 1000",
             );
         }
-        match &self.ward.given {
+        match &self.ward.preset {
             Some(given) if given.table.nodes() != self.nodes => {
                 wrong("such that the given table is for all nodes")
             }

@@ -60,16 +60,16 @@ mod cluster;
 mod costs;
 mod draw;
 mod engine;
-mod minds;
+mod messages;
 mod outcome;
-mod serve;
+mod protocols;
+mod requests;
 mod servers;
-mod tell;
 
-pub use cluster::{Cooperation, Given, Spread, WardSetup};
-pub use costs::{Costs, Rate};
-pub use outcome::{Busy, Outcome, Tables};
-pub use servers::{Counted, Moving, Server};
+pub use cluster::{CooperativeCluster, PresetTable, RequestSpread, WardSetup};
+pub use costs::{CooperationCosts, LinearCost};
+pub use outcome::{CooperationOutcome, TableStats, Utilisation};
+pub use servers::{ForwardingMode, LoadAccounting, ServerKind};
 
 use crate::{SimError, Workload};
 
@@ -80,9 +80,9 @@ use crate::{SimError, Workload};
 ///
 /// # Errors
 /// Returns an error for a parameter out of range, or for an inconsistent workload.
-pub fn cooperate(workload: &Workload, cluster: &Cooperation) -> Result<Outcome, SimError> {
+pub fn cooperate(workload: &Workload, cluster: &CooperativeCluster) -> Result<CooperationOutcome, SimError> {
     cluster.check(workload)?;
-    Ok(engine::Engine::new(workload, cluster)?.run())
+    Ok(engine::CooperationEngine::new(workload, cluster)?.run())
 }
 
 #[cfg(test)]

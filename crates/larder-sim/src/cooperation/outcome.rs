@@ -6,7 +6,7 @@ use crate::outcome::{DelayLog, Delays};
 
 /// The utilisation of the stations, 0 to 1, as the mean over the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Busy {
+pub struct Utilisation {
     /// Processors.
     pub cpu: f64,
     /// Disks.
@@ -26,7 +26,7 @@ pub struct Busy {
 
 /// Statistics of the routing tables of a run, warm-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tables {
+pub struct TableStats {
     /// The number of tables that were computed or installed.
     pub made: u64,
     /// The targets of the last table.
@@ -42,7 +42,7 @@ pub struct Tables {
 /// The outcome of a run: from the first request after the warm-up until the last request arrives. Shares and
 /// values per request refer to the requests that ended in this time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CooperationOutcome {
     /// Requests of the run, warm-up included; all have ended.
     pub requests_all: u64,
     /// Requests measured.
@@ -75,14 +75,14 @@ pub struct Outcome {
     pub imbalance: f64,
     /// The share of the nodes' time in which they cooperated; 0 for servers that never do.
     pub sharing: f64,
-    pub busy: Busy,
+    pub busy: Utilisation,
     /// Questions to another node about a placement, per request.
     pub asks: f64,
     /// Mean number of questions per message.
     pub batch: f64,
     /// The wait for the answers to these questions.
     pub answer: Delays,
-    pub tables: Tables,
+    pub tables: TableStats,
     /// Bytes of table parts that were sent, per table and node.
     pub table_bytes: f64,
     /// Bytes of counts that were sent, per table and node.
@@ -100,7 +100,7 @@ pub struct Outcome {
     pub reasons: Vec<(String, u64)>,
 }
 
-impl Outcome {
+impl CooperationOutcome {
     /// Returns the share of the decisions with this reason, 0 to 1.
     pub fn reason_share(&self, name: &str) -> f64 {
         let all: u64 = self.reasons.iter().map(|(_, count)| count).sum();
@@ -111,7 +111,7 @@ impl Outcome {
 
 /// The counters of the measured part of a run.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct CooperationTally {
     pub(super) ended: u64,
     pub(super) local: u64,
     pub(super) hits_local: u64,
@@ -136,7 +136,7 @@ pub(super) struct Tally {
     pub(super) delays: DelayLog,
 }
 
-impl Tally {
+impl CooperationTally {
     /// Creates the counters for `nodes` nodes and the reasons of a protocol.
     pub(super) fn new(nodes: usize, reasons: Vec<&'static str>) -> Self {
         let reasons = reasons.into_iter().map(|name| (name, 0)).collect();
@@ -144,12 +144,12 @@ impl Tally {
     }
 
     /// Returns the values of the outcome that follow from the counters alone.
-    pub(super) fn outcome(&self, seconds: f64) -> Outcome {
+    pub(super) fn outcome(&self, seconds: f64) -> CooperationOutcome {
         let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let each = |count: u64| share(count, self.ended);
         let most = self.served.iter().copied().max().unwrap_or(0);
         let served: u64 = self.served.iter().sum();
-        Outcome {
+        CooperationOutcome {
             requests: self.ended,
             seconds,
             throughput: if seconds > 0.0 { self.ended as f64 / seconds } else { 0.0 },
@@ -174,7 +174,7 @@ impl Tally {
                 .filter(|(_, count)| *count > 0)
                 .map(|(name, count)| ((*name).to_owned(), *count))
                 .collect(),
-            ..Outcome::default()
+            ..CooperationOutcome::default()
         }
     }
 }
@@ -184,14 +184,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_local_hit_rate_is_that_of_requests_served_where_they_came() {
-        let tally = Tally {
+    fn the_local_hit_rate_covers_locally_served_requests() {
+        let tally = CooperationTally {
             ended: 100,
             local: 25,
             hits_local: 20,
             hits: 95,
             served: vec![10, 30],
-            ..Tally::default()
+            ..CooperationTally::default()
         };
         let outcome = tally.outcome(2.0);
         assert_eq!((outcome.throughput, outcome.hit_rate_local, outcome.hit_rate), (50.0, 0.8, 0.95));

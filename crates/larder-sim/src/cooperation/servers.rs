@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The kind of server of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Server {
+pub enum ServerKind {
     /// Traditional: nodes serve all requests themselves without messages. Large targets are not kept.
     Trad,
     /// PRESS: nodes decide and forward, and relay the replies.
@@ -28,7 +28,7 @@ pub enum Server {
     Rr,
 }
 
-impl Server {
+impl ServerKind {
     /// All kinds of servers.
     pub const ALL: [Self; 9] = [
         Self::Trad,
@@ -63,15 +63,15 @@ impl Server {
     }
 
     /// Returns the default forwarding mode.
-    pub(super) const fn moving(self) -> Moving {
-        if matches!(self, Self::Press) { Moving::Relay } else { Moving::Handoff }
+    pub(super) const fn default_forwarding(self) -> ForwardingMode {
+        if matches!(self, Self::Press) { ForwardingMode::Relay } else { ForwardingMode::Handoff }
     }
 }
 
 /// The mode in which a request moves to its service node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Moving {
+pub enum ForwardingMode {
     /// The connection is handed off: the service node answers the client.
     Handoff,
     /// The request is forwarded: the reply returns through the initial node.
@@ -81,7 +81,7 @@ pub enum Moving {
 /// The time until which CARD's dispatcher counts a request that is handed off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Counted {
+pub enum LoadAccounting {
     /// Until the request has moved. The dispatcher then counts only requests that are on their way.
     UntilMoved,
     /// Until its reply has been sent, as in the live nodes. The initial node learns of the end, because the

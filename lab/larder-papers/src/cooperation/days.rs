@@ -30,14 +30,16 @@ use crate::builtin::{Builtin, Plan, params};
 use crate::report::Sample;
 use crate::traces::Traces;
 use larder_sim::Workload;
-use larder_sim::cooperation::{Cooperation, Given, Outcome, Server, WardSetup, cooperate};
+use larder_sim::cooperation::{
+    CooperationOutcome, CooperativeCluster, PresetTable, ServerKind, WardSetup, cooperate,
+};
 
 /// The builtin `ward-days-cluster`.
 #[derive(Debug)]
 pub(crate) struct WardDays;
 
 #[derive(Deserialize)]
-struct OverNodes {
+struct NodeCounts {
     over_nodes: Vec<u16>,
 }
 
@@ -57,9 +59,9 @@ impl Builtin for WardDays {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let mut rest = merged(WARD, table);
+        let mut rest = merge_defaults(WARD, table);
         let own = rest.remove("over_nodes").map(|value| ("over_nodes".to_owned(), value));
-        let OverNodes { over_nodes } = params(&own.into_iter().collect())?;
+        let NodeCounts { over_nodes } = params(&own.into_iter().collect())?;
         if over_nodes.is_empty() || over_nodes.len() > 32 || over_nodes.contains(&0) {
             return Err("over_nodes: must be 1 to 32 numbers from 1".to_owned());
         }
@@ -73,15 +75,19 @@ impl Builtin for WardDays {
 }
 
 /// Two consecutive days.
-struct Pair {
+struct DayPair {
     workload: Workload,
     yesterday: usize,
     memory: Bytes,
 }
 
-impl Pair {
+impl DayPair {
     /// Computes the table of the second day's log.
-    fn today(&self, cluster: &Cooperation, core: CoreChoice) -> Result<Arc<RouteTable>, PaperError> {
+    fn compute_today_table(
+        &self,
+        cluster: &CooperativeCluster,
+        core: CoreChoice,
+    ) -> Result<Arc<RouteTable>, PaperError> {
         let wrong = |error: String| PaperError::Builtin(error);
         let mut counts = vec![0_u64; self.workload.items.len()];
         for item in &self.workload.requests[self.yesterday..] {
@@ -97,15 +103,15 @@ impl Pair {
         let on = WardCluster {
             nodes: cluster.nodes,
             memory_per_node: self.memory,
-            costs: cluster.costs.prices(mean_bytes, cluster.moving),
+            costs: cluster.costs.ward_costs(mean_bytes, cluster.forwarding),
         };
         let analysis = ward_analysis(&log, &on, core).map_err(|error| wrong(error.to_string()))?;
         let table = analysis.route_table(|item| self.workload.items[item as usize].id);
         Ok(Arc::new(table.map_err(|error| wrong(error.to_string()))?))
     }
 
-    fn run(&self, point: &Point, line: &str) -> Result<Outcome, PaperError> {
-        let server = if line.starts_with("PART") { Server::Part } else { Server::Ward };
+    fn run(&self, point: &Point, line: &str) -> Result<CooperationOutcome, PaperError> {
+        let server = if line.starts_with("PART") { ServerKind::Part } else { ServerKind::Ward };
         let cluster = point.cluster(server, &self.workload, self.yesterday);
         let usual = WardSetup::default().settings;
         let setup = match line {
@@ -119,16 +125,16 @@ impl Pair {
                 WardSetup { settings, ..cluster.ward.clone() }
             }
             _ => {
-                let core = if server == Server::Part { CoreChoice::Targets(0) } else { CoreChoice::Best };
+                let core = if server == ServerKind::Part { CoreChoice::Targets(0) } else { CoreChoice::Best };
                 let settings = WardSettings { refresh: None, ..cluster.ward.settings };
                 // The table is installed when the nodes of the other line compute theirs. Both lines'
                 // memories then have the same history.
                 let after = (self.yesterday as f64 * point.table_after) as usize;
-                let given = Some(Given { after, table: self.today(&cluster, core)? });
-                WardSetup { settings, given, ..cluster.ward.clone() }
+                let preset = Some(PresetTable { after, table: self.compute_today_table(&cluster, core)? });
+                WardSetup { settings, preset, ..cluster.ward.clone() }
             }
         };
-        let cluster = Cooperation { memory: self.memory, ward: setup, ..cluster };
+        let cluster = CooperativeCluster { memory: self.memory, ward: setup, ..cluster };
         Ok(cooperate(&self.workload, &cluster)?)
     }
 }
@@ -160,11 +166,11 @@ impl Plan for DaysPlan {
         let sets: u64 = days.iter().map(set).sum();
         let memory = (sets as f64 / days.len().max(1) as f64 * point.memory_share) as u64;
         // The outcomes of each line, by pair of days.
-        let mut outcomes: [Vec<Outcome>; LINES.len()] = Default::default();
+        let mut outcomes: [Vec<CooperationOutcome>; LINES.len()] = Default::default();
         for two in days.windows(2).filter(|two| two[0].number + 1 == two[1].number) {
             let part = trace.part(two[0].requests.start..two[1].requests.end);
             let yesterday = two[0].requests.len();
-            let pair = Pair { workload: Workload::from_trace(&part), yesterday, memory: Bytes(memory) };
+            let pair = DayPair { workload: Workload::from_trace(&part), yesterday, memory: Bytes(memory) };
             for (line, of) in LINES.iter().zip(&mut outcomes) {
                 of.push(pair.run(&point, line)?);
             }
@@ -174,13 +180,14 @@ impl Plan for DaysPlan {
                 "the workload has no two whole days after each other".to_owned(),
             ));
         }
-        let sample = |(line, of): (&str, &Vec<Outcome>)| sample(line, nodes, of, &outcomes[0]);
+        let sample = |(line, of): (&str, &Vec<CooperationOutcome>)| sample(line, nodes, of, &outcomes[0]);
         Ok(LINES.into_iter().zip(&outcomes).map(sample).collect())
     }
 }
 
-fn sample(line: &str, nodes: u16, of: &[Outcome], today: &[Outcome]) -> Sample {
-    let mean = |values: &dyn Fn(&Outcome) -> f64| of.iter().map(values).sum::<f64>() / of.len() as f64;
+fn sample(line: &str, nodes: u16, of: &[CooperationOutcome], today: &[CooperationOutcome]) -> Sample {
+    let mean =
+        |values: &dyn Fn(&CooperationOutcome) -> f64| of.iter().map(values).sum::<f64>() / of.len() as f64;
     let mut values = vec![
         ("throughput", mean(&|outcome| outcome.throughput)),
         ("hit_rate", mean(&|outcome| outcome.hit_rate)),

@@ -1,9 +1,9 @@
 //! The metrics of a simulated cluster.
 
-use larder_sim::cooperation::Outcome;
+use larder_sim::cooperation::CooperationOutcome;
 
 /// The name of a metric, and the function that computes it from a run with a number of nodes.
-type Metric = (&'static str, fn(&Outcome, f64) -> f64);
+type Metric = (&'static str, fn(&CooperationOutcome, f64) -> f64);
 
 /// The metrics.
 ///
@@ -94,6 +94,6 @@ pub(super) fn names() -> Vec<&'static str> {
 }
 
 /// Returns the values of all metrics but [`MODEL_ERROR`].
-pub(super) fn values(outcome: &Outcome, nodes: f64) -> Vec<(&'static str, f64)> {
+pub(super) fn values(outcome: &CooperationOutcome, nodes: f64) -> Vec<(&'static str, f64)> {
     MEASURED.iter().map(|(name, of)| (*name, of(outcome, nodes))).collect()
 }

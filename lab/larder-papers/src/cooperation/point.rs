@@ -10,13 +10,16 @@ use serde::{Deserialize, Serialize};
 use crate::PaperError;
 use crate::traces::WorkloadSpec;
 use larder_sim::Workload;
-use larder_sim::cooperation::{Cooperation, Costs, Counted, Moving, Server, Spread, WardSetup};
+use larder_sim::cooperation::{
+    CooperationCosts, CooperativeCluster, ForwardingMode, LoadAccounting, RequestSpread, ServerKind,
+    WardSetup,
+};
 use larder_sim::press::{Network, Press};
 
 /// The source of the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Model {
+pub(super) enum CostSource {
     /// The PRESS paper.
     Press,
     /// The WARD paper's server, with messages on a network of the PRESS paper.
@@ -26,7 +29,7 @@ pub(super) enum Model {
 /// The placement of targets that a routing table does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Unnamed {
+pub(super) enum UnlistedTargets {
     /// The initial node serves them.
     Here,
     /// A node chosen by hash serves them.
@@ -54,8 +57,8 @@ pub(super) struct Point {
     pub(super) memory_share: f64,
     /// Client connections per node.
     pub(super) connections: u32,
-    pub(super) spread: Spread,
-    pub(super) costs: Model,
+    pub(super) spread: RequestSpread,
+    pub(super) costs: CostSource,
     pub(super) network: Network,
     /// Whether messages take no processor time.
     pub(super) telling_free: bool,
@@ -69,7 +72,7 @@ pub(super) struct Point {
     /// Processor time of the switch per request, in us.
     pub(super) switch_us: f64,
     /// The forwarding mode; `None` for the server's default.
-    pub(super) moving: Option<Moving>,
+    pub(super) moving: Option<ForwardingMode>,
     /// PRESS: the overload threshold T, in connections.
     pub(super) overload: u32,
     pub(super) load_step: u32,
@@ -86,9 +89,9 @@ pub(super) struct Point {
     /// CARD: the longest wait of a request for the dispatcher, in ms.
     pub(super) patience_ms: f64,
     /// CARD: the time until which the dispatcher counts a request that was handed off.
-    pub(super) counted: Counted,
+    pub(super) counted: LoadAccounting,
     /// WARD: the placement of targets that the table does not contain.
-    pub(super) unnamed: Unnamed,
+    pub(super) unnamed: UnlistedTargets,
     /// WARD: the share of a node's part of the warm-up after which the first table is computed.
     pub(super) table_after: f64,
     /// WARD: the period of new tables, in seconds; 0 for a single table.
@@ -116,8 +119,8 @@ impl Default for Point {
             memory_mb,
             memory_share: 0.0,
             connections: 40,
-            spread: Spread::Random,
-            costs: Model::Press,
+            spread: RequestSpread::Random,
+            costs: CostSource::Press,
             network: Network::Fast,
             telling_free: false,
             messages_first: None,
@@ -134,8 +137,8 @@ impl Default for Point {
             off_permille: protocol.sharing.off_permille,
             off_windows: 1,
             patience_ms: 50.0,
-            counted: Counted::default(),
-            unnamed: Unnamed::Here,
+            counted: LoadAccounting::default(),
+            unnamed: UnlistedTargets::Here,
             table_after: 0.9,
             refresh_s: 0.0,
             carry: 0.5,
@@ -207,34 +210,39 @@ impl Point {
     }
 
     /// Returns the cluster for this workload, whose first `warmup` requests are not measured.
-    pub(super) fn cluster(&self, server: Server, workload: &Workload, warmup: usize) -> Cooperation {
+    pub(super) fn cluster(
+        &self,
+        server: ServerKind,
+        workload: &Workload,
+        warmup: usize,
+    ) -> CooperativeCluster {
         let memory = match self.memory_share {
             0.0 => Bytes((self.memory_mb * 1_048_576.0) as u64),
             share => Bytes((workload.bytes() as f64 * share) as u64),
         };
-        let cluster = Cooperation::new(server, self.nodes as u16, memory);
-        Cooperation {
+        let cluster = CooperativeCluster::new(server, self.nodes as u16, memory);
+        CooperativeCluster {
             connections: self.connections,
             spread: self.spread,
             warmup: Some(warmup),
             costs: self.costs(),
-            moving: self.moving.unwrap_or(cluster.moving),
+            forwarding: self.moving.unwrap_or(cluster.forwarding),
             protocol: self.protocol(),
             card: CardSettings { patience: millis(self.patience_ms), ..cluster.card },
-            counted: self.counted,
+            accounting: self.counted,
             ward: self.ward(&cluster.ward, warmup),
             ..cluster
         }
     }
 
-    fn costs(&self) -> Costs {
+    fn costs(&self) -> CooperationCosts {
         let costs = match self.costs {
-            Model::Press => Costs::of(self.network),
-            Model::Ward => Costs::ward(self.network, 276.0),
+            CostSource::Press => CooperationCosts::for_network(self.network),
+            CostSource::Ward => CooperationCosts::ward01(self.network, 276.0),
         };
-        let costs = if self.telling_free { costs.telling_free() } else { costs };
+        let costs = if self.telling_free { costs.without_message_costs() } else { costs };
         let seconds = |us: Option<f64>, usual: f64| us.map_or(usual, |us| us / 1e6);
-        Costs {
+        CooperationCosts {
             messages_first: self.messages_first.unwrap_or(costs.messages_first),
             forward_s: seconds(self.forward_us, costs.forward_s),
             decide_s: seconds(self.decide_us, costs.decide_s),
@@ -268,12 +276,12 @@ impl Point {
                 seconds => Some(millis(seconds * 1e3)),
             },
             rest: match self.unnamed {
-                Unnamed::Here => Rest::Here,
-                Unnamed::Hashed => Rest::Hashed,
+                UnlistedTargets::Here => Rest::Here,
+                UnlistedTargets::Hashed => Rest::Hashed,
             },
             ..usual.settings
         };
-        WardSetup { settings, carry_permille: (self.carry * 1e3).round() as u16, given: None }
+        WardSetup { settings, carry_permille: (self.carry * 1e3).round() as u16, preset: None }
     }
 
     pub(super) fn warmup_requests(&self) -> usize {

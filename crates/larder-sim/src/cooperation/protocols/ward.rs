@@ -9,12 +9,15 @@ use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, Time};
 use larder_trace::ward::{CoreChoice, WardCosts};
 
-use super::mind::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, Words, name_of};
+use super::interface::{
+    ClusterProtocol, NodeMessage, Placement, PlacementDecision, PlacementRequest, ProtocolAction, StateSize,
+    TARGET_BYTES, name_of,
+};
 use crate::Workload;
-use crate::cooperation::cluster::{Cooperation, Given, WardSetup};
-use crate::cooperation::outcome::Tables;
-use crate::cooperation::servers::Server;
-use crate::tables::routing_table;
+use crate::cooperation::cluster::{CooperativeCluster, PresetTable, WardSetup};
+use crate::cooperation::outcome::TableStats;
+use crate::cooperation::servers::ServerKind;
+use crate::tables::compute_table;
 
 /// Bytes of a target in a routing table.
 const ROW_BYTES: usize = 12;
@@ -24,7 +27,7 @@ const PEER_BYTES: usize = 112;
 
 /// A table that was computed or installed.
 #[derive(Clone, Copy, Debug)]
-struct Made {
+struct TableRecord {
     number: u64,
     at: Time,
     targets: usize,
@@ -36,19 +39,19 @@ struct Made {
 
 /// The state machines of the nodes.
 #[derive(Debug)]
-pub(super) struct Wards {
+pub(super) struct WardNodes {
     wards: Vec<Ward>,
     censuses: Vec<Census>,
     setup: WardSetup,
-    prices: WardCosts,
+    costs: WardCosts,
     core: CoreChoice,
-    made: Vec<Made>,
+    made: Vec<TableRecord>,
     /// An empty buffer between two calls.
     out: Vec<WardOutput>,
 }
 
-impl Wards {
-    pub(super) fn new(cluster: &Cooperation, workload: &Workload) -> Self {
+impl WardNodes {
+    pub(super) fn new(cluster: &CooperativeCluster, workload: &Workload) -> Self {
         let settings = WardSettings { memory: cluster.memory, ..cluster.ward.settings };
         let ward = |node| Ward::new(NodeId(node), &name_of(node), 1, settings);
         let mean_bytes = workload.bytes() / workload.items.len().max(1) as u64;
@@ -56,8 +59,8 @@ impl Wards {
             wards: (0..cluster.nodes).map(ward).collect(),
             censuses: (0..cluster.nodes).map(|_| Census::new(settings.targets_max)).collect(),
             setup: cluster.ward.clone(),
-            prices: cluster.costs.prices(mean_bytes, cluster.moving),
-            core: if cluster.server == Server::Part { CoreChoice::Targets(0) } else { CoreChoice::Best },
+            costs: cluster.costs.ward_costs(mean_bytes, cluster.forwarding),
+            core: if cluster.server == ServerKind::Part { CoreChoice::Targets(0) } else { CoreChoice::Best },
             made: Vec::new(),
             out: Vec::new(),
         }
@@ -67,7 +70,7 @@ impl Wards {
         &mut self,
         now: Time,
         node: u16,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ProtocolAction>,
         act: impl FnOnce(&mut Ward, &mut Vec<WardOutput>) -> R,
     ) -> R {
         let ward = &mut self.wards[usize::from(node)];
@@ -76,9 +79,11 @@ impl Wards {
             for output in core::mem::take(&mut self.out) {
                 out.push(match output {
                     WardOutput::Send { to, message } => {
-                        Wish::Say { to: To::One(to), words: Words::Ward(message) }
+                        ProtocolAction::Send { to: To::One(to), message: NodeMessage::Ward(message) }
                     }
-                    WardOutput::Tell(message) => Wish::Say { to: To::All, words: Words::Ward(message) },
+                    WardOutput::Tell(message) => {
+                        ProtocolAction::Send { to: To::All, message: NodeMessage::Ward(message) }
+                    }
                     WardOutput::Count { whole } => {
                         let carry = if whole { 1_000 } else { self.setup.carry_permille };
                         let taken = self.censuses[usize::from(node)].take(carry);
@@ -86,9 +91,9 @@ impl Wards {
                         continue;
                     }
                     WardOutput::Analyse(analyse) => {
-                        let table = table(&analyse, &self.prices, self.core).map(Rc::new);
-                        let words = Words::Made { round: analyse.round, table };
-                        Wish::Analyse { targets: analyse.counts.len(), words }
+                        let table = table(&analyse, &self.costs, self.core).map(Rc::new);
+                        let message = NodeMessage::AnalysisResult { round: analyse.round, table };
+                        ProtocolAction::Analyse { targets: analyse.counts.len(), message }
                     }
                 });
             }
@@ -97,17 +102,24 @@ impl Wards {
     }
 
     /// Records that a node has activated a table that it computed or was given.
-    fn begun_with(&mut self, now: Time, node: u16) {
+    fn record_activation(&mut self, now: Time, node: u16) {
         let status = self.wards[usize::from(node)].status();
         let Some(id) = status.id else { return };
         let targets = status.core_targets + status.partition_targets;
         let core_targets = status.core_targets;
-        self.made.push(Made { number: id.number, at: now, targets, core_targets, nodes: 1, last: now });
+        self.made.push(TableRecord {
+            number: id.number,
+            at: now,
+            targets,
+            core_targets,
+            nodes: 1,
+            last: now,
+        });
     }
 }
 
 /// Computes a table as the live node's analyst does.
-fn table(analyse: &Analyse, prices: &WardCosts, core: CoreChoice) -> Option<RouteTable> {
+fn table(analyse: &Analyse, costs: &WardCosts, core: CoreChoice) -> Option<RouteTable> {
     let row = |count: &larder_core::peers::Count| Counted {
         target: count.target,
         requests: count.requests,
@@ -117,16 +129,16 @@ fn table(analyse: &Analyse, prices: &WardCosts, core: CoreChoice) -> Option<Rout
     let rows: Vec<Counted> = analyse.counts.iter().map(row).collect();
     let members: Vec<(NodeId, Bytes)> =
         (0..).map(NodeId).zip(analyse.nodes.iter().map(|_| analyse.memory)).collect();
-    let table = routing_table(&rows, &members, prices, core, |target| analyse.now.place(target)).ok()?;
+    let table = compute_table(&rows, &members, costs, core, |target| analyse.now.place(target)).ok()?;
     analyse.now.remembered(table).ok()
 }
 
-impl Minds for Wards {
+impl ClusterProtocol for WardNodes {
     fn reasons(&self) -> Vec<&'static str> {
         WardWhy::ALL.map(WardWhy::name).to_vec()
     }
 
-    fn speakers(&self) -> u16 {
+    fn messaging_nodes(&self) -> u16 {
         self.wards.len() as u16
     }
 
@@ -134,39 +146,64 @@ impl Minds for Wards {
         self.wards.first().map(|ward| ward.maker().0)
     }
 
-    fn joined(&mut self, now: Time, node: u16, peer: u16, out: &mut Vec<Wish>) {
+    fn add_peer(&mut self, now: Time, node: u16, peer: u16, out: &mut Vec<ProtocolAction>) {
         self.with(now, node, out, |ward, out| ward.joined(now, NodeId(peer), &name_of(peer), out));
     }
 
-    fn given(&mut self, now: Time, out: &mut Vec<Wish>) {
-        let Some(Given { table, .. }) = self.setup.given.take() else { return };
+    fn install_preset(&mut self, now: Time, out: &mut Vec<ProtocolAction>) {
+        let Some(PresetTable { table, .. }) = self.setup.preset.take() else { return };
         let names: Vec<String> = (0..table.nodes()).map(name_of).collect();
         let owners: Vec<&str> = names.iter().map(String::as_str).collect();
         let table = Arc::unwrap_or_clone(table);
         if self.with(now, 0, out, |ward, out| ward.load(now, &owners, table, out)) {
-            self.begun_with(now, 0);
+            self.record_activation(now, 0);
         }
     }
 
-    fn decide(&mut self, now: Time, _task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
-        let verdict = self.wards[usize::from(asked.node)].decide(now, asked.target);
-        Decision::Place(Place { node: verdict.node.0, why: verdict.why as usize, keep: true })
+    fn decide(
+        &mut self,
+        now: Time,
+        _task: u32,
+        request: &PlacementRequest,
+        _out: &mut Vec<ProtocolAction>,
+    ) -> PlacementDecision {
+        let verdict = self.wards[usize::from(request.node)].decide(now, request.target);
+        PlacementDecision::Placement(Placement {
+            node: verdict.node.0,
+            why: verdict.why as usize,
+            keep: true,
+        })
     }
 
-    fn served(&mut self, _now: Time, asked: &Asked, _missed: bool, _out: &mut Vec<Wish>) -> bool {
-        self.censuses[usize::from(asked.node)].count(asked.target, asked.size);
+    fn complete_request(
+        &mut self,
+        _now: Time,
+        request: &PlacementRequest,
+        _missed: bool,
+        _out: &mut Vec<ProtocolAction>,
+    ) -> bool {
+        self.censuses[usize::from(request.node)].count(request.target, request.size);
         false
     }
 
-    fn hear(&mut self, now: Time, node: u16, from: u16, words: Words, out: &mut Vec<Wish>) {
-        match words {
-            Words::Made { round, table: Some(table) } => {
+    fn receive(
+        &mut self,
+        now: Time,
+        node: u16,
+        from: u16,
+        message: NodeMessage,
+        out: &mut Vec<ProtocolAction>,
+    ) {
+        match message {
+            NodeMessage::AnalysisResult { round, table: Some(table) } => {
                 let table = Rc::unwrap_or_clone(table);
                 self.with(now, node, out, |ward, out| ward.made(now, round, table, out));
-                self.begun_with(now, node);
+                self.record_activation(now, node);
             }
-            Words::Made { round, table: None } => self.wards[usize::from(node)].unmade(now, round),
-            Words::Ward(message) => {
+            NodeMessage::AnalysisResult { round, table: None } => {
+                self.wards[usize::from(node)].unmade(now, round)
+            }
+            NodeMessage::Ward(message) => {
                 let number = match &message {
                     WardMessage::Table { id, .. } => Some(id.number),
                     _ => None,
@@ -181,35 +218,35 @@ impl Minds for Wards {
                     }
                 }
             }
-            Words::Press(_) | Words::Card(_) => {}
+            NodeMessage::Press(_) | NodeMessage::Card(_) => {}
         }
     }
 
-    fn tick(&mut self, now: Time, node: u16, out: &mut Vec<Wish>) {
+    fn tick(&mut self, now: Time, node: u16, out: &mut Vec<ProtocolAction>) {
         self.with(now, node, out, |ward, out| ward.tick(now, out));
     }
 
-    fn due(&self, node: u16) -> Time {
+    fn next_timer(&self, node: u16) -> Time {
         self.wards[usize::from(node)].due()
     }
 
     /// Counts 12 bytes per target of the table, the targets of the census, and the peers.
-    fn states(&self) -> Vec<State> {
+    fn state_sizes(&self) -> Vec<StateSize> {
         let peers = self.wards.len() - 1;
         let state = |(ward, census): (&Ward, &Census)| {
             let status = ward.status();
             let targets = status.core_targets + status.partition_targets;
             let bytes = ROW_BYTES * targets + TARGET_BYTES * census.len() + PEER_BYTES * peers;
-            State { bytes, targets }
+            StateSize { bytes, targets }
         };
         self.wards.iter().zip(&self.censuses).map(state).collect()
     }
 
-    fn tables(&self) -> Tables {
+    fn table_stats(&self) -> TableStats {
         let everywhere = self.made.iter().filter(|made| made.nodes == self.wards.len());
         let spread: Vec<f64> = everywhere.map(|made| made.last.since(made.at).as_secs_f64()).collect();
         let last = self.made.last();
-        Tables {
+        TableStats {
             made: self.made.len() as u64,
             targets: last.map_or(0, |made| made.targets as u64),
             core_targets: last.map_or(0, |made| made.core_targets as u64),

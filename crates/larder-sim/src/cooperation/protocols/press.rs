@@ -3,20 +3,22 @@
 use larder_core::peers::{Outgoing, Press, PressSettings, Why};
 use larder_core::{Bytes, NodeId, Time};
 
-use super::mind::{Asked, Decision, Minds, Place, State, Wish, Words};
-use crate::cooperation::cluster::Cooperation;
+use super::interface::{
+    ClusterProtocol, NodeMessage, Placement, PlacementDecision, PlacementRequest, ProtocolAction, StateSize,
+};
+use crate::cooperation::cluster::CooperativeCluster;
 
 /// The state machines of the nodes.
 #[derive(Debug)]
-pub(super) struct Presses {
+pub(super) struct PressNodes {
     presses: Vec<Press>,
     large_min: Bytes,
     /// An empty buffer between two calls.
     out: Vec<Outgoing>,
 }
 
-impl Presses {
-    pub(super) fn new(cluster: &Cooperation) -> Self {
+impl PressNodes {
+    pub(super) fn new(cluster: &CooperativeCluster) -> Self {
         let settings = PressSettings { memory: cluster.memory, ..cluster.protocol };
         let press = |node| Press::new(NodeId(node), 1, settings);
         let presses = (0..cluster.nodes).map(press).collect();
@@ -26,60 +28,79 @@ impl Presses {
     fn with<R>(
         &mut self,
         node: u16,
-        out: &mut Vec<Wish>,
+        out: &mut Vec<ProtocolAction>,
         act: impl FnOnce(&mut Press, &mut Vec<Outgoing>) -> R,
     ) -> R {
         let result = act(&mut self.presses[usize::from(node)], &mut self.out);
-        let wish = |Outgoing { to, message }| Wish::Say { to, words: Words::Press(message) };
-        out.extend(self.out.drain(..).map(wish));
+        let action =
+            |Outgoing { to, message }| ProtocolAction::Send { to, message: NodeMessage::Press(message) };
+        out.extend(self.out.drain(..).map(action));
         result
     }
 }
 
-impl Minds for Presses {
+impl ClusterProtocol for PressNodes {
     fn reasons(&self) -> Vec<&'static str> {
         Why::ALL.map(Why::name).to_vec()
     }
 
-    fn speakers(&self) -> u16 {
+    fn messaging_nodes(&self) -> u16 {
         self.presses.len() as u16
     }
 
-    fn joined(&mut self, now: Time, node: u16, peer: u16, out: &mut Vec<Wish>) {
+    fn add_peer(&mut self, now: Time, node: u16, peer: u16, out: &mut Vec<ProtocolAction>) {
         self.with(node, out, |press, out| press.joined(now, NodeId(peer), out));
     }
 
-    fn decide(&mut self, now: Time, _task: u32, asked: &Asked, out: &mut Vec<Wish>) -> Decision {
-        let verdict = self.with(asked.node, out, |press, out| {
-            let verdict = press.decide(now, asked.target, Some(asked.size));
-            press.reading(now, verdict, asked.target, out);
+    fn decide(
+        &mut self,
+        now: Time,
+        _task: u32,
+        request: &PlacementRequest,
+        out: &mut Vec<ProtocolAction>,
+    ) -> PlacementDecision {
+        let verdict = self.with(request.node, out, |press, out| {
+            let verdict = press.decide(now, request.target, Some(request.size));
+            press.reading(now, verdict, request.target, out);
             verdict
         });
-        let keep = asked.size < self.large_min;
-        Decision::Place(Place { node: verdict.node.0, why: verdict.why as usize, keep })
+        let keep = request.size < self.large_min;
+        PlacementDecision::Placement(Placement { node: verdict.node.0, why: verdict.why as usize, keep })
     }
 
-    fn begun(&mut self, now: Time, node: u16, out: &mut Vec<Wish>) {
+    fn begin_connection(&mut self, now: Time, node: u16, out: &mut Vec<ProtocolAction>) {
         self.with(node, out, |press, out| press.begun(now, out));
     }
 
-    fn ended(&mut self, now: Time, node: u16, out: &mut Vec<Wish>) {
+    fn end_connection(&mut self, now: Time, node: u16, out: &mut Vec<ProtocolAction>) {
         self.with(node, out, |press, out| press.ended(now, out));
     }
 
-    fn served(&mut self, now: Time, asked: &Asked, missed: bool, out: &mut Vec<Wish>) -> bool {
-        self.with(asked.node, out, |press, out| {
+    fn complete_request(
+        &mut self,
+        now: Time,
+        request: &PlacementRequest,
+        missed: bool,
+        out: &mut Vec<ProtocolAction>,
+    ) -> bool {
+        self.with(request.node, out, |press, out| {
             let shared = press.shares();
-            press.served(now, asked.target, asked.size, missed, out);
+            press.served(now, request.target, request.size, missed, out);
             press.shares() != shared
         })
     }
 
-    fn returned(&mut self, node: u16, from: u16) {
+    fn receive_reply(&mut self, node: u16, from: u16) {
         self.presses[usize::from(node)].returned(NodeId(from));
     }
 
-    fn noted(&mut self, now: Time, change: &Asked, cached: bool, out: &mut Vec<Wish>) -> bool {
+    fn update_cache(
+        &mut self,
+        now: Time,
+        change: &PlacementRequest,
+        cached: bool,
+        out: &mut Vec<ProtocolAction>,
+    ) -> bool {
         self.with(change.node, out, |press, out| {
             let shares = press.shares();
             press.noted(now, change.target, cached, out);
@@ -87,16 +108,23 @@ impl Minds for Presses {
         })
     }
 
-    fn hear(&mut self, now: Time, node: u16, from: u16, words: Words, out: &mut Vec<Wish>) {
-        let Words::Press(message) = words else { return };
+    fn receive(
+        &mut self,
+        now: Time,
+        node: u16,
+        from: u16,
+        message: NodeMessage,
+        out: &mut Vec<ProtocolAction>,
+    ) {
+        let NodeMessage::Press(message) = message else { return };
         self.with(node, out, |press, out| press.hear(now, NodeId(from), message, out));
     }
 
-    fn tick(&mut self, now: Time, node: u16, out: &mut Vec<Wish>) {
+    fn tick(&mut self, now: Time, node: u16, out: &mut Vec<ProtocolAction>) {
         self.with(node, out, |press, out| press.tick(now, out));
     }
 
-    fn due(&self, node: u16) -> Time {
+    fn next_timer(&self, node: u16) -> Time {
         self.presses[usize::from(node)].due()
     }
 
@@ -105,11 +133,11 @@ impl Minds for Presses {
     }
 
     /// Counts 34 bytes per known target, 17 per cached target and 240 per peer.
-    fn states(&self) -> Vec<State> {
+    fn state_sizes(&self) -> Vec<StateSize> {
         let peers = self.presses.len() - 1;
         let state = |press: &Press| {
             let (targets, own) = press.sizes();
-            State { bytes: 34 * targets + 17 * own + 240 * peers, targets }
+            StateSize { bytes: 34 * targets + 17 * own + 240 * peers, targets }
         };
         self.presses.iter().map(state).collect()
     }

@@ -3,22 +3,24 @@
 use larder_core::peers::{PressSettings, Why};
 use larder_core::{Bytes, Time};
 
-use super::mind::{Asked, Decision, Minds, Place, State, Wish};
-use crate::cooperation::cluster::Cooperation;
+use super::interface::{
+    ClusterProtocol, Placement, PlacementDecision, PlacementRequest, ProtocolAction, StateSize,
+};
+use crate::cooperation::cluster::CooperativeCluster;
 use crate::cooperation::draw::draw;
 
 /// The dispatcher's exact state: the nodes that have each item in memory or will have it, and each node's
 /// load.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct CentralDispatcher {
     servers: Vec<Vec<u16>>,
     loads: Vec<u32>,
     overload: u32,
     large_min: Bytes,
 }
 
-impl Directory {
-    pub(super) fn new(items: usize, cluster: &Cooperation) -> Self {
+impl CentralDispatcher {
+    pub(super) fn new(items: usize, cluster: &CooperativeCluster) -> Self {
         let PressSettings { overload, large_min, .. } = cluster.protocol;
         let loads = vec![0; usize::from(cluster.nodes)];
         Self { servers: vec![Vec::new(); items], loads, overload, large_min }
@@ -32,24 +34,24 @@ impl Directory {
             return (initial, Why::Here);
         }
         let Some(least) = self.least(item, servers.iter().copied()) else {
-            return (self.made(item, initial), Why::First);
+            return (self.add_server(item, initial), Why::First);
         };
         if self.loads[usize::from(least)] <= self.overload {
             return (least, Why::Peer);
         }
         if self.loads[usize::from(initial)] < self.overload {
-            return (self.made(item, initial), Why::Relief);
+            return (self.add_server(item, initial), Why::Relief);
         }
         match self.least(item, 0..self.loads.len() as u16) {
             Some(other) if self.loads[usize::from(other)] < self.overload => {
-                (self.made(item, other), Why::Spread)
+                (self.add_server(item, other), Why::Spread)
             }
             _ => (least, Why::Crowded),
         }
     }
 
     /// Removes a node from the servers of an item.
-    fn evicted(&mut self, node: u16, item: u32) {
+    fn remove_server(&mut self, node: u16, item: u32) {
         self.servers[item as usize].retain(|server| *server != node);
     }
 
@@ -63,7 +65,7 @@ impl Directory {
         self.servers.iter().filter(|servers| !servers.is_empty()).count()
     }
 
-    fn made(&mut self, item: u32, node: u16) -> u16 {
+    fn add_server(&mut self, item: u32, node: u16) -> u16 {
         let servers = &mut self.servers[item as usize];
         if !servers.contains(&node) {
             servers.push(node);
@@ -78,71 +80,83 @@ impl Directory {
     }
 }
 
-impl Minds for Directory {
+impl ClusterProtocol for CentralDispatcher {
     fn reasons(&self) -> Vec<&'static str> {
         Why::ALL.map(Why::name).to_vec()
     }
 
-    fn decide(&mut self, _now: Time, _task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
-        if asked.size < self.large_min {
-            return Decision::Ask;
+    fn decide(
+        &mut self,
+        _now: Time,
+        _task: u32,
+        request: &PlacementRequest,
+        _out: &mut Vec<ProtocolAction>,
+    ) -> PlacementDecision {
+        if request.size < self.large_min {
+            return PlacementDecision::Ask;
         }
-        Decision::Place(Place { node: asked.node, why: Why::Large as usize, keep: false })
+        PlacementDecision::Placement(Placement { node: request.node, why: Why::Large as usize, keep: false })
     }
 
-    fn answer(&mut self, asked: &Asked) -> Place {
-        let (node, why) = self.assign(asked.node, asked.item);
-        Place { node, why: why as usize, keep: true }
+    fn answer(&mut self, request: &PlacementRequest) -> Placement {
+        let (node, why) = self.assign(request.node, request.item);
+        Placement { node, why: why as usize, keep: true }
     }
 
-    fn begun(&mut self, _now: Time, node: u16, _out: &mut Vec<Wish>) {
+    fn begin_connection(&mut self, _now: Time, node: u16, _out: &mut Vec<ProtocolAction>) {
         self.load(node, 1);
     }
 
-    fn ended(&mut self, _now: Time, node: u16, out: &mut Vec<Wish>) {
+    fn end_connection(&mut self, _now: Time, node: u16, out: &mut Vec<ProtocolAction>) {
         self.load(node, -1);
-        out.push(Wish::Report);
+        out.push(ProtocolAction::Report);
     }
 
-    fn noted(&mut self, _now: Time, change: &Asked, cached: bool, out: &mut Vec<Wish>) -> bool {
+    fn update_cache(
+        &mut self,
+        _now: Time,
+        change: &PlacementRequest,
+        cached: bool,
+        out: &mut Vec<ProtocolAction>,
+    ) -> bool {
         if !cached {
-            self.evicted(change.node, change.item);
+            self.remove_server(change.node, change.item);
         }
-        out.push(Wish::Report);
+        out.push(ProtocolAction::Report);
         false
     }
 
     /// Counts 34 bytes per known target.
-    fn states(&self) -> Vec<State> {
+    fn state_sizes(&self) -> Vec<StateSize> {
         let targets = self.len();
-        vec![State { bytes: 34 * targets, targets }]
+        vec![StateSize { bytes: 34 * targets, targets }]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cooperation::Server;
+    use crate::cooperation::ServerKind;
 
     #[test]
     fn the_dispatcher_follows_the_rule_of_press() {
-        let mut cluster = Cooperation::new(Server::Dispatcher, 3, Bytes::mib(1));
+        let mut cluster = CooperativeCluster::new(ServerKind::Dispatcher, 3, Bytes::mib(1));
         cluster.protocol.overload = 3;
-        let mut directory = Directory::new(2, &cluster);
-        assert_eq!(directory.assign(0, 0), (0, Why::First));
-        assert_eq!(directory.assign(0, 0), (0, Why::Here));
-        assert_eq!(directory.assign(1, 0), (0, Why::Peer));
-        directory.load(0, 4);
-        assert_eq!(directory.assign(1, 0), (1, Why::Relief));
-        directory.load(1, 4);
-        directory.load(2, 2);
-        directory.evicted(1, 0);
-        assert_eq!(directory.assign(1, 0), (2, Why::Spread));
-        directory.load(2, 2);
-        assert_eq!(directory.assign(1, 0).1, Why::Crowded);
-        assert_eq!(directory.len(), 1);
-        directory.evicted(0, 0);
-        directory.evicted(2, 0);
-        assert_eq!(directory.len(), 0);
+        let mut dispatcher = CentralDispatcher::new(2, &cluster);
+        assert_eq!(dispatcher.assign(0, 0), (0, Why::First));
+        assert_eq!(dispatcher.assign(0, 0), (0, Why::Here));
+        assert_eq!(dispatcher.assign(1, 0), (0, Why::Peer));
+        dispatcher.load(0, 4);
+        assert_eq!(dispatcher.assign(1, 0), (1, Why::Relief));
+        dispatcher.load(1, 4);
+        dispatcher.load(2, 2);
+        dispatcher.remove_server(1, 0);
+        assert_eq!(dispatcher.assign(1, 0), (2, Why::Spread));
+        dispatcher.load(2, 2);
+        assert_eq!(dispatcher.assign(1, 0).1, Why::Crowded);
+        assert_eq!(dispatcher.len(), 1);
+        dispatcher.remove_server(0, 0);
+        dispatcher.remove_server(2, 0);
+        assert_eq!(dispatcher.len(), 0);
     }
 }

@@ -4,19 +4,22 @@ use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
 use larder_core::nodes::NodeSpec;
 use larder_core::{NodeId, Time};
 
-use super::mind::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, name_of, put, take};
+use super::interface::{
+    ClusterProtocol, Placement, PlacementDecision, PlacementRequest, ProtocolAction, StateSize, TARGET_BYTES,
+    name_of, put, take,
+};
 use crate::SimError;
-use crate::cooperation::cluster::Cooperation;
+use crate::cooperation::cluster::CooperativeCluster;
 
 #[derive(Debug)]
-pub(super) struct Switch {
+pub(super) struct SwitchFrontEnd {
     dispatcher: Dispatcher,
     /// The nodes of the requests, by task.
     at: Vec<Option<NodeId>>,
 }
 
-impl Switch {
-    pub(super) fn new(cluster: &Cooperation) -> Result<Self, SimError> {
+impl SwitchFrontEnd {
+    pub(super) fn new(cluster: &CooperativeCluster) -> Result<Self, SimError> {
         let nodes: Vec<NodeSpec> = (0..cluster.nodes).map(|node| NodeSpec::named(name_of(node))).collect();
         let settings = Settings {
             admission: Admission::Unlimited,
@@ -27,29 +30,35 @@ impl Switch {
     }
 }
 
-impl Minds for Switch {
+impl ClusterProtocol for SwitchFrontEnd {
     fn reasons(&self) -> Vec<&'static str> {
         vec!["here"]
     }
 
-    fn decide(&mut self, now: Time, task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
-        let node = match self.dispatcher.arrive(now, Request::new(asked.target)) {
+    fn decide(
+        &mut self,
+        now: Time,
+        task: u32,
+        request: &PlacementRequest,
+        _out: &mut Vec<ProtocolAction>,
+    ) -> PlacementDecision {
+        let node = match self.dispatcher.arrive(now, Request::new(request.target)) {
             Arrival::Start(decision) => decision.node,
             other => unreachable!("admission is unlimited, and no node is away: {other:?}"),
         };
         put(&mut self.at, task, node);
-        Decision::Place(Place { node: node.0, why: 0, keep: true })
+        PlacementDecision::Placement(Placement { node: node.0, why: 0, keep: true })
     }
 
-    fn over(&mut self, now: Time, _node: u16, task: u32) -> bool {
+    fn end_request(&mut self, now: Time, _node: u16, task: u32) -> bool {
         if let Some(node) = take(&mut self.at, task) {
             self.dispatcher.finish(now, node, &mut Vec::new());
         }
         false
     }
 
-    fn states(&self) -> Vec<State> {
+    fn state_sizes(&self) -> Vec<StateSize> {
         let targets = self.dispatcher.targets_known();
-        vec![State { bytes: TARGET_BYTES * targets, targets }]
+        vec![StateSize { bytes: TARGET_BYTES * targets, targets }]
     }
 }
