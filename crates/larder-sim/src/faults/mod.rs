@@ -45,63 +45,68 @@
 //! end. A request follows the verdict of the node that has it, including the service node's. Worlds whose
 //! nodes break a rule show that each invariant is really checked: [`BrokenRule`].
 
-mod chance;
 mod edge;
-mod ground;
-mod handing;
-mod memories;
 mod outcome;
-mod placing;
+mod peer_handoff;
+mod placement;
+mod press;
 mod protocol;
-mod switching;
+mod rng;
+mod simulation;
+mod switches;
 
-pub use outcome::{Survived, Violation};
-pub use protocol::{Broken, CONVERGES_WITHIN, Protocol};
+pub use outcome::{FaultStats, Violation};
+pub use protocol::{BrokenRule, CONVERGES_WITHIN, Protocol};
 
 use rayon::prelude::*;
 
-use edge::Edge;
-use ground::Ground;
-use handing::Handing;
-use memories::Memories;
-use placing::Placing;
-use switching::Switching;
+use edge::EdgeWorld;
+use peer_handoff::PeerHandoffWorld;
+use placement::PlacementWorld;
+use press::PressWorld;
+use simulation::Simulation;
+use switches::SwitchesWorld;
 
 /// Runs one world to its end. Its nodes break the rule `broken`, if one is given.
 ///
 /// # Errors
 /// Returns the first violation of an invariant.
-pub fn world(protocol: Protocol, seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
-    run(protocol, seed, broken, None)
-}
-
-/// Runs [`world()`] and passes a line for each event to `tell`.
-///
-/// # Errors
-/// Fails as [`world()`] does.
-pub fn world_told(
+pub fn run_world(
     protocol: Protocol,
     seed: u64,
-    broken: Option<Broken>,
-    tell: &mut dyn FnMut(String),
-) -> Result<Survived, Violation> {
-    run(protocol, seed, broken, Some(tell))
+    broken_rule: Option<BrokenRule>,
+) -> Result<FaultStats, Violation> {
+    run(protocol, seed, broken_rule, None)
+}
+
+/// Runs [`run_world()`] and passes a line for each event to `log_sink`.
+///
+/// # Errors
+/// Fails as [`run_world()`] does.
+pub fn run_world_with_log(
+    protocol: Protocol,
+    seed: u64,
+    broken_rule: Option<BrokenRule>,
+    log_sink: &mut dyn FnMut(String),
+) -> Result<FaultStats, Violation> {
+    run(protocol, seed, broken_rule, Some(log_sink))
 }
 
 fn run(
     protocol: Protocol,
     seed: u64,
-    broken: Option<Broken>,
-    tell: Option<&mut dyn FnMut(String)>,
-) -> Result<Survived, Violation> {
+    broken_rule: Option<BrokenRule>,
+    log_sink: Option<&mut dyn FnMut(String)>,
+) -> Result<FaultStats, Violation> {
     match protocol {
-        Protocol::Press => Ground::new(seed, broken, tell, |chance, _| Memories::draw(chance)).run(),
-        Protocol::Switches => Ground::new(seed, broken, tell, Switching::draw).run(),
-        Protocol::Handing => Ground::new(seed, broken, tell, Handing::draw).run(),
-        Protocol::Edge => Ground::new(seed, broken, tell, Edge::draw).run(),
-        Protocol::Card | Protocol::Ward => {
-            Ground::new(seed, broken, tell, |chance, nodes| Placing::draw(protocol, chance, nodes)).run()
-        }
+        Protocol::Press => Simulation::new(seed, broken_rule, log_sink, |rng, _| PressWorld::draw(rng)).run(),
+        Protocol::Switches => Simulation::new(seed, broken_rule, log_sink, SwitchesWorld::draw).run(),
+        Protocol::PeerHandoff => Simulation::new(seed, broken_rule, log_sink, PeerHandoffWorld::draw).run(),
+        Protocol::Edge => Simulation::new(seed, broken_rule, log_sink, EdgeWorld::draw).run(),
+        Protocol::Card | Protocol::Ward => Simulation::new(seed, broken_rule, log_sink, |rng, nodes| {
+            PlacementWorld::draw(protocol, rng, nodes)
+        })
+        .run(),
     }
 }
 
@@ -110,19 +115,19 @@ fn run(
 ///
 /// # Errors
 /// Returns the violation of the lowest seed that has one.
-pub fn worlds(
+pub fn run_worlds(
     protocol: Protocol,
     seeds: core::ops::Range<u64>,
-    broken: Option<Broken>,
+    broken_rule: Option<BrokenRule>,
     done: &(dyn Fn() + Sync),
-) -> Result<Survived, Violation> {
+) -> Result<FaultStats, Violation> {
     let one = |seed| {
-        let survived = world(protocol, seed, broken);
+        let survived = run_world(protocol, seed, broken_rule);
         done();
         survived
     };
-    let all: Vec<Result<Survived, Violation>> = seeds.into_par_iter().map(one).collect();
-    all.into_iter().try_fold(Survived::default(), |sum, one| Ok(sum.and(one?)))
+    let all: Vec<Result<FaultStats, Violation>> = seeds.into_par_iter().map(one).collect();
+    all.into_iter().try_fold(FaultStats::default(), |sum, one| Ok(sum.sum(one?)))
 }
 
 #[cfg(test)]
@@ -131,12 +136,12 @@ mod tests {
 
     /// The seeds of every test run. `larder sim faults` runs more seeds.
     #[test]
-    fn what_must_hold_holds_in_many_worlds() {
+    fn invariants_hold_in_many_worlds() {
         for protocol in Protocol::ALL {
-            let survived = worlds(protocol, 0..400, None, &|| {})
+            let survived = run_worlds(protocol, 0..400, None, &|| {})
                 .unwrap_or_else(|violation| panic!("{protocol:?} {violation}"));
             // The worlds have as many faults as intended.
-            let Survived { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
+            let FaultStats { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
                 survived;
             // Switches do not forward requests to each other.
             let between = [forwarded, taken_back, aborted].map(|seen| (seen, protocol != Protocol::Switches));
@@ -151,65 +156,68 @@ mod tests {
     fn a_seed_replays() {
         for protocol in Protocol::ALL {
             let mut told = [Vec::new(), Vec::new()];
-            let survived =
-                told.each_mut().map(|lines| world_told(protocol, 11, None, &mut |line| lines.push(line)));
+            let survived = told
+                .each_mut()
+                .map(|lines| run_world_with_log(protocol, 11, None, &mut |line| lines.push(line)));
             assert_eq!(survived[0], survived[1]);
             assert!(told[0].len() > 100 && told[0] == told[1]);
         }
     }
 
     #[test]
-    fn a_broken_rule_is_seen() {
-        let seen = |protocol, broken: Broken| {
-            worlds(protocol, 0..60, Some(broken), &|| {}).expect_err(broken.name()).what
+    fn broken_rules_are_detected() {
+        let seen = |protocol, broken: BrokenRule| {
+            run_worlds(protocol, 0..60, Some(broken), &|| {}).expect_err(broken.name()).what
         };
         for protocol in [Protocol::Press, Protocol::Card, Protocol::Ward] {
-            assert!(seen(protocol, Broken::ForwardsAgain).contains("is forwarded twice"));
-            assert!(seen(protocol, Broken::ForgetsRequests).contains("has not ended"));
-            assert!(seen(protocol, Broken::EndsTwice).contains("ends twice"));
+            assert!(seen(protocol, BrokenRule::ForwardsAgain).contains("is forwarded twice"));
+            assert!(seen(protocol, BrokenRule::ForgetsRequests).contains("has not ended"));
+            assert!(seen(protocol, BrokenRule::EndsTwice).contains("ends twice"));
         }
-        assert!(seen(Protocol::Press, Broken::ForgetsEnds).contains("are under way"));
-        assert!(seen(Protocol::Press, Broken::NeverAsks).contains("does not know"));
-        assert!(seen(Protocol::Card, Broken::ForgetsEnds).contains("are under way"));
-        assert!(seen(Protocol::Press, Broken::EndsCountTwice).contains("are under way"));
-        assert!(seen(Protocol::Card, Broken::EndsCountTwice).contains("are under way"));
-        assert!(seen(Protocol::Card, Broken::NeverAsks).contains("has not ended"));
-        assert!(seen(Protocol::Ward, Broken::NeverAsks).contains("table"));
-        assert!(seen(Protocol::Switches, Broken::EndsTwice).contains("ends twice"));
-        assert!(seen(Protocol::Switches, Broken::ForgetsEnds).contains("none are under way"));
-        assert!(seen(Protocol::Switches, Broken::NeverAsks).contains("has"));
+        assert!(seen(Protocol::Press, BrokenRule::ForgetsEnds).contains("are under way"));
+        assert!(seen(Protocol::Press, BrokenRule::NeverAsks).contains("does not know"));
+        assert!(seen(Protocol::Card, BrokenRule::ForgetsEnds).contains("are under way"));
+        assert!(seen(Protocol::Press, BrokenRule::EndsCountTwice).contains("are under way"));
+        assert!(seen(Protocol::Card, BrokenRule::EndsCountTwice).contains("are under way"));
+        assert!(seen(Protocol::Card, BrokenRule::NeverAsks).contains("has not ended"));
+        assert!(seen(Protocol::Ward, BrokenRule::NeverAsks).contains("table"));
+        assert!(seen(Protocol::Switches, BrokenRule::EndsTwice).contains("ends twice"));
+        assert!(seen(Protocol::Switches, BrokenRule::ForgetsEnds).contains("none are under way"));
+        assert!(seen(Protocol::Switches, BrokenRule::NeverAsks).contains("has"));
     }
 
     #[test]
-    fn a_broken_rule_of_handing_off_is_seen() {
+    fn broken_rules_of_switch_handoff_are_detected() {
         for (broken, what) in [
-            (Broken::ThawsInDoubt, "is served twice"),
-            (Broken::ForgetsToTell, "its client was not told"),
-            (Broken::NeverNames, "its client was not told"),
-            (Broken::NeverRests, "rests and counts"),
-            (Broken::EndsCountTwice, "the dispatcher counts"),
+            (BrokenRule::ThawsInDoubt, "is served twice"),
+            (BrokenRule::ForgetsToTell, "its client was not told"),
+            (BrokenRule::NeverNames, "its client was not told"),
+            (BrokenRule::NeverRests, "rests and counts"),
+            (BrokenRule::EndsCountTwice, "the dispatcher counts"),
         ] {
-            let seen =
-                |seed| world(Protocol::Edge, seed, Some(broken)).is_err_and(|seen| seen.what.contains(what));
+            let seen = |seed| {
+                run_world(Protocol::Edge, seed, Some(broken)).is_err_and(|seen| seen.what.contains(what))
+            };
             assert!((0..200).into_par_iter().any(seen), "{}: {what}", broken.name());
         }
     }
 
     #[test]
-    fn a_broken_rule_of_handing_over_is_seen() {
+    fn broken_rules_of_peer_handoff_are_detected() {
         for (broken, what) in [
-            (Broken::ThawsInDoubt, "is served twice"),
-            (Broken::HearsTheOld, "is served twice"),
-            (Broken::SendsByAny, "is served twice"),
-            (Broken::NeverNames, "has ended and is still at"),
-            (Broken::NeverNames, "in its table"),
-            (Broken::ForgetsToTell, "its client was not told"),
-            (Broken::NeverPointsBack, "has ended and is still at"),
-            (Broken::NeverRests, "a dispatcher counts"),
-            (Broken::ForgetsEnds, "in its table"),
+            (BrokenRule::ThawsInDoubt, "is served twice"),
+            (BrokenRule::HearsTheOld, "is served twice"),
+            (BrokenRule::SendsByAny, "is served twice"),
+            (BrokenRule::NeverNames, "has ended and is still at"),
+            (BrokenRule::NeverNames, "in its table"),
+            (BrokenRule::ForgetsToTell, "its client was not told"),
+            (BrokenRule::NeverPointsBack, "has ended and is still at"),
+            (BrokenRule::NeverRests, "a dispatcher counts"),
+            (BrokenRule::ForgetsEnds, "in its table"),
         ] {
             let seen = |seed| {
-                world(Protocol::Handing, seed, Some(broken)).is_err_and(|seen| seen.what.contains(what))
+                run_world(Protocol::PeerHandoff, seed, Some(broken))
+                    .is_err_and(|seen| seen.what.contains(what))
             };
             assert!((0..200).into_par_iter().any(seen), "{}: {what}", broken.name());
         }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Counts of the events and faults of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Survived {
+pub struct FaultStats {
     /// Nodes of the world.
     pub nodes: u64,
     /// Requests accepted.
@@ -33,9 +33,9 @@ pub struct Survived {
     pub converged_ms: u64,
 }
 
-impl Survived {
+impl FaultStats {
     /// Adds the counts of two worlds; the time to converge is the longer one.
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn sum(self, other: Self) -> Self {
         Self {
             nodes: self.nodes + other.nodes,
             requests: self.requests + other.requests,

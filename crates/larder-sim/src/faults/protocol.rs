@@ -18,7 +18,7 @@ pub enum Protocol {
     /// Several switches in front of the same nodes.
     Switches,
     /// Handoff of clients' connections between peers.
-    Handing,
+    PeerHandoff,
     /// Handoff of clients' connections from a switch to nodes.
     Edge,
 }
@@ -26,7 +26,7 @@ pub enum Protocol {
 impl Protocol {
     /// All protocols.
     pub const ALL: [Self; 6] =
-        [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::Handing, Self::Edge];
+        [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::PeerHandoff, Self::Edge];
 
     /// Returns the protocol's name on the command line.
     pub const fn name(self) -> &'static str {
@@ -35,27 +35,27 @@ impl Protocol {
             Self::Card => "card",
             Self::Ward => "ward",
             Self::Switches => "switches",
-            Self::Handing => "handing",
+            Self::PeerHandoff => "handing",
             Self::Edge => "edge",
         }
     }
 
     /// Returns the simulated time after the last fault within which invariant 4 holds. A dispatcher hears
     /// from each node at least every 10 s.
-    pub const fn converges_within(self) -> Duration {
+    pub const fn convergence_time(self) -> Duration {
         match self {
             Self::Press => CONVERGES_WITHIN,
             Self::Card => Duration::from_secs(14),
             Self::Ward => Duration::from_secs(8),
             Self::Switches => Duration::from_secs(14),
-            Self::Handing | Self::Edge => Duration::from_secs(20),
+            Self::PeerHandoff | Self::Edge => Duration::from_secs(20),
         }
     }
 }
 
 /// A rule that the nodes of a world break, to show that the violation is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BrokenRule {
     /// A service node decides about a forwarded request as about a client's request. Breaks invariant 2.
     ForwardsAgain,
     /// An initial node forgets a request whose service node did not answer. Breaks invariant 1.
@@ -87,7 +87,7 @@ pub enum Broken {
     NeverRests,
 }
 
-impl Broken {
+impl BrokenRule {
     /// All rules.
     pub const ALL: [Self; 13] = [
         Self::ForwardsAgain,

@@ -15,14 +15,14 @@ pub(super) type Token = Claim;
 
 /// A message of either protocol.
 #[derive(Clone, Debug)]
-pub(in crate::faults) enum Said {
+pub(in crate::faults) enum ProtocolMessage {
     Card(CardMessage),
     Ward(WardMessage),
 }
 
-impl Said {
+impl ProtocolMessage {
     /// Returns the message after encoding and decoding, as it arrives.
-    pub(super) fn travelled(&self) -> Self {
+    pub(super) fn reencode(&self) -> Self {
         match self {
             Self::Card(message) => {
                 Self::Card(CardMessage::decode(&message.encode()).expect("what is sent can be read"))
@@ -36,20 +36,20 @@ impl Said {
 
 /// An action that results from an input.
 #[derive(Debug)]
-pub(super) enum Done {
-    Send { to: usize, said: Said },
-    Tell(Said),
+pub(super) enum NodeAction {
+    Send { to: usize, message: ProtocolMessage },
+    Broadcast(ProtocolMessage),
     Placed { request: u64, node: usize, token: Option<Token> },
 }
 
 /// The state machine of a node.
 #[derive(Debug)]
-pub(in crate::faults) enum Machine {
+pub(in crate::faults) enum ProtocolNode {
     Card(Box<Card>),
     Ward(Box<Ward>, BTreeMap<u64, u64>),
 }
 
-impl Machine {
+impl ProtocolNode {
     pub(super) fn new(protocol: Protocol, me: usize, name: &str, epoch: u64) -> Self {
         let id = NodeId(me as u16);
         if protocol == Protocol::Card {
@@ -69,45 +69,45 @@ impl Machine {
         Self::Ward(Box::new(Ward::new(id, name, epoch, settings)), BTreeMap::new())
     }
 
-    pub(super) fn ask(&mut self, now: Time, request: u64, target: u64, done: &mut Vec<Done>) {
+    pub(super) fn ask(&mut self, now: Time, request: u64, target: u64, actions: &mut Vec<NodeAction>) {
         match self {
             Self::Card(card) => {
                 let mut out = Vec::new();
                 card.ask(now, request, TargetId(target), &mut out);
-                asked(out, done);
+                collect_card_outputs(out, actions);
             }
             Self::Ward(ward, census) => {
                 *census.entry(target).or_default() += 1;
                 let verdict = ward.decide(now, TargetId(target));
-                done.push(Done::Placed { request, node: verdict.node.index(), token: None });
+                actions.push(NodeAction::Placed { request, node: verdict.node.index(), token: None });
             }
         }
     }
 
-    pub(super) fn ended(&mut self, now: Time, token: Token) {
+    pub(super) fn end_request(&mut self, now: Time, token: Token) {
         if let Self::Card(card) = self {
             card.ended(now, token);
         }
     }
 
-    pub(super) fn replied(&mut self, node: NodeId) {
+    pub(super) fn record_reply(&mut self, node: NodeId) {
         match self {
             Self::Card(card) => card.replied(node),
             Self::Ward(ward, _) => ward.replied(node),
         }
     }
 
-    pub(super) fn unanswered(&mut self, now: Time, node: NodeId) {
+    pub(super) fn record_timeout(&mut self, now: Time, node: NodeId) {
         match self {
             Self::Card(card) => card.unanswered(now, node),
             Self::Ward(ward, _) => ward.unanswered(now, node),
         }
     }
 
-    pub(super) fn joined(&mut self, now: Time, node: NodeId, name: &str, done: &mut Vec<Done>) {
+    pub(super) fn add_peer(&mut self, now: Time, node: NodeId, name: &str, actions: &mut Vec<NodeAction>) {
         self.act(
             now,
-            done,
+            actions,
             |card, out| card.joined(now, node, name, out),
             |ward, out| {
                 ward.joined(now, node, name, out);
@@ -115,26 +115,32 @@ impl Machine {
         );
     }
 
-    pub(super) fn left(&mut self, now: Time, node: NodeId, done: &mut Vec<Done>) {
-        self.act(now, done, |card, out| card.left(now, node, out), |ward, out| ward.left(now, node, out));
+    pub(super) fn remove_peer(&mut self, now: Time, node: NodeId, actions: &mut Vec<NodeAction>) {
+        self.act(now, actions, |card, out| card.left(now, node, out), |ward, out| ward.left(now, node, out));
     }
 
-    pub(super) fn hear(&mut self, now: Time, from: NodeId, said: Said, done: &mut Vec<Done>) {
-        match said {
-            Said::Card(message) => {
-                self.act(now, done, |card, out| card.hear(now, from, message, out), |_, _| {});
+    pub(super) fn receive(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        message: ProtocolMessage,
+        actions: &mut Vec<NodeAction>,
+    ) {
+        match message {
+            ProtocolMessage::Card(message) => {
+                self.act(now, actions, |card, out| card.hear(now, from, message, out), |_, _| {});
             }
-            Said::Ward(message) => {
-                self.act(now, done, |_, _| {}, |ward, out| ward.hear(now, from, message, out));
+            ProtocolMessage::Ward(message) => {
+                self.act(now, actions, |_, _| {}, |ward, out| ward.hear(now, from, message, out));
             }
         }
     }
 
-    pub(super) fn tick(&mut self, now: Time, done: &mut Vec<Done>) {
-        self.act(now, done, |card, out| card.tick(now, out), |ward, out| ward.tick(now, out));
+    pub(super) fn tick(&mut self, now: Time, actions: &mut Vec<NodeAction>) {
+        self.act(now, actions, |card, out| card.tick(now, out), |ward, out| ward.tick(now, out));
     }
 
-    pub(super) fn due(&self) -> Time {
+    pub(super) fn next_tick(&self) -> Time {
         match self {
             Self::Card(card) => card.due(),
             Self::Ward(ward, _) => ward.due(),
@@ -152,7 +158,7 @@ impl Machine {
     fn act(
         &mut self,
         now: Time,
-        done: &mut Vec<Done>,
+        actions: &mut Vec<NodeAction>,
         of_card: impl FnOnce(&mut Card, &mut Vec<CardOutput>),
         of_ward: impl FnOnce(&mut Ward, &mut Vec<WardOutput>),
     ) {
@@ -160,42 +166,47 @@ impl Machine {
             Self::Card(card) => {
                 let mut out = Vec::new();
                 of_card(card, &mut out);
-                asked(out, done);
+                collect_card_outputs(out, actions);
             }
             Self::Ward(ward, census) => {
                 let mut out = Vec::new();
                 of_ward(ward, &mut out);
-                routed(now, ward, census, out, done);
+                collect_ward_outputs(now, ward, census, out, actions);
             }
         }
     }
 }
 
-fn asked(out: Vec<CardOutput>, done: &mut Vec<Done>) {
-    done.extend(out.into_iter().map(|output| match output {
-        CardOutput::Send { to, message } => Done::Send { to: to.index(), said: Said::Card(message) },
+fn collect_card_outputs(out: Vec<CardOutput>, actions: &mut Vec<NodeAction>) {
+    actions.extend(out.into_iter().map(|output| match output {
+        CardOutput::Send { to, message } => {
+            NodeAction::Send { to: to.index(), message: ProtocolMessage::Card(message) }
+        }
         CardOutput::Placed(placed) => {
-            Done::Placed { request: placed.ticket, node: placed.node.index(), token: placed.claim }
+            NodeAction::Placed { request: placed.ticket, node: placed.node.index(), token: placed.claim }
         }
     }));
 }
 
-fn routed(
+fn collect_ward_outputs(
     now: Time,
     ward: &mut Ward,
     census: &mut BTreeMap<u64, u64>,
     mut out: Vec<WardOutput>,
-    done: &mut Vec<Done>,
+    actions: &mut Vec<NodeAction>,
 ) {
     while !out.is_empty() {
         for output in core::mem::take(&mut out) {
             match output {
                 WardOutput::Send { to, message } => {
-                    done.push(Done::Send { to: to.index(), said: Said::Ward(message) });
+                    actions
+                        .push(NodeAction::Send { to: to.index(), message: ProtocolMessage::Ward(message) });
                 }
-                WardOutput::Tell(message) => done.push(Done::Tell(Said::Ward(message))),
-                WardOutput::Count { whole } => ward.counted(now, taken(census, whole), &mut out),
-                WardOutput::Analyse(analyse) => match table(&analyse) {
+                WardOutput::Tell(message) => {
+                    actions.push(NodeAction::Broadcast(ProtocolMessage::Ward(message)))
+                }
+                WardOutput::Count { whole } => ward.counted(now, take_census(census, whole), &mut out),
+                WardOutput::Analyse(analyse) => match build_table(&analyse) {
                     Some(table) => ward.made(now, analyse.round, table, &mut out),
                     None => ward.unmade(now, analyse.round),
                 },
@@ -204,7 +215,7 @@ fn routed(
     }
 }
 
-fn taken(census: &mut BTreeMap<u64, u64>, whole: bool) -> Taken {
+fn take_census(census: &mut BTreeMap<u64, u64>, whole: bool) -> Taken {
     let row = |(target, requests)| Counted {
         target: TargetId(target),
         requests,
@@ -218,7 +229,7 @@ fn taken(census: &mut BTreeMap<u64, u64>, whole: bool) -> Taken {
 
 /// Makes a table: the most requested targets are the core, and the other targets are dealt to the nodes in
 /// turn.
-fn table(analyse: &Analyse) -> Option<RouteTable> {
+fn build_table(analyse: &Analyse) -> Option<RouteTable> {
     let owners = analyse.nodes.len() as u64;
     let most = analyse.counts.iter().map(|count| count.requests).max()?;
     let places = analyse.counts.iter().map(|count| {

@@ -1,12 +1,12 @@
 //! The service node, as a small model of `larder_handoff::agent` with the same order of actions.
 
-use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
-use super::super::protocol::Broken;
-use super::channel::{Message, Side};
-use super::clients::{Conn, Here};
+use super::super::protocol::BrokenRule;
+use super::super::simulation::{Id, Simulation};
+use super::channel::{ChannelSide, PeerMessage};
+use super::clients::{ClientConnection, LocalSocket};
 use super::hosts::Key;
-use super::{Event, Handing};
+use super::{Event, PeerHandoffWorld};
 use larder_core::peers::handing::FromPeer;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,30 +26,30 @@ pub(super) struct Agent {
     pub(super) unanswered: BTreeSet<Id>,
 }
 
-impl Ground<'_, Handing> {
+impl Simulation<'_, PeerHandoffWorld> {
     /// Accepts the session of an initial node: welcomes it and schedules the full list.
-    pub(super) fn welcome(&mut self, session: Id) -> Result<(), Violation> {
-        let (node, front) = self.ends_of(session);
+    pub(super) fn accept_session(&mut self, session: Id) -> Result<(), Violation> {
+        let (node, front) = self.session_nodes(session);
         let epoch = self.nodes[node].epoch;
         // An older session of the same node ends here.
         if let Some(older) = self.nodes[node].machine.agent.links.insert(front, session)
-            && !self.is_broken(Broken::HearsTheOld)
+            && !self.is_broken(BrokenRule::HearsTheOld)
         {
             self.nodes[node].machine.agent.forget(front);
-            self.close(older, Side::Service)?;
+            self.close_side(older, ChannelSide::Service)?;
         }
         self.nodes[node].machine.agent.links.insert(front, session);
-        self.push(session, Side::Initial, Message::Welcome);
-        if !self.is_broken(Broken::NeverNames) {
-            self.later(0, 20_000, Event::List { node, epoch, session });
+        self.push(session, ChannelSide::Initial, PeerMessage::Welcome);
+        if !self.is_broken(BrokenRule::NeverNames) {
+            self.schedule_between(0, 20_000, Event::List { node, epoch, session });
         }
         if self.nodes[node].machine.agent.ending {
-            self.tell_ending(node, front);
+            self.send_ending(node, front);
         }
         Ok(())
     }
 
-    pub(super) fn disconnected(&mut self, node: Id, front: Id, session: Id) {
+    pub(super) fn drop_session(&mut self, node: Id, front: Id, session: Id) {
         let agent = &mut self.nodes[node].machine.agent;
         if agent.links.get(&front) == Some(&session) {
             agent.links.remove(&front);
@@ -59,35 +59,35 @@ impl Ground<'_, Handing> {
     }
 
     /// Returns the agent's node and the initial node of a session.
-    fn ends_of(&self, session: Id) -> (Id, Id) {
-        let session = &self.own.sessions[session];
-        (session.end(Side::Service).node, session.end(Side::Initial).node)
+    fn session_nodes(&self, session: Id) -> (Id, Id) {
+        let session = &self.world.sessions[session];
+        (session.end(ChannelSide::Service).node, session.end(ChannelSide::Initial).node)
     }
 
-    fn say_to(&mut self, node: Id, front: Id, said: FromPeer<Key>) {
+    fn report_to(&mut self, node: Id, front: Id, said: FromPeer<Key>) {
         if let Some(session) = self.nodes[node].machine.agent.links.get(&front).copied() {
-            self.push(session, Side::Initial, Message::Said(said));
+            self.push(session, ChannelSide::Initial, PeerMessage::Said(said));
         }
     }
 
     // -- lists
 
-    pub(super) fn list(&mut self, node: Id, session: Id) -> Result<(), Violation> {
-        let (_, front) = self.ends_of(session);
+    pub(super) fn start_list(&mut self, node: Id, session: Id) -> Result<(), Violation> {
+        let (_, front) = self.session_nodes(session);
         let epoch = self.nodes[node].epoch;
-        let sockets = self.own.hosts[node].sockets.iter().filter(|(key, _)| key.initial == front);
-        let connections = sockets.map(|(key, conn)| (*key, Conn::number(*conn))).collect();
-        self.later(0, 20_000, Event::Listed { node, epoch, session, connections });
+        let sockets = self.world.hosts[node].sockets.iter().filter(|(key, _)| key.initial == front);
+        let connections = sockets.map(|(key, conn)| (*key, ClientConnection::number(*conn))).collect();
+        self.schedule_between(0, 20_000, Event::Listed { node, epoch, session, connections });
         Ok(())
     }
 
-    pub(super) fn listed(
+    pub(super) fn send_list(
         &mut self,
         node: Id,
         session: Id,
         connections: &[(Key, u32)],
     ) -> Result<(), Violation> {
-        let (_, front) = self.ends_of(session);
+        let (_, front) = self.session_nodes(session);
         if self.nodes[node].machine.agent.links.get(&front) != Some(&session) {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl Ground<'_, Handing> {
             let (piece, later) = rest.split_at(rest.len().min(PIECE_MAX));
             rest = later;
             let last = rest.is_empty();
-            self.say_to(node, front, FromPeer::Has { connections: piece.to_vec(), last });
+            self.report_to(node, front, FromPeer::Has { connections: piece.to_vec(), last });
             if last {
                 return Ok(());
             }
@@ -107,38 +107,38 @@ impl Ground<'_, Handing> {
 
     // -- connections handed off to this node
 
-    pub(super) fn handoff(&mut self, session: Id, id: u64, conn: Id) -> Result<(), Violation> {
-        let (node, front) = self.ends_of(session);
-        if !self.listens(session) {
+    pub(super) fn accept_handoff(&mut self, session: Id, id: u64, conn: Id) -> Result<(), Violation> {
+        let (node, front) = self.session_nodes(session);
+        if !self.is_read(session) {
             return Ok(());
         }
-        let key = self.own.conns[conn].key;
-        let host = &self.own.hosts[node];
-        let full = host.sockets.len() as u64 >= self.own.places;
+        let key = self.world.conns[conn].key;
+        let host = &self.world.hosts[node];
+        let full = host.sockets.len() as u64 >= self.world.places;
         // A socket here has the same addresses, or the kernel rejects the connection for another reason.
-        let refused = full || host.sockets.contains_key(&key) || self.chance.permille(10);
+        let refused = full || host.sockets.contains_key(&key) || self.rng.draw_permille(10);
         if refused {
             let why = if full { "full" } else { "the kernel refuses" }.to_owned();
-            self.say_to(node, front, FromPeer::Refused { id, full, why });
+            self.report_to(node, front, FromPeer::Refused { id, full, why });
             return Ok(());
         }
-        self.own.hosts[node].sockets.insert(key, conn);
-        self.say(|| format!("connection {conn} is restored at {node}"));
-        self.one_host(conn)?;
+        self.world.hosts[node].sockets.insert(key, conn);
+        self.log(|| format!("connection {conn} is restored at {node}"));
+        self.check_single_host(conn)?;
         let epoch = self.nodes[node].epoch;
         self.nodes[node].machine.agent.restored.entry(front).or_default().push(id);
-        self.later(0, 5_000, Event::Restored { node, epoch });
-        self.later(1_000, 2_000_000, Event::Sends { at: node, key, conn, tries: 0 });
+        self.schedule_between(0, 5_000, Event::Restored { node, epoch });
+        self.schedule_between(1_000, 2_000_000, Event::Sends { at: node, key, conn, tries: 0 });
         Ok(())
     }
 
     /// Returns an error if two hosts serve a connection.
-    pub(super) fn one_host(&self, conn: Id) -> Result<(), Violation> {
-        let one = &self.own.conns[conn];
+    pub(super) fn check_single_host(&self, conn: Id) -> Result<(), Violation> {
+        let one = &self.world.conns[conn];
         let nodes = 0..self.nodes.len();
         let at: Vec<Id> =
-            nodes.filter(|node| self.own.hosts[*node].sockets.get(&one.key) == Some(&conn)).collect();
-        let here = usize::from(one.here == Some(Here::Live));
+            nodes.filter(|node| self.world.hosts[*node].sockets.get(&one.key) == Some(&conn)).collect();
+        let here = usize::from(one.here == Some(LocalSocket::Live));
         if at.len() + here <= 1 {
             return Ok(());
         }
@@ -147,9 +147,9 @@ impl Ground<'_, Handing> {
     }
 
     /// Records the end of a connection at a node, so that its agent reports it.
-    pub(super) fn has_ended(&mut self, node: Id, key: Key, conn: Id) {
-        let ended = (key, Conn::number(conn));
-        let known = !self.is_broken(Broken::ForgetsEnds) && self.nodes[node].up;
+    pub(super) fn record_end(&mut self, node: Id, key: Key, conn: Id) {
+        let ended = (key, ClientConnection::number(conn));
+        let known = !self.is_broken(BrokenRule::ForgetsEnds) && self.nodes[node].up;
         let agent = &mut self.nodes[node].machine.agent;
         if known && agent.links.contains_key(&key.initial) {
             agent.closed.entry(key.initial).or_default().push(ended);
@@ -159,7 +159,7 @@ impl Ground<'_, Handing> {
     fn flush_restored(&mut self, node: Id, front: Id) {
         let ids = self.nodes[node].machine.agent.restored.remove(&front);
         if let Some(ids) = ids {
-            self.say_to(node, front, FromPeer::Restored(ids));
+            self.report_to(node, front, FromPeer::Restored(ids));
         }
     }
 
@@ -169,29 +169,29 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self, node: Id) -> Result<(), Violation> {
+    pub(super) fn report_ends(&mut self, node: Id) -> Result<(), Violation> {
         let epoch = self.nodes[node].epoch;
         for (front, closed) in core::mem::take(&mut self.nodes[node].machine.agent.closed) {
             // A connection that has already ended was restored before.
             self.flush_restored(node, front);
-            self.say_to(node, front, FromPeer::Closed(closed));
+            self.report_to(node, front, FromPeer::Closed(closed));
         }
-        self.later(100_000, 100_000, Event::Flush { node, epoch });
+        self.schedule_between(100_000, 100_000, Event::Flush { node, epoch });
         Ok(())
     }
 
     // -- the node's end
 
     /// Makes the node refuse new connections, and announces its end until this is acknowledged.
-    pub(super) fn farewell(&mut self, node: Id) {
+    pub(super) fn announce_ending(&mut self, node: Id) {
         self.nodes[node].machine.agent.ending = true;
         let fronts: Vec<Id> = self.nodes[node].machine.agent.links.keys().copied().collect();
-        fronts.into_iter().for_each(|front| self.tell_ending(node, front));
+        fronts.into_iter().for_each(|front| self.send_ending(node, front));
     }
 
-    fn tell_ending(&mut self, node: Id, front: Id) {
+    fn send_ending(&mut self, node: Id, front: Id) {
         self.nodes[node].machine.agent.unanswered.insert(front);
-        self.say_to(node, front, FromPeer::Ending);
+        self.report_to(node, front, FromPeer::Ending);
     }
 }
 

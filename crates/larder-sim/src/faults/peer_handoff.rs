@@ -19,26 +19,26 @@
 //!   kernel keeps its sockets.
 //! - `clients`: clients send requests, wait, end, and reuse the same addresses. A packet on an unknown
 //!   connection is answered with a reset.
-//! - `holds`: the invariants.
+//! - `invariants`: the invariants.
 //!
 //! Timeouts are shorter than live if nothing else happens in the meantime (`SETTINGS`).
 
 mod agent;
 mod channel;
 mod clients;
-mod holds;
 mod hosts;
 mod initial;
+mod invariants;
 
-use super::chance::Chance;
-use super::ground::{Ground, Happening, Id, World};
 use super::outcome::Violation;
-use super::protocol::{Broken, Protocol};
+use super::protocol::{BrokenRule, Protocol};
+use super::rng::FaultRng;
+use super::simulation::{Id, SimEvent, Simulation, World};
 use agent::Agent;
-use channel::{Channel, Inbox, Session, Side};
-use clients::Conn;
+use channel::{Channel, ChannelSide, InboxEntry, Session};
+use clients::ClientConnection;
 use core::time::Duration;
-use hosts::{Host, Key, owner_of};
+use hosts::{Host, Key, owner_key};
 use larder_core::Time;
 use larder_core::peers::handing::{self as rules, HandingSettings, Heard, Place, Slot};
 use std::collections::{BTreeMap, VecDeque};
@@ -121,17 +121,17 @@ pub(super) enum Event {
     /// A message arrives at this side of a session.
     Arrive {
         session: Id,
-        at: Side,
+        at: ChannelSide,
     },
     /// A side checks whether it still hears the other side.
     Watch {
         session: Id,
-        side: Side,
+        side: ChannelSide,
     },
     /// A side notices that its session has broken.
     Close {
         session: Id,
-        side: Side,
+        side: ChannelSide,
     },
     /// A session breaks.
     Snap,
@@ -187,11 +187,11 @@ pub(super) enum Event {
 }
 
 /// The state that is lost when a process ends.
-pub(super) struct Machine {
+pub(super) struct NodeProcess {
     handing: rules::Handing<Key, Id, ()>,
     channels: BTreeMap<Id, Channel>,
     /// Channel events that have not been handled.
-    inbox: VecDeque<Inbox>,
+    inbox: VecDeque<InboxEntry>,
     /// The moves in progress: their numbers, and whether each has been sent.
     moves: BTreeMap<Id, (u64, bool)>,
     /// The results of moves, for the waiting connections.
@@ -209,9 +209,9 @@ enum Death {
 
 /// The world of nodes that hand connections off to each other.
 #[derive(Debug)]
-pub(super) struct Handing {
+pub(super) struct PeerHandoffWorld {
     hosts: Vec<Host>,
-    conns: Vec<Conn>,
+    conns: Vec<ClientConnection>,
     /// The latest connection of each key.
     latest: BTreeMap<Key, Id>,
     sessions: Vec<Session>,
@@ -227,25 +227,25 @@ pub(super) struct Handing {
     generations: u64,
 }
 
-impl Handing {
-    pub(super) fn draw(chance: &mut Chance, nodes: usize) -> Self {
+impl PeerHandoffWorld {
+    pub(super) fn draw(rng: &mut FaultRng, nodes: usize) -> Self {
         Self {
             hosts: (0..nodes).map(|_| Host::new()).collect(),
             conns: Vec::new(),
             latest: BTreeMap::new(),
             sessions: Vec::new(),
-            ports: 10 + chance.below(200),
-            places: 3 + chance.below(60),
-            moved_permille: 200 + chance.below(700),
-            lag_us: [100, 5_000, 50_000, 500_000][chance.below(4) as usize],
+            ports: 10 + rng.draw_below(200),
+            places: 3 + rng.draw_below(60),
+            moved_permille: 200 + rng.draw_below(700),
+            lag_us: [100, 5_000, 50_000, 500_000][rng.draw_below(4) as usize],
             death: Death::Process,
             generations: 0,
         }
     }
 
-    fn process(&self, me: Id, now: Time) -> Machine {
-        let owner = |slot| self.hosts[me].owners.get(&Slot(slot)).map_or([0; 32], |node| owner_of(*node));
-        Machine {
+    fn process(&self, me: Id, now: Time) -> NodeProcess {
+        let owner = |slot| self.hosts[me].owners.get(&Slot(slot)).map_or([0; 32], |node| owner_key(*node));
+        NodeProcess {
             handing: rules::Handing::new(now, SETTINGS, (0..SETTINGS.peers_max).map(owner)),
             channels: BTreeMap::new(),
             inbox: VecDeque::new(),
@@ -256,34 +256,34 @@ impl Handing {
     }
 }
 
-impl World for Handing {
-    type Machine = Machine;
+impl World for PeerHandoffWorld {
+    type Machine = NodeProcess;
     type Message = ();
     type Event = Event;
 
-    fn converges_within(&self) -> Duration {
-        Protocol::Handing.converges_within()
+    fn convergence_time(&self) -> Duration {
+        Protocol::PeerHandoff.convergence_time()
     }
 
-    fn machine(&self, me: Id, _: u64) -> Machine {
+    fn create_machine(&self, me: Id, _: u64) -> NodeProcess {
         // The process is initialised when it starts.
         self.process(me, Time::ZERO)
     }
 
-    fn begin(ground: &mut Ground<'_, Self>) {
-        (0..ground.nodes.len()).for_each(|node| ground.started(node));
-        for _ in 0..ground.chance.below(4) {
-            let wait = ground.chance.micros(0, 20_000_000);
-            ground.after(wait, Happening::Own(Event::Leave));
+    fn begin(sim: &mut Simulation<'_, Self>) {
+        (0..sim.nodes.len()).for_each(|node| sim.start_process(node));
+        for _ in 0..sim.rng.draw_below(4) {
+            let wait = sim.rng.draw_micros(0, 20_000_000);
+            sim.schedule(wait, SimEvent::World(Event::Leave));
         }
-        ground.after(Duration::ZERO, Happening::Own(Event::Snap));
+        sim.schedule(Duration::ZERO, SimEvent::World(Event::Snap));
     }
 
-    fn target(&self, _: &mut Chance) -> u64 {
+    fn draw_target(&self, _: &mut FaultRng) -> u64 {
         0
     }
 
-    fn place(ground: &Ground<'_, Self>, event: &Event) -> Option<Id> {
+    fn node_of_event(sim: &Simulation<'_, Self>, event: &Event) -> Option<Id> {
         match event {
             Event::Freeze { node, .. }
             | Event::Send { node, .. }
@@ -305,98 +305,98 @@ impl World for Handing {
             | Event::Served { node, .. } => Some(*node),
             Event::Arrive { session, at: side }
             | Event::Watch { session, side }
-            | Event::Close { session, side } => Some(ground.own.sessions[*session].end(*side).node),
+            | Event::Close { session, side } => Some(sim.world.sessions[*session].end(*side).node),
             Event::Snap | Event::Leave | Event::Asks { .. } => None,
         }
     }
 
-    fn happen(ground: &mut Ground<'_, Self>, event: Event) -> Result<(), Violation> {
+    fn handle_event(sim: &mut Simulation<'_, Self>, event: Event) -> Result<(), Violation> {
         if let Some((node, epoch)) = process_of(&event)
-            && !ground.lives(node, epoch)
+            && !sim.is_alive(node, epoch)
         {
             return Ok(());
         }
         match event {
-            Event::Freeze { node, conn, place, .. } => ground.freeze(node, conn, place),
-            Event::Send { node, conn, place, .. } => ground.send(node, conn, place),
-            Event::Answered { node, conn, .. } => ground.answered(node, conn),
-            Event::DoubtOver { node, conn, .. } => ground.doubt_over(node, conn),
-            Event::Told { node, conn, .. } => ground.told(node, conn),
-            Event::Soon { node, .. } => ground.soon(node),
-            Event::Sweep { node, .. } => ground.sweep(node),
-            Event::Linked { node, peer, slot, up, .. } => ground.linked(node, peer, slot, up),
-            Event::Inbox { node, .. } => ground.inbox(node),
-            Event::Attempt { node, peer, generation, .. } => ground.attempt(node, peer, generation),
-            Event::Arrive { session, at } => ground.arrive(session, at),
-            Event::Watch { session, side } => ground.watch(session, side),
-            Event::Close { session, side } => ground.close(session, side),
-            Event::Snap => ground.snap(),
-            Event::Restored { node, .. } => ground.flush_restored_to_all(node),
-            Event::Flush { node, .. } => ground.flush(node),
-            Event::List { node, session, .. } => ground.list(node, session),
-            Event::Listed { node, session, connections, .. } => ground.listed(node, session, &connections),
-            Event::Leave => ground.leave(),
-            Event::Stop { node, tries, .. } => ground.stop(node, tries),
-            Event::Said { of, by } => ground.heard_said(of, by),
-            Event::Sends { at, key, conn, tries } => ground.sends(at, key, conn, tries),
-            Event::Asks { conn } => ground.asks(conn),
-            Event::Served { conn, .. } => ground.served_here(conn),
+            Event::Freeze { node, conn, place, .. } => sim.freeze_connection(node, conn, place),
+            Event::Send { node, conn, place, .. } => sim.send_state(node, conn, place),
+            Event::Answered { node, conn, .. } => sim.handle_result(node, conn),
+            Event::DoubtOver { node, conn, .. } => sim.end_doubt(node, conn),
+            Event::Told { node, conn, .. } => sim.finish_abort(node, conn),
+            Event::Soon { node, .. } => sim.handle_pending_work(node),
+            Event::Sweep { node, .. } => sim.sweep(node),
+            Event::Linked { node, peer, slot, up, .. } => sim.set_linked(node, peer, slot, up),
+            Event::Inbox { node, .. } => sim.handle_queued_event(node),
+            Event::Attempt { node, peer, generation, .. } => sim.connect_peer(node, peer, generation),
+            Event::Arrive { session, at } => sim.deliver_next(session, at),
+            Event::Watch { session, side } => sim.check_silence(session, side),
+            Event::Close { session, side } => sim.close_side(session, side),
+            Event::Snap => sim.break_session(),
+            Event::Restored { node, .. } => sim.flush_restored_to_all(node),
+            Event::Flush { node, .. } => sim.report_ends(node),
+            Event::List { node, session, .. } => sim.start_list(node, session),
+            Event::Listed { node, session, connections, .. } => sim.send_list(node, session, &connections),
+            Event::Leave => sim.begin_departure(),
+            Event::Stop { node, tries, .. } => sim.end_process(node, tries),
+            Event::Said { of, by } => sim.hear_departure(of, by),
+            Event::Sends { at, key, conn, tries } => sim.send_reply(at, key, conn, tries),
+            Event::Asks { conn } => sim.send_client_data(conn),
+            Event::Served { conn, .. } => sim.finish_local_service(conn),
         }
     }
 
-    fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
-        ground.comes(request)
+    fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation> {
+        sim.open_connection(request)
     }
 
-    fn forwarded(_: &mut Ground<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
+    fn receive_forwarded(_: &mut Simulation<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn broken(_: &mut Ground<'_, Self>, _: Id) -> Result<(), Violation> {
+    fn handle_broken_connection(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn takes(ground: &mut Ground<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation> {
-        if there { ground.joined(by, of) } else { ground.left(by, of, false) }
+    fn update_liveness(sim: &mut Simulation<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation> {
+        if there { sim.add_peer(by, of) } else { sim.remove_peer(by, of, false) }
     }
 
-    fn away(ground: &mut Ground<'_, Self>, node: Id) -> Duration {
-        if ground.own.death != Death::GoodOrder {
-            let host = ground.chance.permille(300);
-            ground.own.death = if host { Death::Host } else { Death::Process };
+    fn draw_downtime(sim: &mut Simulation<'_, Self>, node: Id) -> Duration {
+        if sim.world.death != Death::GoodOrder {
+            let host = sim.rng.draw_permille(300);
+            sim.world.death = if host { Death::Host } else { Death::Process };
         }
-        match ground.own.death {
+        match sim.world.death {
             Death::Host => {
-                ground.say(|| format!("the host of {node} is gone"));
-                ground.chance.micros(HOST_AWAY_US.0, HOST_AWAY_US.1)
+                sim.log(|| format!("the host of {node} is gone"));
+                sim.rng.draw_micros(HOST_AWAY_US.0, HOST_AWAY_US.1)
             }
-            Death::Process | Death::GoodOrder => ground.chance.micros(10_000, 8_000_000),
+            Death::Process | Death::GoodOrder => sim.rng.draw_micros(10_000, 8_000_000),
         }
     }
 
-    fn dies(ground: &mut Ground<'_, Self>, node: Id) {
-        let death = core::mem::replace(&mut ground.own.death, Death::Process);
-        ground.dead(node, death);
+    fn handle_crash(sim: &mut Simulation<'_, Self>, node: Id) {
+        let death = core::mem::replace(&mut sim.world.death, Death::Process);
+        sim.handle_death(node, death);
     }
 
-    fn starts(ground: &mut Ground<'_, Self>, node: Id) {
-        ground.started(node);
+    fn handle_restart(sim: &mut Simulation<'_, Self>, node: Id) {
+        sim.start_process(node);
     }
 
-    fn hear(_: &mut Ground<'_, Self>, _: Id, _: Id, (): ()) -> Result<(), Violation> {
+    fn receive(_: &mut Simulation<'_, Self>, _: Id, _: Id, (): ()) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn due(ground: &Ground<'_, Self>, node: Id) -> Time {
-        ground.nodes[node].machine.handing.due()
+    fn next_tick(sim: &Simulation<'_, Self>, node: Id) -> Time {
+        sim.nodes[node].machine.handing.due()
     }
 
-    fn tick(ground: &mut Ground<'_, Self>, node: Id) -> Result<(), Violation> {
-        ground.act(node, rules::Handing::tick)
+    fn tick(sim: &mut Simulation<'_, Self>, node: Id) -> Result<(), Violation> {
+        sim.act_on_rules(node, rules::Handing::tick)
     }
 
-    fn doubt(ground: &mut Ground<'_, Self>) -> Option<String> {
-        ground.unsettled()
+    fn unmet_condition(sim: &mut Simulation<'_, Self>) -> Option<String> {
+        sim.find_violation()
     }
 }
 
@@ -423,67 +423,68 @@ fn process_of(event: &Event) -> Option<(Id, u64)> {
     }
 }
 
-impl Ground<'_, Handing> {
-    fn is_broken(&self, rule: Broken) -> bool {
-        self.broken == Some(rule)
+impl Simulation<'_, PeerHandoffWorld> {
+    fn is_broken(&self, rule: BrokenRule) -> bool {
+        self.broken_rule == Some(rule)
     }
 
     /// Schedules an event after a random delay.
-    fn later(&mut self, least_us: u64, most_us: u64, event: Event) {
-        let wait = self.chance.micros(least_us, most_us);
-        self.after(wait, Happening::Own(event));
+    fn schedule_between(&mut self, least_us: u64, most_us: u64, event: Event) {
+        let wait = self.rng.draw_micros(least_us, most_us);
+        self.schedule(wait, SimEvent::World(event));
     }
 
     /// Starts a node's process.
-    fn started(&mut self, node: Id) {
+    fn start_process(&mut self, node: Id) {
         let epoch = self.nodes[node].epoch;
-        let host = &mut self.own.hosts[node];
+        let host = &mut self.world.hosts[node];
         host.up = true;
-        let adopted: Vec<(Key, Slot)> = host.living().collect();
-        let mut machine = self.own.process(node, self.now);
+        let adopted: Vec<(Key, Slot)> = host.list_moved().collect();
+        let mut machine = self.world.process(node, self.now);
         adopted.into_iter().for_each(|(key, slot)| machine.handing.adopt(key, slot));
         self.nodes[node].machine = machine;
-        self.later(0, 1_000_000, Event::Sweep { node, epoch });
-        self.later(0, 100_000, Event::Flush { node, epoch });
+        self.schedule_between(0, 1_000_000, Event::Sweep { node, epoch });
+        self.schedule_between(0, 100_000, Event::Flush { node, epoch });
     }
 
     // -- a node that ends in good order
 
-    fn leave(&mut self) -> Result<(), Violation> {
-        let Some(node) = self.some_node().filter(|node| !self.nodes[*node].machine.agent.ending) else {
+    fn begin_departure(&mut self) -> Result<(), Violation> {
+        let Some(node) = self.pick_running_node().filter(|node| !self.nodes[*node].machine.agent.ending)
+        else {
             return Ok(());
         };
-        self.say(|| format!("{node} is to end"));
-        self.farewell(node);
+        self.log(|| format!("{node} is to end"));
+        self.announce_ending(node);
         let epoch = self.nodes[node].epoch;
-        self.later(500_000, 2_000_000, Event::Stop { node, epoch, tries: 0 });
+        self.schedule_between(500_000, 2_000_000, Event::Stop { node, epoch, tries: 0 });
         Ok(())
     }
 
     /// Ends a node's process in good order. It waits for peers that have not acknowledged its end and for
     /// moves in progress, but not for ever.
-    fn stop(&mut self, node: Id, tries: u32) -> Result<(), Violation> {
+    fn end_process(&mut self, node: Id, tries: u32) -> Result<(), Violation> {
         let machine = &self.nodes[node].machine;
         let waits = !machine.agent.unanswered.is_empty() || !machine.moves.is_empty();
         if waits && tries < 20 {
             let epoch = self.nodes[node].epoch;
-            self.later(100_000, 100_000, Event::Stop { node, epoch, tries: tries + 1 });
+            self.schedule_between(100_000, 100_000, Event::Stop { node, epoch, tries: tries + 1 });
             return Ok(());
         }
-        self.say(|| format!("{node} ends in good order"));
-        self.own.death = Death::GoodOrder;
-        self.die(node);
+        self.log(|| format!("{node} ends in good order"));
+        self.world.death = Death::GoodOrder;
+        self.crash_node(node);
         for by in (0..self.nodes.len()).filter(|by| *by != node) {
-            self.later(1_000, 300_000, Event::Said { of: node, by });
+            self.schedule_between(1_000, 300_000, Event::Said { of: node, by });
         }
         Ok(())
     }
 
-    fn heard_said(&mut self, of: Id, by: Id) -> Result<(), Violation> {
-        if !self.nodes[by].up || self.nodes[of].up || !self.way(of, by) {
+    fn hear_departure(&mut self, of: Id, by: Id) -> Result<(), Violation> {
+        if !self.nodes[by].up || self.nodes[of].up || !self.has_path(of, by) {
             return Ok(());
         }
         self.nodes[by].sees[of] = false;
-        self.left(by, of, true)
+        self.remove_peer(by, of, true)
     }
 }

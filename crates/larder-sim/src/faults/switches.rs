@@ -4,10 +4,10 @@
 //! Only the switches are simulated. The serving nodes are numbers in their dispatchers and never fail.
 //! Thresholds are so low that targets move all the time. A request ends at the switch that accepted it.
 
-use super::chance::Chance;
-use super::ground::{Ground, Happening, Id, Stage, World};
 use super::outcome::Violation;
-use super::protocol::{Broken, Protocol};
+use super::protocol::{BrokenRule, Protocol};
+use super::rng::FaultRng;
+use super::simulation::{Id, RequestStage, SimEvent, Simulation, World};
 use core::time::Duration;
 use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
 use larder_core::switches::{Out, Outgoing, Switches, SwitchesSettings};
@@ -28,57 +28,57 @@ pub(super) enum Event {
 }
 
 /// The process of a switch.
-pub(super) struct Machine {
+pub(super) struct SwitchProcess {
     dispatcher: Dispatcher,
     switches: Switches,
     /// The start time of the process, where its own clock begins.
-    begun: Option<Time>,
+    started_at: Option<Time>,
     due: Time,
 }
 
 /// The world of several switches.
 #[derive(Debug)]
-pub(super) struct Switching {
+pub(super) struct SwitchesWorld {
     policy: PolicyKind,
     targets: u64,
     names: Vec<Arc<str>>,
 }
 
-impl Switching {
-    pub(super) fn draw(chance: &mut Chance, switches: usize) -> Self {
+impl SwitchesWorld {
+    pub(super) fn draw(rng: &mut FaultRng, switches: usize) -> Self {
         let policies = [PolicyKind::Lard, PolicyKind::LardR, PolicyKind::LardR, PolicyKind::LardCost];
         Self {
-            policy: policies[chance.below(4) as usize],
-            targets: 20 + chance.below(300),
+            policy: policies[rng.draw_below(4) as usize],
+            targets: 20 + rng.draw_below(300),
             names: (0..switches).map(|at| Arc::from(format!("s{at}"))).collect(),
         }
     }
 }
 
-impl Machine {
+impl SwitchProcess {
     /// Returns the time on the switch's own clock.
-    fn own(&self, now: Time) -> Time {
-        Time::from_nanos(now.since(self.begun.unwrap_or(now)).as_nanos() as u64)
+    fn local_time(&self, now: Time) -> Time {
+        Time::from_nanos(now.since(self.started_at.unwrap_or(now)).as_nanos() as u64)
     }
 
     /// Returns the switch's server sets, by the names of nodes.
-    fn sets(&self) -> BTreeMap<TargetId, Vec<String>> {
+    fn replica_sets(&self) -> BTreeMap<TargetId, Vec<String>> {
         let name = |node: &NodeId| self.dispatcher.nodes().name(*node).to_string();
         let memory = self.dispatcher.memory(RouteId::DEFAULT);
         memory.sets().map(|set| (set.target, set.servers.iter().map(name).collect())).collect()
     }
 }
 
-impl World for Switching {
-    type Machine = Machine;
+impl World for SwitchesWorld {
+    type Machine = SwitchProcess;
     type Message = Vec<u8>;
     type Event = Event;
 
-    fn converges_within(&self) -> Duration {
-        Protocol::Switches.converges_within()
+    fn convergence_time(&self) -> Duration {
+        Protocol::Switches.convergence_time()
     }
 
-    fn machine(&self, me: Id, epoch: u64) -> Machine {
+    fn create_machine(&self, me: Id, epoch: u64) -> SwitchProcess {
         // Thresholds are low, so that targets move. Each switch has the nodes in another order.
         let settings = Settings {
             policy: self.policy,
@@ -97,51 +97,51 @@ impl World for Switching {
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
         let switches = Switches::new(Time::ZERO, epoch, how, routes, &dispatcher);
         let switches = switches.unwrap_or_else(|error| unreachable!("the settings are fixed: {error}"));
-        Machine { dispatcher, switches, begun: None, due: Time::ZERO }
+        SwitchProcess { dispatcher, switches, started_at: None, due: Time::ZERO }
     }
 
     /// Returns a target; some targets are requested far more often than others.
-    fn target(&self, chance: &mut Chance) -> u64 {
-        chance.below(self.targets).min(chance.below(self.targets))
+    fn draw_target(&self, rng: &mut FaultRng) -> u64 {
+        rng.draw_below(self.targets).min(rng.draw_below(self.targets))
     }
 
-    fn place(ground: &Ground<'_, Self>, event: &Event) -> Option<Id> {
+    fn node_of_event(sim: &Simulation<'_, Self>, event: &Event) -> Option<Id> {
         let Event::Served { request, .. } = event;
-        Some(ground.requests[*request].initial)
+        Some(sim.requests[*request].initial)
     }
 
-    fn happen(ground: &mut Ground<'_, Self>, event: Event) -> Result<(), Violation> {
+    fn handle_event(sim: &mut Simulation<'_, Self>, event: Event) -> Result<(), Violation> {
         let Event::Served { request, epoch, at } = event;
-        ground.served(request, epoch, at)
+        sim.finish_service(request, epoch, at)
     }
 
-    fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
-        let (switch, target) = (ground.requests[request].initial, ground.requests[request].target);
-        let (now, epoch) = (ground.now, ground.nodes[switch].epoch);
-        let machine = &ground.nodes[switch].machine;
+    fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation> {
+        let (switch, target) = (sim.requests[request].initial, sim.requests[request].target);
+        let (now, epoch) = (sim.now, sim.nodes[switch].epoch);
+        let machine = &sim.nodes[switch].machine;
         let target = TargetId::of(&target.to_le_bytes());
-        let at = match machine.dispatcher.arrive(machine.own(now), Request::new(target)) {
+        let at = match machine.dispatcher.arrive(machine.local_time(now), Request::new(target)) {
             Arrival::Start(decision) => decision.node,
-            other => return Err(ground.violation(format!("request {request} is not placed: {other:?}"))),
+            other => return Err(sim.violation(format!("request {request} is not placed: {other:?}"))),
         };
-        ground.requests[request].stage = Stage::Here;
-        let wait = ground.chance.micros(1_000, 300_000);
-        ground.after(wait, Happening::Own(Event::Served { request, epoch, at }));
+        sim.requests[request].stage = RequestStage::Here;
+        let wait = sim.rng.draw_micros(1_000, 300_000);
+        sim.schedule(wait, SimEvent::World(Event::Served { request, epoch, at }));
         Ok(())
     }
 
-    fn forwarded(_: &mut Ground<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
+    fn receive_forwarded(_: &mut Simulation<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn broken(_: &mut Ground<'_, Self>, _: Id) -> Result<(), Violation> {
+    fn handle_broken_connection(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn takes(ground: &mut Ground<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation> {
-        let name = ground.own.names[of].clone();
-        ground.act(by, |machine, now, out| {
-            let Machine { dispatcher, switches, .. } = machine;
+    fn update_liveness(sim: &mut Simulation<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation> {
+        let name = sim.world.names[of].clone();
+        sim.act_on_switch(by, |machine, now, out| {
+            let SwitchProcess { dispatcher, switches, .. } = machine;
             if there {
                 switches.joined(now, &name, dispatcher, out);
                 switches.afresh(&name);
@@ -152,77 +152,81 @@ impl World for Switching {
         })
     }
 
-    fn hear(ground: &mut Ground<'_, Self>, to: Id, from: Id, message: Vec<u8>) -> Result<(), Violation> {
-        let name = ground.own.names[from].clone();
+    fn receive(sim: &mut Simulation<'_, Self>, to: Id, from: Id, message: Vec<u8>) -> Result<(), Violation> {
+        let name = sim.world.names[from].clone();
         let mut strange = None;
-        ground.act(to, |machine, now, out| {
-            let Machine { dispatcher, switches, .. } = machine;
+        sim.act_on_switch(to, |machine, now, out| {
+            let SwitchProcess { dispatcher, switches, .. } = machine;
             strange = switches.message(now, &name, &message, dispatcher, out).err();
         })?;
         match strange {
             None => Ok(()),
-            Some(error) => Err(ground.violation(format!("{to} does not understand {from}: {error}"))),
+            Some(error) => Err(sim.violation(format!("{to} does not understand {from}: {error}"))),
         }
     }
 
-    fn due(ground: &Ground<'_, Self>, node: Id) -> Time {
-        ground.nodes[node].machine.due
+    fn next_tick(sim: &Simulation<'_, Self>, node: Id) -> Time {
+        sim.nodes[node].machine.due
     }
 
-    fn tick(ground: &mut Ground<'_, Self>, node: Id) -> Result<(), Violation> {
-        let next = ground.now + PERIOD;
-        ground.act(node, |machine, now, out| {
+    fn tick(sim: &mut Simulation<'_, Self>, node: Id) -> Result<(), Violation> {
+        let next = sim.now + PERIOD;
+        sim.act_on_switch(node, |machine, now, out| {
             machine.due = next;
             machine.switches.tick(now, &machine.dispatcher, out);
         })
     }
 
-    fn doubt(ground: &mut Ground<'_, Self>) -> Option<String> {
-        ground.loads().or_else(|| ground.sets())
+    fn unmet_condition(sim: &mut Simulation<'_, Self>) -> Option<String> {
+        sim.find_load_mismatch().or_else(|| sim.find_set_mismatch())
     }
 }
 
-impl Ground<'_, Switching> {
-    fn act(&mut self, switch: Id, act: impl FnOnce(&mut Machine, Time, &mut Out)) -> Result<(), Violation> {
+impl Simulation<'_, SwitchesWorld> {
+    fn act_on_switch(
+        &mut self,
+        switch: Id,
+        act: impl FnOnce(&mut SwitchProcess, Time, &mut Out),
+    ) -> Result<(), Violation> {
         let (now, mut out) = (self.now, Out::default());
         let machine = &mut self.nodes[switch].machine;
-        machine.begun.get_or_insert(now);
-        let own = machine.own(now);
-        act(machine, own, &mut out);
+        machine.started_at.get_or_insert(now);
+        let local = machine.local_time(now);
+        act(machine, local, &mut out);
         for Outgoing { to, message } in out.messages {
             // If a switch never asks, its questions are lost.
-            if self.broken == Some(Broken::NeverAsks) && Switches::is_question(&message) {
+            if self.broken_rule == Some(BrokenRule::NeverAsks) && Switches::is_question(&message) {
                 continue;
             }
-            match to.and_then(|to| self.own.names.iter().position(|name| *name == to)) {
-                Some(to) => self.post(switch, to, &message),
-                None => self.post_all(switch, &message),
+            match to.and_then(|to| self.world.names.iter().position(|name| *name == to)) {
+                Some(to) => self.post_message(switch, to, &message),
+                None => self.broadcast(switch, &message),
             }
         }
-        self.plan_tick(switch);
+        self.schedule_tick(switch);
         Ok(())
     }
 
-    fn served(&mut self, request: Id, epoch: u64, at: NodeId) -> Result<(), Violation> {
+    fn finish_service(&mut self, request: Id, epoch: u64, at: NodeId) -> Result<(), Violation> {
         let switch = self.requests[request].initial;
-        if !self.lives(switch, epoch) {
+        if !self.is_alive(switch, epoch) {
             return Ok(());
         }
-        self.ended(request)?;
-        match self.broken {
-            Some(Broken::ForgetsEnds) => return Ok(()),
-            Some(Broken::EndsTwice) => self.ended(request)?,
+        self.mark_ended(request)?;
+        match self.broken_rule {
+            Some(BrokenRule::ForgetsEnds) => return Ok(()),
+            Some(BrokenRule::EndsTwice) => self.mark_ended(request)?,
             _ => {}
         }
         let machine = &self.nodes[switch].machine;
-        machine.dispatcher.finish(machine.own(self.now), at, &mut Vec::new());
+        machine.dispatcher.finish(machine.local_time(self.now), at, &mut Vec::new());
         Ok(())
     }
 
     // -- the conditions
 
     /// Returns a switch that counts load without a cause, its own or that of other switches.
-    fn loads(&self) -> Option<String> {
+    fn find_load_mismatch(&self) -> Option<String> {
         for (at, switch) in self.nodes.iter().enumerate() {
             let nodes = switch.machine.dispatcher.nodes();
             for row in nodes.rows() {
@@ -240,8 +244,8 @@ impl Ground<'_, Switching> {
     }
 
     /// Returns two switches with different server sets for a target.
-    fn sets(&self) -> Option<String> {
-        let all: Vec<_> = self.nodes.iter().map(|switch| switch.machine.sets()).collect();
+    fn find_set_mismatch(&self) -> Option<String> {
+        let all: Vec<_> = self.nodes.iter().map(|switch| switch.machine.replica_sets()).collect();
         let first = all.first()?;
         for (at, sets) in all.iter().enumerate() {
             let differs = |target: &&TargetId| sets.get(target) != first.get(target);
