@@ -24,7 +24,7 @@ use larder_core::Bytes;
 
 use super::goal::{Goal, Prices};
 use super::policies::{knows_contents, simplicity};
-use super::result::{Cell, Estimate, Gain, LogFacts, NoGain};
+use super::result::{Cell, Estimate, Gain, LogFacts, LowGainCluster};
 use crate::text::rate;
 
 /// The share within which two values count as near.
@@ -38,7 +38,7 @@ pub(super) const USUAL_LOAD: f64 = 0.7;
 
 /// The requirements of a cluster.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish {
+pub(super) struct Requirement {
     pub(super) goal: Option<Goal>,
     /// The load that the goal refers to, in requests per second; 0 if there is none.
     pub(super) load: f64,
@@ -49,13 +49,13 @@ pub(super) struct Wish {
 
 /// The cells of one cluster.
 #[derive(Clone, Debug)]
-pub(super) struct Cluster<'c> {
+pub(super) struct ClusterCells<'c> {
     pub(super) nodes: u16,
     pub(super) memory: u64,
     pub(super) cells: Vec<&'c Cell>,
 }
 
-impl Cluster<'_> {
+impl ClusterCells<'_> {
     fn total(&self) -> u64 {
         self.memory.saturating_mul(u64::from(self.nodes))
     }
@@ -75,14 +75,18 @@ impl Cluster<'_> {
 }
 
 /// Groups the cells by cluster, ordered by nodes, then memory.
-pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
-    let mut clusters: Vec<Cluster<'_>> = Vec::new();
+pub(super) fn group_clusters(cells: &[Cell]) -> Vec<ClusterCells<'_>> {
+    let mut clusters: Vec<ClusterCells<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| simplicity(&cell.policy).is_some()) {
-        let same = |c: &&mut Cluster<'_>| (c.nodes, c.memory) == (cell.nodes, cell.memory_bytes);
+        let same = |c: &&mut ClusterCells<'_>| (c.nodes, c.memory) == (cell.nodes, cell.memory_bytes);
         match clusters.iter_mut().find(same) {
             Some(cluster) => cluster.cells.push(cell),
             None => {
-                clusters.push(Cluster { nodes: cell.nodes, memory: cell.memory_bytes, cells: vec![cell] });
+                clusters.push(ClusterCells {
+                    nodes: cell.nodes,
+                    memory: cell.memory_bytes,
+                    cells: vec![cell],
+                });
             }
         }
     }
@@ -92,22 +96,23 @@ pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
 
 /// Returns the recommended cell. With a goal it is the first cell that meets the goal; without one, a
 /// sufficient single node or else the knee.
-pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
-    let clusters = clusters(cells);
-    let Some(goal) = wish.goal else {
-        if let Some(single) = single(&clusters, wish) {
-            return deployed(single, &single.cells, Goal::Cost);
+pub(super) fn choose(cells: &[Cell], requirement: Requirement) -> Option<&Cell> {
+    let clusters = group_clusters(cells);
+    let Some(goal) = requirement.goal else {
+        if let Some(single) = find_single_node(&clusters, requirement) {
+            return pick_deployed(single, &single.cells, Goal::Cost);
         }
-        return knee(&clusters).and_then(|at| deployed(at, &hitting(at), Goal::Cost));
+        return find_knee(&clusters).and_then(|at| pick_deployed(at, &near_best_hits(at), Goal::Cost));
     };
-    let honouring =
-        |cluster: &Cluster<'_>| -> bool { cluster.cells.iter().any(|cell| goal.honoured(cell, wish.load)) };
-    let mut order: Vec<&Cluster<'_>> = clusters.iter().filter(|cluster| honouring(cluster)).collect();
-    match (wish.prices, goal) {
+    let honouring = |cluster: &ClusterCells<'_>| -> bool {
+        cluster.cells.iter().any(|cell| goal.is_met_by(cell, requirement.load))
+    };
+    let mut order: Vec<&ClusterCells<'_>> = clusters.iter().filter(|cluster| honouring(cluster)).collect();
+    match (requirement.prices, goal) {
         (prices, Goal::Cost) => {
             let prices = prices?;
-            let price = |cluster: &Cluster<'_>| {
-                let honours = cluster.cells.iter().filter(|cell| goal.honoured(cell, wish.load));
+            let price = |cluster: &ClusterCells<'_>| {
+                let honours = cluster.cells.iter().filter(|cell| goal.is_met_by(cell, requirement.load));
                 honours.map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min)
             };
             order.sort_by(|a, b| price(a).total_cmp(&price(b)));
@@ -122,25 +127,25 @@ pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
     }
     let cluster = order.first()?;
     let honours: Vec<&Cell> =
-        cluster.cells.iter().copied().filter(|cell| goal.honoured(cell, wish.load)).collect();
-    deployed(cluster, &honours, goal)
+        cluster.cells.iter().copied().filter(|cell| goal.is_met_by(cell, requirement.load)).collect();
+    pick_deployed(cluster, &honours, goal)
 }
 
 /// Returns the cell to deploy among the sufficient cells of a cluster: the simplest near the best of them. If
 /// locality does not pay, it is the simplest near the best content-blind policy, if there is one.
-fn deployed<'c>(cluster: &Cluster<'c>, cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
-    if gain(cluster).is_none_or(|(ratio, points)| pays(ratio, points)) {
-        return simplest(cells, goal);
+fn pick_deployed<'c>(cluster: &ClusterCells<'c>, cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
+    if compute_gain(cluster).is_none_or(|(ratio, points)| is_gain_worthwhile(ratio, points)) {
+        return pick_simplest(cells, goal);
     }
     // If a gain of 5 points counts as none, slightly fewer hits are no loss.
     let of = if goal == Goal::Cost { &cluster.cells } else { cells };
     let blind: Vec<&Cell> = of.iter().copied().filter(|cell| !knows_contents(&cell.policy)).collect();
-    simplest(&blind, goal).or_else(|| simplest(cells, goal))
+    pick_simplest(&blind, goal).or_else(|| pick_simplest(cells, goal))
 }
 
 /// Returns the gain of content-aware policies on a cluster: the ratio of throughputs, and the difference of
 /// hit ratios. `None` if policies of only one kind were compared.
-fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
+fn compute_gain(cluster: &ClusterCells<'_>) -> Option<(f64, f64)> {
     let (blind, knowing) = cluster.best(false).zip(cluster.best(true))?;
     let hits = |knowing: bool| {
         let of = cluster.cells.iter().filter(|cell| knows_contents(&cell.policy) == knowing);
@@ -151,16 +156,19 @@ fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
 }
 
 /// Returns whether a gain in throughput and hits is worth a content-aware policy.
-fn pays(ratio: f64, hits: f64) -> bool {
+fn is_gain_worthwhile(ratio: f64, hits: f64) -> bool {
     ratio >= 1.0 + GAIN || hits >= GAIN
 }
 
 /// Returns a sufficient single node, if the grid also has clusters.
-fn single<'a, 'c>(clusters: &'a [Cluster<'c>], wish: Wish) -> Option<&'a Cluster<'c>> {
-    let peak = wish.peak.filter(|_| clusters.iter().any(|cluster| cluster.nodes > 1))?;
-    let highest = clusters.iter().map(Cluster::best_hit).fold(0.0, f64::max);
+fn find_single_node<'a, 'c>(
+    clusters: &'a [ClusterCells<'c>],
+    requirement: Requirement,
+) -> Option<&'a ClusterCells<'c>> {
+    let peak = requirement.peak.filter(|_| clusters.iter().any(|cluster| cluster.nodes > 1))?;
+    let highest = clusters.iter().map(ClusterCells::best_hit).fold(0.0, f64::max);
     let carries = |cell: &Cell| cell.throughput.low() * USUAL_LOAD >= peak;
-    let will_do = |cluster: &&Cluster<'_>| {
+    let will_do = |cluster: &&ClusterCells<'_>| {
         cluster.nodes == 1
             && cluster.best_hit() >= highest - NEAR
             && cluster.cells.iter().all(|cell| carries(cell))
@@ -168,29 +176,29 @@ fn single<'a, 'c>(clusters: &'a [Cluster<'c>], wish: Wish) -> Option<&'a Cluster
     clusters.iter().filter(will_do).min_by_key(|cluster| cluster.memory)
 }
 
-fn knee<'a, 'c>(clusters: &'a [Cluster<'c>]) -> Option<&'a Cluster<'c>> {
+fn find_knee<'a, 'c>(clusters: &'a [ClusterCells<'c>]) -> Option<&'a ClusterCells<'c>> {
     let several = clusters.iter().any(|cluster| cluster.nodes > 1);
     let eligible = || clusters.iter().filter(|cluster| !several || cluster.nodes > 1);
-    let highest = eligible().map(Cluster::best_hit).fold(0.0, f64::max);
-    let hits = |cluster: &&Cluster<'_>| cluster.best_hit() >= highest - NEAR;
-    let least = eligible().filter(hits).map(Cluster::total).min()?;
+    let highest = eligible().map(ClusterCells::best_hit).fold(0.0, f64::max);
+    let hits = |cluster: &&ClusterCells<'_>| cluster.best_hit() >= highest - NEAR;
+    let least = eligible().filter(hits).map(ClusterCells::total).min()?;
     // Sizes are rounded to two digits, so equal totals differ slightly.
-    let as_little = |cluster: &&Cluster<'_>| cluster.total() <= least + least / 20;
+    let as_little = |cluster: &&ClusterCells<'_>| cluster.total() <= least + least / 20;
     let left = || eligible().filter(hits).filter(as_little);
-    let most = left().map(Cluster::best_throughput).fold(0.0, f64::max);
+    let most = left().map(ClusterCells::best_throughput).fold(0.0, f64::max);
     left()
         .filter(|cluster| cluster.best_throughput() >= most * (1.0 - GAIN))
         .min_by_key(|cluster| cluster.nodes)
 }
 
 /// Returns the cells of a cluster whose hit ratio is near the best of them.
-fn hitting<'c>(cluster: &Cluster<'c>) -> Vec<&'c Cell> {
+fn near_best_hits<'c>(cluster: &ClusterCells<'c>) -> Vec<&'c Cell> {
     let best = cluster.best_hit();
     cluster.cells.iter().copied().filter(|cell| cell.hit_ratio.high() >= best - NEAR).collect()
 }
 
 /// Returns the simplest cell that is near the best in the goal's metric.
-fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
+fn pick_simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
     // A higher merit is better.
     let merit = |cell: &Cell| match goal {
         Goal::Hit(_) => cell.hit_ratio,
@@ -213,9 +221,9 @@ fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
 }
 
 /// Explains the choice of the cluster.
-pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
+pub(super) fn explain_cluster(chosen: &Cell, cells: &[Cell], requirement: Requirement) -> String {
     let grid_has_more = cells.iter().any(|cell| cell.nodes > 1);
-    match (wish.goal, wish.peak) {
+    match (requirement.goal, requirement.peak) {
         (None, Some(peak)) if chosen.nodes == 1 && grid_has_more => {
             let times = chosen.throughput.low() / peak.max(f64::MIN_POSITIVE);
             let times = if times >= 10.0 { format!("{times:.0}") } else { format!("{times:.1}") };
@@ -231,12 +239,12 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
                       points of the best in the grid, on the fewest nodes within 5 % of the most that so much memory \
                       serves."
             .to_owned(),
-        (Some(Goal::Cost), _) if wish.load > 0.0 => format!(
+        (Some(Goal::Cost), _) if requirement.load > 0.0 => format!(
             "It serves a million requests for the lowest price of the clusters in the grid that carry {}.",
-            rate(wish.load)
+            rate(requirement.load)
         ),
         (Some(Goal::Cost), _) => "It serves a million requests for the lowest price in the grid.".to_owned(),
-        (Some(goal), _) if wish.prices.is_some() => {
+        (Some(goal), _) if requirement.prices.is_some() => {
             format!("It is the cheapest cluster of the grid that honours {goal}.")
         }
         (Some(goal @ (Goal::Hit(_) | Goal::Origin(_))), _) => {
@@ -249,23 +257,23 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
 }
 
 /// Explains the choice of the policy. Also returns whether locality pays on this cluster.
-pub(super) fn why_policy(
+pub(super) fn explain_policy(
     chosen: &Cell,
     cells: &[Cell],
     facts: &LogFacts,
     goal: Option<Goal>,
 ) -> (String, bool) {
-    let clusters = clusters(cells);
+    let clusters = group_clusters(cells);
     let same = clusters.iter().find(|c| (c.nodes, c.memory) == (chosen.nodes, chosen.memory_bytes));
-    let known = same.and_then(|c| c.best(false).zip(c.best(true)).zip(gain(c)));
+    let known = same.and_then(|c| c.best(false).zip(c.best(true)).zip(compute_gain(c)));
     let Some(((blind, knowing), (ratio, hits))) = known else {
         return (
             "It is the best of the policies that were compared.".to_owned(),
             knows_contents(&chosen.policy),
         );
     };
-    let (points, pays) = (hits * 100.0, pays(ratio, hits));
-    let limit = why_no_gain(chosen.nodes, chosen.memory_bytes, knowing, facts);
+    let (points, pays) = (hits * 100.0, is_gain_worthwhile(ratio, hits));
+    let limit = explain_low_gain(chosen.nodes, chosen.memory_bytes, knowing, facts);
     let knows = knows_contents(&chosen.policy);
     let text = match goal {
         Some(goal) if !pays && knows => format!(
@@ -301,19 +309,19 @@ pub(super) fn why_policy(
 
 /// Returns the clusters on which content-aware policies gain less than 5 % in throughput and less than 5
 /// points in hits, without single nodes.
-pub(super) fn no_gain(cells: &[Cell], facts: &LogFacts) -> Vec<NoGain> {
-    let clusters = clusters(cells);
-    let one = |cluster: &Cluster<'_>| {
-        let (knowing, (ratio, hits)) = cluster.best(true).zip(gain(cluster))?;
-        let why = || why_no_gain(cluster.nodes, cluster.memory, knowing, facts);
+pub(super) fn find_low_gain(cells: &[Cell], facts: &LogFacts) -> Vec<LowGainCluster> {
+    let clusters = group_clusters(cells);
+    let one = |cluster: &ClusterCells<'_>| {
+        let (knowing, (ratio, hits)) = cluster.best(true).zip(compute_gain(cluster))?;
+        let why = || explain_low_gain(cluster.nodes, cluster.memory, knowing, facts);
         let (nodes, memory_bytes) = (cluster.nodes, cluster.memory);
-        let little = !pays(ratio, hits);
-        little.then(|| NoGain { nodes, memory_bytes, ratio, why: why() })
+        let little = !is_gain_worthwhile(ratio, hits);
+        little.then(|| LowGainCluster { nodes, memory_bytes, ratio, why: why() })
     };
     clusters.iter().filter(|cluster| cluster.nodes > 1).filter_map(one).collect()
 }
 
-fn why_no_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> String {
+fn explain_low_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> String {
     if nodes == 1 {
         "there is one node only".to_owned()
     } else if memory >= facts.working_set_bytes {
@@ -335,7 +343,7 @@ fn why_no_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> Str
 }
 
 /// Compares the chosen cell with the usual policies on the same cluster.
-pub(super) fn gains(chosen: &Cell, cells: &[Cell]) -> Vec<Gain> {
+pub(super) fn list_gains(chosen: &Cell, cells: &[Cell]) -> Vec<Gain> {
     let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
     let usual = ["rr", "least-conn", "hash"].into_iter().filter(|name| *name != chosen.policy);
     usual
@@ -379,13 +387,13 @@ pub(in crate::plan) mod tests {
         }
     }
 
-    fn goal(goal: Goal) -> Wish {
-        Wish { goal: Some(goal), load: 1.0, ..Wish::default() }
+    fn goal(goal: Goal) -> Requirement {
+        Requirement { goal: Some(goal), load: 1.0, ..Requirement::default() }
     }
 
     /// Checks that the policy is content-blind if locality is said not to pay, or that the text names the
     /// goal.
-    fn says_what_it_does(chosen: &Cell, cells: &[Cell], goal: Option<Goal>) -> Result<(), TestCaseError> {
+    fn check_explanation(chosen: &Cell, cells: &[Cell], goal: Option<Goal>) -> Result<(), TestCaseError> {
         let coverage = larder_trace::stats::Coverage {
             requests_permille: 1_000,
             targets: 1,
@@ -408,20 +416,20 @@ pub(in crate::plan) mod tests {
             rate_peak: None,
             coverage: vec![coverage],
         };
-        let (text, pays) = why_policy(chosen, cells, &facts, goal);
+        let (text, pays) = explain_policy(chosen, cells, &facts, goal);
         let named = goal.is_some_and(|goal| text.contains(&format!("honour {goal}")));
         prop_assert!(pays || !knows_contents(&chosen.policy) || named, "{}: {text}", chosen.policy);
         if named {
             let blind = |cell: &&Cell| !knows_contents(&cell.policy);
             let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
-            let honours = |cell: &Cell| goal.is_some_and(|goal| goal.honoured(cell, 1.0));
+            let honours = |cell: &Cell| goal.is_some_and(|goal| goal.is_met_by(cell, 1.0));
             prop_assert!(!cells.iter().filter(same).filter(blind).any(honours));
         }
         Ok(())
     }
 
     #[test]
-    fn one_node_that_will_do_needs_no_cluster() {
+    fn one_sufficient_node_needs_no_cluster() {
         let cells = [
             cell("rr", 1, 10, 100.0, 0.5),
             cell("rr", 1, 40, 140.0, 0.9),
@@ -429,9 +437,9 @@ pub(in crate::plan) mod tests {
             cell("rr", 4, 10, 300.0, 0.5),
         ];
         let at = |peak: Option<f64>| {
-            let wish = Wish { peak, ..Wish::default() };
-            let chosen = choose(&cells, wish).expect("one");
-            (chosen.nodes, chosen.memory_bytes, why_cluster(chosen, &cells, wish))
+            let requirement = Requirement { peak, ..Requirement::default() };
+            let chosen = choose(&cells, requirement).expect("one");
+            (chosen.nodes, chosen.memory_bytes, explain_cluster(chosen, &cells, requirement))
         };
         let (nodes, memory, why) = at(Some(10.0));
         assert_eq!((nodes, memory), (1, 40));
@@ -442,27 +450,28 @@ pub(in crate::plan) mod tests {
     }
 
     #[test]
-    fn the_cheapest_that_carries_the_load() {
+    fn the_cheapest_cluster_that_carries_the_load_is_chosen() {
         let cells = [cell("rr", 1, 10, 100.0, 0.5), cell("rr", 4, 10, 300.0, 0.5)];
         let prices = Some(Prices { node_hour: 1.0, gb_hour: 0.0 });
         let at = |load: f64| {
-            choose(&cells, Wish { goal: Some(Goal::Cost), load, peak: None, prices }).map(|cell| cell.nodes)
+            choose(&cells, Requirement { goal: Some(Goal::Cost), load, peak: None, prices })
+                .map(|cell| cell.nodes)
         };
         assert_eq!([at(0.0), at(200.0), at(400.0)], [Some(1), Some(4), None]);
     }
 
     #[test]
-    fn the_simplest_that_is_near_enough_wins() {
+    fn the_simplest_policy_near_the_best_is_chosen() {
         let cells =
             [cell("lard-r", 4, 10, 100.0, 0.9), cell("hash", 4, 10, 98.5, 0.9), cell("rr", 4, 10, 50.0, 0.5)];
-        let chosen = choose(&cells, Wish::default()).map(|cell| cell.policy.as_str());
+        let chosen = choose(&cells, Requirement::default()).map(|cell| cell.policy.as_str());
         assert_eq!(chosen, Some("hash"));
         assert_eq!(choose(&cells, goal(Goal::Throughput(99.0))).map(|c| c.policy.as_str()), Some("lard-r"));
         assert!(choose(&cells, goal(Goal::Throughput(101.0))).is_none());
     }
 
     #[test]
-    fn the_knee_is_where_more_memory_gives_nothing() {
+    fn the_knee_is_the_least_memory_near_the_best() {
         let mut cells = Vec::new();
         for (nodes, memory, throughput, hit) in [
             (2, 10, 100.0, 0.5),
@@ -473,13 +482,13 @@ pub(in crate::plan) mod tests {
         ] {
             cells.push(cell("lard-r", nodes, memory, throughput, hit));
         }
-        let knee = choose(&cells, Wish::default()).map(|cell| (cell.nodes, cell.memory_bytes));
+        let knee = choose(&cells, Requirement::default()).map(|cell| (cell.nodes, cell.memory_bytes));
         assert_eq!(knee, Some((8, 10)));
     }
 
     proptest! {
         #[test]
-        fn what_is_recommended_honours_the_goal(
+        fn recommendations_meet_the_goal(
             figures in prop::collection::vec((0_usize..6, 1_u16..5, 1_u64..5, 1.0_f64..1e3, 0.0_f64..1.0, 0.0_f64..50.0), 1..40),
             rate in 1.0_f64..1e3, hit in 0.0_f64..1.0,
         ) {
@@ -494,14 +503,14 @@ pub(in crate::plan) mod tests {
             for goal in [Goal::Throughput(rate), Goal::Hit(hit), Goal::Origin(hit * 1e4)] {
                 match choose(&cells, self::goal(goal)) {
                     Some(chosen) => {
-                        prop_assert!(goal.honoured(chosen, 1.0));
-                        says_what_it_does(chosen, &cells, Some(goal))?;
+                        prop_assert!(goal.is_met_by(chosen, 1.0));
+                        check_explanation(chosen, &cells, Some(goal))?;
                     }
-                    None => prop_assert!(!cells.iter().any(|cell| goal.honoured(cell, 1.0))),
+                    None => prop_assert!(!cells.iter().any(|cell| goal.is_met_by(cell, 1.0))),
                 }
             }
-            if let Some(chosen) = choose(&cells, Wish { peak: Some(rate), ..Wish::default() }) {
-                says_what_it_does(chosen, &cells, None)?;
+            if let Some(chosen) = choose(&cells, Requirement { peak: Some(rate), ..Requirement::default() }) {
+                check_explanation(chosen, &cells, None)?;
             }
         }
     }

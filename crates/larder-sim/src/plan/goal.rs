@@ -52,7 +52,7 @@ impl Goal {
 
     /// Returns whether a cell meets the goal even at the unfavourable end of its error. `load` is in requests
     /// per second.
-    pub fn honoured(self, cell: &Cell, load: f64) -> bool {
+    pub fn is_met_by(self, cell: &Cell, load: f64) -> bool {
         match self {
             Self::Throughput(rate) => cell.throughput.low() >= rate,
             Self::Hit(share) => cell.hit_ratio.low() >= share,
@@ -68,13 +68,13 @@ impl Goal {
 /// A text that is not a goal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a goal: write throughput=5000/s, p99=50ms, hit=95%, origin=20MB/s or cost")]
-pub struct BadGoal(String);
+pub struct GoalError(String);
 
 impl FromStr for Goal {
-    type Err = BadGoal;
+    type Err = GoalError;
 
-    fn from_str(text: &str) -> Result<Self, BadGoal> {
-        let bad = || BadGoal(text.chars().take(60).collect());
+    fn from_str(text: &str) -> Result<Self, GoalError> {
+        let bad = || GoalError(text.chars().take(60).collect());
         let (name, value) = text.split_once('=').map_or((text, ""), |(name, value)| (name, value.trim()));
         let goal = match (name.trim(), value) {
             ("cost", "") => Some(Self::Cost),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_the_digits_that_count() {
+    fn numbers_have_six_significant_digits() {
         for (value, text) in
             [(0.0, "0"), (0.1 * 0.1, "0.01"), (50.0, "50"), (1.0 / 3.0, "0.333333"), (93_650.4, "93650.4")]
         {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_read() {
+    fn goals_are_parsed() {
         for (text, goal) in [
             ("throughput=5000/s", Goal::Throughput(5_000.0)),
             ("throughput=5e3", Goal::Throughput(5_000.0)),

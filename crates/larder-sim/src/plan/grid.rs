@@ -3,7 +3,7 @@
 use larder_core::{Bytes, PolicyKind};
 
 use super::result::LogFacts;
-use super::run::Place;
+use super::run::GridPoint;
 use crate::workload::Workload;
 
 /// The six policies compared by default. Round robin and least connections are what most clusters run. `wrr`
@@ -24,7 +24,7 @@ pub const NODES: [u16; 5] = [1, 2, 4, 8, 16];
 
 /// Returns the default sizes of a node's memory: four sizes in equal ratios, from a sixteenth of the working
 /// set to all of it. Sizes are rounded up to two digits, and are at least 100 KB.
-pub(super) fn memories(facts: &LogFacts) -> Vec<Bytes> {
+pub(super) fn choose_memories(facts: &LogFacts) -> Vec<Bytes> {
     let all = facts.working_set_bytes as f64;
     let mut sizes: Vec<Bytes> = [16.0, 6.35, 2.52, 1.0].map(|part| round_up(all / part)).to_vec();
     sizes.dedup();
@@ -42,14 +42,18 @@ fn round_up(bytes: f64) -> Bytes {
 }
 
 /// Returns every point of the grid, ordered by policy, then nodes, then memory.
-pub(super) fn places(policies: &[PolicyKind], nodes: &[u16], memory: &[Bytes]) -> Vec<Place> {
-    let mut places = Vec::with_capacity(policies.len() * nodes.len() * memory.len());
+pub(super) fn list_points(policies: &[PolicyKind], nodes: &[u16], memory: &[Bytes]) -> Vec<GridPoint> {
+    let mut points = Vec::with_capacity(policies.len() * nodes.len() * memory.len());
     for policy in policies {
         for count in nodes {
-            places.extend(memory.iter().map(|size| Place { policy: *policy, nodes: *count, memory: *size }));
+            points.extend(memory.iter().map(|size| GridPoint {
+                policy: *policy,
+                nodes: *count,
+                memory: *size,
+            }));
         }
     }
-    places
+    points
 }
 
 /// The part of the log that is replayed.
@@ -87,7 +91,7 @@ const REQUESTS_PER_OUTSTANDING: u64 = 50;
 
 /// The parameters that determine the sampling rate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
+pub(super) struct GridSize {
     /// The number of runs of the grid.
     pub(super) runs: usize,
     /// The smallest memory of a node.
@@ -96,7 +100,7 @@ pub(super) struct Size {
     pub(super) outstanding: u64,
 }
 
-impl Size {
+impl GridSize {
     /// Returns the number of requests that a sample needs.
     pub(super) const fn floor(self) -> u64 {
         self.outstanding.saturating_mul(REQUESTS_PER_OUTSTANDING)
@@ -104,7 +108,7 @@ impl Size {
 
     /// Returns the largest divisor, at most `q`, whose samples have enough requests; 1 if there is none. The
     /// divisor is never so small that the grid exceeds [`EXACT_REQUESTS`].
-    fn floored(self, requests: u64, q: u32) -> u32 {
+    fn limit_divisor(self, requests: u64, q: u32) -> u32 {
         let enough = (requests / self.floor().max(1)).max(1);
         let most = requests.saturating_mul(self.runs as u64);
         let affordable = if most <= EXACT_REQUESTS {
@@ -117,14 +121,14 @@ impl Size {
 }
 
 /// Returns `1 / rate` of the samples for a grid; 1 for the whole log.
-pub(super) fn divisor(workload: &Workload, counts: &[u32], size: Size, sampling: Sampling) -> u32 {
-    let q = wanted(workload, counts, size, sampling);
-    size.floored(workload.requests.len() as u64, q)
+pub(super) fn divisor(workload: &Workload, counts: &[u32], size: GridSize, sampling: Sampling) -> u32 {
+    let q = wanted_divisor(workload, counts, size, sampling);
+    size.limit_divisor(workload.requests.len() as u64, q)
 }
 
 /// Returns the divisor before samples that are too short are enlarged.
-pub(super) fn wanted(workload: &Workload, counts: &[u32], size: Size, sampling: Sampling) -> u32 {
-    let Size { runs, smallest, .. } = size;
+pub(super) fn wanted_divisor(workload: &Workload, counts: &[u32], size: GridSize, sampling: Sampling) -> u32 {
+    let GridSize { runs, smallest, .. } = size;
     let all = (workload.requests.len() as u64).saturating_mul(runs as u64);
     match sampling {
         Sampling::Exact => 1,
@@ -134,7 +138,7 @@ pub(super) fn wanted(workload: &Workload, counts: &[u32], size: Size, sampling: 
             let least = all.saturating_mul(u64::from(SAMPLES)).div_ceil(SAMPLED_REQUESTS).min(1 << 20) as u32;
             let mut q = least.max(SAMPLES);
             while q > least.div_ceil(2).max(SAMPLES)
-                && too_large(workload, counts, q, smallest.get()) > TOO_LARGE
+                && share_too_large(workload, counts, q, smallest.get()) > TOO_LARGE
             {
                 q -= q.div_ceil(8);
             }
@@ -154,7 +158,7 @@ pub(super) const fn is_hot(count: u32, q: u32) -> bool {
 
 /// Returns the share of the requests for objects that a memory of `bytes` holds and its part in a sample does
 /// not.
-pub(super) fn too_large(workload: &Workload, counts: &[u32], q: u32, bytes: u64) -> f64 {
+pub(super) fn share_too_large(workload: &Workload, counts: &[u32], q: u32, bytes: u64) -> f64 {
     let part = bytes / u64::from(q);
     let lost = |at: usize| !is_hot(counts[at], q) && (part + 1..=bytes).contains(&workload.items[at].memory);
     let requests: u64 = (0..counts.len()).filter(|at| lost(*at)).map(|at| u64::from(counts[at])).sum();

@@ -16,7 +16,6 @@
 //! The same workload and options give the same plan on any number of threads.
 
 mod choose;
-mod doubt;
 mod facts;
 mod goal;
 mod grid;
@@ -26,20 +25,21 @@ mod result;
 mod run;
 mod sample;
 mod study;
-mod unreached;
+mod unmet_goal;
+mod warnings;
 
 #[cfg(test)]
 mod coverage;
 #[cfg(test)]
 mod tests;
 
-pub use goal::{BadGoal, Goal, Prices};
+pub use goal::{Goal, GoalError, Prices};
 pub use grid::{EXACT_REQUESTS, NODES, POLICIES, SAMPLED_REQUESTS, Sampling};
 pub use larder_trace::stats::Coverage;
-pub use merge::{Sort, merged, merged_as};
+pub use merge::{TargetIdentity, merge, merge_as};
 pub use result::{
-    AtLoad, CeilingRow, Cell, Check, Estimate, Gain, LogFacts, Method, NoGain, Plan, Recommendation, SCHEMA,
-    Spread,
+    CeilingRow, Cell, Check, Estimate, Gain, LoadDelays, LogFacts, LowGainCluster, Method, Plan,
+    Recommendation, SCHEMA, Spread,
 };
 
 use core::time::Duration;

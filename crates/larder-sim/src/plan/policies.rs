@@ -47,7 +47,7 @@ pub(super) fn simplicity(policy: &str) -> Option<usize> {
 
 /// Returns the settings for a sample in which all events take a `q`-th of their time. The periods and memory
 /// times of the policies are shortened accordingly.
-pub(super) fn hastened(settings: &Settings, q: u32) -> Settings {
+pub(super) fn scale_times(settings: &Settings, q: u32) -> Settings {
     let mut settings = settings.clone();
     let least = Duration::from_millis(1);
     let faster = |span: Duration| (span / q.max(1)).max(least.min(span));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_policy_has_its_place() {
+    fn every_policy_has_a_rank() {
         for policy in PolicyKind::ALL {
             assert!(simplicity(policy.name()).is_some(), "{policy}");
         }
@@ -75,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_lived_faster_but_never_in_no_time() {
+    fn times_are_scaled_with_the_sample_but_stay_positive() {
         let usual = Settings::default();
-        assert_eq!(hastened(&usual, 1), usual);
-        let fast = hastened(&usual, 10);
+        assert_eq!(scale_times(&usual, 1), usual);
+        let fast = scale_times(&usual, 10);
         assert_eq!((fast.replication_decay, fast.t_gat), (Duration::from_secs(2), Duration::from_secs(1)));
-        assert!(hastened(&usual, 1_000_000).validate().is_ok());
+        assert!(scale_times(&usual, 1_000_000).validate().is_ok());
     }
 }

@@ -69,12 +69,12 @@ pub struct Cell {
     /// Requests of each node relative to the mean, by slot.
     pub node_shares: Vec<f64>,
     /// Delays at a load below saturation, if they were computed.
-    pub at_load: Option<AtLoad>,
+    pub at_load: Option<LoadDelays>,
 }
 
 /// The delays at a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct AtLoad {
+pub struct LoadDelays {
     /// The arrival rate in requests per second. Arrivals are a Poisson process in the log's order.
     pub load: f64,
     /// Whether the whole log was replayed for the delays; otherwise samples, even if the cell's other values
@@ -230,7 +230,7 @@ pub struct Gain {
 
 /// A cluster on which content-aware policies gain less than 5 % in throughput and less than 5 points in hits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NoGain {
+pub struct LowGainCluster {
     /// The number of nodes.
     pub nodes: u16,
     /// Memory per node, in bytes.
@@ -270,7 +270,7 @@ pub struct Plan {
     /// Advice for a goal that no cell meets.
     pub unreached: Option<String>,
     /// The clusters on which locality does not pay.
-    pub no_gain: Vec<NoGain>,
+    pub no_gain: Vec<LowGainCluster>,
     /// The sensitivity of the recommended cell.
     pub spreads: Vec<Spread>,
     /// Warnings about the reliability of the values.

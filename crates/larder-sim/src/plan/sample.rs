@@ -22,7 +22,7 @@ use larder_core::TargetId;
 
 use super::grid::{HOT_KEEPS, is_hot};
 use super::policies::knows_contents;
-use super::run::Place;
+use super::run::GridPoint;
 use crate::workload::{Item, Workload};
 
 /// A sample of a log, or the whole log.
@@ -70,11 +70,11 @@ impl<'w> Sample<'w> {
     /// which has a `q`-th of the target's requests. Each hot target is therefore first requested once per
     /// node, but no more often than in the log's warm-up. The sample is then as warm at the end of its
     /// warm-up as the log would be.
-    pub(super) fn warmed(&self, place: Place) -> (Cow<'_, Workload>, usize) {
+    pub(super) fn with_hot_warmup(&self, point: GridPoint) -> (Cow<'_, Workload>, usize) {
         let least = (u64::from(self.q) * u64::from(HOT_KEEPS) * self.warmup as u64
             / self.workload.requests.len().max(1) as u64) as usize;
-        let times = least.min(place.nodes as usize);
-        if times < 2 || self.hot.is_empty() || knows_contents(place.policy.name()) {
+        let times = least.min(point.nodes as usize);
+        if times < 2 || self.hot.is_empty() || knows_contents(point.policy.name()) {
             return (Cow::Borrowed(&*self.workload), self.warmup);
         }
         let most = self.workload.requests.len() / 2 / times;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_disjoint_and_together_everything() {
+    fn samples_partition_the_requests() {
         let workload = zipf();
         let counts = workload.counts();
         let strata = Strata::new(&workload, &counts, 30_000, 5, 7);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_its_share_of_requests_bytes_and_of_the_hottest() {
+    fn samples_have_their_share_of_requests_and_bytes() {
         let workload = zipf();
         let counts = workload.counts();
         let strata = Strata::new(&workload, &counts, 0, 8, 1);

@@ -15,7 +15,7 @@ const SETTLED: f64 = 0.05;
 const NO_MORE_HITS: f64 = 0.001;
 
 /// Returns the warnings that a reader needs before acting on the plan.
-pub(super) fn warnings(
+pub(super) fn collect_warnings(
     facts: &LogFacts,
     memory: &[Bytes],
     nodes: &[u16],
@@ -49,7 +49,7 @@ pub(super) fn warnings(
         );
     }
     let largest = memory.len() > 1 && memory.iter().all(|size| size.get() <= chosen.memory_bytes);
-    if largest && !everything_fits(chosen, facts) {
+    if largest && !is_everything_cached(chosen, facts) {
         warnings.push("The recommended memory is the largest that was tried; more may be better.".to_owned());
     }
     if let Some(at) = chosen.at_load.filter(|at| at.refused_share > 0.0) {
@@ -75,13 +75,13 @@ pub(super) fn warnings(
 
 /// Returns whether more memory cannot help. This holds if a node holds the whole working set, or if only
 /// first requests for a target cause reads.
-fn everything_fits(chosen: &Cell, facts: &LogFacts) -> bool {
+fn is_everything_cached(chosen: &Cell, facts: &LogFacts) -> bool {
     chosen.memory_bytes >= facts.working_set_bytes
         || chosen.hit_ratio.value + facts.cold_share >= 1.0 - NO_MORE_HITS
 }
 
 /// Returns a warning if samples are too small for the largest cluster.
-pub(super) fn small_samples(method: &Method) -> Option<String> {
+pub(super) fn warn_of_small_samples(method: &Method) -> Option<String> {
     let small = method.samples > 0 && method.sample_requests < method.sample_floor;
     small.then(|| {
         format!(
