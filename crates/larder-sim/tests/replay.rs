@@ -10,7 +10,7 @@ use larder_core::tape::{Entry, Fault, Read};
 use larder_core::{
     Arrival, Bytes, Dispatcher, NodeId, NodeSpec, PolicyKind, Request, Settings, TargetId, Time, Weight,
 };
-use larder_sim::replay::{Replay, ReplayError, Summary, Trouble};
+use larder_sim::replay::{FrameError, Replay, ReplayError, Summary};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,9 +18,9 @@ const THREADS: u64 = 4;
 
 /// A witness that keeps all frames.
 #[derive(Clone, Debug, Default)]
-struct Keeper(Arc<Mutex<Vec<Frame>>>);
+struct FrameRecorder(Arc<Mutex<Vec<Frame>>>);
 
-impl Witness for Keeper {
+impl Witness for FrameRecorder {
     fn decided(&self, decided: Decided) -> bool {
         self.0.lock().expect("not poisoned").push(Frame::Decided(decided));
         true
@@ -45,9 +45,9 @@ const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-struct Lots(u64);
+struct Rng(u64);
 
-impl Lots {
+impl Rng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = mix(self.0);
         self.0 % n
@@ -65,7 +65,7 @@ impl Clock {
 }
 
 /// Sends the requests of one thread: `rounds`, and up to ten times as many until `done`.
-fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, done: &AtomicBool) {
+fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Rng, rounds: u64, done: &AtomicBool) {
     let (mut held, mut started, mut expired) = (Vec::new(), Vec::new(), Vec::new());
     let mut round = 0;
     while round < rounds || round < 10 * rounds && !done.load(Ordering::Relaxed) {
@@ -114,7 +114,7 @@ fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, do
 
 /// Disturbs the nodes `times` times: they fail, drain, recover, join, leave, become backups, change weights
 /// and report.
-fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
+fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Rng, times: u32) {
     let mut started = Vec::new();
     let mut joined = 0_u32;
     for _ in 0..times {
@@ -186,16 +186,16 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes: Vec<NodeSpec> = (0..6)
         .map(|i| NodeSpec { cache: Bytes::mib(64 << (i % 2)), ..NodeSpec::named(format!("n{i}")) })
         .collect();
-    let keeper = Keeper::default();
+    let keeper = FrameRecorder::default();
     let dispatcher = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
         .expect("in range");
     let (clock, done, seed) = (Clock::default(), AtomicBool::new(false), seed());
     std::thread::scope(|scope| {
         let (dispatcher, clock, done) = (&dispatcher, &clock, &done);
         for thread in 1..=THREADS {
-            scope.spawn(move || serve(dispatcher, clock, Lots(mix(seed + thread * 77)), rounds, done));
+            scope.spawn(move || serve(dispatcher, clock, Rng(mix(seed + thread * 77)), rounds, done));
         }
-        disturb(dispatcher, clock, Lots(mix(seed)), 150);
+        disturb(dispatcher, clock, Rng(mix(seed)), 150);
         done.store(true, Ordering::Relaxed);
     });
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
@@ -205,14 +205,14 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
 /// Records a run without races, which is the same every time.
 fn calm(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b"), NodeSpec::named("c")];
-    let keeper = Keeper::default();
+    let keeper = FrameRecorder::default();
     let dispatcher = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
         .expect("in range");
     let clock = Clock::default();
     let done = AtomicBool::new(true);
-    serve(&dispatcher, &clock, Lots(7), rounds, &done);
+    serve(&dispatcher, &clock, Rng(7), rounds, &done);
     dispatcher.fail(clock.now(), NodeId(1), &mut Vec::new());
-    serve(&dispatcher, &clock, Lots(8), rounds, &done);
+    serve(&dispatcher, &clock, Rng(8), rounds, &done);
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
     (Header { settings: settings(policy), routes: Vec::new(), nodes }, frames)
 }
@@ -238,7 +238,7 @@ fn replayed(record: &[u8]) -> Result<(String, String, Summary), ReplayError> {
 }
 
 #[test]
-fn what_threads_decided_together_is_decided_again_alone() {
+fn concurrent_decisions_are_replayed_exactly() {
     for policy in PolicyKind::ALL {
         let run = run(policy, 1_000);
         let (live, again, summary) =
@@ -257,7 +257,7 @@ fn what_threads_decided_together_is_decided_again_alone() {
 
 /// Checks that the log made from the frames alone equals the live log of a switch.
 #[test]
-fn the_live_log_is_that_of_the_frames() {
+fn the_live_log_matches_the_frames() {
     use larder_core::record::{changed_line, decided_line, first_visit};
     let run = run(PolicyKind::LardR, 500);
     let mut text = String::new();
@@ -281,7 +281,7 @@ fn the_live_log_is_that_of_the_frames() {
 }
 
 #[test]
-fn another_threshold_decides_otherwise() {
+fn another_threshold_changes_decisions() {
     let record = bytes(&calm(PolicyKind::LardR, 2_000), End::Complete);
     assert_eq!(
         Replay::open(&record[..])
@@ -296,7 +296,7 @@ fn another_threshold_decides_otherwise() {
 }
 
 #[test]
-fn a_load_that_was_not_read_shows() {
+fn a_wrong_load_is_detected() {
     let mut run = calm(PolicyKind::LeastConn, 300);
     let Some(Frame::Decided(decided)) = run.1.get_mut(100) else { panic!("a decision") };
     let Arrival::Start(decision) = decided.outcome else { panic!("it started: {decided:?}") };
@@ -314,7 +314,7 @@ fn a_load_that_was_not_read_shows() {
 }
 
 #[test]
-fn a_forged_outcome_shows() {
+fn a_forged_outcome_is_detected() {
     let mut run = calm(PolicyKind::Hash, 300);
     let Some(Frame::Decided(decided)) = run.1.get_mut(5) else { panic!("a decision") };
     let Arrival::Start(decision) = &mut decided.outcome else { panic!("it started") };
@@ -324,7 +324,7 @@ fn a_forged_outcome_shows() {
 }
 
 /// Returns the replay's error after the frames have been spoilt.
-fn trouble(policy: PolicyKind, spoil: impl FnOnce(&mut Vec<Frame>)) -> String {
+fn cause(policy: PolicyKind, spoil: impl FnOnce(&mut Vec<Frame>)) -> String {
     let mut run = calm(policy, 300);
     spoil(&mut run.1);
     replayed(&bytes(&run, End::Complete)).expect_err("it is spoilt").to_string()
@@ -336,25 +336,25 @@ fn tape(frames: &mut [Frame], at: usize) -> &mut Vec<Entry> {
 }
 
 #[test]
-fn troubles_name_the_record() {
-    let text = trouble(PolicyKind::LardR, |frames| tape(frames, 10).truncate(1));
+fn errors_name_the_record() {
+    let text = cause(PolicyKind::LardR, |frames| tape(frames, 10).truncate(1));
     assert!(text.starts_with("record 11: the tape runs short"), "{text}");
-    let text = trouble(PolicyKind::LardR, |frames| tape(frames, 10).push(Entry::Read(Read::Load, 0)));
+    let text = cause(PolicyKind::LardR, |frames| tape(frames, 10).push(Entry::Read(Read::Load, 0)));
     assert!(text.starts_with("record 11: ") && text.contains("nothing reads"), "{text}");
-    let text = trouble(PolicyKind::Wrr, |frames| tape(frames, 10)[1] = Entry::Read(Read::Minimum, 0));
+    let text = cause(PolicyKind::Wrr, |frames| tape(frames, 10)[1] = Entry::Read(Read::Minimum, 0));
     assert!(
         text.starts_with("record 11: ") && text.contains("where a count of outstanding requests is read"),
         "{text}"
     );
-    let text = trouble(PolicyKind::Rr, |frames| drop(frames.remove(10)));
+    let text = cause(PolicyKind::Rr, |frames| drop(frames.remove(10)));
     assert!(text.contains("needs turn at"), "{text}");
-    let text = trouble(PolicyKind::Rr, |frames| {
+    let text = cause(PolicyKind::Rr, |frames| {
         let twin = frames[10].clone();
         frames.insert(0, twin.clone());
         frames.insert(0, twin);
     });
     assert!(text.starts_with("record 2: it is visit ") && text.ends_with("so is record 1"), "{text}");
-    let text = trouble(PolicyKind::Hash, |frames| {
+    let text = cause(PolicyKind::Hash, |frames| {
         if let Frame::Decided(decided) = &mut frames[10] {
             decided.generation = 9;
         }
@@ -370,7 +370,7 @@ fn cut_records_and_foreign_bytes_end_in_errors() {
         assert!(replayed(&record[..cut]).is_err(), "cut at {cut}");
     }
     let longer = [&record[..], b"x"].concat();
-    assert!(matches!(replayed(&longer), Err(ReplayError::Frame { trouble: Trouble::AfterEnd, .. })));
+    assert!(matches!(replayed(&longer), Err(ReplayError::Frame { cause: FrameError::AfterEnd, .. })));
     let other = [&record[..8], &[1], &record[9..]].concat();
     let error = replayed(&other).expect_err("another version").to_string();
     let read = larder_core::record::VERSION;
@@ -380,7 +380,7 @@ fn cut_records_and_foreign_bytes_end_in_errors() {
 
 /// Flips every bit of a record. The replay must give an error or a log, but never panic.
 #[test]
-fn no_flipped_bit_breaks_the_replay() {
+fn a_flipped_bit_never_panics() {
     let record = bytes(&calm(PolicyKind::LardR, 30), End::Complete);
     for at in 9..record.len() {
         for bit in 0..8 {
@@ -392,7 +392,7 @@ fn no_flipped_bit_breaks_the_replay() {
 }
 
 #[test]
-fn after_an_overrun_all_but_the_torn_end_is_replayed() {
+fn an_overrun_record_is_replayed_up_to_its_torn_end() {
     let mut run = calm(PolicyKind::Rr, 300);
     let length = run.1.len();
     // The writer had no room for this frame, and other frames in progress followed it.
@@ -408,7 +408,7 @@ fn after_an_overrun_all_but_the_torn_end_is_replayed() {
 }
 
 #[test]
-fn a_fault_says_what_was_read() {
+fn tape_faults_name_the_entry() {
     let fault = Fault::Kind { at: 2, found: Entry::Read(Read::Load, 3), wanted: "turn" };
     assert_eq!(fault.to_string(), "entry 2 of the tape is Read(Load, 3) where a turn is read");
 }

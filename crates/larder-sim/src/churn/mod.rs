@@ -28,18 +28,20 @@ use larder_core::{Bytes, PolicyKind};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Costs;
-use crate::prices::prices;
-use crate::scenario::{Happening, Planned, Refresh};
+use crate::scenario::{NodeChange, ScheduledChange, TableRefresh};
 use crate::sweep::sweep;
-use crate::tables::{needs_table, table_of_first};
-use crate::{Arrivals, CacheChoice, Scenario, SimError, SimNode, Watched, Workload, simulate_watched};
+use crate::tables::{compute_initial_table, needs_table};
+use crate::ward_costs::measure_ward_costs;
+use crate::{
+    Arrivals, CacheChoice, RunHistory, Scenario, SimError, SimNode, Workload, simulate_with_history,
+};
 
 pub use text::{markdown, table};
 
 /// The change of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Event {
+pub enum ChurnEvent {
     /// A node joins with an empty memory.
     Join,
     /// A node leaves for good.
@@ -50,7 +52,7 @@ pub enum Event {
     Restart,
 }
 
-impl Event {
+impl ChurnEvent {
     /// All events.
     pub const ALL: [Self; 4] = [Self::Join, Self::Leave, Self::Flap, Self::Restart];
 
@@ -88,11 +90,11 @@ pub struct Options {
 
 /// The result of one policy and event. Ratios and shares are 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ChurnRow {
     /// The policy.
     pub policy: String,
     /// The event.
-    pub event: Event,
+    pub event: ChurnEvent,
     /// Share of the targets that moved, of those requested before and after.
     pub moved: f64,
     /// Share of the targets that moved in the undisturbed run.
@@ -142,7 +144,7 @@ pub struct Churn {
     /// The period of new routing tables, in seconds of simulated time.
     pub refresh_every_s: f64,
     /// The rows in the order of the policies, then in the order of [`ChurnEvent::ALL`].
-    pub rows: Vec<Row>,
+    pub rows: Vec<ChurnRow>,
 }
 
 /// The name and version of the JSON schema.
@@ -171,11 +173,11 @@ pub fn churn(
     if workload.requests.len() < REQUESTS_MIN {
         return Err(SimError::Workload("churn needs at least 10,000 requests"));
     }
-    let plan = Runs::new(workload, options)?;
-    let kinds = 1 + Event::ALL.len();
+    let plan = ChurnRuns::new(workload, options)?;
+    let kinds = 1 + ChurnEvent::ALL.len();
     let jobs = options.policies.len() * kinds;
-    let runs: Vec<Watched> = sweep(jobs, |job| {
-        let event = (job % kinds).checked_sub(1).map(|event| Event::ALL[event]);
+    let runs: Vec<RunHistory> = sweep(jobs, |job| {
+        let event = (job % kinds).checked_sub(1).map(|event| ChurnEvent::ALL[event]);
         let run = plan.run(options.policies[job / kinds], event);
         done();
         run
@@ -185,10 +187,10 @@ pub fn churn(
     let rows = options.policies.iter().zip(runs.chunks(kinds)).flat_map(|(policy, runs)| {
         let (calm, disturbed) = runs.split_at(1);
         let items = workload.items.len();
-        let rows: Vec<Row> = Event::ALL
+        let rows: Vec<ChurnRow> = ChurnEvent::ALL
             .into_iter()
             .zip(disturbed)
-            .map(|(event, run)| measure::row(policy.name(), event, &calm[0], run, items))
+            .map(|(event, run)| measure::compute_row(policy.name(), event, &calm[0], run, items))
             .collect();
         rows
     });
@@ -210,46 +212,50 @@ pub fn churn(
 }
 
 /// The parameters that the runs of all policies share.
-struct Runs<'w> {
+struct ChurnRuns<'w> {
     workload: &'w Workload,
     options: &'w Options,
     clients: u32,
-    refresh: Refresh,
+    refresh: TableRefresh,
 }
 
-impl<'w> Runs<'w> {
+impl<'w> ChurnRuns<'w> {
     fn new(workload: &'w Workload, options: &'w Options) -> Result<Self, SimError> {
         let Settings { t_low, t_high, .. } = options.settings;
         let clients = (u32::from(options.nodes) - 2).saturating_mul(t_high).saturating_add(t_low).max(2) - 1;
         let mean = workload.bytes() / workload.items.len().max(1) as u64;
-        let refresh = Refresh::new(options.refresh_every, prices(&options.costs, mean)?);
+        let refresh = TableRefresh::new(options.refresh_every, measure_ward_costs(&options.costs, mean)?);
         Ok(Self { workload, options, clients, refresh })
     }
 
-    fn run(&self, policy: PolicyKind, event: Option<Event>) -> Result<Watched, SimError> {
+    fn run(&self, policy: PolicyKind, event: Option<ChurnEvent>) -> Result<RunHistory, SimError> {
         let Options { nodes, memory, cache, costs, .. } = *self.options;
         let half = self.workload.requests.len() / 2;
         let after = half as u64;
         let back = after + self.workload.requests.len() as u64 / 50;
         let node = nodes / 2;
-        let planned = |after, node, what| Planned { after, node, what };
+        let planned = |after, node, change| ScheduledChange { after, node, change };
         let changes = match event {
             // The time is recorded nevertheless, because the undisturbed run is divided there, too.
-            None => vec![planned(after, node, Happening::Up)],
-            Some(Event::Join) => vec![planned(after, nodes, Happening::Join)],
-            Some(Event::Leave) => vec![planned(after, node, Happening::Leave)],
-            Some(Event::Flap) => {
-                vec![planned(after, node, Happening::Down), planned(back, node, Happening::Up)]
+            None => vec![planned(after, node, NodeChange::Up)],
+            Some(ChurnEvent::Join) => vec![planned(after, nodes, NodeChange::Join)],
+            Some(ChurnEvent::Leave) => vec![planned(after, node, NodeChange::Leave)],
+            Some(ChurnEvent::Flap) => {
+                vec![planned(after, node, NodeChange::Down), planned(back, node, NodeChange::Up)]
             }
-            Some(Event::Restart) => {
-                vec![planned(after, node, Happening::Down), planned(back, node, Happening::Restart)]
+            Some(ChurnEvent::Restart) => {
+                vec![planned(after, node, NodeChange::Down), planned(back, node, NodeChange::Restart)]
             }
         };
-        let count = usize::from(nodes) + usize::from(event == Some(Event::Join));
+        let count = usize::from(nodes) + usize::from(event == Some(ChurnEvent::Join));
         let cluster = vec![SimNode::with_cache(memory); count];
         let table = if needs_table(policy) {
-            let first =
-                table_of_first(self.workload, half / 2, &cluster[..nodes as usize], &self.refresh.prices)?;
+            let first = compute_initial_table(
+                self.workload,
+                half / 2,
+                &cluster[..nodes as usize],
+                &self.refresh.costs,
+            )?;
             Some(first.into())
         } else {
             None
@@ -265,7 +271,7 @@ impl<'w> Runs<'w> {
             changes,
             ..Scenario::lard98(count, settings)
         };
-        simulate_watched(self.workload, &scenario).map(|(_, watched)| watched)
+        simulate_with_history(self.workload, &scenario).map(|(_, history)| history)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use larder_core::Bytes;
 
-use super::{Churn, Row};
+use super::{Churn, ChurnRow};
 use crate::text::{cluster, counted};
 
 /// The headings of the first nine columns.
@@ -29,7 +29,7 @@ pub fn table(churn: &Churn) -> String {
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }
-    for line in about(churn) {
+    for line in describe_run(churn) {
         text += "\n";
         text += &line;
     }
@@ -42,7 +42,7 @@ pub fn markdown(churn: &Churn, command: &str) -> String {
     let mut text = format!(
         "# Keys moved and hits lost when nodes come and go\n\nSimulated; made by\n\n```sh\n{command}\n```\n\n"
     );
-    for line in about(churn) {
+    for line in describe_run(churn) {
         text += &line;
         text += "\n";
     }
@@ -55,7 +55,7 @@ pub fn markdown(churn: &Churn, command: &str) -> String {
     text
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &ChurnRow) -> Vec<String> {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     vec![
         row.policy.clone(),
@@ -71,7 +71,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn about(churn: &Churn) -> Vec<String> {
+fn describe_run(churn: &Churn) -> Vec<String> {
     vec![
         format!(
             "{}: {} to {} of {}. {} ({}), cost model {}, {} outstanding. Nodes \

@@ -32,12 +32,12 @@ pub mod zipf;
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
-use zipf::Harmonic;
+use zipf::HarmonicNumbers;
 
 /// The variant of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reading {
+pub enum PressVariant {
     /// The service node pays only for the file of a forwarded request.
     M0,
     /// The service node also parses a forwarded request and pays for its arrival.
@@ -102,7 +102,7 @@ pub struct Press {
     /// The network between nodes. Default fast.
     pub network: Network,
     /// The variant of the model. Default M1.
-    pub reading: Reading,
+    pub reading: PressVariant,
     /// mu_p: requests that a processor reads and parses per second, above 0. Default 9,000.
     pub parse_per_s: f64,
     /// Fixed time to send a reply to a client, in s. Default 0.0001.
@@ -144,7 +144,7 @@ impl Default for Press {
             replicated: 0.15,
             alpha: 1.0,
             network: Network::Fast,
-            reading: Reading::M1,
+            reading: PressVariant::M1,
             parse_per_s: 9_000.0,
             reply_s: 0.0001,
             reply_kb_per_s: 11_500.0,
@@ -227,7 +227,7 @@ impl Demand {
 
 /// The solution for one server.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Answer {
+pub struct ServerSolution {
     /// The kind of server.
     pub server: Server,
     /// The demand of a request.
@@ -250,7 +250,7 @@ pub struct Solution {
     /// Q: the share of the requests that are forwarded.
     pub forwarded: f64,
     /// The servers, in the order of [`Server::ALL`].
-    pub servers: [Answer; 3],
+    pub servers: [ServerSolution; 3],
 }
 
 impl Solution {
@@ -268,7 +268,7 @@ impl Press {
     /// exponent above 1 the hottest files alone may take more requests.
     pub fn solve(&self) -> Result<Solution, SimError> {
         self.check()?;
-        let zipf = Harmonic::new(self.alpha);
+        let zipf = HarmonicNumbers::new(self.alpha);
         let files = zipf.files_for(self.held(), self.hit_rate).ok_or(SimError::OutOfRange {
             key: "hit_rate",
             range: "higher: with this exponent and memory the hottest files alone take more requests",
@@ -281,7 +281,7 @@ impl Press {
     ///
     /// # Errors
     /// Returns an error if a parameter or share is out of range.
-    pub fn at(&self, server: Server, hit_rate: f64, forwarded: f64) -> Result<Answer, SimError> {
+    pub fn at(&self, server: Server, hit_rate: f64, forwarded: f64) -> Result<ServerSolution, SimError> {
         self.check()?;
         for (key, share) in [("hit_rate", hit_rate), ("forwarded", forwarded)] {
             if !(0.0..=1.0).contains(&share) {
@@ -296,7 +296,7 @@ impl Press {
         self.memory_mb * 1_024.0 / self.file_kb
     }
 
-    fn solve_for(&self, files: f64, zipf: &Harmonic) -> Solution {
+    fn solve_for(&self, files: f64, zipf: &HarmonicNumbers) -> Solution {
         let (nodes, held) = (f64::from(self.nodes), self.held());
         let together = nodes * (1.0 - self.replicated) * held + self.replicated * held;
         let hit_rate_cluster = zipf.share(together, files);
@@ -310,10 +310,10 @@ impl Press {
         Solution { files, hit_rate_cluster, hit_rate_replicated, forwarded, servers: Server::ALL.map(answer) }
     }
 
-    fn answer(&self, server: Server, hit_rate: f64, forwarded: f64) -> Answer {
+    fn answer(&self, server: Server, hit_rate: f64, forwarded: f64) -> ServerSolution {
         let demand = self.demand(server, hit_rate, forwarded);
         let (binds, most) = demand.largest();
-        Answer { server, demand, binds, throughput: f64::from(self.nodes) / most }
+        ServerSolution { server, demand, binds, throughput: f64::from(self.nodes) / most }
     }
 
     fn demand(&self, server: Server, hit_rate: f64, forwarded: f64) -> Demand {
@@ -328,7 +328,7 @@ impl Press {
             let forward = 1.0 / self.forwards_per_s(server);
             cpu += forwarded * forward;
             between += forwarded * 2.0 * internal(self.request_kb);
-            if self.reading == Reading::M1 {
+            if self.reading == PressVariant::M1 {
                 cpu += forwarded * (parse + forward);
             }
         }
@@ -413,7 +413,7 @@ pub struct Peak {
 ///
 /// # Errors
 /// Fails as [`Press::solve`] does, but skips hit rates that no working set has.
-pub fn peak(base: &Press, of: Server, over: Server) -> Result<Peak, SimError> {
+pub fn find_peak(base: &Press, of: Server, over: Server) -> Result<Peak, SimError> {
     base.check()?;
     let mut most = Peak { ratio: 0.0, file_kb: 0.0, hit_rate: 0.0 };
     for file_kb in (2..=64).map(f64::from) {

@@ -14,13 +14,13 @@ const EXACT: f64 = 24.0;
 
 /// The generalised harmonic numbers `H` for one exponent.
 #[derive(Clone, Copy, Debug)]
-pub struct Harmonic {
+pub struct HarmonicNumbers {
     alpha: f64,
     /// The sum of the first terms, less the formula's terms at their end.
     exact: f64,
 }
 
-impl Harmonic {
+impl HarmonicNumbers {
     /// Prepares the sums for an exponent of at least 0.
     pub fn new(alpha: f64) -> Self {
         let exact: f64 = (1..=EXACT as u32).rev().map(|k| f64::from(k).powf(-alpha)).sum();
@@ -92,7 +92,7 @@ mod tests {
         for alpha in [0.0, 0.5, 0.77, 0.999_999, 1.0, 1.3, 2.0, 5.0] {
             for n in [1_u32, 2, 23, 24, 25, 100, 10_000, 1_000_000] {
                 let direct: f64 = (1..=n).rev().map(|k| f64::from(k).powf(-alpha)).sum();
-                let ours = Harmonic::new(alpha).at(f64::from(n));
+                let ours = HarmonicNumbers::new(alpha).at(f64::from(n));
                 assert!((ours / direct - 1.0).abs() < 1e-11, "H({n}) at {alpha}: {ours} against {direct}");
             }
         }
@@ -101,20 +101,20 @@ mod tests {
     #[test]
     fn known_constants_come_out() {
         // Euler's constant is the limit of H(n) - ln n; zeta(2) = pi^2 / 6.
-        let euler = Harmonic::new(1.0).at(1e8) - 1e8_f64.ln() - 0.5e-8;
+        let euler = HarmonicNumbers::new(1.0).at(1e8) - 1e8_f64.ln() - 0.5e-8;
         assert!((euler - 0.577_215_664_901_532_9).abs() < 1e-12, "{euler}");
-        let zeta2 = Harmonic::new(2.0).at(1e9) + 1e-9;
+        let zeta2 = HarmonicNumbers::new(2.0).at(1e9) + 1e-9;
         assert!((zeta2 - std::f64::consts::PI.powi(2) / 6.0).abs() < 1e-12, "{zeta2}");
-        assert!(Harmonic::new(1.0).at(0.0).abs() < 1e-12);
+        assert!(HarmonicNumbers::new(1.0).at(0.0).abs() < 1e-12);
         // H(1/2) = 2 - 2 ln 2.
-        assert!((Harmonic::new(1.0).at(0.5) - (2.0 - 2.0 * std::f64::consts::LN_2)).abs() < 1e-10);
+        assert!((HarmonicNumbers::new(1.0).at(0.5) - (2.0 - 2.0 * std::f64::consts::LN_2)).abs() < 1e-10);
     }
 
     #[test]
     fn files_are_found_for_a_hit_rate() {
         for alpha in [0.5, 0.77, 1.0, 1.2] {
             for hit_rate in [0.6, 0.75, 0.9, 0.995, 1.0] {
-                let zipf = Harmonic::new(alpha);
+                let zipf = HarmonicNumbers::new(alpha);
                 let files = zipf.files_for(8_192.0, hit_rate);
                 let Some(files) = files else {
                     assert!(alpha > 1.0, "{alpha} {hit_rate}");
@@ -124,7 +124,7 @@ mod tests {
             }
         }
         assert_eq!(
-            Harmonic::new(1.2).files_for(8_192.0, 0.5),
+            HarmonicNumbers::new(1.2).files_for(8_192.0, 0.5),
             None,
             "its 8,192 hottest files take more whatever comes after them"
         );

@@ -31,18 +31,18 @@ pub enum ReplayError {
     #[error("the header: {0}")]
     Settings(#[from] SettingsError),
     /// A frame is invalid, or does not follow from the earlier frames.
-    #[error("record {frame}: {trouble}")]
+    #[error("record {frame}: {cause}")]
     Frame {
         /// The number of the frame, from 1.
         frame: u64,
         /// The cause.
-        trouble: Trouble,
+        cause: FrameError,
     },
 }
 
 /// The cause of an error in a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum FrameError {
     /// The file ends before or within the frame.
     #[error("the file ends here without saying that the record does: it was cut, or the switch was killed")]
     NoEnd,
@@ -82,10 +82,10 @@ pub enum Trouble {
     #[error("too many records wait for what comes before record {0}")]
     TooManyWaiting(u64),
     /// The number of frames is wrong.
-    #[error("the end says that there are {said} records before it, and there are {found}")]
+    #[error("the end says that there are {stated} records before it, and there are {found}")]
     Count {
         /// The number in the end frame.
-        said: u64,
+        stated: u64,
         /// The actual number.
         found: u64,
     },
@@ -96,7 +96,7 @@ pub enum Trouble {
 
 impl ReplayError {
     /// Creates an error of a frame.
-    pub(super) fn at(frame: u64, trouble: impl Into<Trouble>) -> Self {
-        Self::Frame { frame, trouble: trouble.into() }
+    pub(super) fn at(frame: u64, cause: impl Into<FrameError>) -> Self {
+        Self::Frame { frame, cause: cause.into() }
     }
 }

@@ -25,12 +25,12 @@ mod error;
 mod frames;
 mod order;
 
-pub use error::{ReplayError, Trouble};
+pub use error::{FrameError, ReplayError};
 
-use frames::Frames;
+use frames::FrameReader;
 use larder_core::record::{Changed, Decided, End, Frame, changed_line, decided_line, first_visit};
 use larder_core::{Dispatcher, Settings};
-use order::Order;
+use order::VisitOrder;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
@@ -41,7 +41,7 @@ pub const WAITING_MAX: usize = 1 << 20;
 
 /// A line of both logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct LogLine {
     /// The number of the frame, from 1.
     pub frame: u64,
     /// The line of the recorded decision, with its line feed.
@@ -50,7 +50,7 @@ pub struct Row {
     pub replayed: String,
 }
 
-impl Row {
+impl LogLine {
     /// Returns whether both lines are equal.
     pub fn agrees(&self) -> bool {
         self.live == self.replayed
@@ -79,14 +79,14 @@ pub struct Summary {
 /// A replay in progress: an iterator over the lines of both logs, in the order of the record.
 #[derive(Debug)]
 pub struct Replay<R> {
-    frames: Frames<R>,
+    frames: FrameReader<R>,
     dispatcher: Dispatcher,
     generation: u64,
-    order: Order,
+    order: VisitOrder,
     /// The decisions that have been read but not repeated, by frame.
     waiting: BTreeMap<u64, Decided>,
     /// Lines in the order of the record from `next_row` on; `None` if the decision waits.
-    rows: VecDeque<Option<Row>>,
+    rows: VecDeque<Option<LogLine>>,
     next_row: u64,
     ended: bool,
     summary: Summary,
@@ -107,7 +107,7 @@ impl<R: BufRead> Replay<R> {
     /// # Errors
     /// Fails as [`Replay::open`] does.
     pub fn open_with(input: R, alter: impl FnOnce(&mut Settings)) -> Result<Self, ReplayError> {
-        let (frames, mut header) = Frames::open(input)?;
+        let (frames, mut header) = FrameReader::open(input)?;
         alter(&mut header.settings);
         let policy = header.settings.policy.to_string();
         let dispatcher = Dispatcher::with_routes(header.settings, header.routes, &header.nodes)?;
@@ -115,7 +115,7 @@ impl<R: BufRead> Replay<R> {
             frames,
             dispatcher,
             generation: 0,
-            order: Order::default(),
+            order: VisitOrder::default(),
             waiting: BTreeMap::new(),
             rows: VecDeque::new(),
             next_row: 1,
@@ -132,26 +132,26 @@ impl<R: BufRead> Replay<R> {
     /// Reads one frame, and repeats the decisions that it completes.
     fn step(&mut self) -> Result<(), ReplayError> {
         let Some((number, frame)) = self.frames.next()? else {
-            return self.frames.fail(Trouble::NoEnd);
+            return self.frames.fail(FrameError::NoEnd);
         };
         match frame {
-            Frame::Decided(decided) => self.take(number, decided),
-            Frame::Changed(changed) => self.change(number, &changed),
+            Frame::Decided(decided) => self.replay_decision(number, decided),
+            Frame::Changed(changed) => self.replay_change(number, &changed),
             Frame::End(end, frames) => self.end(number, end, frames),
         }
     }
 
-    fn take(&mut self, number: u64, decided: Decided) -> Result<(), ReplayError> {
+    fn replay_decision(&mut self, number: u64, decided: Decided) -> Result<(), ReplayError> {
         if decided.generation != self.generation {
             let (found, expected) = (decided.generation, self.generation);
-            return self.frames.fail(Trouble::Generation { found, expected });
+            return self.frames.fail(FrameError::Generation { found, expected });
         }
         self.rows.push_back(None);
         if self.rows.len() > WAITING_MAX {
-            return self.frames.fail(Trouble::TooManyWaiting(self.next_row));
+            return self.frames.fail(FrameError::TooManyWaiting(self.next_row));
         }
-        if let Some((lane, place)) = self.order.missing(&decided.tape) {
-            self.order.wait(lane, place, number).map_err(|trouble| self.frames.error(trouble))?;
+        if let Some((lane, place)) = self.order.find_missing(&decided.tape) {
+            self.order.add_waiting(lane, place, number).map_err(|cause| self.frames.error(cause))?;
             self.waiting.insert(number, decided);
             self.summary.waited_max = self.summary.waited_max.max(self.waiting.len());
             return Ok(());
@@ -161,9 +161,11 @@ impl<R: BufRead> Replay<R> {
             for number in self.decide(number, decided)? {
                 // A frame that waited for this lane may have to wait for another one.
                 let Some(decided) = self.waiting.get(&number) else { continue };
-                match self.order.missing(&decided.tape) {
+                match self.order.find_missing(&decided.tape) {
                     Some((lane, place)) => {
-                        self.order.wait(lane, place, number).map_err(|trouble| self.frames.error(trouble))?;
+                        self.order
+                            .add_waiting(lane, place, number)
+                            .map_err(|cause| self.frames.error(cause))?;
                     }
                     None => ready.extend(self.waiting.remove(&number).map(|decided| (number, decided))),
                 }
@@ -183,43 +185,45 @@ impl<R: BufRead> Replay<R> {
         let own = visits.first().map(|visit| (visit.track, visit.at));
         decided_line(&mut replayed, self.generation, own, at, request.target, again);
         self.summary.decisions += 1;
-        self.put(Row { frame: number, live, replayed });
-        Ok(visits.iter().filter_map(|visit| self.order.pass(*visit)).collect())
+        self.put(LogLine { frame: number, live, replayed });
+        Ok(visits.iter().filter_map(|visit| self.order.record_visit(*visit)).collect())
     }
 
-    fn change(&mut self, number: u64, changed: &Changed) -> Result<(), ReplayError> {
+    fn replay_change(&mut self, number: u64, changed: &Changed) -> Result<(), ReplayError> {
         if let Some((frame, decided)) = self.waiting.first_key_value() {
-            let waits = self.order.missing(&decided.tape).map(|(lane, place)| Trouble::Gap { lane, place });
-            return Err(ReplayError::at(*frame, waits.unwrap_or(Trouble::NoEnd)));
+            let waits =
+                self.order.find_missing(&decided.tape).map(|(lane, place)| FrameError::Gap { lane, place });
+            return Err(ReplayError::at(*frame, waits.unwrap_or(FrameError::NoEnd)));
         }
         if changed.generation != self.generation + 1 {
             let (found, expected) = (changed.generation, self.generation + 1);
-            return self.frames.fail(Trouble::Generation { found, expected });
+            return self.frames.fail(FrameError::Generation { found, expected });
         }
         self.generation += 1;
         let made = self.dispatcher.rechange(changed.at, &changed.change, changed.tape.clone());
         let (node, visits) = made.map_err(|error| ReplayError::at(number, error))?;
         // No frame waits at a change.
-        visits.iter().for_each(|visit| _ = self.order.pass(*visit));
+        visits.iter().for_each(|visit| _ = self.order.record_visit(*visit));
         let (mut live, mut replayed) = (String::new(), String::new());
         changed_line(&mut live, self.generation, changed.at, &changed.change, changed.node);
         changed_line(&mut replayed, self.generation, changed.at, &changed.change, node);
         self.summary.changes += 1;
         self.rows.push_back(None);
-        self.put(Row { frame: number, live, replayed });
+        self.put(LogLine { frame: number, live, replayed });
         Ok(())
     }
 
     fn end(&mut self, number: u64, end: End, frames: u64) -> Result<(), ReplayError> {
         if frames != number - 1 {
-            return self.frames.fail(Trouble::Count { said: frames, found: number - 1 });
+            return self.frames.fail(FrameError::Count { stated: frames, found: number - 1 });
         }
         self.frames.finish()?;
         if end == End::Complete
             && let Some((frame, decided)) = self.waiting.first_key_value()
         {
-            let waits = self.order.missing(&decided.tape).map(|(lane, place)| Trouble::Gap { lane, place });
-            return Err(ReplayError::at(*frame, waits.unwrap_or(Trouble::NoEnd)));
+            let waits =
+                self.order.find_missing(&decided.tape).map(|(lane, place)| FrameError::Gap { lane, place });
+            return Err(ReplayError::at(*frame, waits.unwrap_or(FrameError::NoEnd)));
         }
         let made = self.rows.iter().take_while(|row| row.is_some()).count();
         self.summary.left_out = (self.rows.len() - made) as u64;
@@ -229,7 +233,7 @@ impl<R: BufRead> Replay<R> {
         Ok(())
     }
 
-    fn put(&mut self, row: Row) {
+    fn put(&mut self, row: LogLine) {
         self.summary.differing += u64::from(!row.agrees());
         let at = usize::try_from(row.frame - self.next_row).unwrap_or(usize::MAX);
         if let Some(slot) = self.rows.get_mut(at) {
@@ -239,7 +243,7 @@ impl<R: BufRead> Replay<R> {
 }
 
 impl<R: BufRead> Iterator for Replay<R> {
-    type Item = Result<Row, ReplayError>;
+    type Item = Result<LogLine, ReplayError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

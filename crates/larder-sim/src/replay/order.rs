@@ -4,26 +4,26 @@
 //! repeated once each of these lanes has reached its position. Positions come from one real run, so the order
 //! has no cycle.
 
-use super::error::Trouble;
+use super::error::FrameError;
 use larder_core::tape::{Entry, Track, Visit};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The position of each lane, and the frames that wait for positions.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct VisitOrder {
     places: BTreeMap<Track, u64>,
     waiting: BTreeMap<(Track, u64), u64>,
 }
 
-impl Order {
+impl VisitOrder {
     /// Returns the first lane that has not reached the position that this tape needs. Only the first visit to
     /// a lane counts, because later visits of the same decision follow from it.
-    pub(super) fn missing(&self, tape: &[Entry]) -> Option<(Track, u64)> {
+    pub(super) fn find_missing(&self, tape: &[Entry]) -> Option<(Track, u64)> {
         let mut seen = BTreeSet::new();
         for entry in tape {
             let Entry::Visit(lane, place) = *entry else { continue };
-            let came = self.places.get(&lane).copied().unwrap_or(0);
-            if seen.insert(lane) && came != place {
+            let position = self.places.get(&lane).copied().unwrap_or(0);
+            if seen.insert(lane) && position != place {
                 return Some((lane, place));
             }
         }
@@ -31,15 +31,15 @@ impl Order {
     }
 
     /// Makes a frame wait until `lane` reaches `place`.
-    pub(super) fn wait(&mut self, lane: Track, place: u64, frame: u64) -> Result<(), Trouble> {
+    pub(super) fn add_waiting(&mut self, lane: Track, place: u64, frame: u64) -> Result<(), FrameError> {
         match self.waiting.insert((lane, place), frame) {
             None => Ok(()),
-            Some(other) => Err(Trouble::Twice { lane, place, other }),
+            Some(other) => Err(FrameError::Twice { lane, place, other }),
         }
     }
 
     /// Records a visit to a lane. Returns the frame that has waited for the lane's new position.
-    pub(super) fn pass(&mut self, visit: Visit) -> Option<u64> {
+    pub(super) fn record_visit(&mut self, visit: Visit) -> Option<u64> {
         self.places.insert(visit.track, visit.next);
         self.waiting.remove(&(visit.track, visit.next))
     }
