@@ -41,7 +41,7 @@ pub fn unbounded_after(workload: &Workload, warmup: usize, nodes: usize, costs: 
     let mut seen = vec![false; workload.items.len()];
     let asked = workload.requests.iter().copied().enumerate();
     let missed = asked.filter(|(_, item)| !core::mem::replace(&mut seen[*item as usize], true));
-    of(workload, warmup, missed, nodes, costs)
+    ceiling_from_misses(workload, warmup, missed, nodes, costs)
 }
 
 /// Computes the bound of a memory of `bytes` that knows the future. O(requests * log requests).
@@ -59,13 +59,14 @@ pub fn clairvoyant_after(
 ) -> Ceiling {
     let times = costs.times();
     let asked = workload.requests.len();
-    let mut kept = intervals(workload, warmup, bytes);
+    let mut intervals = find_intervals(workload, warmup, bytes);
     let room = bytes as f64 * asked.saturating_sub(warmup) as f64;
     let size = |item: u32| workload.items[item as usize].bytes;
-    let all = of(workload, warmup, workload.requests.iter().copied().enumerate(), nodes, costs);
-    let hits = saved(&mut kept, room, |_| 1.0);
-    let bytes_hit = saved(&mut kept, room, |item| size(item) as f64);
-    let disk_saved = saved(&mut kept, room, |item| times.read_ns(size(item)) as f64);
+    let all =
+        ceiling_from_misses(workload, warmup, workload.requests.iter().copied().enumerate(), nodes, costs);
+    let hits = max_saving(&mut intervals, room, |_| 1.0);
+    let bytes_hit = max_saving(&mut intervals, room, |item| size(item) as f64);
+    let disk_saved = max_saving(&mut intervals, room, |item| times.read_ns(size(item)) as f64);
     let measured = &workload.requests[warmup.min(asked)..];
     let whole = |time: &dyn Fn(u64) -> u64| measured.iter().map(|item| time(size(*item))).sum::<u64>() as f64;
     let (disk_ns, cpu_ns) = (whole(&|bytes| times.read_ns(bytes)), whole(&|bytes| times.hit_ns(bytes)));
@@ -88,29 +89,29 @@ struct Interval {
 }
 
 /// Returns the intervals that end after the warm-up, for items that fit into `bytes`.
-fn intervals(workload: &Workload, warmup: usize, bytes: u64) -> Vec<Interval> {
+fn find_intervals(workload: &Workload, warmup: usize, bytes: u64) -> Vec<Interval> {
     let mut last: Vec<Option<usize>> = vec![None; workload.items.len()];
-    let mut kept = Vec::new();
+    let mut intervals = Vec::new();
     for (at, item) in workload.requests.iter().copied().enumerate() {
         let memory = workload.items[item as usize].memory;
         if let Some(before) = last[item as usize].replace(at)
             && at >= warmup
             && memory <= bytes
         {
-            kept.push(Interval { item, room: memory as f64 * (at - before.max(warmup)) as f64 });
+            intervals.push(Interval { item, room: memory as f64 * (at - before.max(warmup)) as f64 });
         }
     }
-    kept
+    intervals
 }
 
 /// Returns the largest total value of intervals that fit into `room`. The last interval counts in part.
-fn saved(kept: &mut [Interval], mut room: f64, value: impl Fn(u32) -> f64) -> f64 {
-    kept.sort_unstable_by(|a, b| {
+fn max_saving(intervals: &mut [Interval], mut room: f64, value: impl Fn(u32) -> f64) -> f64 {
+    intervals.sort_unstable_by(|a, b| {
         let (dear, cheap) = (a.room * value(b.item), b.room * value(a.item));
         dear.total_cmp(&cheap).then(a.item.cmp(&b.item)).then(a.room.total_cmp(&b.room))
     });
     let mut sum = 0.0;
-    for interval in kept {
+    for interval in intervals {
         let part = if interval.room <= room { 1.0 } else { room / interval.room };
         sum += part * value(interval.item);
         room -= part * interval.room;
@@ -122,7 +123,7 @@ fn saved(kept: &mut [Interval], mut room: f64, value: impl Fn(u32) -> f64) -> f6
 }
 
 /// Computes the ceiling from the misses, each given as the number of its request and the item.
-fn of(
+fn ceiling_from_misses(
     workload: &Workload,
     warmup: usize,
     missed: impl Iterator<Item = (usize, u32)>,
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_future_is_used() {
+    fn the_clairvoyant_cache_uses_the_future() {
         // Room of 10 for 8 requests is 80. Intervals: 0 and 1 take 30 and then 20 each; 2 takes 50.
         let workload = workload(&[0, 1, 2, 0, 1, 0, 1, 2]);
         let costs = Lard98::default();

@@ -26,10 +26,13 @@ use larder_core::cache::{CacheKind, GdsCost};
 
 /// The result of a lookup in the memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    Here,
-    At(NodeId),
-    Nowhere,
+pub(crate) enum CacheLookup {
+    /// The item is in the memory of the node.
+    Local,
+    /// The item is in the memory of another node.
+    Remote(NodeId),
+    /// The item is in no memory.
+    Miss,
 }
 
 /// The value of a copy, least first: the bits of H (never negative), then the time at which it was set.
@@ -42,7 +45,7 @@ struct Value {
 /// The global memory: the memories of all nodes.
 #[derive(Debug)]
 pub(crate) struct GlobalMemory {
-    nodes: Vec<Part>,
+    nodes: Vec<NodeMemory>,
     cost: Option<GdsCost>,
     /// Two bit sets per item: the nodes that hold it, and the nodes that hold it as a global copy.
     holders: Vec<(u64, u64)>,
@@ -54,13 +57,13 @@ pub(crate) struct GlobalMemory {
 }
 
 #[derive(Debug)]
-struct Part {
+struct NodeMemory {
     capacity: u64,
     used: u64,
     by_value: BTreeSet<(Value, u32)>,
 }
 
-impl Part {
+impl NodeMemory {
     fn has_room(&self, bytes: u64) -> bool {
         self.capacity - self.used >= bytes
     }
@@ -69,8 +72,8 @@ impl Part {
 impl GlobalMemory {
     /// Creates an empty global memory of at most 64 nodes.
     pub(crate) fn new(kind: CacheKind, capacities: impl Iterator<Item = u64>, items: usize) -> Self {
-        let part = |capacity| Part { capacity, used: 0, by_value: BTreeSet::new() };
-        let nodes: Vec<Part> = capacities.map(part).collect();
+        let part = |capacity| NodeMemory { capacity, used: 0, by_value: BTreeSet::new() };
+        let nodes: Vec<NodeMemory> = capacities.map(part).collect();
         Self {
             cost: match kind {
                 CacheKind::Lru => None,
@@ -86,23 +89,23 @@ impl GlobalMemory {
         }
     }
 
-    pub(crate) fn look(&mut self, node: usize, item: u32) -> Looked {
+    pub(crate) fn look_up(&mut self, node: usize, item: u32) -> CacheLookup {
         let (held, global) = self.holders[item as usize];
         if held == 0 {
-            return Looked::Nowhere;
+            return CacheLookup::Miss;
         }
         if held & (1 << node) != 0 {
             self.drop_copy(node, item);
-            self.use_at(node, item);
-            return Looked::Here;
+            self.touch_at(node, item);
+            return CacheLookup::Local;
         }
         let turn = (self.clock % 64) as u32;
         let holder = ((held.rotate_right(turn).trailing_zeros() + turn) % 64) as usize;
         if global & (1 << holder) != 0 {
             self.drop_copy(holder, item);
         }
-        self.use_at(node, item);
-        Looked::At(NodeId(holder as u16))
+        self.touch_at(node, item);
+        CacheLookup::Remote(NodeId(holder as u16))
     }
 
     pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) {
@@ -110,11 +113,11 @@ impl GlobalMemory {
         if self.holders[item as usize].0 & (1 << node) != 0 {
             self.drop_copy(node, item);
         }
-        self.use_at(node, item);
+        self.touch_at(node, item);
     }
 
     /// Gives the item its full value at the node, and evicts items until it fits.
-    fn use_at(&mut self, node: usize, item: u32) {
+    fn touch_at(&mut self, node: usize, item: u32) {
         let bytes = self.bytes[item as usize];
         if bytes > self.nodes[node].capacity {
             return;
@@ -122,8 +125,8 @@ impl GlobalMemory {
         while !self.nodes[node].has_room(bytes) {
             let Some((value, least)) = self.nodes[node].by_value.first().copied() else { return };
             self.drop_copy(node, least);
-            if self.holders[least as usize].0 > 0 || !self.settle(node, least, value) {
-                self.lose(value);
+            if self.holders[least as usize].0 > 0 || !self.place_global_copy(node, least, value) {
+                self.raise_inflation(value);
             }
         }
         self.clock += 1;
@@ -132,7 +135,7 @@ impl GlobalMemory {
     }
 
     /// Moves the last copy of an evicted item to another node. Returns false if the item leaves the cluster.
-    fn settle(&mut self, from: usize, item: u32, value: Value) -> bool {
+    fn place_global_copy(&mut self, from: usize, item: u32, value: Value) -> bool {
         let bytes = self.bytes[item as usize];
         let others =
             || (0..self.nodes.len()).filter(|node| *node != from && self.nodes[*node].capacity >= bytes);
@@ -143,7 +146,7 @@ impl GlobalMemory {
             match self.nodes[to].by_value.first().copied() {
                 Some((least, victim)) if least < value => {
                     self.drop_copy(to, victim);
-                    self.lose(least);
+                    self.raise_inflation(least);
                 }
                 _ => return false,
             }
@@ -153,7 +156,7 @@ impl GlobalMemory {
     }
 
     /// Raises the inflation L to the value of an evicted copy, so that the remaining copies age.
-    fn lose(&mut self, value: Value) {
+    fn raise_inflation(&mut self, value: Value) {
         self.inflation = self.inflation.max(f64::from_bits(value.h));
     }
 
@@ -186,18 +189,22 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_globally_oldest_leaves_and_used_copies_multiply() {
+    fn the_globally_oldest_page_is_evicted_and_used_pages_are_copied() {
         let mut memory = GlobalMemory::new(CacheKind::Lru, [100, 100].into_iter(), 8);
         memory.store(1, 2, 60);
         memory.store(0, 1, 60);
         memory.store(0, 3, 60);
         // Node 0's oldest item (1) is younger than node 1's (2): item 1 replaces item 2 as a global copy.
-        assert_eq!(memory.look(0, 2), Looked::Nowhere);
-        assert_eq!(memory.look(0, 1), Looked::At(NodeId(1)), "it moves back, and 3 takes its place");
-        assert_eq!(memory.look(0, 1), Looked::Here);
-        assert_eq!(memory.look(1, 3), Looked::Here, "used there now");
-        assert_eq!(memory.look(0, 3), Looked::At(NodeId(1)), "copied");
-        assert_eq!((memory.look(0, 3), memory.look(1, 3)), (Looked::Here, Looked::Here));
+        assert_eq!(memory.look_up(0, 2), CacheLookup::Miss);
+        assert_eq!(
+            memory.look_up(0, 1),
+            CacheLookup::Remote(NodeId(1)),
+            "it moves back, and 3 takes its place"
+        );
+        assert_eq!(memory.look_up(0, 1), CacheLookup::Local);
+        assert_eq!(memory.look_up(1, 3), CacheLookup::Local, "used there now");
+        assert_eq!(memory.look_up(0, 3), CacheLookup::Remote(NodeId(1)), "copied");
+        assert_eq!((memory.look_up(0, 3), memory.look_up(1, 3)), (CacheLookup::Local, CacheLookup::Local));
     }
 
     proptest! {
@@ -208,7 +215,7 @@ mod tests {
         ) {
             let mut memory = GlobalMemory::new(CacheKind::ALL[kind], [50, 80, 30].into_iter(), 20);
             for (node, item) in steps {
-                if memory.look(node, item) == Looked::Nowhere {
+                if memory.look_up(node, item) == CacheLookup::Miss {
                     memory.store(node, item, 5 + u64::from(item));
                 }
                 for (node, part) in memory.nodes.iter().enumerate() {
@@ -237,7 +244,7 @@ mod tests {
             for item in requests {
                 let bytes = 5 + u64::from(item) * 2;
                 let here = cache.touch(&item);
-                prop_assert_eq!(memory.look(0, item) == Looked::Here, here);
+                prop_assert_eq!(memory.look_up(0, item) == CacheLookup::Local, here);
                 if !here {
                     cache.insert(item, Bytes(bytes), &mut Vec::new());
                     memory.store(0, item, bytes);

@@ -156,9 +156,9 @@ pub struct Outcome {
 
 /// Counts of decisions by reason.
 #[derive(Clone, Debug)]
-pub(crate) struct Reasons([u64; Reason::ALL.len()]);
+pub(crate) struct ReasonCounts([u64; Reason::ALL.len()]);
 
-impl Reasons {
+impl ReasonCounts {
     pub(crate) const fn new() -> Self {
         Self([0; Reason::ALL.len()])
     }

@@ -52,7 +52,7 @@ pub enum CacheChoice {
 
 /// A change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum NodeChange {
     /// The node joins. It was no member before. Nodes that join are the last ones, and they join in order.
     Join,
     /// The node leaves for good.
@@ -71,18 +71,18 @@ pub enum Happening {
 
 /// A change to a node at a given point of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct ScheduledChange {
     /// The number of requests that arrive before the change.
     pub after: u64,
     /// The node: its index in [`Scenario::nodes`].
     pub node: u16,
     /// The change.
-    pub what: Happening,
+    pub change: NodeChange,
 }
 
 /// A group of switches in front of the same nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SideBySide {
+pub struct SwitchGroup {
     /// The number of switches, 1 to 64. A single switch runs the protocol without peers.
     pub count: u16,
     /// The delay of a message between two switches; at most 10 s.
@@ -91,7 +91,7 @@ pub struct SideBySide {
     pub settings: SwitchesSettings,
 }
 
-impl SideBySide {
+impl SwitchGroup {
     fn check(&self) -> Result<(), SimError> {
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if !(1..=64).contains(&self.count) {
@@ -107,7 +107,7 @@ impl SideBySide {
 
 /// The periodic refresh of the routing tables of `ward` and `part` from the requests since the last refresh.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refresh {
+pub struct TableRefresh {
     /// The period in simulated time; above 0. The paper uses a day and mentions 15 minutes.
     pub every: Duration,
     /// The largest number of targets counted.
@@ -115,14 +115,14 @@ pub struct Refresh {
     /// The part of each count that is carried over into the next period, in thousandths.
     pub carry_permille: u16,
     /// The costs for ward-analysis.
-    pub prices: WardCosts,
+    pub costs: WardCosts,
 }
 
-impl Refresh {
+impl TableRefresh {
     /// Creates a refresh with this period, at most 1,048,576 (2^20) targets, and half of each count carried
     /// over.
-    pub const fn new(every: Duration, prices: WardCosts) -> Self {
-        Self { every, targets_max: 1 << 20, carry_permille: 500, prices }
+    pub const fn new(every: Duration, costs: WardCosts) -> Self {
+        Self { every, targets_max: 1 << 20, carry_permille: 500, costs }
     }
 }
 
@@ -151,11 +151,11 @@ pub struct Scenario {
     /// [`Item::route`](crate::Item::route) names the route of a request.
     pub routes: Vec<RouteSpec>,
     /// The refresh of the tables of `ward` and `part`; `None` if the tables stay.
-    pub refresh: Option<Refresh>,
+    pub refresh: Option<TableRefresh>,
     /// The group of switches; `None` for a single switch without peers.
-    pub switches: Option<SideBySide>,
+    pub switches: Option<SwitchGroup>,
     /// The changes to the nodes, in order.
-    pub changes: Vec<Planned>,
+    pub changes: Vec<ScheduledChange>,
     /// The load below which a node counts as underutilised. The paper's is 40 % of T_low, which is 10
     /// (section 3.3).
     pub idle_below: u32,
@@ -226,7 +226,7 @@ impl Scenario {
         if self.changes.iter().any(|planned| usize::from(planned.node) >= self.nodes.len()) {
             return out("about nodes that exist");
         }
-        let joining = self.changes.iter().filter(|planned| planned.what == Happening::Join);
+        let joining = self.changes.iter().filter(|planned| planned.change == NodeChange::Join);
         let first = self.nodes.len() - joining.clone().count().min(self.nodes.len());
         if first == 0 || !joining.zip(first..).all(|(planned, node)| usize::from(planned.node) == node) {
             return out("such that the last nodes join, in order, and one at least is there from the start");
@@ -236,6 +236,6 @@ impl Scenario {
 
     /// Returns the number of nodes that are members from the start.
     pub(crate) fn initial_nodes(&self) -> usize {
-        self.nodes.len() - self.changes.iter().filter(|planned| planned.what == Happening::Join).count()
+        self.nodes.len() - self.changes.iter().filter(|planned| planned.change == NodeChange::Join).count()
     }
 }

@@ -8,7 +8,7 @@ use crate::workload::Workload;
 
 /// A request that arrives now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ClientRequest {
     /// The requested item: an index into [`Workload::items`].
     pub item: u32,
     /// The node that the client has reached, if nodes accept clients themselves.
@@ -16,12 +16,12 @@ pub struct Ask {
     /// The source's own number of the request, passed back at its end. Several requests may share one number.
     pub tag: u32,
     /// The connection of the request.
-    pub link: Link,
+    pub connection: ClientConnection,
 }
 
 /// The properties of a request's connection that change its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct ClientConnection {
     /// The node that the connection is bound to, if the switch binds connections (layer 4). The dispatcher
     /// has seen the connection's first request. It is not asked again and does not count this request.
     pub bound: Option<NodeId>,
@@ -31,35 +31,35 @@ pub struct Link {
     pub keys: bool,
 }
 
-impl Default for Link {
+impl Default for ClientConnection {
     /// Returns an unencrypted connection for one request.
     fn default() -> Self {
         Self { bound: None, opens: true, keys: false }
     }
 }
 
-impl Ask {
+impl ClientRequest {
     /// Creates a request through the switch on a connection of its own.
     pub fn new(item: u32, tag: u32) -> Self {
-        Self { item, origin: None, tag, link: Link::default() }
+        Self { item, origin: None, tag, connection: ClientConnection::default() }
     }
 }
 
 /// A source of requests: the clients of a run.
-pub trait Source {
+pub trait RequestSource {
     /// Returns the time of the next call of [`RequestSource::next_request`]; `None` if no further request
     /// arrives by itself.
-    fn next_at(&self) -> Option<Time>;
+    fn next_time(&self) -> Option<Time>;
 
     /// Returns the next request that arrives by itself. `None` if only the source's own state changed.
-    fn take(&mut self, now: Time) -> Option<Ask>;
+    fn next_request(&mut self, now: Time) -> Option<ClientRequest>;
 
     /// Handles the end of a request, which a node has served or the dispatcher has refused (`served` is
     /// `None`). Requests that follow from it at once are appended to `requests`.
-    fn ended(&mut self, now: Time, tag: u32, served: Option<NodeId>, asks: &mut Vec<Ask>);
+    fn handle_end(&mut self, now: Time, tag: u32, served: Option<NodeId>, requests: &mut Vec<ClientRequest>);
 
     /// Returns the delays of whole pages, if the clients fetch pages.
-    fn pages(&self) -> Option<Delays> {
+    fn page_delays(&self) -> Option<Delays> {
         None
     }
 }
@@ -91,13 +91,13 @@ impl Arrivals {
         workload: &'w Workload,
         nodes: usize,
         limit: u32,
-    ) -> Result<Box<dyn Source + 'w>, SimError> {
+    ) -> Result<Box<dyn RequestSource + 'w>, SimError> {
         let requests = &workload.requests[..];
         Ok(match *self {
             Self::Closed { clients } => {
                 let clients = if clients == 0 { limit } else { clients };
                 let started = (clients as usize).min(requests.len());
-                Box::new(Closed { requests, next: 0, started })
+                Box::new(ClosedLoop { requests, next: 0, started })
             }
             Self::Open { speed } => {
                 if workload.times.is_empty() {
@@ -106,51 +106,57 @@ impl Arrivals {
                 if !(speed > 0.0 && speed.is_finite()) {
                     return Err(SimError::OutOfRange { key: "arrivals.speed", range: "above 0" });
                 }
-                Box::new(Open { requests, times: &workload.times, speed, next: 0 })
+                Box::new(OpenLoop { requests, times: &workload.times, speed, next: 0 })
             }
             Self::Subtraces { window } => {
                 if window == 0 {
                     return Err(SimError::OutOfRange { key: "arrivals.window", range: "at least 1" });
                 }
-                Box::new(Subtraces::new(requests, nodes, window))
+                Box::new(SubtraceLoop::new(requests, nodes, window))
             }
         })
     }
 }
 
 #[derive(Debug)]
-struct Closed<'w> {
+struct ClosedLoop<'w> {
     requests: &'w [u32],
     next: usize,
     started: usize,
 }
 
-impl Source for Closed<'_> {
-    fn next_at(&self) -> Option<Time> {
+impl RequestSource for ClosedLoop<'_> {
+    fn next_time(&self) -> Option<Time> {
         (self.next < self.started).then_some(Time::ZERO)
     }
 
-    fn take(&mut self, _now: Time) -> Option<Ask> {
+    fn next_request(&mut self, _now: Time) -> Option<ClientRequest> {
         let item = *self.requests.get(self.next)?;
         self.next += 1;
-        Some(Ask::new(item, 0))
+        Some(ClientRequest::new(item, 0))
     }
 
-    fn ended(&mut self, now: Time, _tag: u32, _served: Option<NodeId>, asks: &mut Vec<Ask>) {
-        asks.extend(self.take(now));
+    fn handle_end(
+        &mut self,
+        now: Time,
+        _tag: u32,
+        _served: Option<NodeId>,
+        requests: &mut Vec<ClientRequest>,
+    ) {
+        requests.extend(self.next_request(now));
     }
 }
 
 #[derive(Debug)]
-struct Open<'w> {
+struct OpenLoop<'w> {
     requests: &'w [u32],
     times: &'w [Time],
     speed: f64,
     next: usize,
 }
 
-impl Source for Open<'_> {
-    fn next_at(&self) -> Option<Time> {
+impl RequestSource for OpenLoop<'_> {
+    fn next_time(&self) -> Option<Time> {
         let time = self.times.get(self.next)?;
         if self.speed == 1.0 {
             return Some(*time);
@@ -158,17 +164,24 @@ impl Source for Open<'_> {
         Some(Time::from_nanos((time.as_nanos() as f64 / self.speed) as u64))
     }
 
-    fn take(&mut self, _now: Time) -> Option<Ask> {
+    fn next_request(&mut self, _now: Time) -> Option<ClientRequest> {
         let item = *self.requests.get(self.next)?;
         self.next += 1;
-        Some(Ask::new(item, 0))
+        Some(ClientRequest::new(item, 0))
     }
 
-    fn ended(&mut self, _now: Time, _tag: u32, _served: Option<NodeId>, _asks: &mut Vec<Ask>) {}
+    fn handle_end(
+        &mut self,
+        _now: Time,
+        _tag: u32,
+        _served: Option<NodeId>,
+        _requests: &mut Vec<ClientRequest>,
+    ) {
+    }
 }
 
 #[derive(Debug)]
-struct Subtraces<'w> {
+struct SubtraceLoop<'w> {
     requests: &'w [u32],
     nodes: usize,
     /// The next request of each node's part.
@@ -180,32 +193,38 @@ struct Subtraces<'w> {
     window: u32,
 }
 
-impl<'w> Subtraces<'w> {
+impl<'w> SubtraceLoop<'w> {
     fn new(requests: &'w [u32], nodes: usize, window: u32) -> Self {
         Self { requests, nodes, next: (0..nodes).collect(), starting: 0, dealt: 0, window }
     }
 
-    fn of(&mut self, node: usize) -> Option<Ask> {
+    fn next_of_node(&mut self, node: usize) -> Option<ClientRequest> {
         let item = *self.requests.get(self.next[node])?;
         self.next[node] += self.nodes;
         self.dealt += 1;
-        Some(Ask { origin: Some(NodeId(node as u16)), ..Ask::new(item, node as u32) })
+        Some(ClientRequest { origin: Some(NodeId(node as u16)), ..ClientRequest::new(item, node as u32) })
     }
 }
 
-impl Source for Subtraces<'_> {
-    fn next_at(&self) -> Option<Time> {
+impl RequestSource for SubtraceLoop<'_> {
+    fn next_time(&self) -> Option<Time> {
         let more = self.starting < self.nodes * self.window as usize && self.dealt < self.requests.len();
         more.then_some(Time::ZERO)
     }
 
-    fn take(&mut self, _now: Time) -> Option<Ask> {
+    fn next_request(&mut self, _now: Time) -> Option<ClientRequest> {
         let node = self.starting % self.nodes;
         self.starting += 1;
-        self.of(node)
+        self.next_of_node(node)
     }
 
-    fn ended(&mut self, _now: Time, tag: u32, _served: Option<NodeId>, asks: &mut Vec<Ask>) {
-        asks.extend(self.of(tag as usize));
+    fn handle_end(
+        &mut self,
+        _now: Time,
+        tag: u32,
+        _served: Option<NodeId>,
+        requests: &mut Vec<ClientRequest>,
+    ) {
+        requests.extend(self.next_of_node(tag as usize));
     }
 }

@@ -19,10 +19,10 @@ use crate::workload::{Item, Workload};
 ///
 /// # Errors
 /// Returns an error if there are no members, if members have no memory, or if the costs are invalid.
-pub fn routing_table(
+pub fn compute_table(
     census: &[Counted],
     members: &[(NodeId, Bytes)],
-    prices: &WardCosts,
+    costs: &WardCosts,
     core: CoreChoice,
     now: impl Fn(TargetId) -> Option<Place>,
 ) -> Result<RouteTable, SimError> {
@@ -34,7 +34,7 @@ pub fn routing_table(
     let cluster = WardCluster {
         nodes: u16::try_from(members.len()).unwrap_or(u16::MAX),
         memory_per_node: members.iter().map(|(_, memory)| *memory).min().unwrap_or(Bytes::ZERO),
-        costs: prices.clone(),
+        costs: costs.clone(),
     };
     let wrong = |error: String| SimError::Table(error);
     let analysis = ward_analysis_after(&log, &cluster, core, |row| now(census[row as usize].target))
@@ -54,24 +54,24 @@ pub fn routing_table(
 /// Computes the table from the first `first` requests of a workload, which stand for yesterday's log.
 ///
 /// # Errors
-/// Fails as [`routing_table`] does.
-pub fn table_of_first(
+/// Fails as [`compute_table`] does.
+pub fn compute_initial_table(
     workload: &Workload,
     first: usize,
     nodes: &[SimNode],
-    prices: &WardCosts,
+    costs: &WardCosts,
 ) -> Result<RouteTable, SimError> {
     // The census has room for all targets, however they are distributed over its shards.
     let census = Census::new(workload.items.len().saturating_mul(2).saturating_add(1 << 14));
     for item in workload.requests.iter().take(first) {
-        note(&census, &workload.items[*item as usize]);
+        count_request(&census, &workload.items[*item as usize]);
     }
     let members: Vec<(NodeId, Bytes)> = (0..).map(NodeId).zip(nodes.iter().map(|node| node.cache)).collect();
-    routing_table(&census.take(0).rows, &members, prices, CoreChoice::Best, |_| None)
+    compute_table(&census.take(0).rows, &members, costs, CoreChoice::Best, |_| None)
 }
 
 /// Counts a request, if its item may be kept in memory.
-pub(crate) fn note(census: &Census, item: &Item) {
+pub(crate) fn count_request(census: &Census, item: &Item) {
     if item.cacheable {
         census.count(item.id, Bytes(item.memory));
     }
@@ -92,8 +92,8 @@ mod tests {
         let requests = [vec![0; 1_000], vec![1, 2, 1, 2, 3, 3]].concat();
         let workload = Workload { items, requests, ..Workload::default() };
         let nodes = vec![SimNode::with_cache(Bytes(2_000)); 2];
-        let prices = WardCosts::ward01();
-        let table = table_of_first(&workload, 1_004, &nodes, &prices).expect("it can be made");
+        let costs = WardCosts::ward01();
+        let table = compute_initial_table(&workload, 1_004, &nodes, &costs).expect("it can be made");
         assert_eq!(table.get(TargetId(0)), Some(Place::Core), "asked for all the time");
         assert!(matches!(table.get(TargetId(1)), Some(Place::Node(_))));
         assert_eq!(table.get(TargetId(3)), None, "nobody had asked for it by then");
@@ -107,11 +107,11 @@ mod tests {
         };
         let census = [row(0, 1_000), row(1, 2), row(2, 2), row(3, 2)];
         let table =
-            routing_table(&census, &members, &prices, CoreChoice::Best, |_| None).expect("it can be made");
+            compute_table(&census, &members, &costs, CoreChoice::Best, |_| None).expect("it can be made");
         let owners: Vec<u16> =
             table.iter().filter_map(|(_, place)| place.owner()).map(|node| node.0).collect();
         assert!(owners.contains(&2) && !owners.contains(&1), "{owners:?}");
         let none = vec![SimNode::with_cache(Bytes::ZERO)];
-        assert!(matches!(table_of_first(&workload, 4, &none, &prices), Err(SimError::Table(_))));
+        assert!(matches!(compute_initial_table(&workload, 4, &none, &costs), Err(SimError::Table(_))));
     }
 }

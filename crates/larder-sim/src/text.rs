@@ -7,7 +7,7 @@ use larder_core::Bytes;
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 1_000.0 {
-        return grouped(value.round());
+        return group_digits(value.round());
     }
     let digits = if value == value.trunc() || size >= 100.0 {
         0
@@ -31,7 +31,7 @@ pub fn per_s(value: f64) -> String {
     let digits = match value {
         small if small < 1.0 && small > 0.0 => 2,
         middle if middle < 100.0 && middle != middle.trunc() => 1,
-        _ => return grouped(value.round()),
+        _ => return group_digits(value.round()),
     };
     format!("{value:.digits$}")
 }
@@ -48,7 +48,7 @@ pub fn cluster(nodes: impl TryInto<u64>, memory: Bytes) -> String {
     format!("{nodes} with {}{each}", memory.exact())
 }
 
-fn grouped(whole: f64) -> String {
+fn group_digits(whole: f64) -> String {
     let digits = format!("{:.0}", whole.abs());
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted() {
         for (value, text) in
             [(0.0, "0"), (1.239, "1.24"), (12.34, "12.3"), (742.4, "742"), (1_234_567.0, "1,234,567")]
         {

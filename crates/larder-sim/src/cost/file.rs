@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_line_and_key() {
+    fn errors_name_the_line_and_the_key() {
         let cases = [
             ("", 1, "model", "is missing"),
             ("\nmodel = \"lard99\"\n", 2, "model", "no model 'lard99'"),

@@ -30,9 +30,12 @@
 use larder_core::class::ServiceClass;
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, FrontCost, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, FrontCost, LookupOutcome, RequestFacts, RequestProgress, ServiceStep, Stations, check_range,
+    us_to_ns,
+};
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
 /// The size of a database page, in bytes.
@@ -92,12 +95,12 @@ impl Hacc99 {
 
     /// Returns the processor time of a request, in ns.
     pub fn cpu_ns(&self, item: &Item) -> u64 {
-        us(self.request_us + self.reply(item) as f64 / 1_024.0 * self.send_kib_us) + item.cpu_ns
+        us_to_ns(self.request_us + self.reply(item) as f64 / 1_024.0 * self.send_kib_us) + item.cpu_ns
     }
 
     /// Returns the router's time for a request, in ns.
     pub fn router_ns(&self, item: &Item) -> u64 {
-        us(self.router_us + self.reply(item) as f64 / 1_024.0 * (self.router_kib_us + self.line_kib_us))
+        us_to_ns(self.router_us + self.reply(item) as f64 / 1_024.0 * (self.router_kib_us + self.line_kib_us))
     }
 
     /// Returns the share of the router's time in which its processor works, 0 to 1.
@@ -127,7 +130,7 @@ impl Hacc99 {
         let bytes = item.bytes.saturating_sub(number * block).min(block);
         let opens = number == 0 && item.class != ServiceClass::Dcb;
         let accesses = if opens { self.open_accesses } else { 1 };
-        us(f64::from(accesses) * self.access_us + bytes as f64 / self.disk_mb_s)
+        us_to_ns(f64::from(accesses) * self.access_us + bytes as f64 / self.disk_mb_s)
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -140,7 +143,7 @@ impl Hacc99 {
             (self.slice_us, "costs.slice_us"),
             (self.access_us, "costs.access_us"),
         ];
-        times.into_iter().try_for_each(|(value, key)| within(value, 1e7, key, "0 to 10,000,000 us"))?;
+        times.into_iter().try_for_each(|(value, key)| check_range(value, 1e7, key, "0 to 10,000,000 us"))?;
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if self.slice_us == 0.0 {
             return out("costs.slice_us", "above 0");
@@ -167,45 +170,50 @@ const SERVING: u8 = 4;
 impl CostModel for Hacc99 {
     const STATIONS: Stations = Stations::NONE;
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let item = about.item;
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let item = facts.item;
         match progress.stage {
             ARRIVED => {
                 progress.stage = LOOKED;
-                Step::Lookup
+                ServiceStep::Lookup
             }
-            LOOKED => match about.found {
-                Found::Memory | Found::Peer => {
-                    *progress = Progress { stage: SERVING, done: 0 };
-                    self.next(progress, about)
+            LOOKED => match facts.found {
+                LookupOutcome::Memory | LookupOutcome::Peer => {
+                    *progress = RequestProgress { stage: SERVING, done: 0 };
+                    self.next_step(progress, facts)
                 }
-                Found::Shared => {
+                LookupOutcome::Shared => {
                     progress.stage = SERVING;
-                    Step::Await
+                    ServiceStep::Await
                 }
                 _ => {
                     progress.stage = READING;
-                    self.next(progress, about)
+                    self.next_step(progress, facts)
                 }
             },
             READING if progress.done * self.block(item) < item.bytes.max(1) => {
                 progress.done += 1;
-                Step::Disk(self.block_ns(progress.done - 1, item))
+                ServiceStep::Disk(self.block_ns(progress.done - 1, item))
             }
             READING => {
-                *progress = Progress { stage: STORED, done: 0 };
-                if about.found == Found::Read { Step::Stored } else { self.next(progress, about) }
+                *progress = RequestProgress { stage: STORED, done: 0 };
+                if facts.found == LookupOutcome::Read {
+                    ServiceStep::Stored
+                } else {
+                    self.next_step(progress, facts)
+                }
             }
             _ => {
                 progress.stage = SERVING;
-                let slice = (self.cpu_ns(item).saturating_sub(progress.done)).min(us(self.slice_us).max(1));
+                let slice =
+                    (self.cpu_ns(item).saturating_sub(progress.done)).min(us_to_ns(self.slice_us).max(1));
                 progress.done += slice;
-                if slice > 0 { Step::Cpu(slice) } else { Step::Done }
+                if slice > 0 { ServiceStep::Cpu(slice) } else { ServiceStep::Done }
             }
         }
     }
 
-    fn front(&self, item: &Item, _link: &Link) -> FrontCost {
+    fn front_cost(&self, item: &Item, _link: &ClientConnection) -> FrontCost {
         FrontCost { request_ns: self.router_ns(item), ..FrontCost::default() }
     }
 }
@@ -215,18 +223,24 @@ mod tests {
     use super::*;
     use larder_core::TargetId;
 
-    fn walk(item: &Item, found: Found) -> (u64, u64, u32) {
-        let (model, mut progress, mut looked) = (Hacc99::default(), Progress::default(), Found::Unknown);
+    fn walk(item: &Item, found: LookupOutcome) -> (u64, u64, u32) {
+        let (model, mut progress, mut looked) =
+            (Hacc99::default(), RequestProgress::default(), LookupOutcome::Unknown);
         let (mut cpu, mut disk, mut stored) = (0, 0, 0);
         for _ in 0..10_000 {
-            let about = About { item, found: looked, forwarded: false, link: Link::default() };
-            match model.next(&mut progress, &about) {
-                Step::Lookup => looked = found,
-                Step::Cpu(ns) => cpu += ns,
-                Step::Disk(ns) => disk += ns,
-                Step::Stored => stored += 1,
-                Step::Await => {}
-                Step::Done => return (cpu, disk, stored),
+            let facts = RequestFacts {
+                item,
+                found: looked,
+                forwarded: false,
+                connection: ClientConnection::default(),
+            };
+            match model.next_step(&mut progress, &facts) {
+                ServiceStep::Lookup => looked = found,
+                ServiceStep::Cpu(ns) => cpu += ns,
+                ServiceStep::Disk(ns) => disk += ns,
+                ServiceStep::Stored => stored += 1,
+                ServiceStep::Await => {}
+                ServiceStep::Done => return (cpu, disk, stored),
                 other => panic!("{other:?}"),
             }
         }
@@ -237,13 +251,13 @@ mod tests {
     fn files_take_blocks_and_databases_pages() {
         let file = Item::file(TargetId(1), 100 << 10);
         // 2 ms and 100 KB; seven blocks take eight accesses and 102,400 bytes at 5 bytes/us.
-        assert_eq!(walk(&file, Found::Read), (8_000_000, 116_480_000, 1));
-        assert_eq!(walk(&file, Found::Memory), (8_000_000, 0, 0));
-        assert_eq!(walk(&file, Found::Shared), (8_000_000, 0, 0));
+        assert_eq!(walk(&file, LookupOutcome::Read), (8_000_000, 116_480_000, 1));
+        assert_eq!(walk(&file, LookupOutcome::Memory), (8_000_000, 0, 0));
+        assert_eq!(walk(&file, LookupOutcome::Shared), (8_000_000, 0, 0));
         let document =
             Item { class: ServiceClass::Dcb, cpu_ns: 60_000_000, ..Item::file(TargetId(1), 96 << 10) };
         // 2 ms, a result of 6 KB, and the item's 60 ms; twelve pages take an access and 8,192 bytes each.
-        assert_eq!(walk(&document, Found::Read), (62_360_000, 163_660_800, 1));
+        assert_eq!(walk(&document, LookupOutcome::Read), (62_360_000, 163_660_800, 1));
         let model = Hacc99::default();
         assert_eq!(model.read_ns(&document), 163_660_800);
         assert_eq!(model.read_ns(&file), 116_480_000);

@@ -20,7 +20,9 @@
 use larder_core::cost::{DiskTimes, ProcessorTimes};
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, LookupOutcome, RequestFacts, RequestProgress, ServiceStep, Stations, check_range, us_to_ns,
+};
 use crate::SimError;
 
 /// The smallest valid block size, in bytes.
@@ -73,15 +75,18 @@ impl Lard98 {
 
     /// Converts the parameters to ns.
     pub(crate) fn times(&self) -> Lard98Times {
-        let (establish_ns, teardown_ns) = (us(self.establish_us), us(self.teardown_us));
+        let (establish_ns, teardown_ns) = (us_to_ns(self.establish_us), us_to_ns(self.teardown_us));
         Lard98Times {
             establish_ns,
             teardown_ns,
-            processor: ProcessorTimes { reply_ns: establish_ns + teardown_ns, unit_ns: us(self.send_512_us) },
+            processor: ProcessorTimes {
+                reply_ns: establish_ns + teardown_ns,
+                unit_ns: us_to_ns(self.send_512_us),
+            },
             disk: DiskTimes {
-                first_access_ns: us(self.first_access_us),
-                block_ns: us(self.block_4k_us),
-                seek_ns: us(self.seek_us),
+                first_access_ns: us_to_ns(self.first_access_us),
+                block_ns: us_to_ns(self.block_4k_us),
+                seek_ns: us_to_ns(self.seek_us),
                 seek_every: self.block_bytes,
             },
             block_bytes: self.block_bytes,
@@ -97,7 +102,7 @@ impl Lard98 {
             (self.block_4k_us, "costs.block_4k_us"),
             (self.seek_us, "costs.seek_us"),
         ];
-        times.into_iter().try_for_each(|(value, key)| within(value, 1e7, key, "0 to 10,000,000 us"))?;
+        times.into_iter().try_for_each(|(value, key)| check_range(value, 1e7, key, "0 to 10,000,000 us"))?;
         if self.block_bytes < BLOCK_MIN {
             return Err(SimError::OutOfRange { key: "costs.block_bytes", range: "at least 4096" });
         }
@@ -141,52 +146,60 @@ const LAST: u8 = 6;
 impl CostModel for Lard98Times {
     const STATIONS: Stations = Stations::NONE;
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let bytes = about.item.bytes;
-        match (progress.stage, about.found) {
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let bytes = facts.item.bytes;
+        match (progress.stage, facts.found) {
             (ARRIVED, _) => {
                 progress.stage = LOOKED;
-                Step::Lookup
+                ServiceStep::Lookup
             }
-            (LOOKED, Found::Memory) => {
+            (LOOKED, LookupOutcome::Memory) => {
                 progress.stage = LAST;
-                Step::Cpu(self.hit_ns(bytes) + about.item.cpu_ns)
+                ServiceStep::Cpu(self.hit_ns(bytes) + facts.item.cpu_ns)
             }
             (LOOKED, found) => {
-                progress.stage = if matches!(found, Found::Shared | Found::Peer) { WAITED } else { READING };
-                Step::Cpu(self.establish_ns + about.item.cpu_ns)
+                progress.stage = if matches!(found, LookupOutcome::Shared | LookupOutcome::Peer) {
+                    WAITED
+                } else {
+                    READING
+                };
+                ServiceStep::Cpu(self.establish_ns + facts.item.cpu_ns)
             }
             (WAITED, found) => {
                 progress.stage = SENDING;
                 progress.done = bytes;
-                if found == Found::Peer { Step::PeerCpu(self.processor.send_ns(bytes)) } else { Step::Await }
+                if found == LookupOutcome::Peer {
+                    ServiceStep::PeerCpu(self.processor.send_ns(bytes))
+                } else {
+                    ServiceStep::Await
+                }
             }
             (READING, _) => {
                 let from = progress.done;
                 progress.done = (from + self.block_bytes).min(bytes);
                 progress.stage = SENDING;
-                Step::Disk(self.block_ns(from, bytes))
+                ServiceStep::Disk(self.block_ns(from, bytes))
             }
             // The whole item is in memory now. A request that shared the read sends it at once; the reader
             // sends it block by block.
-            (SENDING, Found::Shared | Found::Peer) => {
+            (SENDING, LookupOutcome::Shared | LookupOutcome::Peer) => {
                 progress.stage = LAST;
-                Step::Cpu(self.processor.send_ns(bytes) + self.teardown_ns)
+                ServiceStep::Cpu(self.processor.send_ns(bytes) + self.teardown_ns)
             }
             (SENDING, _) if progress.done >= bytes => {
                 progress.stage = STORED;
-                Step::Stored
+                ServiceStep::Stored
             }
             (SENDING, _) => {
                 progress.stage = READING;
-                Step::Cpu(self.processor.send_ns(self.block_bytes))
+                ServiceStep::Cpu(self.processor.send_ns(self.block_bytes))
             }
             (STORED, _) => {
                 progress.stage = LAST;
                 let sent = (bytes.saturating_sub(1) / self.block_bytes) * self.block_bytes;
-                Step::Cpu(self.processor.send_ns(bytes - sent) + self.teardown_ns)
+                ServiceStep::Cpu(self.processor.send_ns(bytes - sent) + self.teardown_ns)
             }
-            _ => Step::Done,
+            _ => ServiceStep::Done,
         }
     }
 }
@@ -194,23 +207,28 @@ impl CostModel for Lard98Times {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Link;
+    use crate::source::ClientConnection;
     use crate::workload::Item;
     use larder_core::TargetId;
 
     /// Sums the processor and disk time of one request's steps, in ns, and counts the stores.
-    fn walk(found: Found, bytes: u64) -> (u64, u64, u32) {
+    fn walk(found: LookupOutcome, bytes: u64) -> (u64, u64, u32) {
         let (model, item) = (Lard98::default().times(), Item::file(TargetId(1), bytes));
-        let about = |found| About { item: &item, found, forwarded: false, link: Link::default() };
-        let (mut progress, mut cpu, mut disk, mut stored) = (Progress::default(), 0, 0, 0);
-        assert_eq!(model.next(&mut progress, &about(Found::Unknown)), Step::Lookup);
+        let facts = |found| RequestFacts {
+            item: &item,
+            found,
+            forwarded: false,
+            connection: ClientConnection::default(),
+        };
+        let (mut progress, mut cpu, mut disk, mut stored) = (RequestProgress::default(), 0, 0, 0);
+        assert_eq!(model.next_step(&mut progress, &facts(LookupOutcome::Unknown)), ServiceStep::Lookup);
         loop {
-            match model.next(&mut progress, &about(found)) {
-                Step::Cpu(ns) => cpu += ns,
-                Step::Disk(ns) => disk += ns,
-                Step::Stored => stored += 1,
-                Step::Await => {}
-                Step::Done => return (cpu, disk, stored),
+            match model.next_step(&mut progress, &facts(found)) {
+                ServiceStep::Cpu(ns) => cpu += ns,
+                ServiceStep::Disk(ns) => disk += ns,
+                ServiceStep::Stored => stored += 1,
+                ServiceStep::Await => {}
+                ServiceStep::Done => return (cpu, disk, stored),
                 other => panic!("{other:?}"),
             }
         }
@@ -230,9 +248,9 @@ mod tests {
         ];
         for (kib, cpu, disk) in cases {
             let bytes = kib << 10;
-            assert_eq!(walk(Found::Memory, bytes), (cpu * 1_000, 0, 0), "{kib} KB found");
-            assert_eq!(walk(Found::Read, bytes), (cpu * 1_000, disk * 1_000, 1), "{kib} KB read");
-            assert_eq!(walk(Found::Shared, bytes), (cpu * 1_000, 0, 0), "{kib} KB shared");
+            assert_eq!(walk(LookupOutcome::Memory, bytes), (cpu * 1_000, 0, 0), "{kib} KB found");
+            assert_eq!(walk(LookupOutcome::Read, bytes), (cpu * 1_000, disk * 1_000, 1), "{kib} KB read");
+            assert_eq!(walk(LookupOutcome::Shared, bytes), (cpu * 1_000, 0, 0), "{kib} KB shared");
             assert_eq!(Lard98::default().read_ns(bytes), disk * 1_000);
         }
         // The paper's check: 1,075 documents of 8 KB per second.

@@ -14,13 +14,15 @@ mod modelled;
 mod modern;
 mod ward01;
 
-pub use cap01::{Cap01, Layer};
+pub use cap01::{Cap01, SwitchLayer};
 pub use file::CostsFileError;
 pub use hacc99::Hacc99;
 pub use lard98::Lard98;
-pub use model::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step};
-pub use modelled::Modelled;
-pub use modern::{Modern, Network, NodeCosts, Storage, SwitchCosts};
+pub use model::{
+    CostModel, FrontCost, LookupOutcome, RequestCost, RequestFacts, RequestProgress, ServiceStep, Stations,
+};
+pub use modelled::ModelledNode;
+pub use modern::{Modern, NetworkCosts, NodeCosts, Storage, SwitchCosts};
 pub use ward01::Ward01;
 
 use serde::{Deserialize, Serialize};
@@ -40,7 +42,7 @@ pub enum Costs {
     /// The cluster of the HACC paper.
     Hacc99(Hacc99),
     /// The live node over a modelled store.
-    Modelled(Modelled),
+    Modelled(ModelledNode),
     /// The live switch and nodes on today's hardware.
     Modern(Modern),
 }
@@ -58,7 +60,7 @@ impl Costs {
             "ward01" => Self::Ward01(Ward01::default()),
             "cap01" => Self::Cap01(Cap01::default()),
             "hacc99" => Self::Hacc99(Hacc99::default()),
-            "modelled" => Self::Modelled(Modelled::default()),
+            "modelled" => Self::Modelled(ModelledNode::default()),
             "modern" => Self::Modern(Modern::default()),
             "modern-object-store" => Self::Modern(Modern::over_object_store()),
             _ => return None,

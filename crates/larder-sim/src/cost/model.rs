@@ -4,12 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
 /// The progress of a request at its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct RequestProgress {
     /// The model's number of the current stage; 0 when the request reaches its node.
     pub stage: u8,
     /// Bytes, blocks or packets done, in the unit of the model.
@@ -18,7 +18,7 @@ pub struct Progress {
 
 /// The result of a node's lookup of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Found {
+pub enum LookupOutcome {
     /// The node has not looked the item up yet.
     #[default]
     Unknown,
@@ -36,20 +36,20 @@ pub enum Found {
 
 /// The facts about a request at its node.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
+pub struct RequestFacts<'a> {
     /// The requested item.
     pub item: &'a Item,
     /// The result of the node's lookup.
-    pub found: Found,
+    pub found: LookupOutcome,
     /// Whether the client had reached another node than the one that serves the request.
     pub forwarded: bool,
     /// The connection of the request.
-    pub link: Link,
+    pub connection: ClientConnection,
 }
 
 /// The next step of a request. Times are in ns at speed 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ServiceStep {
     /// The node looks the item up in its memory. Takes no time; afterwards [`RequestFacts::found`] is known.
     Lookup,
     /// Service by the node's processor.
@@ -77,7 +77,7 @@ pub enum Step {
     /// A wait for the end of the read that this request shares.
     Await,
     /// A wait for the item's next chunk ([`Stations::tasks`]).
-    NextPart,
+    NextChunk,
     /// The read has ended: the item is stored in the node's memory, and the requests that share the read
     /// continue. Takes no time.
     Stored,
@@ -128,7 +128,7 @@ pub trait CostModel {
     const STATIONS: Stations;
 
     /// Returns the request's next step, and updates its progress.
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step;
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep;
 
     /// Returns the number of cores of a node, if the model has [`Stations::pools`].
     fn cores(&self) -> u32 {
@@ -147,13 +147,13 @@ pub trait CostModel {
 
     /// Returns the chunk size in bytes, if the model has [`Stations::tasks`]. Longer items are read and kept
     /// in chunks.
-    fn chunk(&self) -> u64 {
+    fn chunk_bytes(&self) -> u64 {
         u64::MAX
     }
 
     /// Returns the disk time in ns for `len` bytes, if the `before` bytes in front of them have just been
     /// read and the model has [`Stations::tasks`].
-    fn piece_ns(&self, _before: u64, _len: u64) -> u64 {
+    fn chunk_read_ns(&self, _before: u64, _len: u64) -> u64 {
         0
     }
 
@@ -164,7 +164,7 @@ pub trait CostModel {
     }
 
     /// Returns the cost of a request at the front-end.
-    fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
+    fn front_cost(&self, _item: &Item, _link: &ClientConnection) -> FrontCost {
         FrontCost::default()
     }
 }
@@ -172,30 +172,35 @@ pub trait CostModel {
 /// A processor cost that grows linearly with the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PerRequest {
+pub struct RequestCost {
     /// Time per request, in us, 0 to 1,000,000.
     pub request_us: f64,
     /// Time per KiB of the reply, in us, 0 to 1,000,000.
     pub kib_us: f64,
 }
 
-impl PerRequest {
+impl RequestCost {
     /// Returns the time in ns of a request with a reply of `bytes` bytes.
     pub fn ns(&self, bytes: u64) -> u64 {
-        us(self.request_us) + us(self.kib_us * bytes as f64 / 1_024.0)
+        us_to_ns(self.request_us) + us_to_ns(self.kib_us * bytes as f64 / 1_024.0)
     }
 
     pub(super) fn check(&self, request: &'static str, kib: &'static str) -> Result<(), SimError> {
-        within(self.request_us, 1e6, request, "0 to 1,000,000 us")?;
-        within(self.kib_us, 1e6, kib, "0 to 1,000,000 us")
+        check_range(self.request_us, 1e6, request, "0 to 1,000,000 us")?;
+        check_range(self.kib_us, 1e6, kib, "0 to 1,000,000 us")
     }
 }
 
 /// Converts microseconds into nanoseconds.
-pub(super) fn us(value: f64) -> u64 {
+pub(super) fn us_to_ns(value: f64) -> u64 {
     (value * 1_000.0).round() as u64
 }
 
-pub(super) fn within(value: f64, most: f64, key: &'static str, range: &'static str) -> Result<(), SimError> {
+pub(super) fn check_range(
+    value: f64,
+    most: f64,
+    key: &'static str,
+    range: &'static str,
+) -> Result<(), SimError> {
     if (0.0..=most).contains(&value) { Ok(()) } else { Err(SimError::OutOfRange { key, range }) }
 }

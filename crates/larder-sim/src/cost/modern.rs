@@ -21,9 +21,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, FrontCost, LookupOutcome, RequestCost, RequestFacts, RequestProgress, ServiceStep, Stations,
+    check_range, us_to_ns,
+};
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
 /// Measured processor costs of the live node, and the cores of the simulated node.
@@ -70,7 +73,7 @@ pub struct Storage {
 /// The network between node and client.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Network {
+pub struct NetworkCosts {
     /// Rate of the node's interface, in Gb/s, 0.001 to 10,000. Default 25.
     pub gbit_s: f64,
     /// Delay between client, switch and node, in us, 0 to 10 s. Default 100.
@@ -88,7 +91,7 @@ pub struct Modern {
     /// The node's store.
     pub storage: Storage,
     /// The node's network.
-    pub network: Network,
+    pub network: NetworkCosts,
 }
 
 impl Storage {
@@ -123,7 +126,7 @@ impl Default for SwitchCosts {
     }
 }
 
-impl Default for Network {
+impl Default for NetworkCosts {
     fn default() -> Self {
         Self { gbit_s: 25.0, rtt_us: 100.0 }
     }
@@ -140,8 +143,8 @@ impl Modern {
         self.node_costs().ns(bytes)
     }
 
-    fn node_costs(&self) -> PerRequest {
-        PerRequest { request_us: self.node.request_us, kib_us: self.node.kib_us }
+    fn node_costs(&self) -> RequestCost {
+        RequestCost { request_us: self.node.request_us, kib_us: self.node.kib_us }
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -156,10 +159,10 @@ impl Modern {
         cores(self.node.cores, "costs.node.cores")?;
         cores(self.switch.cores, "costs.switch.cores")?;
         self.node_costs().check("costs.node.request_us", "costs.node.kib_us")?;
-        within(self.node.miss_us, 1e6, "costs.node.miss_us", "0 to 1,000,000 us")?;
-        let switch = PerRequest { request_us: self.switch.request_us, kib_us: self.switch.kib_us };
+        check_range(self.node.miss_us, 1e6, "costs.node.miss_us", "0 to 1,000,000 us")?;
+        let switch = RequestCost { request_us: self.switch.request_us, kib_us: self.switch.kib_us };
         switch.check("costs.switch.request_us", "costs.switch.kib_us")?;
-        within(self.storage.first_byte_us, 6e7, "costs.storage.first_byte_us", "0 to 60,000,000 us")?;
+        check_range(self.storage.first_byte_us, 6e7, "costs.storage.first_byte_us", "0 to 60,000,000 us")?;
         let mb_s = "0.001 to 1,000,000 MB/s";
         rate(self.storage.stream_mb_s, 1e6, "costs.storage.stream_mb_s", mb_s)?;
         rate(self.storage.total_mb_s, 1e6, "costs.storage.total_mb_s", mb_s)?;
@@ -167,7 +170,7 @@ impl Modern {
             return Err(SimError::OutOfRange { key: "costs.storage.reads_at_once", range: "1 to 65,536" });
         }
         rate(self.network.gbit_s, 1e4, "costs.network.gbit_s", "0.001 to 10,000 Gb/s")?;
-        within(self.network.rtt_us, 1e7, "costs.network.rtt_us", "0 to 10,000,000 us")
+        check_range(self.network.rtt_us, 1e7, "costs.network.rtt_us", "0 to 10,000,000 us")
     }
 }
 
@@ -190,28 +193,30 @@ const LAST: u8 = 9;
 impl CostModel for Modern {
     const STATIONS: Stations = Stations { nic: true, pools: true, front_pool: true, ..Stations::NONE };
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let bytes = about.item.bytes;
-        let first = us(self.node.request_us) + about.item.cpu_ns;
-        let (stage, step) = match (progress.stage, about.found) {
-            (ARRIVED, _) => (LOOKED, Step::Lookup),
-            (LOOKED, Found::Memory) => (SENDING, Step::Cpu(self.hit_ns(bytes) + about.item.cpu_ns)),
-            (LOOKED, Found::Shared | Found::Peer) => (WAITING, Step::Cpu(first)),
-            (LOOKED, _) => (OPENING, Step::Cpu(first + us(self.node.miss_us))),
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let bytes = facts.item.bytes;
+        let first = us_to_ns(self.node.request_us) + facts.item.cpu_ns;
+        let (stage, step) = match (progress.stage, facts.found) {
+            (ARRIVED, _) => (LOOKED, ServiceStep::Lookup),
+            (LOOKED, LookupOutcome::Memory) => {
+                (SENDING, ServiceStep::Cpu(self.hit_ns(bytes) + facts.item.cpu_ns))
+            }
+            (LOOKED, LookupOutcome::Shared | LookupOutcome::Peer) => (WAITING, ServiceStep::Cpu(first)),
+            (LOOKED, _) => (OPENING, ServiceStep::Cpu(first + us_to_ns(self.node.miss_us))),
             (OPENING, _) => {
-                let ns = us(self.storage.first_byte_us) + transfer_ns(bytes, self.storage.stream_mb_s);
-                (READING, Step::Slot(ns))
+                let ns = us_to_ns(self.storage.first_byte_us) + transfer_ns(bytes, self.storage.stream_mb_s);
+                (READING, ServiceStep::Slot(ns))
             }
-            (READING, _) => (READ, Step::Disk(transfer_ns(bytes, self.storage.total_mb_s))),
-            (READ, Found::Read) => (REPLYING, Step::Stored),
-            (WAITING, Found::Peer) => (REPLYING, Step::PeerCpu(self.hit_ns(bytes))),
-            (WAITING, _) => (REPLYING, Step::Await),
+            (READING, _) => (READ, ServiceStep::Disk(transfer_ns(bytes, self.storage.total_mb_s))),
+            (READ, LookupOutcome::Read) => (REPLYING, ServiceStep::Stored),
+            (WAITING, LookupOutcome::Peer) => (REPLYING, ServiceStep::PeerCpu(self.hit_ns(bytes))),
+            (WAITING, _) => (REPLYING, ServiceStep::Await),
             (READ | REPLYING, _) => {
-                (SENDING, Step::Cpu(self.hit_ns(bytes).saturating_sub(us(self.node.request_us))))
+                (SENDING, ServiceStep::Cpu(self.hit_ns(bytes).saturating_sub(us_to_ns(self.node.request_us))))
             }
-            (SENDING, _) => (SENT, Step::Nic(transfer_ns(bytes, self.network.gbit_s * 125.0))),
-            (SENT, _) => (LAST, Step::Pause(us(self.network.rtt_us))),
-            _ => (LAST, Step::Done),
+            (SENDING, _) => (SENT, ServiceStep::Nic(transfer_ns(bytes, self.network.gbit_s * 125.0))),
+            (SENT, _) => (LAST, ServiceStep::Pause(us_to_ns(self.network.rtt_us))),
+            _ => (LAST, ServiceStep::Done),
         };
         progress.stage = stage;
         step
@@ -229,7 +234,11 @@ impl CostModel for Modern {
         self.storage.reads_at_once
     }
 
-    fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
-        FrontCost { request_ns: us(self.switch.request_us), kib_ns: us(self.switch.kib_us), delay_ns: 0 }
+    fn front_cost(&self, _item: &Item, _link: &ClientConnection) -> FrontCost {
+        FrontCost {
+            request_ns: us_to_ns(self.switch.request_us),
+            kib_ns: us_to_ns(self.switch.kib_us),
+            delay_ns: 0,
+        }
     }
 }

@@ -16,7 +16,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, LookupOutcome, RequestFacts, RequestProgress, ServiceStep, Stations, check_range, us_to_ns,
+};
 use crate::SimError;
 
 /// The parameters of the model.
@@ -51,9 +53,9 @@ impl Ward01 {
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
-        within(self.forward_us, 1e6, "costs.forward_us", "0 to 1,000,000 us")?;
-        within(self.memory_us_per_byte, 1e3, "costs.memory_us_per_byte", "0 to 1,000 us")?;
-        within(self.disk_us_per_byte, 1e3, "costs.disk_us_per_byte", "0 to 1,000 us")
+        check_range(self.forward_us, 1e6, "costs.forward_us", "0 to 1,000,000 us")?;
+        check_range(self.memory_us_per_byte, 1e3, "costs.memory_us_per_byte", "0 to 1,000 us")?;
+        check_range(self.disk_us_per_byte, 1e3, "costs.disk_us_per_byte", "0 to 1,000 us")
     }
 }
 
@@ -67,35 +69,35 @@ const READ: u8 = 5;
 impl CostModel for Ward01 {
     const STATIONS: Stations = Stations::NONE;
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let bytes = about.item.bytes as f64;
-        match (progress.stage, about.found) {
-            (ARRIVED, _) if about.forwarded => {
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let bytes = facts.item.bytes as f64;
+        match (progress.stage, facts.found) {
+            (ARRIVED, _) if facts.forwarded => {
                 progress.stage = FORWARDED;
-                Step::OriginCpu(us(self.forward_us))
+                ServiceStep::OriginCpu(us_to_ns(self.forward_us))
             }
             (ARRIVED | FORWARDED, _) => {
                 progress.stage = QUEUED;
-                Step::Turn
+                ServiceStep::Turn
             }
             (QUEUED, _) => {
                 progress.stage = FIRST;
-                Step::Lookup
+                ServiceStep::Lookup
             }
-            (FIRST, Found::Memory) => {
+            (FIRST, LookupOutcome::Memory) => {
                 progress.stage = LAST;
-                Step::Serve(us(self.memory_us_per_byte * bytes))
+                ServiceStep::Serve(us_to_ns(self.memory_us_per_byte * bytes))
             }
             (FIRST, _) => {
                 progress.stage = READ;
-                Step::Serve(us(self.disk_us_per_byte * bytes))
+                ServiceStep::Serve(us_to_ns(self.disk_us_per_byte * bytes))
             }
             // An item that may not be kept was not read for the memory.
-            (READ, Found::Read) => {
+            (READ, LookupOutcome::Read) => {
                 progress.stage = LAST;
-                Step::Stored
+                ServiceStep::Stored
             }
-            _ => Step::Done,
+            _ => ServiceStep::Done,
         }
     }
 }
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_looks_when_his_turn_comes_and_a_longer_line_keeps_no_files() {
+    fn lookups_happen_at_the_head_of_the_queue() {
         // The requests are a read, a hit, a read that evicts the first file, and a read.
         for window in [1, 2, 4, 1_024] {
             assert_eq!(seconds(&[0, 0, 1, 0], window), (0.062, 1), "window {window}");

@@ -5,7 +5,7 @@ use larder_core::policy::PolicyKind;
 use larder_core::{Bytes, TargetId};
 
 use super::*;
-use crate::cost::{Modelled, Modern, Network, NodeCosts, PerRequest, Storage, SwitchCosts};
+use crate::cost::{ModelledNode, Modern, NetworkCosts, NodeCosts, RequestCost, Storage, SwitchCosts};
 use crate::source::Arrivals;
 use crate::workload::Item;
 
@@ -13,12 +13,12 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// A model whose machine and timers take no time.
-fn exact() -> Modelled {
-    Modelled {
+fn exact() -> ModelledNode {
+    ModelledNode {
         timer_us: 0.0,
         late_us: 0.0,
-        machine: PerRequest { request_us: 0.0, kib_us: 0.0 },
-        ..Modelled::default()
+        machine: RequestCost { request_us: 0.0, kib_us: 0.0 },
+        ..ModelledNode::default()
     }
 }
 
@@ -79,8 +79,9 @@ fn memory_holds_chunks_and_a_short_head() {
 }
 
 #[test]
-fn timers_strike_late_and_the_disk_makes_up_for_it() {
-    let model = Modelled { timer_us: 1_000.0, late_us: 500.0, reply_us: 0.0, send_512_us: 0.0, ..exact() };
+fn late_timers_do_not_idle_the_disk() {
+    let model =
+        ModelledNode { timer_us: 1_000.0, late_us: 500.0, reply_us: 0.0, send_512_us: 0.0, ..exact() };
     let sizes = vec![KIB; 100];
     let requests: Vec<u32> = (0..100).collect();
     let outcome = run(Costs::Modelled(model), 1, &sizes, &requests);
@@ -94,9 +95,9 @@ fn timers_strike_late_and_the_disk_makes_up_for_it() {
 }
 
 #[test]
-fn the_machine_is_shared_by_all() {
-    let machine = PerRequest { request_us: 100.0, kib_us: 10.0 };
-    let model = Modelled { machine, cores: 2, reply_us: 0.0, send_512_us: 0.0, ..exact() };
+fn all_processes_share_the_machine() {
+    let machine = RequestCost { request_us: 100.0, kib_us: 10.0 };
+    let model = ModelledNode { machine, cores: 2, reply_us: 0.0, send_512_us: 0.0, ..exact() };
     let outcome = run(Costs::Modelled(model), 3, &[10 * KIB], &[0, 0, 0, 0, 0, 0, 0]);
     // Each request takes 200 us of a core. The first three wait for the read, which begins at 200 us and
     // takes 29,230 us (three blocks). The last of them reaches the read at 400 us. Then four requests arrive
@@ -111,7 +112,7 @@ fn modern() -> Modern {
         node: NodeCosts { cores: 2, request_us: 10.0, kib_us: 1.0, miss_us: 5.0 },
         switch: SwitchCosts { cores: 4, request_us: 10.0, kib_us: 1.0 },
         storage: Storage { first_byte_us: 100.0, stream_mb_s: 102.4, total_mb_s: 1_024.0, reads_at_once: 2 },
-        network: Network { gbit_s: 8.192, rtt_us: 50.0 },
+        network: NetworkCosts { gbit_s: 8.192, rtt_us: 50.0 },
     }
 }
 
@@ -126,7 +127,7 @@ fn a_modern_request_takes_the_sum_of_its_parts() {
 }
 
 #[test]
-fn modern_reads_go_side_by_side_as_far_as_the_store_allows() {
+fn modern_reads_run_in_parallel_up_to_the_slots() {
     let sizes = [100 * KIB; 4];
     let outcome = run(Costs::Modern(modern()), 4, &sizes, &[0, 1, 2, 3]);
     // The switch has four cores: all requests reach the node at 110. The node has two cores: two reads are
@@ -140,7 +141,7 @@ fn modern_reads_go_side_by_side_as_far_as_the_store_allows() {
 fn more_cores_serve_more() {
     let rate = |cores| {
         let node = NodeCosts { cores, ..modern().node };
-        let model = Modern { node, network: Network { gbit_s: 1e3, rtt_us: 0.0 }, ..modern() };
+        let model = Modern { node, network: NetworkCosts { gbit_s: 1e3, rtt_us: 0.0 }, ..modern() };
         run(Costs::Modern(model), 24, &[KIB], &[0; 20_000]).throughput
     };
     // A request takes 11 us at the node, and 11 us at one of four cores of the switch.
@@ -151,12 +152,12 @@ fn more_cores_serve_more() {
 }
 
 #[test]
-fn what_a_live_node_cannot_be_is_refused() {
+fn values_out_of_range_are_refused() {
     let broken = [
-        Costs::Modelled(Modelled { chunk_bytes: 1, ..exact() }),
-        Costs::Modelled(Modelled { cores: 0, ..exact() }),
-        Costs::Modelled(Modelled { seek_us: f64::NAN, ..exact() }),
-        Costs::Modern(Modern { network: Network { gbit_s: 0.0, rtt_us: 0.0 }, ..modern() }),
+        Costs::Modelled(ModelledNode { chunk_bytes: 1, ..exact() }),
+        Costs::Modelled(ModelledNode { cores: 0, ..exact() }),
+        Costs::Modelled(ModelledNode { seek_us: f64::NAN, ..exact() }),
+        Costs::Modern(Modern { network: NetworkCosts { gbit_s: 0.0, rtt_us: 0.0 }, ..modern() }),
         Costs::Modern(Modern { node: NodeCosts { cores: 0, ..modern().node }, ..modern() }),
         Costs::Modern(Modern { storage: Storage { reads_at_once: 0, ..Storage::NVME }, ..modern() }),
     ];

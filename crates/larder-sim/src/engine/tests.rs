@@ -20,7 +20,7 @@ fn settings(policy: PolicyKind) -> Settings {
 }
 
 #[test]
-fn one_node_and_one_client_take_the_sum_of_the_models_times() {
+fn one_client_takes_the_sum_of_the_model_times() {
     let workload = workload(&[8 * KIB, 100 * KIB], &[0, 0, 1, 0, 1]);
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 1 };
@@ -49,7 +49,7 @@ fn requests_for_one_file_share_its_read() {
 }
 
 #[test]
-fn disks_work_side_by_side_and_share_items_by_rank() {
+fn disks_work_in_parallel_and_share_items_by_rank() {
     let sizes = [8 * KIB; 4];
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 4 };
@@ -73,7 +73,7 @@ fn faster_nodes_take_less_time() {
 }
 
 #[test]
-fn open_arrivals_come_at_their_times_and_wait_at_the_front_end_beyond_s() {
+fn open_arrivals_keep_their_times_and_queue_above_the_limit() {
     let mut workload = workload(&[8 * KIB], &[0, 0, 0, 0]);
     workload.times = [0, 100, 100, 100].map(Time::from_millis).to_vec();
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
@@ -88,7 +88,7 @@ fn open_arrivals_come_at_their_times_and_wait_at_the_front_end_beyond_s() {
 }
 
 #[test]
-fn a_request_that_waits_too_long_is_refused() {
+fn requests_past_their_deadline_are_refused() {
     let workload = workload(&[500 * KIB], &[0, 0]);
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.settings.admission = Admission::Fixed(1);
@@ -99,7 +99,7 @@ fn a_request_that_waits_too_long_is_refused() {
 }
 
 #[test]
-fn each_node_goes_through_its_part_and_pays_for_what_it_hands_on() {
+fn each_node_pays_for_the_requests_it_forwards() {
     // 29,696 bytes take 2 ms from memory and 20 ms from disk; `hash` sends the one item to one of two nodes.
     let workload = workload(&[29_696], &[0, 0, 0, 0]);
     let mut scenario = Scenario::lard98(2, settings(PolicyKind::Hash));
@@ -139,7 +139,7 @@ fn the_warm_up_is_not_measured() {
 }
 
 #[test]
-fn memory_beyond_one_node_helps_whoever_reaches_it() {
+fn global_memory_helps_every_node() {
     let items = 60_u64;
     let sizes = vec![1 << 20; items as usize];
     let requests: Vec<u32> = (0..1_200).map(|i| (i * 7 % items) as u32).collect();
@@ -179,7 +179,7 @@ fn a_run_repeats_to_the_last_bit() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_scenarios_are_refused() {
     let good = workload(&[1], &[0]);
     let bad = workload(&[1], &[1]);
     let scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
@@ -201,7 +201,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn the_steady_throughput_leaves_the_drain_out() {
+fn the_steady_throughput_excludes_the_drain() {
     // Two clients use one node. After the first reads, a request takes 930 us. The last request arrives when
     // two are left.
     let workload = workload(&[8 * KIB], &[0; 12]);

@@ -9,13 +9,13 @@ use larder_core::nodes::LoadReport;
 use larder_core::{NodeId, Ticket, Time};
 
 use super::Engine;
-use crate::calendar::Key;
+use crate::calendar::EventKey;
 use crate::cost::CostModel;
-use crate::tally::Busy;
+use crate::tally::BusyTimes;
 
 /// A timed event of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Alarm {
+pub(super) enum TimedEvent {
     /// The end of a job's pause.
     Resume(u32),
     /// The late wake-up of a job that has ended at a station.
@@ -29,23 +29,23 @@ pub(super) enum Alarm {
     /// The periodic update of a switch for its peers.
     Tick(u16),
     /// The arrival of a message between switches.
-    Hear,
+    Deliver,
 }
 
 /// The pending timed events.
 #[derive(Debug, Default)]
-pub(super) struct Alarms {
-    heap: BinaryHeap<Reverse<(Key, Alarm)>>,
+pub(super) struct TimedEvents {
+    heap: BinaryHeap<Reverse<(EventKey, TimedEvent)>>,
     deadline: Option<Time>,
     /// The state of each node at its last report.
-    reported: Vec<Reported>,
+    last_reports: Vec<ReportState>,
 }
 
 /// The busy times and counts of a node at a load report.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reported {
+struct ReportState {
     at: Time,
-    busy: Busy,
+    busy: BusyTimes,
     served: u64,
     served_ns: u64,
     bytes_read: u64,
@@ -55,87 +55,87 @@ impl<M: CostModel> Engine<'_, M> {
     /// Advances a job after a pause of `ns` nanoseconds.
     pub(super) fn pause(&mut self, ns: u64, number: u32) {
         let at = Time::from_nanos(self.now.as_nanos().saturating_add(ns));
-        self.set_alarm(at, Alarm::Resume(number));
+        self.schedule(at, TimedEvent::Resume(number));
     }
 
-    pub(super) fn set_alarm(&mut self, at: Time, alarm: Alarm) {
-        let key = Key::new(at, self.next_seq());
-        self.alarms.heap.push(Reverse((key, alarm)));
-        self.set_alarm_clock();
+    pub(super) fn schedule(&mut self, at: Time, event: TimedEvent) {
+        let key = EventKey::new(at, self.next_seq());
+        self.timed_events.heap.push(Reverse((key, event)));
+        self.set_event_timer();
     }
 
     /// Schedules the wake-up of a job that has ended at a station. The job notices the end when a timer
     /// expires.
-    pub(super) fn wake_later(&mut self, station: usize, number: u32) {
+    pub(super) fn schedule_wake(&mut self, station: usize, number: u32) {
         let end_ns = self.tasks.end_ns(number);
         let at = Time::from_nanos(self.model.wake_ns(end_ns)).max(self.now);
-        self.set_alarm(at, Alarm::Wake { station: station as u32, number });
+        self.schedule(at, TimedEvent::Wake { station: station as u32, number });
     }
 
     fn wake(&mut self, station: usize, number: u32) {
-        self.stations[station].woke(self.tasks.end_ns(number), self.now);
+        self.stations[station].note_wake(self.tasks.end_ns(number), self.now);
         self.advance(number);
     }
 
-    fn set_alarm_clock(&mut self) {
-        let key = self.alarms.heap.peek().map_or(Key::NEVER, |alarm| alarm.0.0);
-        self.calendar.set(super::ALARMS, key);
+    fn set_event_timer(&mut self) {
+        let key = self.timed_events.heap.peek().map_or(EventKey::NEVER, |event| event.0.0);
+        self.calendar.set(super::TIMED_EVENTS, key);
     }
 
-    pub(super) fn strike(&mut self) {
-        let Some(Reverse((_, alarm))) = self.alarms.heap.pop() else { return };
-        self.set_alarm_clock();
-        match alarm {
-            Alarm::Resume(number) => self.advance(number),
-            Alarm::Wake { station, number } => self.wake(station as usize, number),
-            Alarm::Report => {
+    pub(super) fn handle_timed_event(&mut self) {
+        let Some(Reverse((_, event))) = self.timed_events.heap.pop() else { return };
+        self.set_event_timer();
+        match event {
+            TimedEvent::Resume(number) => self.advance(number),
+            TimedEvent::Wake { station, number } => self.wake(station as usize, number),
+            TimedEvent::Report => {
                 self.report();
-                self.plan_report();
+                self.schedule_report();
             }
-            Alarm::Refresh => {
-                self.refresh();
-                self.plan_refresh();
+            TimedEvent::Refresh => {
+                self.refresh_tables();
+                self.schedule_refresh();
             }
-            Alarm::Expire => self.expire(),
-            Alarm::Tick(switch) => self.tick(switch),
-            Alarm::Hear => self.hear(),
+            TimedEvent::Expire => self.expire(),
+            TimedEvent::Tick(switch) => self.tick_switch(switch),
+            TimedEvent::Deliver => self.deliver_message(),
         }
     }
 
     /// Schedules the next load report, if the run has not ended.
-    pub(super) fn plan_report(&mut self) {
-        if let Some(every) = self.scenario.report_every.filter(|_| self.goes_on()) {
-            self.set_alarm(self.now + every, Alarm::Report);
+    pub(super) fn schedule_report(&mut self) {
+        if let Some(every) = self.scenario.report_every.filter(|_| self.is_active()) {
+            self.schedule(self.now + every, TimedEvent::Report);
         }
     }
 
     /// Schedules the next refresh of the routing tables, if the run has not ended and a table is refreshed.
-    pub(super) fn plan_refresh(&mut self) {
+    pub(super) fn schedule_refresh(&mut self) {
         let every = self.scenario.refresh.as_ref().map(|refresh| refresh.every);
-        if let Some(every) = every.filter(|_| self.censuses.iter().any(Option::is_some) && self.goes_on()) {
-            self.set_alarm(self.now + every, Alarm::Refresh);
+        if let Some(every) = every.filter(|_| self.censuses.iter().any(Option::is_some) && self.is_active()) {
+            self.schedule(self.now + every, TimedEvent::Refresh);
         }
     }
 
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.jobs.len() > self.free.len()
             || !self.waiting.is_empty()
-            || !self.asks.is_empty()
-            || self.source.next_at().is_some()
+            || !self.next_requests.is_empty()
+            || self.source.next_time().is_some()
     }
 
     fn report(&mut self) {
-        let busy = self.busy();
-        let fresh = |node: usize| Reported {
+        let busy = self.busy_times();
+        let fresh = |node: usize| ReportState {
             at: self.now,
             busy: busy[node],
             served: self.tally.served_all(node),
             served_ns: self.tally.served_ns_all(node),
             bytes_read: self.tally.read_all(node),
         };
-        let fresh: Vec<Reported> = (0..self.places.len()).map(fresh).collect();
-        let last = core::mem::replace(&mut self.alarms.reported, fresh);
-        for (index, new) in self.alarms.reported.iter().enumerate() {
+        let fresh: Vec<ReportState> = (0..self.node_stations.len()).map(fresh).collect();
+        let last = core::mem::replace(&mut self.timed_events.last_reports, fresh);
+        for (index, new) in self.timed_events.last_reports.iter().enumerate() {
             let old = last.get(index).copied().unwrap_or_default();
             let node = NodeId(index as u16);
             let span_ns = new.at.since(old.at).as_nanos().max(1) as u64;
@@ -151,7 +151,7 @@ impl<M: CostModel> Engine<'_, M> {
                 // A back-end server is a second disk of its node. The busier of the two is the node's
                 // bottleneck.
                 disk_permille: Some(permille(
-                    ((new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64)
+                    ((new.busy.disk_ns - old.busy.disk_ns) / self.node_stations[index].disk_count as u64)
                         .max(new.busy.back_ns - old.busy.back_ns),
                 )),
                 processes: Some(self.tally.active(index)),
@@ -162,7 +162,7 @@ impl<M: CostModel> Engine<'_, M> {
                     ((u128::from(new.bytes_read - old.bytes_read) * 1_000_000_000) / u128::from(span_ns))
                         as u64,
                 ),
-                queue: Some(u32::try_from(self.waiting_at(index)).unwrap_or(u32::MAX)),
+                queue: Some(u32::try_from(self.queued_jobs(index)).unwrap_or(u32::MAX)),
                 // Stations do not model memory pressure, paging and the application's counters.
                 ..LoadReport::default()
             };
@@ -173,51 +173,56 @@ impl<M: CostModel> Engine<'_, M> {
     }
 
     /// Returns the number of jobs that wait for a device of the node.
-    fn waiting_at(&self, node: usize) -> usize {
-        let places = &self.places[node];
-        let disks = places.disks..places.disks + places.disk_count;
+    fn queued_jobs(&self, node: usize) -> usize {
+        let node_stations = &self.node_stations[node];
+        let disks = node_stations.disks..node_stations.disks + node_stations.disk_count;
         let at_disks: usize = disks.map(|disk| self.stations[disk].waiting()).sum();
-        let back = if M::STATIONS.back { self.stations[places.back].waiting() } else { 0 };
+        let back = if M::STATIONS.back { self.stations[node_stations.back].waiting() } else { 0 };
         if M::STATIONS.pools {
-            let slots = self.pools[places.slots..places.slots + places.disk_count].iter();
-            let pools = slots.chain([&self.pools[places.cpu]]);
+            let slots =
+                self.pools[node_stations.slots..node_stations.slots + node_stations.disk_count].iter();
+            let pools = slots.chain([&self.pools[node_stations.cpu]]);
             return at_disks + back + pools.map(|pool| pool.waiting(self.now)).sum::<usize>();
         }
-        at_disks + back + self.stations[places.cpu].waiting()
+        at_disks + back + self.stations[node_stations.cpu].waiting()
     }
 
     /// Schedules the expiry of the front-end's queue at its next deadline.
-    pub(super) fn plan_deadline(&mut self) {
+    pub(super) fn schedule_expiry(&mut self) {
         let next = self.front.dispatchers.iter().filter_map(Dispatcher::next_deadline).min();
-        if let Some(at) = next.filter(|at| self.alarms.deadline.is_none_or(|planned| *at < planned)) {
-            self.alarms.deadline = Some(at);
-            self.set_alarm(at, Alarm::Expire);
+        if let Some(at) = next.filter(|at| self.timed_events.deadline.is_none_or(|planned| *at < planned)) {
+            self.timed_events.deadline = Some(at);
+            self.schedule(at, TimedEvent::Expire);
         }
     }
 
     fn expire(&mut self) {
-        self.alarms.deadline = None;
+        self.timed_events.deadline = None;
         for switch in 0..self.front.dispatchers.len() {
             let mut expired: Vec<Ticket> = Vec::new();
             self.front.dispatchers[switch].expire(self.now, &mut expired);
             for ticket in expired {
-                if let Some(arrived) = self.waiting.remove(&(switch as u16, ticket)) {
-                    self.refuse(arrived);
+                if let Some(pending) = self.waiting.remove(&(switch as u16, ticket)) {
+                    self.refuse(pending);
                 }
             }
         }
-        self.plan_deadline();
+        self.schedule_expiry();
     }
 
     /// Returns the busy times of each node's stations until now.
-    pub(super) fn busy(&self) -> Vec<Busy> {
+    pub(super) fn busy_times(&self) -> Vec<BusyTimes> {
         let of = |station: usize| self.stations[station].busy_ns(self.now);
-        let busy = |places: &super::Places| Busy {
-            cpu_ns: if M::STATIONS.pools { self.pools[places.cpu].busy_ns(self.now) } else { of(places.cpu) },
-            disk_ns: (places.disks..places.disks + places.disk_count).map(of).sum(),
-            nic_ns: if M::STATIONS.nic { of(places.nic) } else { 0 },
-            back_ns: if M::STATIONS.back { of(places.back) } else { 0 },
+        let busy = |node_stations: &super::NodeStations| BusyTimes {
+            cpu_ns: if M::STATIONS.pools {
+                self.pools[node_stations.cpu].busy_ns(self.now)
+            } else {
+                of(node_stations.cpu)
+            },
+            disk_ns: (node_stations.disks..node_stations.disks + node_stations.disk_count).map(of).sum(),
+            nic_ns: if M::STATIONS.nic { of(node_stations.nic) } else { 0 },
+            back_ns: if M::STATIONS.back { of(node_stations.back) } else { 0 },
         };
-        self.places.iter().map(busy).collect()
+        self.node_stations.iter().map(busy).collect()
     }
 }

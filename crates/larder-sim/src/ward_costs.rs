@@ -1,6 +1,6 @@
 //! The costs that ward-analysis compares: a handoff, and a byte from disk.
 //!
-//! [`prices()`] measures both with the cost model. A single client requests a file of the mean size twice.
+//! [`measure_ward_costs`] measures both with the cost model. A single client requests a file of the mean size twice.
 //! The difference of the two delays is the disk's time. If the model states no handoff, its cost is the WARD
 //! paper's share of a cached request: 276 us of 1 ms (section 3.2).
 
@@ -22,7 +22,7 @@ const HANDOFF_SHARE: f64 = 0.276;
 ///
 /// # Errors
 /// Returns an error if the model is out of range.
-pub fn prices(costs: &Costs, mean_bytes: u64) -> Result<WardCosts, SimError> {
+pub fn measure_ward_costs(costs: &Costs, mean_bytes: u64) -> Result<WardCosts, SimError> {
     let bytes = mean_bytes.max(1);
     let workload =
         Workload { items: vec![Item::file(TargetId(0), bytes)], requests: vec![0, 0], ..Workload::default() };
@@ -50,12 +50,13 @@ mod tests {
     use crate::cost::{Lard98, Ward01};
 
     #[test]
-    fn prices_are_those_of_the_model() {
+    fn costs_are_those_of_the_model() {
         // A file of 8 KB in the LARD paper takes 28,820 us of disk and 930 us from memory.
-        let lard = prices(&Costs::Lard98(Lard98::default()), 8 << 10).expect("the model is valid");
+        let lard =
+            measure_ward_costs(&Costs::Lard98(Lard98::default()), 8 << 10).expect("the model is valid");
         assert!((lard.disk_us_per_byte - 28_820.0 / 8_192.0).abs() < 1e-3, "{lard:?}");
         assert!((lard.forward_us - 0.276 * 930.0).abs() < 0.1, "{lard:?}");
-        let ward = prices(&Costs::Ward01(Ward01::default()), 14_848).expect("the model is valid");
+        let ward = measure_ward_costs(&Costs::Ward01(Ward01::default()), 14_848).expect("the model is valid");
         assert!((ward.disk_us_per_byte - 0.606).abs() < 0.001 && ward.forward_us == 276.0, "{ward:?}");
     }
 }
