@@ -18,9 +18,9 @@ const ALL: &[&dyn Builtin] = &[
     &ward::Change,
     &cap_vector::Vector,
     &cap::Pages,
-    &cap::Gather,
+    &cap::GatherPeriods,
     &cap::Thresholds,
-    &hacc::Bench,
+    &hacc::HaccBench,
     &hacc::Router,
     &peers::EqualP99,
 ];

@@ -34,12 +34,12 @@ use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
 use crate::users::{PageLog, SessionUsers, site_workload};
-use larder_sim::cost::{Cap01, Costs, Layer};
+use larder_sim::cost::{Cap01, Costs, SwitchLayer};
 use larder_sim::{CacheChoice, Outcome, Scenario, SimNode, simulate_with};
 
 mod tuning;
 
-pub(super) use tuning::{Gather, Thresholds};
+pub(super) use tuning::{GatherPeriods, Thresholds};
 
 /// The periods to choose from, in seconds.
 const PERIODS_S: [f64; 6] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0];
@@ -62,7 +62,7 @@ const fn until_s() -> f64 {
 /// A cluster and a site.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Bench {
+struct CapBench {
     site: String,
     /// The number of servers.
     nodes: u16,
@@ -82,7 +82,7 @@ struct Bench {
 
 /// A policy with its parameters.
 #[derive(Clone, Copy, Debug)]
-struct Setup {
+struct PolicySetup {
     policy: PolicyKind,
     /// The period of load reports, in seconds.
     period_s: f64,
@@ -91,7 +91,7 @@ struct Setup {
     high: u16,
 }
 
-impl Setup {
+impl PolicySetup {
     /// Creates the parameters with the paper's thresholds.
     const fn new(policy: PolicyKind, period_s: f64) -> Self {
         Self { policy, period_s, low: 300, high: 700 }
@@ -100,12 +100,12 @@ impl Setup {
 
 /// The results of a policy.
 #[derive(Default)]
-struct Run {
+struct CapRun {
     pages: PageLog,
     outcomes: Vec<Outcome>,
 }
 
-impl Bench {
+impl CapBench {
     fn check(&self) -> Result<(), String> {
         let site = self.site.parse::<Site>().map_err(|error| error.to_string())?;
         let good = (1..=1_024).contains(&self.nodes) && (1..=100).contains(&self.seeds);
@@ -134,7 +134,7 @@ impl Bench {
         let found = self.rate.get_or_init(|| {
             let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
             for _ in 0..2 {
-                let probe = self.run(Setup::new(PolicyKind::Cap, 1.0), rate)?;
+                let probe = self.run(PolicySetup::new(PolicyKind::Cap, 1.0), rate)?;
                 let busiest = probe.busy().into_iter().fold(0.0, f64::max);
                 rate *= self.load / busiest;
             }
@@ -149,24 +149,26 @@ impl Bench {
     }
 
     /// Runs all seeds.
-    fn run(&self, setup: Setup, rate: f64) -> Result<Run, PaperError> {
-        let mut run = Run::default();
+    fn run(&self, setup: PolicySetup, rate: f64) -> Result<CapRun, PaperError> {
+        let mut run = CapRun::default();
         for seed in 1..=self.seeds {
             self.run_seed(setup, rate, seed, &mut run)?;
         }
         Ok(run)
     }
 
-    fn run_seed(&self, setup: Setup, rate: f64, seed: u64, run: &mut Run) -> Result<(), PaperError> {
-        let Setup { policy, period_s, low, high } = setup;
+    fn run_seed(&self, setup: PolicySetup, rate: f64, seed: u64, run: &mut CapRun) -> Result<(), PaperError> {
+        let PolicySetup { policy, period_s, low, high } = setup;
         let site = self.site()?;
         let recipe =
             SessionRecipe { sessions_per_s: rate, span_s: self.until_s, ..SessionRecipe::cap01(site) };
         let sessions = recipe.sessions(seed).map_err(|error| PaperError::Workload(error.to_string()))?;
         let is_layer4 =
             matches!(policy, PolicyKind::Random | PolicyKind::Rr | PolicyKind::WrrNum | PolicyKind::WrrTime);
-        let costs =
-            Cap01 { switch: if is_layer4 { Layer::Layer4 } else { Layer::Layer7 }, ..Cap01::default() };
+        let costs = Cap01 {
+            switch: if is_layer4 { SwitchLayer::Layer4 } else { SwitchLayer::Layer7 },
+            ..Cap01::default()
+        };
         let memory = Bytes((sessions.tree_bytes() as f64 * MEMORY_SHARE) as u64);
         let settings = Settings {
             policy,
@@ -198,17 +200,17 @@ impl Bench {
         let window = Time::ZERO + Duration::from_secs_f64(self.warm_s)
             ..Time::ZERO + Duration::from_secs_f64(self.until_s);
         let users = SessionUsers::new(&sessions, window, &mut run.pages);
-        let users = if is_layer4 { users.bound(policy)? } else { users };
+        let users = if is_layer4 { users.bind_connections(policy)? } else { users };
         run.outcomes.push(simulate_with(&workload, &scenario, Box::new(users))?);
         Ok(())
     }
 
     /// Returns the best period for a policy: the one with the lowest 90th percentile under a separate seed.
-    fn best(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
+    fn find_best_period(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
         let mut best = (f64::INFINITY, PERIODS_S[0]);
         for period_s in PERIODS_S {
-            let mut run = Run::default();
-            self.run_seed(Setup::new(policy, period_s), rate, CHOOSING_SEED, &mut run)?;
+            let mut run = CapRun::default();
+            self.run_seed(PolicySetup::new(policy, period_s), rate, CHOOSING_SEED, &mut run)?;
             let p90_s = run.pages.all.delays().p90_s;
             if p90_s < best.0 {
                 best = (p90_s, period_s);
@@ -218,7 +220,7 @@ impl Bench {
     }
 }
 
-impl Run {
+impl CapRun {
     fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
     }
@@ -296,7 +298,7 @@ pub(super) struct Pages;
 
 /// The site and rate of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
+enum SiteChoice {
     Here,
     Beside,
     BesideSameRate,
@@ -309,13 +311,13 @@ struct PagesLine {
     policy: PolicyKind,
     /// The period; the best one if `None` and the policy needs one.
     period_s: Option<f64>,
-    place: Where,
+    place: SiteChoice,
 }
 
 #[derive(Debug)]
 struct PagesPlan {
-    bench: Bench,
-    beside: Option<Bench>,
+    bench: CapBench,
+    beside: Option<CapBench>,
     lines: Vec<PagesLine>,
     /// The delays at which the share is read, in seconds.
     seconds: Vec<f64>,
@@ -336,7 +338,7 @@ const FIXED: [(&str, PolicyKind, f64); 4] = [
 ];
 
 /// Reads a list of positive numbers, and the bench that the other keys describe.
-fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
+fn read(table: &toml::Table, list: &str) -> Result<(CapBench, Vec<f64>), String> {
     let mut rest = table.clone();
     let values = rest.remove(list).ok_or_else(|| format!("'{list}' is missing"))?;
     let values: Vec<f64> =
@@ -347,7 +349,7 @@ fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
     {
         return Err(format!("'{list}' must be 1 to 1,000 numbers from 0.001 to 3,600"));
     }
-    let bench: Bench = params(&rest)?;
+    let bench: CapBench = params(&rest)?;
     bench.check()?;
     Ok((bench, values))
 }
@@ -358,15 +360,22 @@ fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
     let several = classes.iter().filter(|share| **share > 0).count() > 1;
     let policies = &POLICIES[..if several { POLICIES.len() } else { POLICIES.len() - 1 }];
     let line = |name: String, policy, period_s, place| PagesLine { name, policy, period_s, place };
-    let mut lines: Vec<PagesLine> =
-        policies.iter().map(|(name, policy)| line((*name).to_owned(), *policy, None, Where::Here)).collect();
+    let mut lines: Vec<PagesLine> = policies
+        .iter()
+        .map(|(name, policy)| line((*name).to_owned(), *policy, None, SiteChoice::Here))
+        .collect();
     lines.extend(
-        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), Where::Here)),
+        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), SiteChoice::Here)),
     );
     if let Some(other) = beside {
         for (name, policy) in &POLICIES[..3] {
-            lines.push(line(format!("{name} on {other}"), *policy, None, Where::Beside));
-            lines.push(line(format!("{name} on {other}, same rate"), *policy, None, Where::BesideSameRate));
+            lines.push(line(format!("{name} on {other}"), *policy, None, SiteChoice::Beside));
+            lines.push(line(
+                format!("{name} on {other}, same rate"),
+                *policy,
+                None,
+                SiteChoice::BesideSameRate,
+            ));
         }
     }
     lines
@@ -411,16 +420,17 @@ impl Plan for PagesPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let line = &self.lines[job];
         let bench = match (&self.beside, line.place) {
-            (Some(beside), Where::Beside | Where::BesideSameRate) => beside,
+            (Some(beside), SiteChoice::Beside | SiteChoice::BesideSameRate) => beside,
             _ => &self.bench,
         };
-        let rate = if line.place == Where::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
+        let rate =
+            if line.place == SiteChoice::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
         let period_s = match (line.period_s, line.policy) {
             (Some(period_s), _) => period_s,
-            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.best(line.policy, rate)?,
+            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.find_best_period(line.policy, rate)?,
             _ => 1.0,
         };
-        let run = bench.run(Setup::new(line.policy, period_s), rate)?;
+        let run = bench.run(PolicySetup::new(line.policy, period_s), rate)?;
         let values = run.values(rate, period_s);
         let sample = |x: &f64| {
             let within = ("within", run.pages.all.share_within(*x));
@@ -434,17 +444,17 @@ impl Plan for PagesPlan {
 mod tests {
     use super::*;
 
-    fn bench(text: &str) -> Result<Bench, String> {
-        let bench: Bench = params(&text.parse().expect("TOML"))?;
+    fn bench(text: &str) -> Result<CapBench, String> {
+        let bench: CapBench = params(&text.parse().expect("TOML"))?;
         bench.check().map(|()| bench)
     }
 
     #[test]
-    fn the_load_is_what_the_rule_says() {
+    fn the_load_follows_the_rule() {
         let text = "site = 'transaction'\nnodes = 4\nload = 0.6\nseeds = 1\nwarm_s = 20.0\nuntil_s = 80.0";
         let bench = bench(text).expect("good parameters");
         let rate = bench.rate().expect("a rate");
-        let run = bench.run(Setup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
+        let run = bench.run(PolicySetup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
         let busiest = run.busy().into_iter().fold(0.0, f64::max);
         // The sum of the demands of a thousand queries varies by 3 % from run to run, and utilisation with
         // it.

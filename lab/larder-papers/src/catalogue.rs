@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_claim_follows_from_exists() {
+    fn followed_claims_exist() {
         let experiments = all().unwrap();
         let names = |experiment: &Experiment| {
             let id = experiment.id.clone();

@@ -143,7 +143,7 @@ impl Verdict {
 /// fields are those of the claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Versus {
+pub struct Comparison {
     /// The line; with `per`, it is divided as well.
     pub line: Option<String>,
     /// The line to divide by.
@@ -156,7 +156,7 @@ pub struct Versus {
     pub to: Option<f64>,
 }
 
-impl Versus {
+impl Comparison {
     /// Returns the claim with the fields of the comparison.
     fn of(&self, claim: &Claim) -> Claim {
         let (line, per) = match &self.line {
@@ -180,7 +180,7 @@ pub struct Claim {
     pub says: String,
     /// The section and figure.
     pub place: String,
-    /// How well the published value is known.
+    /// The evidence for the published value.
     pub known: String,
     /// The published value.
     pub published: String,
@@ -193,7 +193,7 @@ pub struct Claim {
     /// The line that it is divided by.
     pub per: Option<String>,
     /// The comparison that the measured value is divided by.
-    pub versus: Option<Versus>,
+    pub versus: Option<Comparison>,
     /// The other lines of [`Measure::Lowest`] and [`Measure::Highest`].
     pub among: Vec<String>,
     /// The lines of [`Measure::Order`], greatest first.
@@ -225,7 +225,7 @@ pub struct Claim {
 impl Claim {
     /// Measures and judges the claim. Without samples for it, the claim is not judged.
     pub fn judge(&self, samples: &[Sample]) -> Judgement {
-        let measured = self.measured(samples).filter(|value| !value.is_nan());
+        let measured = self.measure_value(samples).filter(|value| !value.is_nan());
         let ours = measured.filter(|value| value.is_finite());
         let verdict = match (measured, ours) {
             (None, _) => Verdict::NotJudged,
@@ -254,19 +254,23 @@ impl Claim {
         self.line.iter().chain(&self.per).chain(&self.among).chain(&self.order).map(String::as_str)
     }
 
-    fn measured(&self, samples: &[Sample]) -> Option<f64> {
+    fn measure_value(&self, samples: &[Sample]) -> Option<f64> {
         if let Some(versus) = &self.versus {
-            let own = Self { versus: None, ..self.clone() }.measured(samples)?;
-            return Some(own / versus.of(self).measured(samples)?);
+            let own = Self { versus: None, ..self.clone() }.measure_value(samples)?;
+            return Some(own / versus.of(self).measure_value(samples)?);
         }
         match self.measure {
-            Measure::Order => return self.ordered(samples),
-            Measure::Lowest => return self.extreme(samples, |y, other| y <= other * (1.0 + self.slack)),
-            Measure::Highest => return self.extreme(samples, |y, other| y >= other * (1.0 - self.slack)),
+            Measure::Order => return self.share_in_order(samples),
+            Measure::Lowest => {
+                return self.share_of_extremes(samples, |y, other| y <= other * (1.0 + self.slack));
+            }
+            Measure::Highest => {
+                return self.share_of_extremes(samples, |y, other| y >= other * (1.0 - self.slack));
+            }
             _ => {}
         }
         let line = self.ratio(samples);
-        let part = self.part(&line);
+        let part = self.range_of(&line);
         let values = || part.iter().map(|(_, y)| *y);
         let (first, last) = (part.first()?, part.last()?);
         let mean = values().sum::<f64>() / part.len() as f64;
@@ -309,10 +313,10 @@ impl Claim {
         &line[begin.min(end)..end]
     }
 
-    fn ordered(&self, samples: &[Sample]) -> Option<f64> {
+    fn share_in_order(&self, samples: &[Sample]) -> Option<f64> {
         let lines: Vec<Vec<(f64, f64)>> =
             self.order.iter().map(|name| series(samples, name, &self.metric)).collect();
-        let xs: Vec<f64> = self.part(lines.first()?).iter().map(|(x, _)| *x).collect();
+        let xs: Vec<f64> = self.range_of(lines.first()?).iter().map(|(x, _)| *x).collect();
         let in_order = |x: &&f64| {
             let values: Option<Vec<f64>> = lines.iter().map(|line| at(line, **x)).collect();
             values.is_some_and(|values| values.windows(2).all(|pair| pair[0] >= pair[1] * (1.0 - self.slack)))
@@ -321,10 +325,10 @@ impl Claim {
     }
 
     /// Returns the share of the x at which the line has this relation to each of the other lines.
-    fn extreme(&self, samples: &[Sample], stands: impl Fn(f64, f64) -> bool) -> Option<f64> {
+    fn share_of_extremes(&self, samples: &[Sample], stands: impl Fn(f64, f64) -> bool) -> Option<f64> {
         let line = series(samples, self.line.as_ref()?, &self.metric);
         let others: Vec<_> = self.among.iter().map(|name| series(samples, name, &self.metric)).collect();
-        let part = self.part(&line);
+        let part = self.range_of(&line);
         let stands = |(x, y): &&(f64, f64)| {
             others.iter().all(|other| at(other, *x).is_some_and(|other| stands(*y, other)))
         };
@@ -332,13 +336,13 @@ impl Claim {
     }
 
     fn rule(&self) -> String {
-        let versus = self.versus.as_ref().map(|versus| versus.of(self).what());
+        let versus = self.versus.as_ref().map(|versus| versus.of(self).describe());
         let versus = versus.map_or_else(String::new, |what| format!(", divided by {what}"));
-        format!("{}{versus}: {}", self.what(), self.bounds.text(self.unit))
+        format!("{}{versus}: {}", self.describe(), self.bounds.text(self.unit))
     }
 
     /// Describes the measured value.
-    fn what(&self) -> String {
+    fn describe(&self) -> String {
         let metric = self.metric.replace('_', " ");
         let of = match (&self.line, &self.per) {
             (Some(line), Some(per)) => format!("{metric} of {line} over {per}"),
@@ -487,7 +491,7 @@ mod tests {
             (Claim { level: Some(2.0), ..claim(Measure::FirstBelow) }, Some(1.0)),
         ];
         for (claim, expected) in cases {
-            let ours = claim.measured(&samples());
+            let ours = claim.measure_value(&samples());
             assert!(
                 ours.zip(expected).map_or(ours == expected, |(a, b)| (a - b).abs() < 1e-12),
                 "{:?}: {ours:?}",
@@ -498,15 +502,16 @@ mod tests {
 
     #[test]
     fn a_measure_is_compared_with_itself_elsewhere() {
-        let versus =
-            |claim: Claim, versus: Versus| Claim { versus: Some(versus), ..claim }.measured(&samples());
-        let b = Versus { line: Some("b".into()), ..Versus::default() };
+        let versus = |claim: Claim, versus: Comparison| {
+            Claim { versus: Some(versus), ..claim }.measure_value(&samples())
+        };
+        let b = Comparison { line: Some("b".into()), ..Comparison::default() };
         // The points are (1,1) (2,4) (4,16) and (1,2) (2,4) (4,8).
-        let slope = claim(Measure::Slope).measured(&samples()).unwrap();
+        let slope = claim(Measure::Slope).measure_value(&samples()).unwrap();
         assert!((slope - 36.0 / 7.0).abs() < 1e-12, "{slope}");
         assert!((versus(claim(Measure::Slope), b.clone()).unwrap() - 18.0 / 7.0).abs() < 1e-12);
         let at_4 = Claim { at: Some(4.0), ..claim(Measure::Value) };
-        let at_2 = Versus { at: Some(2.0), ..Versus::default() };
+        let at_2 = Comparison { at: Some(2.0), ..Comparison::default() };
         assert_eq!(versus(at_4.clone(), at_2.clone()), Some(4.0));
         assert_eq!(versus(at_4.clone(), b), Some(2.0));
         let ratio = Claim { per: Some("b".into()), ..at_4 };
@@ -522,13 +527,14 @@ mod tests {
 
     #[test]
     fn the_lowest_is_compared_with_every_other() {
-        let among =
-            |measure, slack| Claim { among: vec!["b".into()], slack, ..claim(measure) }.measured(&samples());
+        let among = |measure, slack| {
+            Claim { among: vec!["b".into()], slack, ..claim(measure) }.measure_value(&samples())
+        };
         assert_eq!(among(Measure::Lowest, 0.0), Some(2.0 / 3.0));
         assert_eq!(among(Measure::Highest, 0.0), Some(2.0 / 3.0));
         assert_eq!(among(Measure::Highest, 0.5), Some(1.0));
         let absent = Claim { among: vec!["c".into()], ..claim(Measure::Lowest) };
-        assert_eq!(absent.measured(&samples()), Some(0.0), "nothing is below a line that is not there");
+        assert_eq!(absent.measure_value(&samples()), Some(0.0), "nothing is below a line that is not there");
     }
 
     #[test]
@@ -539,18 +545,18 @@ mod tests {
             slack,
             ..claim(Measure::Order)
         };
-        assert_eq!(order(["a", "b"], 0.0).measured(&samples()), Some(2.0 / 3.0));
-        assert_eq!(order(["b", "a"], 0.0).measured(&samples()), Some(2.0 / 3.0));
-        assert_eq!(order(["a", "b"], 0.5).measured(&samples()), Some(1.0));
+        assert_eq!(order(["a", "b"], 0.0).measure_value(&samples()), Some(2.0 / 3.0));
+        assert_eq!(order(["b", "a"], 0.0).measure_value(&samples()), Some(2.0 / 3.0));
+        assert_eq!(order(["a", "b"], 0.5).measure_value(&samples()), Some(1.0));
         assert_eq!(
-            order(["a", "c"], 0.0).measured(&samples()),
+            order(["a", "c"], 0.0).measure_value(&samples()),
             Some(0.0),
             "a line that is not there is in no order"
         );
     }
 
     #[test]
-    fn bounds_decide_and_the_reason_stands_only_where_it_is_needed() {
+    fn bounds_decide_and_reasons_explain_failures() {
         let of = |min, max| Claim { at: Some(2.0), bounds: Bounds { min, max }, ..claim(Measure::Value) };
         let good = of(Some(3.9), Some(4.1)).judge(&samples());
         assert_eq!((good.verdict, good.why.as_str()), (Verdict::Holds, ""));

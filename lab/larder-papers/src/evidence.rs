@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_evidence_is_read_back() {
         let from = |text: &str| text.parse::<Evidence>();
         for text in ["reproduced", "fitted", "by-construction", "follows-from:four", "control"] {
             assert_eq!(from(text).unwrap().to_string(), text);

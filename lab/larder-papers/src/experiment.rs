@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::builtin::Plan;
 use super::claim::{Claim, Verdict};
-use super::cluster::{Knobs, Run, What};
+use super::cluster::{RunKind, RunSettings, RunSpec};
 use super::file::{self, FileError};
-use super::report::{ExperimentReport, LeftOut, Sample};
+use super::report::{ExperimentReport, Omission, Sample};
 use super::traces::Traces;
 use super::{PaperError, claim, point};
 
@@ -84,14 +84,14 @@ impl Paper {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LineSpec {
     pub(super) name: String,
-    pub(super) knobs: Knobs,
+    pub(super) settings: RunSettings,
     pub(super) values: Vec<f64>,
 }
 
 /// The part of a sweep that the small run contains.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ci {
-    pub(super) set: Knobs,
+pub(super) struct CiSubset {
+    pub(super) set: RunSettings,
     pub(super) values: Vec<f64>,
     pub(super) lines: Vec<String>,
 }
@@ -101,12 +101,12 @@ pub(super) struct Ci {
 pub(super) struct Sweep {
     pub(super) over: String,
     pub(super) lines: Vec<LineSpec>,
-    pub(super) ci: Option<Ci>,
+    pub(super) ci: Option<CiSubset>,
 }
 
 /// The source of an experiment's samples.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(super) enum SampleSource {
     Sweep(Box<Sweep>),
     /// A builtin; `small` is the plan of the small run.
     Builtin {
@@ -116,7 +116,7 @@ pub(super) enum Source {
     },
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for SampleSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sweep(sweep) => sweep.fmt(f),
@@ -159,7 +159,7 @@ pub struct Experiment {
     pub title: String,
     /// The method, and remarks for the reader.
     pub about: String,
-    pub(super) source: Source,
+    pub(super) source: SampleSource,
     pub figures: Vec<FigureSpec>,
     pub claims: Vec<Claim>,
 }
@@ -168,7 +168,7 @@ pub struct Experiment {
 #[derive(Clone, Debug)]
 pub(super) enum Job {
     /// A run of the simulator, which returns the sample of `line` at `x`.
-    Point { line: String, x: f64, run: Box<Run>, key: String },
+    Point { line: String, x: f64, run: Box<RunSpec>, key: String },
     /// A job of a builtin.
     Builtin { plan: Arc<dyn Plan>, job: usize, key: String },
 }
@@ -199,7 +199,7 @@ impl Job {
     }
 
     /// Adds line and x to the samples of a point.
-    pub(super) fn placed(&self, samples: &[Sample]) -> Vec<Sample> {
+    pub(super) fn label_samples(&self, samples: &[Sample]) -> Vec<Sample> {
         match self {
             Self::Point { line, x, .. } => samples
                 .iter()
@@ -222,30 +222,30 @@ impl Experiment {
     /// Returns whether the small run contains a part of the experiment.
     pub fn in_ci(&self) -> bool {
         match &self.source {
-            Source::Sweep(sweep) => sweep.ci.is_some(),
-            Source::Builtin { .. } => self.claims.iter().any(|claim| claim.ci),
+            SampleSource::Sweep(sweep) => sweep.ci.is_some(),
+            SampleSource::Builtin { .. } => self.claims.iter().any(|claim| claim.ci),
         }
     }
 
     /// Returns the experiment's jobs; those of the small run if `ci`.
     pub(super) fn jobs(&self, ci: bool) -> Result<Vec<Job>, PaperError> {
         match &self.source {
-            Source::Builtin { name, plan, small } => {
+            SampleSource::Builtin { name, plan, small } => {
                 let plan = small.as_ref().filter(|_| ci).unwrap_or(plan);
                 let key = |job| format!("{name} {}", plan.key(job));
                 let job = |job| Job::Builtin { plan: Arc::clone(plan), job, key: key(job) };
                 Ok((0..plan.jobs()).map(job).collect())
             }
-            Source::Sweep(sweep) => {
+            SampleSource::Sweep(sweep) => {
                 let mut jobs = Vec::new();
                 for line in &sweep.lines {
-                    let (knobs, values) = match sweep.ci.as_ref().filter(|_| ci) {
+                    let (settings, values) = match sweep.ci.as_ref().filter(|_| ci) {
                         Some(small) if !small.lines.contains(&line.name) => continue,
-                        Some(small) => (line.knobs.under(&small.set), &small.values),
-                        None => (line.knobs.clone(), &line.values),
+                        Some(small) => (line.settings.override_with(&small.set), &small.values),
+                        None => (line.settings.clone(), &line.values),
                     };
                     for x in values {
-                        jobs.push(job(&line.name, &knobs, &sweep.over, *x)?);
+                        jobs.push(job(&line.name, &settings, &sweep.over, *x)?);
                     }
                 }
                 Ok(jobs)
@@ -266,7 +266,7 @@ impl Experiment {
             }
         }
         match (&self.source, all.len()) {
-            (Source::Builtin { name, .. }, _) => format!("builtin {name}"),
+            (SampleSource::Builtin { name, .. }, _) => format!("builtin {name}"),
             (_, 0..=3) => all.join("; "),
             (_, more) => format!("{}; and {} more like it", all[0], more - 1),
         }
@@ -283,7 +283,7 @@ impl Experiment {
             Ok(samples) => (samples, None),
             Err(error) => {
                 let is_error = !matches!(error, PaperError::NoTrace(_));
-                (Vec::new(), Some(LeftOut { reason: error.to_string(), is_error }))
+                (Vec::new(), Some(Omission { reason: error.to_string(), is_error }))
             }
         };
         let claims = self.claims.iter().filter(|claim| claim.ci || !ci).map(|claim| claim.judge(&samples));
@@ -324,19 +324,19 @@ impl Experiment {
 
     fn is_ceiling(&self, name: &str) -> bool {
         match &self.source {
-            Source::Sweep(sweep) => {
-                sweep.lines.iter().any(|line| line.name == name && line.knobs.ceiling.is_some())
+            SampleSource::Sweep(sweep) => {
+                sweep.lines.iter().any(|line| line.name == name && line.settings.ceiling.is_some())
             }
-            Source::Builtin { .. } => false,
+            SampleSource::Builtin { .. } => false,
         }
     }
 }
 
-fn job(line: &str, knobs: &Knobs, over: &str, x: f64) -> Result<Job, PaperError> {
+fn job(line: &str, settings: &RunSettings, over: &str, x: f64) -> Result<Job, PaperError> {
     // The file's reader has checked every point of the sweep, but not the settings of the small run.
-    let knobs = knobs.with(over, x).map_err(PaperError::Builtin)?;
-    let run = Box::new(knobs.run().map_err(PaperError::Builtin)?);
-    let kind = if matches!(run.what, What::Ceiling(..)) { "ceiling" } else { "run" };
-    let set = serde_json::to_string(&knobs).map_err(|error| PaperError::Builtin(error.to_string()))?;
+    let settings = settings.with(over, x).map_err(PaperError::Builtin)?;
+    let run = Box::new(settings.run().map_err(PaperError::Builtin)?);
+    let kind = if matches!(run.what, RunKind::Ceiling(..)) { "ceiling" } else { "run" };
+    let set = serde_json::to_string(&settings).map_err(|error| PaperError::Builtin(error.to_string()))?;
     Ok(Job::Point { line: line.to_owned(), x, run, key: format!("{kind} {set}") })
 }

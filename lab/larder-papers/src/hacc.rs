@@ -47,7 +47,7 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use crate::users::{ProfileUsers, Seen, site_workload};
+use crate::users::{ProfileUsers, UserStats, site_workload};
 use larder_sim::cost::{Costs, Hacc99};
 use larder_sim::{CacheChoice, Outcome, Scenario, SimNode, Workload, simulate_with};
 
@@ -72,21 +72,21 @@ const USERS_MAX: u32 = 1 << 15;
 /// others), `disk_kb_s` (KB read from disk per second, all nodes), `disk_busy` (mean over nodes),
 /// `hit_ratio`.
 #[derive(Debug)]
-pub(super) struct Bench;
+pub(super) struct HaccBench;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPlan {
     workload: String,
     runs: Option<u64>,
-    vary: Option<Vary>,
+    vary: Option<Variation>,
     values: Option<Vec<f64>>,
 }
 
 /// The parameter that is varied.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Vary {
+enum Variation {
     SystemMib,
     CpuFactor,
     BlockKib,
@@ -94,7 +94,7 @@ enum Vary {
 
 /// Our assumptions about the nodes that have much influence.
 #[derive(Clone, Copy, Debug)]
-struct Guess {
+struct NodeAssumptions {
     /// Memory of a node that system and server take, in MiB.
     system_mib: f64,
     /// The factor of the items' processor times.
@@ -103,22 +103,22 @@ struct Guess {
     block_kib: f64,
 }
 
-impl Default for Guess {
+impl Default for NodeAssumptions {
     fn default() -> Self {
         Self { system_mib: 24.0, cpu_factor: 1.0, block_kib: 16.0 }
     }
 }
 
-impl Guess {
-    fn with(self, vary: Vary, value: f64) -> Result<Self, String> {
+impl NodeAssumptions {
+    fn with(self, vary: Variation, value: f64) -> Result<Self, String> {
         let (guess, key, range, good) = match vary {
-            Vary::SystemMib => {
+            Variation::SystemMib => {
                 (Self { system_mib: value, ..self }, "system_mib", "0 to 31", (0.0..=31.0).contains(&value))
             }
-            Vary::CpuFactor => {
+            Variation::CpuFactor => {
                 (Self { cpu_factor: value, ..self }, "cpu_factor", "0.1 to 10", (0.1..=10.0).contains(&value))
             }
-            Vary::BlockKib => (
+            Variation::BlockKib => (
                 Self { block_kib: value, ..self },
                 "block_kib",
                 "4 to 1,024",
@@ -133,12 +133,12 @@ impl Guess {
 struct BenchPlan {
     kind: ProfileKind,
     /// The x, the seed and the assumptions.
-    points: Vec<(f64, u64, Guess)>,
+    points: Vec<(f64, u64, NodeAssumptions)>,
 }
 
 const LINES: [&str; 2] = ["HACC", "IP-Sprayer"];
 
-impl Builtin for Bench {
+impl Builtin for HaccBench {
     fn name(&self) -> &'static str {
         "hacc-bench"
     }
@@ -151,13 +151,13 @@ impl Builtin for Bench {
                 if !(1..=100).contains(&runs) {
                     return Err("'runs' must be 1 to 100".to_owned());
                 }
-                (1..=runs).map(|run| (run as f64, run, Guess::default())).collect()
+                (1..=runs).map(|run| (run as f64, run, NodeAssumptions::default())).collect()
             }
             (None, Some(vary), Some(values)) => {
                 if values.is_empty() || values.len() > 100 {
                     return Err("'values' must be 1 to 100 numbers".to_owned());
                 }
-                let point = |value: f64| Ok((value, 1, Guess::default().with(vary, value)?));
+                let point = |value: f64| Ok((value, 1, NodeAssumptions::default().with(vary, value)?));
                 values.into_iter().map(point).collect::<Result<_, String>>()?
             }
             _ => return Err("give either 'runs', or 'vary' and 'values'".to_owned()),
@@ -201,9 +201,11 @@ impl Plan for BenchPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, (x, seed, guess)) = self.point(job);
         let trial = Trial::new(self.kind, line == LINES[0], seed, guess);
-        let users = trial.most(Trial::bears)?;
+        let users = trial.find_most_users(Trial::is_within_limits)?;
         let measured = match self.kind {
-            ProfileKind::Asp => Trial::new(self.kind, false, seed, guess).most(Trial::is_moderate)?,
+            ProfileKind::Asp => {
+                Trial::new(self.kind, false, seed, guess).find_most_users(Trial::is_moderate)?
+            }
             _ => users,
         };
         let values = trial.measure(measured)?;
@@ -214,7 +216,7 @@ impl Plan for BenchPlan {
 }
 
 impl BenchPlan {
-    fn point(&self, job: usize) -> (&'static str, (f64, u64, Guess)) {
+    fn point(&self, job: usize) -> (&'static str, (f64, u64, NodeAssumptions)) {
         (LINES[job % LINES.len()], self.points[job / LINES.len()])
     }
 }
@@ -230,7 +232,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(kind: ProfileKind, is_smart: bool, seed: u64, guess: Guess) -> Self {
+    fn new(kind: ProfileKind, is_smart: bool, seed: u64, guess: NodeAssumptions) -> Self {
         let costs = Hacc99 { block_bytes: (guess.block_kib * 1_024.0) as u64, ..Hacc99::default() };
         let profiles = profiles(kind, seed);
         let mut workload = site_workload(&profiles.items, 0);
@@ -270,21 +272,21 @@ impl Trial {
     }
 
     /// Runs the workload; no request begins after `until`. Statistics of users count from `WARM` on.
-    fn run(&self, users: u32, until: Time) -> Result<(Seen, Outcome), PaperError> {
-        let mut seen = Seen::default();
-        let source = ProfileUsers::new(&self.profiles, &self.alone_ns, users, RAMP, WARM..until, &mut seen);
+    fn run(&self, users: u32, until: Time) -> Result<(UserStats, Outcome), PaperError> {
+        let mut stats = UserStats::default();
+        let source = ProfileUsers::new(&self.profiles, &self.alone_ns, users, RAMP, WARM..until, &mut stats);
         let outcome = simulate_with(&self.workload, &self.scenario, Box::new(source))?;
-        Ok((seen, outcome))
+        Ok((stats, outcome))
     }
 
     /// Returns whether this number of users meets DBench's rules.
-    fn bears(&self, users: u32) -> Result<bool, PaperError> {
-        let (seen, _) = self.run(users, END)?;
+    fn is_within_limits(&self, users: u32) -> Result<bool, PaperError> {
+        let (stats, _) = self.run(users, END)?;
         let mean_s = match self.kind {
             ProfileKind::Baseline | ProfileKind::Fas => 1.0,
             ProfileKind::Domino | ProfileKind::Asp => 3.0,
         };
-        Ok(seen.refused == 0 && seen.waits.delays().mean_s <= mean_s)
+        Ok(stats.refused == 0 && stats.waits.delays().mean_s <= mean_s)
     }
 
     /// Returns whether the nodes' processors have at most the utilisation of the paper's nodes behind the
@@ -296,7 +298,10 @@ impl Trial {
     }
 
     /// Returns the largest number of users for which `holds`, to 2 %.
-    fn most(&self, holds: impl Fn(&Self, u32) -> Result<bool, PaperError>) -> Result<u32, PaperError> {
+    fn find_most_users(
+        &self,
+        holds: impl Fn(&Self, u32) -> Result<bool, PaperError>,
+    ) -> Result<u32, PaperError> {
         let (mut good, mut bad) = (1, 2);
         while bad < USERS_MAX && holds(self, bad)? {
             (good, bad) = (bad, bad * 2);
@@ -309,8 +314,8 @@ impl Trial {
     }
 
     fn measure(&self, users: u32) -> Result<Vec<(&'static str, f64)>, PaperError> {
-        let ((seen, all), (_, before)) = (self.run(users, END)?, self.run(users, WARM)?);
-        let delays = seen.delays.delays();
+        let ((stats, all), (_, before)) = (self.run(users, END)?, self.run(users, WARM)?);
+        let delays = stats.delays.delays();
         let (span_s, count) = (END.since(WARM).as_secs_f64(), NODES_MIB.len() as f64);
         let share = |of: &dyn Fn(&Outcome) -> f64| (of(&all) - of(&before)) / span_s;
         let router = share(&|outcome| outcome.front_busy * outcome.seconds);
@@ -359,22 +364,22 @@ mod tests {
 
     #[test]
     fn the_most_users_are_found_to_two_percent() {
-        let trial = Trial::new(ProfileKind::Baseline, true, 1, Guess::default());
+        let trial = Trial::new(ProfileKind::Baseline, true, 1, NodeAssumptions::default());
         for limit in [1, 2, 37, 500, 4_711] {
-            let found = trial.most(|_, users| Ok(users <= limit)).expect("a search");
+            let found = trial.find_most_users(|_, users| Ok(users <= limit)).expect("a search");
             assert!(found <= limit && limit - found <= 1.max(limit / 50), "{found} for {limit}");
         }
     }
 
     #[test]
-    fn few_users_are_borne_and_too_many_are_not() {
-        let trial = Trial::new(ProfileKind::Baseline, false, 1, Guess::default());
-        assert_eq!((trial.bears(4), trial.bears(1_000)), (Ok(true), Ok(false)));
+    fn few_users_are_within_the_limits_and_many_are_not() {
+        let trial = Trial::new(ProfileKind::Baseline, false, 1, NodeAssumptions::default());
+        assert_eq!((trial.is_within_limits(4), trial.is_within_limits(1_000)), (Ok(true), Ok(false)));
     }
 
     #[test]
     fn stations_work_no_longer_than_the_window() {
-        let trial = Trial::new(ProfileKind::Baseline, false, 1, Guess::default());
+        let trial = Trial::new(ProfileKind::Baseline, false, 1, NodeAssumptions::default());
         let values = trial.measure(8).expect("a run");
         let of =
             |name: &str| values.iter().find(|(key, _)| *key == name).map_or(f64::NAN, |(_, value)| *value);
@@ -387,7 +392,7 @@ mod tests {
 
     #[test]
     fn parameters_out_of_range_are_named() {
-        let error = |text: &str| Bench.plan(&text.parse().expect("TOML")).err().unwrap_or_default();
+        let error = |text: &str| HaccBench.plan(&text.parse().expect("TOML")).err().unwrap_or_default();
         assert!(error("workload = 'x'\nruns = 3").contains("domino"));
         assert!(error("workload = 'asp'\nruns = 0").contains("'runs'"));
         assert!(error("workload = 'asp'\nruns = 1\nvary = 'system_mib'").contains("either"));

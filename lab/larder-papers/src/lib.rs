@@ -59,11 +59,11 @@ mod users;
 mod ward;
 
 pub use builtin::{Builtin, Plan};
-pub use claim::{Bounds, Claim, Measure, Verdict, Versus};
+pub use claim::{Bounds, Claim, Comparison, Measure, Verdict};
 pub use evidence::Evidence;
 pub use experiment::{Experiment, FigureSpec, Paper};
 pub use file::FileError;
-pub use report::{Count, ExperimentReport, Judgement, LeftOut, Report, Sample, Totals};
+pub use report::{Count, ExperimentReport, Judgement, Omission, Report, Sample, Totals};
 pub use run::{Options, Progress, Session};
 pub use traces::{Traces, WorkloadSpec};
 

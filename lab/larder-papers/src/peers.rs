@@ -23,8 +23,8 @@ use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
 use super::ward::Asked;
-use larder_sim::prices;
-use larder_sim::tables::{needs_table, table_of_first};
+use larder_sim::measure_ward_costs;
+use larder_sim::tables::{compute_initial_table, needs_table};
 use larder_sim::{Arrivals, Outcome, Scenario, SimNode, Workload, simulate};
 
 /// The builtin `equal-p99`.
@@ -33,7 +33,7 @@ pub(super) struct EqualP99;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
+struct EqualP99Params {
     workload: Asked,
     nodes: u16,
     memory_share: f64,
@@ -42,8 +42,8 @@ struct Params {
 }
 
 #[derive(Debug)]
-struct Peers {
-    params: Params,
+struct EqualP99Plan {
+    params: EqualP99Params,
     /// The settings of each line.
     lines: Vec<Settings>,
 }
@@ -57,7 +57,7 @@ impl Builtin for EqualP99 {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let params: Params = params(table)?;
+        let params: EqualP99Params = params(table)?;
         params.workload.check()?;
         if !(1..=1_024).contains(&params.nodes) {
             return Err(format!("nodes: must be 1 to 1,024, not {}", params.nodes));
@@ -80,7 +80,7 @@ impl Builtin for EqualP99 {
             return Err("policies: has a name twice".to_owned());
         }
         let lines = params.policies.iter().map(|name| settings(name)).collect::<Result<_, _>>()?;
-        Ok(Box::new(Peers { params, lines }))
+        Ok(Box::new(EqualP99Plan { params, lines }))
     }
 }
 
@@ -101,7 +101,7 @@ fn settings(name: &str) -> Result<Settings, String> {
     Ok(settings)
 }
 
-impl Peers {
+impl EqualP99Plan {
     fn run(&self, line: usize, clients: u32, workload: &Workload) -> Result<Outcome, PaperError> {
         let memory = Bytes((workload.bytes() as f64 * self.params.memory_share) as u64);
         let nodes = vec![SimNode::with_cache(memory); usize::from(self.params.nodes)];
@@ -110,7 +110,8 @@ impl Peers {
         let usual = Scenario::lard98(nodes.len(), settings.clone());
         if needs_table(settings.policy) {
             let mean = workload.bytes() / workload.items.len().max(1) as u64;
-            let table = table_of_first(workload, warmup, &nodes, &prices(&usual.costs, mean)?)?;
+            let table =
+                compute_initial_table(workload, warmup, &nodes, &measure_ward_costs(&usual.costs, mean)?)?;
             settings.table = Some(table.into());
         }
         let scenario = Scenario {
@@ -136,7 +137,7 @@ impl Peers {
     }
 }
 
-impl Plan for Peers {
+impl Plan for EqualP99Plan {
     fn lines(&self) -> Vec<String> {
         self.params.policies.clone()
     }
@@ -150,7 +151,7 @@ impl Plan for Peers {
     }
 
     fn key(&self, job: usize) -> String {
-        let Params { workload, nodes, memory_share, over_p99_ms, .. } = &self.params;
+        let EqualP99Params { workload, nodes, memory_share, over_p99_ms, .. } = &self.params;
         format!("{workload:?} {nodes} {memory_share} {over_p99_ms:?} {:?}", self.lines[job])
     }
 

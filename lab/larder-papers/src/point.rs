@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::PaperError;
-use super::cluster::{Ceiling, Run, What};
+use super::cluster::{CeilingKind, RunKind, RunSpec};
 use super::traces::Traces;
 use larder_sim::cost::{Costs, Lard98};
 use larder_sim::outcome::Outcome;
@@ -45,12 +45,12 @@ pub(super) const METRICS: [&str; 17] = [
 ];
 
 /// Runs a point and returns its values.
-pub(super) fn measure(run: &Run, traces: &Traces) -> Result<BTreeMap<String, f64>, PaperError> {
+pub(super) fn measure(run: &RunSpec, traces: &Traces) -> Result<BTreeMap<String, f64>, PaperError> {
     let workload = traces.workload(&run.workload)?;
     let warmup = (run.warmup * workload.requests.len() as f64) as usize;
     let values = match &run.what {
-        What::Ceiling(kind, scenario) => bound(*kind, scenario, warmup, &workload),
-        What::Simulate(scenario) => {
+        RunKind::Ceiling(kind, scenario) => ceiling_values(*kind, scenario, warmup, &workload),
+        RunKind::Simulate(scenario) => {
             let outcome = simulate(&workload, &Scenario { warmup, ..(**scenario).clone() })?;
             values(&outcome)
         }
@@ -60,7 +60,12 @@ pub(super) fn measure(run: &Run, traces: &Traces) -> Result<BTreeMap<String, f64
 
 /// Returns the values of a ceiling for the scenario's nodes, which are all alike. Faster processors and disks
 /// divide all costs, and several disks share the reads.
-fn bound(kind: Ceiling, scenario: &Scenario, warmup: usize, workload: &Workload) -> Vec<(&'static str, f64)> {
+fn ceiling_values(
+    kind: CeilingKind,
+    scenario: &Scenario,
+    warmup: usize,
+    workload: &Workload,
+) -> Vec<(&'static str, f64)> {
     let usual = Lard98::default();
     let costs = if let Costs::Lard98(costs) = &scenario.costs { costs } else { &usual };
     let (cpu, disk) = scenario
@@ -79,8 +84,8 @@ fn bound(kind: Ceiling, scenario: &Scenario, warmup: usize, workload: &Workload)
     let nodes = scenario.nodes.len();
     let memory: u64 = scenario.nodes.iter().map(|node| node.cache.get()).sum();
     let ceiling = match kind {
-        Ceiling::Unbounded => ceiling::unbounded_after(workload, warmup, nodes, &costs),
-        Ceiling::Clairvoyant => ceiling::clairvoyant_after(workload, warmup, memory, nodes, &costs),
+        CeilingKind::Unbounded => ceiling::unbounded_after(workload, warmup, nodes, &costs),
+        CeilingKind::Clairvoyant => ceiling::clairvoyant_after(workload, warmup, memory, nodes, &costs),
     };
     vec![
         ("throughput", ceiling.throughput),
@@ -119,15 +124,15 @@ fn values(outcome: &Outcome) -> Vec<(&'static str, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Knobs;
+    use crate::cluster::RunSettings;
     use std::path::Path;
 
     /// Measures a small workload that exceeds the memories, with these settings. There are few clients,
     /// because a ceiling ignores shared reads, and many clients with so small memories share many reads.
     fn point(text: &str, traces: &Traces) -> BTreeMap<String, f64> {
         let base = "recipe = 'rice-like'\nscale = 0.02\nmemory_mib = 1\nnodes = 4\nclients = 16\n";
-        let knobs: Knobs = toml::from_str(&format!("{base}{text}")).unwrap();
-        measure(&knobs.run().unwrap(), traces).unwrap()
+        let settings: RunSettings = toml::from_str(&format!("{base}{text}")).unwrap();
+        measure(&settings.run().unwrap(), traces).unwrap()
     }
 
     #[test]

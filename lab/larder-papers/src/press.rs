@@ -7,8 +7,8 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use larder_sim::press::zipf::Harmonic;
-use larder_sim::press::{Network, Press, Reading, Server, peak};
+use larder_sim::press::zipf::HarmonicNumbers;
+use larder_sim::press::{Network, Press, PressVariant, Server, peak};
 
 /// `press-peaks`: the largest gain of one server over another over all file sizes and hit rates, against
 /// nodes.
@@ -29,11 +29,11 @@ struct PeakPlan {
     nodes: Vec<u32>,
 }
 
-const LINES: [(&str, Network, Reading); 4] = [
-    ("fast", Network::Fast, Reading::M1),
-    ("slow", Network::Slow, Reading::M1),
-    ("fast, M0", Network::Fast, Reading::M0),
-    ("slow, M0", Network::Slow, Reading::M0),
+const LINES: [(&str, Network, PressVariant); 4] = [
+    ("fast", Network::Fast, PressVariant::M1),
+    ("slow", Network::Slow, PressVariant::M1),
+    ("fast, M0", Network::Fast, PressVariant::M0),
+    ("slow, M0", Network::Slow, PressVariant::M0),
 ];
 
 impl Builtin for Peaks {
@@ -74,7 +74,7 @@ impl Plan for PeakPlan {
 
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, base) = self.point(job);
-        let peak = peak(&base, self.of, self.over)?;
+        let peak = find_peak(&base, self.of, self.over)?;
         let values = [("gain", peak.ratio), ("file_kb", peak.file_kb), ("hit_rate", peak.hit_rate)];
         Ok(vec![Sample::new(line, f64::from(base.nodes), values)])
     }
@@ -144,7 +144,7 @@ impl Builtin for Model {
 /// Returns the models with the same working set and other memories.
 fn with_memories(press: &Press, memories: &[f64]) -> Result<Vec<(f64, Press)>, String> {
     let files = press.solve().map_err(|error| error.to_string())?.files;
-    let zipf = Harmonic::new(press.alpha);
+    let zipf = HarmonicNumbers::new(press.alpha);
     let point = |memory_mb: &f64| {
         let held = *memory_mb * 1_024.0 / press.file_kb;
         (*memory_mb, Press { memory_mb: *memory_mb, hit_rate: zipf.share(held, files), ..*press })

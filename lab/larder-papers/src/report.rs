@@ -36,7 +36,7 @@ pub struct Judgement {
     pub says: String,
     /// The section and figure.
     pub place: String,
-    /// How well the published value is known.
+    /// The evidence for the published value.
     pub known: String,
     /// The published value.
     pub published: String,
@@ -70,7 +70,7 @@ pub struct ExperimentReport {
     /// The workload and its size.
     pub recipe: String,
     /// The reason why the experiment was left out; `None` if it was run.
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omission>,
     pub figures: Vec<Figure>,
     /// The judged claims.
     pub claims: Vec<Judgement>,
@@ -80,7 +80,7 @@ pub struct ExperimentReport {
 
 /// The reason why an experiment was left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct Omission {
     /// The reason in words.
     pub reason: String,
     /// Whether there is an error, and not only a missing trace.

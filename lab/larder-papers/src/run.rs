@@ -52,7 +52,7 @@ struct Task<'e> {
     job: &'e Job,
 }
 
-type Outcomes<'e> = BTreeMap<&'e str, Result<Vec<Sample>, PaperError>>;
+type JobResults<'e> = BTreeMap<&'e str, Result<Vec<Sample>, PaperError>>;
 
 impl Session {
     /// Creates a session; nothing runs yet.
@@ -75,12 +75,12 @@ impl Session {
             Some(directory) => Some(Store::open(directory, &self.options.version, self.options.fresh)?),
             None => None,
         };
-        let outcomes = self.outcomes(&jobs, store.as_ref(), &progress);
+        let outcomes = self.run_jobs(&jobs, store.as_ref(), &progress);
         let reports = self.experiments.iter().zip(&jobs).map(|(experiment, jobs)| match jobs {
             Err(error) => experiment.report(&[], Err(error.clone()), ci),
             Ok(jobs) => {
                 let samples = jobs.iter().map(|job| match outcomes.get(job.key()) {
-                    Some(Ok(samples)) => Ok(job.placed(samples)),
+                    Some(Ok(samples)) => Ok(job.label_samples(samples)),
                     Some(Err(error)) => Err(error.clone()),
                     None => Err(PaperError::Builtin("a job was lost".to_owned())),
                 });
@@ -97,8 +97,8 @@ impl Session {
         jobs: &'e [Result<Vec<Job>, PaperError>],
         store: Option<&Store>,
         progress: &(impl Fn(Progress<'_>) + Sync),
-    ) -> Outcomes<'e> {
-        let mut outcomes = Outcomes::new();
+    ) -> JobResults<'e> {
+        let mut outcomes = JobResults::new();
         let mut tasks: BTreeMap<&str, Task<'_>> = BTreeMap::new();
         for (experiment, jobs) in self.experiments.iter().zip(jobs) {
             for job in jobs.iter().flatten() {

@@ -18,7 +18,7 @@ const SUFFIX: &str = ".jsonl";
 
 /// A stored job: a line of the file.
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct StoredJob {
     key: String,
     samples: Vec<Sample>,
 }
@@ -47,7 +47,7 @@ impl Store {
         let mut torn = false;
         if path.exists() {
             for line in BufReader::new(File::open(&path)?).lines() {
-                match serde_json::from_str::<Entry>(&line?) {
+                match serde_json::from_str::<StoredJob>(&line?) {
                     Ok(entry) => {
                         known.insert(entry.key, entry.samples);
                     }
@@ -70,7 +70,7 @@ impl Store {
 
     /// Stores the samples of a job.
     pub(super) fn put(&self, key: &str, samples: &[Sample]) -> io::Result<()> {
-        let entry = Entry { key: key.to_owned(), samples: samples.to_vec() };
+        let entry = StoredJob { key: key.to_owned(), samples: samples.to_vec() };
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
         self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_there_again_to_the_last_bit() {
+    fn stored_samples_are_read_back_exactly() {
         let directory = directory("again");
         let odd = 0.1 + 0.2;
         Store::open(&directory, "1", false).unwrap().put("k", &sample(odd)).unwrap();

@@ -94,14 +94,14 @@ const KEPT: usize = 4;
 #[derive(Debug)]
 pub struct Traces {
     directory: PathBuf,
-    workloads: Shelf<Workload>,
-    traces: Shelf<Trace>,
+    workloads: LruCache<Workload>,
+    traces: LruCache<Trace>,
 }
 
 impl Traces {
     /// Creates an empty collection with a directory of trace files.
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), workloads: Shelf::default(), traces: Shelf::default() }
+        Self { directory: directory.to_owned(), workloads: LruCache::default(), traces: LruCache::default() }
     }
 
     /// Returns the workload for the simulator. The first caller creates it, and concurrent callers wait for
@@ -122,26 +122,26 @@ impl Traces {
     }
 }
 
-type Slot<T> = Arc<OnceLock<Result<Arc<T>, PaperError>>>;
+type CacheSlot<T> = Arc<OnceLock<Result<Arc<T>, PaperError>>>;
 
 /// An LRU cache by name; the most recently used entry is last.
 #[derive(Debug)]
-struct Shelf<T>(Mutex<Vec<(String, Slot<T>)>>);
+struct LruCache<T>(Mutex<Vec<(String, CacheSlot<T>)>>);
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for LruCache<T> {
     fn default() -> Self {
         Self(Mutex::new(Vec::new()))
     }
 }
 
-impl<T> Shelf<T> {
+impl<T> LruCache<T> {
     fn get(&self, name: &str, make: impl FnOnce() -> Result<T, PaperError>) -> Result<Arc<T>, PaperError> {
         let slot = {
             // No update is left incomplete under this lock, so a panic elsewhere does not damage the data.
             let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let slot = match shelf.iter().position(|(known, _)| known == name) {
                 Some(at) => shelf.remove(at).1,
-                None => Slot::default(),
+                None => CacheSlot::default(),
             };
             shelf.push((name.to_owned(), Arc::clone(&slot)));
             let surplus = shelf.len().saturating_sub(KEPT);
@@ -158,8 +158,8 @@ mod tests {
     use larder_core::Bytes;
 
     #[test]
-    fn a_workload_is_made_once_and_forgotten_when_others_came() {
-        let shelf = Shelf::<u32>::default();
+    fn workloads_are_created_once_and_evicted() {
+        let shelf = LruCache::<u32>::default();
         let get = |name: &str, made: &mut u32| {
             *shelf
                 .get(name, || {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_tells_workloads_apart() {
+    fn the_description_distinguishes_workloads() {
         let plain = WorkloadSpec::recipe("rice-like", 1);
         let WorkloadSpec::Synthetic { recipe, seed, scale, .. } = plain.clone() else { unreachable!() };
         let hot = Some(Hot { share: 0.3, targets: 5, size: Bytes(20_480) });

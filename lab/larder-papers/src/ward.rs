@@ -44,7 +44,7 @@ use larder_sim::{Arrivals, CacheChoice, Scenario, SimNode, Workload, simulate};
 /// The workload parameters of an experiment: `recipe` with `seed`, `scale` and `requests`, or `trace`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct WorkloadParams {
     recipe: Option<String>,
     trace: Option<String>,
     #[serde(default = "one")]
@@ -62,7 +62,7 @@ const fn whole() -> f64 {
     1.0
 }
 
-impl Asked {
+impl WorkloadParams {
     pub(super) fn spec(&self) -> Result<WorkloadSpec, String> {
         let Self { seed, scale, requests, .. } = *self;
         match (&self.recipe, &self.trace) {
@@ -108,8 +108,8 @@ const FORWARD_US_MAX: f64 = 1e6;
 /// The parameters that the experiments share.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Common {
-    workload: Asked,
+struct CommonParams {
+    workload: WorkloadParams,
     /// Memory of a node as a share of the working set, above 0 and at most 1.
     memory_share: f64,
     /// ForwardOH in us.
@@ -123,7 +123,7 @@ const fn usual_window() -> u32 {
     1_024
 }
 
-impl Common {
+impl CommonParams {
     fn check(&self) -> Result<(), String> {
         self.workload.check()?;
         check_share(self.memory_share)?;
@@ -244,13 +244,13 @@ fn check_list<T: Copy + PartialEq>(
 pub(super) struct Clusters;
 
 #[derive(Deserialize)]
-struct OverNodes {
+struct NodeCounts {
     over_nodes: Vec<u16>,
 }
 
 #[derive(Debug)]
 struct ClustersPlan {
-    common: Common,
+    common: CommonParams,
     over_nodes: Vec<u16>,
     /// Throughput of one node, computed by the first job that needs it.
     single: OnceLock<Result<f64, PaperError>>,
@@ -268,10 +268,13 @@ fn core_of(strategy: &str) -> Option<CoreChoice> {
 }
 
 /// Splits a list off `[params]`; the rest is [`CommonParams`].
-fn split<T: serde::de::DeserializeOwned>(table: &toml::Table, key: &str) -> Result<(T, Common), String> {
+fn split<T: serde::de::DeserializeOwned>(
+    table: &toml::Table,
+    key: &str,
+) -> Result<(T, CommonParams), String> {
     let mut rest = table.clone();
     let own: toml::Table = rest.remove(key).map(|value| (key.to_owned(), value)).into_iter().collect();
-    let common: Common = params(&rest)?;
+    let common: CommonParams = params(&rest)?;
     common.check()?;
     Ok((params(&own)?, common))
 }
@@ -282,7 +285,7 @@ impl Builtin for Clusters {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let (OverNodes { over_nodes }, common) = split(table, "over_nodes")?;
+        let (NodeCounts { over_nodes }, common) = split(table, "over_nodes")?;
         check_list("over_nodes", &over_nodes, check_nodes)?;
         Ok(Box::new(ClustersPlan { common, over_nodes, single: OnceLock::new() }))
     }
@@ -363,7 +366,7 @@ pub(super) struct Core;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CorePlan {
-    workload: Asked,
+    workload: WorkloadParams,
     memory_share: f64,
     #[serde(default = "usual_window")]
     window: u32,
@@ -391,9 +394,9 @@ impl Builtin for Core {
 }
 
 impl CorePlan {
-    fn common(&self, forward_us: f64) -> Common {
+    fn common(&self, forward_us: f64) -> CommonParams {
         let Self { ref workload, memory_share, window, .. } = *self;
-        Common { workload: workload.clone(), memory_share, forward_us, window }
+        CommonParams { workload: workload.clone(), memory_share, forward_us, window }
     }
 
     fn line(forward_us: f64) -> String {

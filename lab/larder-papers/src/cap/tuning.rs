@@ -3,7 +3,7 @@
 
 use larder_core::policy::PolicyKind;
 
-use super::{Bench, METRICS, Setup, read};
+use super::{CapBench, METRICS, PolicySetup, read};
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan};
 use crate::report::Sample;
@@ -14,11 +14,11 @@ use crate::traces::Traces;
 /// Lines: `WRR num`, `WRR time`, `LARD` (the period of its utilisation reports), `RR`, `RAN`, `LARD by
 /// connections`. x: T_gat in seconds. Metrics as of `cap-pages` without `within`.
 #[derive(Debug)]
-pub(crate) struct Gather;
+pub(crate) struct GatherPeriods;
 
 #[derive(Debug)]
 struct GatherPlan {
-    bench: Bench,
+    bench: CapBench,
     periods_s: Vec<f64>,
 }
 
@@ -27,7 +27,7 @@ const GATHERING: [(&str, PolicyKind); 3] =
 const BLIND: [(&str, PolicyKind); 3] =
     [("RR", PolicyKind::Rr), ("RAN", PolicyKind::Random), ("LARD by connections", PolicyKind::Lard)];
 
-impl Builtin for Gather {
+impl Builtin for GatherPeriods {
     fn name(&self) -> &'static str {
         "cap-gather"
     }
@@ -75,7 +75,7 @@ impl Plan for GatherPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (name, policy, period) = self.point(job);
         let rate = self.bench.rate()?;
-        let run = self.bench.run(Setup::new(policy, period.unwrap_or(10.0)), rate)?;
+        let run = self.bench.run(PolicySetup::new(policy, period.unwrap_or(10.0)), rate)?;
         let values = run.values(rate, period.unwrap_or(0.0));
         let xs = period.map_or_else(|| self.periods_s.clone(), |period| vec![period]);
         Ok(xs.into_iter().map(|x| Sample::new(name, x, values.iter().copied())).collect())
@@ -92,7 +92,7 @@ pub(crate) struct Thresholds;
 
 #[derive(Debug)]
 struct ThresholdsPlan {
-    bench: Bench,
+    bench: CapBench,
     /// The line, T_low and T_high in thousandths.
     points: Vec<(&'static str, u16, u16)>,
 }
@@ -134,8 +134,8 @@ impl Plan for ThresholdsPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, low, high) = self.points[job];
         let rate = self.bench.rate()?;
-        let period_s = self.bench.best(PolicyKind::LardUtil, rate)?;
-        let setup = Setup { low, high, ..Setup::new(PolicyKind::LardUtil, period_s) };
+        let period_s = self.bench.find_best_period(PolicyKind::LardUtil, rate)?;
+        let setup = PolicySetup { low, high, ..PolicySetup::new(PolicyKind::LardUtil, period_s) };
         let values = self.bench.run(setup, rate)?.values(rate, period_s);
         let x = f64::from(if line == "T_low" { low } else { high }) / 1_000.0;
         Ok(vec![Sample::new(line, x, values)])

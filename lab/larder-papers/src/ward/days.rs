@@ -5,7 +5,8 @@ use larder_trace::ward::{CoreChoice, Stability};
 use serde::Deserialize;
 
 use super::{
-    Asked, Common, OverNodes, analyse, check_list, check_nodes, frequencies, split, table, working_set,
+    CommonParams, OverNodes, WorkloadParams, analyse, check_list, check_nodes, frequencies, split, table,
+    working_set,
 };
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan, params};
@@ -24,7 +25,7 @@ pub(crate) struct Days;
 
 #[derive(Debug)]
 struct DaysPlan {
-    common: Common,
+    common: CommonParams,
     over_nodes: Vec<u16>,
 }
 
@@ -117,7 +118,7 @@ pub(crate) struct Change;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangePlan {
-    workload: Asked,
+    workload: WorkloadParams,
 }
 
 impl Builtin for Change {

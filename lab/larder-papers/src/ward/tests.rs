@@ -45,7 +45,7 @@ fn wrong_parameters_are_named() {
 }
 
 #[test]
-fn what_would_fail_later_is_refused_at_once() {
+fn invalid_plans_are_refused_early() {
     let workload = |inside: &str| {
         let text =
             format!("workload = {{ {inside} }}\nmemory_share = 0.05\nforward_us = 276.0\nover_nodes = [4]");
@@ -78,7 +78,7 @@ fn what_would_fail_later_is_refused_at_once() {
 }
 
 #[test]
-fn round_robin_knows_neither_window_nor_price() {
+fn round_robin_ignores_window_and_price() {
     let text = format!("{SMALL}nodes = 4\nover_forward_us = [276.0, 138.0]\nover_window = [1, 64]");
     let plan = plan(&Window, &text).expect("a plan");
     let traces = Traces::new(Path::new("/nowhere"));

@@ -4,8 +4,8 @@ use larder_trace::ward::CoreChoice;
 use serde::Deserialize;
 
 use super::{
-    Asked, Common, STRATEGIES, analyse, check_forward, check_list, check_nodes, check_window, core_of,
-    frequencies, table, usual_window, working_set,
+    CommonParams, STRATEGIES, WorkloadParams, analyse, check_forward, check_list, check_nodes, check_window,
+    core_of, frequencies, table, usual_window, working_set,
 };
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan, params};
@@ -24,7 +24,7 @@ pub(crate) struct Window;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WindowPlan {
-    workload: Asked,
+    workload: WorkloadParams,
     memory_share: f64,
     nodes: u16,
     over_forward_us: Vec<f64>,
@@ -47,22 +47,22 @@ impl Builtin for Window {
 }
 
 impl WindowPlan {
-    fn common(&self, forward_us: f64, window: u32) -> Common {
+    fn common(&self, forward_us: f64, window: u32) -> CommonParams {
         let Self { ref workload, memory_share, .. } = *self;
-        Common { workload: workload.clone(), memory_share, forward_us, window }
+        CommonParams { workload: workload.clone(), memory_share, forward_us, window }
     }
 
     fn line(strategy: &str, forward_us: f64) -> String {
         format!("{strategy}, {forward_us} us")
     }
 
-    fn job(&self, job: usize) -> Common {
+    fn job(&self, job: usize) -> CommonParams {
         let prices = self.over_forward_us.len();
         self.common(self.over_forward_us[job % prices], self.over_window[job / prices])
     }
 
     fn measure(
-        common: &Common,
+        common: &CommonParams,
         workload: &Workload,
         nodes: u16,
         core: Option<CoreChoice>,
