@@ -26,6 +26,7 @@ pub struct Figure {
 /// One line of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
+    /// The name in the legend.
     pub name: String,
     /// Whether the line is a ceiling and not a line of the paper.
     pub ceiling: bool,

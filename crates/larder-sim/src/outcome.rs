@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Delays {
     /// The number of measured delays.
     pub count: u64,
+    /// The mean.
     pub mean_s: f64,
     /// The median. Percentiles are read from a histogram with 1 % resolution.
     pub p50_s: f64,
@@ -16,6 +17,7 @@ pub struct Delays {
     pub p90_s: f64,
     /// The 99th percentile.
     pub p99_s: f64,
+    /// The maximum.
     pub max_s: f64,
 }
 

@@ -196,7 +196,7 @@ impl CapBench {
             report_every: Some(Duration::from_secs_f64(period_s)),
             ..Scenario::lard98(1, settings)
         };
-        let workload = site_workload(&sessions.items, costs.place_ns());
+        let workload = site_workload(&sessions.items, costs.access_ns());
         let window = Time::ZERO + Duration::from_secs_f64(self.warm_s)
             ..Time::ZERO + Duration::from_secs_f64(self.until_s);
         let users = SessionUsers::new(&sessions, window, &mut run.pages);

@@ -306,7 +306,7 @@ impl Claim {
         line.into_iter().filter_map(|(x, y)| Some((x, y / at(&per, x)?))).collect()
     }
 
-    fn part<'l>(&self, line: &'l [(f64, f64)]) -> &'l [(f64, f64)] {
+    fn range_of<'l>(&self, line: &'l [(f64, f64)]) -> &'l [(f64, f64)] {
         let (from, to) = (self.from.unwrap_or(f64::NEG_INFINITY), self.to.unwrap_or(f64::INFINITY));
         let begin = line.partition_point(|(x, _)| *x < from);
         let end = line.partition_point(|(x, _)| *x <= to);

@@ -130,6 +130,7 @@ impl fmt::Debug for SampleSource {
 pub struct FigureSpec {
     /// The figure's name in the paper.
     pub name: String,
+    /// The title.
     pub title: String,
     /// The label of the x axis.
     pub x_label: String,
@@ -152,6 +153,7 @@ pub struct FigureSpec {
 pub struct Experiment {
     /// The id: a-z, 0-9 and '-'.
     pub id: String,
+    /// The reproduced paper.
     pub paper: Paper,
     /// The section and figures.
     pub place: String,
@@ -160,7 +162,9 @@ pub struct Experiment {
     /// The method, and remarks for the reader.
     pub about: String,
     pub(super) source: SampleSource,
+    /// The figures of the report.
     pub figures: Vec<FigureSpec>,
+    /// The claims that are judged.
     pub claims: Vec<Claim>,
 }
 

@@ -22,7 +22,7 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use super::ward::Asked;
+use super::ward::WorkloadParams;
 use larder_sim::measure_ward_costs;
 use larder_sim::tables::{compute_initial_table, needs_table};
 use larder_sim::{Arrivals, Outcome, Scenario, SimNode, Workload, simulate};
@@ -34,7 +34,7 @@ pub(super) struct EqualP99;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EqualP99Params {
-    workload: Asked,
+    workload: WorkloadParams,
     nodes: u16,
     memory_share: f64,
     policies: Vec<String>,

@@ -8,7 +8,7 @@ use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
 use larder_sim::press::zipf::HarmonicNumbers;
-use larder_sim::press::{Network, Press, PressVariant, Server, peak};
+use larder_sim::press::{Network, Press, PressVariant, Server, find_peak};
 
 /// `press-peaks`: the largest gain of one server over another over all file sizes and hit rates, against
 /// nodes.

@@ -50,6 +50,7 @@ pub struct Judgement {
     pub rule: String,
     /// The reason for the bounds.
     pub tolerance: String,
+    /// The verdict.
     pub verdict: Verdict,
     /// The reason why the claim does not hold; empty if it holds or the reason is unknown.
     pub why: String,
@@ -58,6 +59,7 @@ pub struct Judgement {
 /// The report of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExperimentReport {
+    /// The identifier of the experiment.
     pub id: String,
     /// The paper's short name.
     pub paper: String,
@@ -71,6 +73,7 @@ pub struct ExperimentReport {
     pub recipe: String,
     /// The reason why the experiment was left out; `None` if it was run.
     pub left_out: Option<Omission>,
+    /// The figures with the measured lines.
     pub figures: Vec<Figure>,
     /// The judged claims.
     pub claims: Vec<Judgement>,

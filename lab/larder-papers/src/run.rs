@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// Returns the samples of every job by its key. Equal jobs of several experiments run once.
-    fn outcomes<'e>(
+    fn run_jobs<'e>(
         &'e self,
         jobs: &'e [Result<Vec<Job>, PaperError>],
         store: Option<&Store>,

@@ -75,6 +75,7 @@ pub struct CooperationOutcome {
     pub imbalance: f64,
     /// The share of the nodes' time in which they cooperated; 0 for servers that never do.
     pub sharing: f64,
+    /// The utilisation of the stations.
     pub busy: Utilisation,
     /// Questions to another node about a placement, per request.
     pub asks: f64,
@@ -82,6 +83,7 @@ pub struct CooperationOutcome {
     pub batch: f64,
     /// The wait for the answers to these questions.
     pub answer: Delays,
+    /// The statistics of the routing tables.
     pub tables: TableStats,
     /// Bytes of table parts that were sent, per table and node.
     pub table_bytes: f64,
@@ -95,6 +97,7 @@ pub struct CooperationOutcome {
     pub state_bytes_most: f64,
     /// Mean number of targets at the end whose servers a node knows.
     pub targets_known: f64,
+    /// The delays of requests, from their arrival until their reply has left.
     pub delay: Delays,
     /// Decisions by reason, without reasons that did not occur, in the order of the protocol's list.
     pub reasons: Vec<(String, u64)>,

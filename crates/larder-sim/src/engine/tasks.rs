@@ -228,7 +228,7 @@ impl<M: CostModel> Engine<'_, M> {
 /// The result of requesting a key.
 #[derive(Clone, Copy, Debug)]
 enum ReadStart {
-    Here,
+    Cached,
     Joined(u32),
-    Reads(u32),
+    Started(u32),
 }

@@ -17,6 +17,7 @@ pub struct TargetIdentity {
     /// The target id. Several targets may share one id: they are then sent to the same node, and take memory
     /// separately.
     pub id: TargetId,
+    /// The service class.
     pub class: ServiceClass,
 }
 

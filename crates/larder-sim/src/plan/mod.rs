@@ -83,6 +83,7 @@ pub struct Options {
     /// Seeds, at least one. The first seed draws samples and arrivals. The others rename targets, which shows
     /// the influence of hash placement. Default: 1 to 5.
     pub seeds: Vec<u64>,
+    /// The sampling of the log.
     pub sampling: Sampling,
     /// Share of the requests, from the first, that warms the memories and is not measured, 0 to 0.9. Default:
     /// a third.

@@ -11,6 +11,7 @@ pub const SCHEMA: &str = "larder-plan/1";
 /// An estimated value with its error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
+    /// The estimated value.
     pub value: f64,
     /// Half the width of the 95 % confidence interval, bias included; 0 if the whole log was replayed.
     pub error: f64,
@@ -263,7 +264,9 @@ pub struct Plan {
     pub prices: Option<Prices>,
     /// The load for goals and delays in requests per second, and its source.
     pub load: Option<(f64, String)>,
+    /// The facts about the log.
     pub log: LogFacts,
+    /// The method of the plan.
     pub method: Method,
     /// The recommendation; `None` if no cell meets the goal.
     pub recommendation: Option<Recommendation>,

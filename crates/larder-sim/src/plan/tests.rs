@@ -32,7 +32,7 @@ fn a_small_log_is_replayed_whole() {
     let single = |policy: &str| {
         plan.cells.iter().find(|cell| cell.nodes == 1 && cell.policy == policy).expect("there")
     };
-    assert_eq!(find_single_node("rr").hit_ratio, find_single_node("lard-r").hit_ratio);
+    assert_eq!(single("rr").hit_ratio, single("lard-r").hit_ratio);
     for (cell, ceiling) in plan.cells.iter().zip(plan.ceilings.iter().cycle()) {
         assert_eq!((cell.nodes, cell.memory_bytes), (ceiling.nodes, ceiling.memory_bytes));
         assert!(cell.hit_ratio.value <= ceiling.unbounded_hit_ratio + 1e-9, "{cell:?}");

@@ -24,7 +24,7 @@ use larder_trace::ward::{CoreChoice, Frequencies, Frequency, WardCluster, ward_a
 use serde::Deserialize;
 
 use super::point::Point;
-use super::{WARD, merged};
+use super::{WARD, merge_defaults};
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan, params};
 use crate::report::Sample;

@@ -5,7 +5,7 @@ use larder_trace::ward::{CoreChoice, Stability};
 use serde::Deserialize;
 
 use super::{
-    CommonParams, OverNodes, WorkloadParams, analyse, check_list, check_nodes, frequencies, split, table,
+    CommonParams, NodeCounts, WorkloadParams, analyse, check_list, check_nodes, frequencies, split, table,
     working_set,
 };
 use crate::PaperError;
@@ -39,7 +39,7 @@ impl Builtin for Days {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let (OverNodes { over_nodes }, common) = split(table, "over_nodes")?;
+        let (NodeCounts { over_nodes }, common) = split(table, "over_nodes")?;
         check_list("over_nodes", &over_nodes, check_nodes)?;
         Ok(Box::new(DaysPlan { common, over_nodes }))
     }
