@@ -1,21 +1,21 @@
-//! The server's side of an exchange: a connection of HTTP/1, or a stream of HTTP/2.
+//! The server side of an exchange: an HTTP/1 connection, or an HTTP/2 stream.
 
-use super::streams::Stream;
-use super::wire::Wire;
+use super::buffered_stream::BufferedStream;
+use super::server_streams::ServerStream;
 use crate::h1::RequestHead;
 use std::io;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The server's side.
+/// The server side of an exchange.
 #[derive(Debug)]
-pub(super) enum Upstream<S> {
-    Http1(Wire<S>),
-    Http2(Box<Stream>),
+pub(super) enum ServerSide<S> {
+    Http1(BufferedStream<S>),
+    Http2(Box<ServerStream>),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Upstream<S> {
-    /// Sends the head of a request, which is put together in `out`.
+impl<S: AsyncRead + AsyncWrite + Unpin> ServerSide<S> {
+    /// Sends the head of a request. `out` is a buffer for the head.
     pub(super) fn send_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -23,20 +23,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Upstream<S> {
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
         match self {
-            Self::Http1(wire) => {
+            Self::Http1(stream) => {
                 out.clear();
                 request.write(out);
-                wire.send(cx, out, &[])
+                stream.send(cx, out, &[])
             }
             Self::Http2(stream) => stream.send(cx, &[], false),
         }
     }
 
-    /// Sends a part of the body: what delimits it in HTTP/1, and a piece.
+    /// Sends a part of the request body. `delimiter` is the start of a chunk in HTTP/1.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, delimiter: &[u8], piece: &[u8]) -> io::Result<()> {
         match self {
-            Self::Http1(wire) => wire.send(cx, delimiter, piece),
-            // A body of HTTP/2 is plain: both parts are contents.
+            Self::Http1(stream) => stream.send(cx, delimiter, piece),
+            // An HTTP/2 body has no chunks, so that both parts are content.
             Self::Http2(stream) => {
                 stream.send(cx, delimiter, false)?;
                 stream.send(cx, piece, false)
@@ -44,7 +44,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Upstream<S> {
         }
     }
 
-    /// The body has ended.
+    /// Ends the request body.
     pub(super) fn end_body(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self {
             Self::Http1(_) => Ok(()),
@@ -52,18 +52,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Upstream<S> {
         }
     }
 
-    /// Whether nothing waits to be sent.
+    /// Returns whether all bytes were sent.
     pub(super) fn is_drained(&self) -> bool {
         match self {
-            Self::Http1(wire) => wire.is_drained(),
+            Self::Http1(stream) => stream.is_drained(),
             Self::Http2(stream) => stream.is_drained(),
         }
     }
 
-    /// Sends what waits.
+    /// Sends the pending bytes.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Http1(wire) => wire.poll_drain(cx),
+            Self::Http1(stream) => stream.poll_drain(cx),
             Self::Http2(stream) => stream.poll_drain(cx),
         }
     }

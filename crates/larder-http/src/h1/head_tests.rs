@@ -1,4 +1,4 @@
-//! Heads: what they say, what is refused, and what is written.
+//! Tests of heads: parsing, refusal and writing.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
 }
 
 #[test]
-fn a_request_says_what_it_is() {
+fn a_request_head_is_parsed() {
     let head = request(
         "POST /a?b HTTP/1.1\r\nHost: a.test:80\r\nX-One:  two \t\r\nContent-Length: 07\nExpect: 100-Continue\r\n\r\n",
     )
@@ -41,7 +41,7 @@ fn a_request_says_what_it_is() {
 }
 
 #[test]
-fn connections_go_on_as_their_versions_and_options_say() {
+fn persistence_follows_version_and_options() {
     for (version, fields, goes_on) in [
         ("1.1", "", true),
         ("1.1", "Connection: Close\r\n", false),
@@ -70,13 +70,13 @@ fn a_head_is_written_with_its_changes() {
     head.set_target(b"/elsewhere").expect("sets");
     let text = "GET /elsewhere HTTP/1.1\r\nA: one\r\nhost: h\r\nC: \r\nVia: 1.0 x\r\nNew: \r\n\r\n";
     assert_eq!(written(|out| head.write(out)), text);
-    // The memory is used again, and nothing of the head before is left.
+    // The memory is reused, and contains nothing of the previous head.
     head.read(b"GET /b HTTP/1.1\r\nHost: b\r\n\r\n").expect("a request");
     assert_eq!(written(|out| head.write(out)), "GET /b HTTP/1.1\r\nHost: b\r\n\r\n");
 }
 
 #[test]
-fn changes_cannot_break_a_head() {
+fn invalid_changes_are_refused() {
     let mut head = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("a request");
     for (name, value, fault) in [
         (&b"A\r\nB"[..], &b"1"[..], Fault::Field),
@@ -109,10 +109,10 @@ fn a_head_with_too_many_fields_is_refused() {
 }
 
 #[test]
-fn a_reply_says_what_it_is() {
+fn a_reply_head_is_parsed() {
     let head = reply("HTTP/1.1 404 Not here\r\nContent-Length: 3\r\ncontent-length: 3\r\n\r\n").expect("one");
     assert_eq!((head.status(), head.reason()), (404, &b"Not here"[..]));
-    assert_eq!(head.stated_length(), Some(3));
+    assert_eq!(head.declared_length(), Some(3));
     for (text, reason) in
         [("HTTP/1.0 200", ""), ("HTTP/1.1 200 ", ""), ("HTTP/1.1 200 a\t\u{e9}", "a\t\u{e9}")]
     {
@@ -150,7 +150,7 @@ fn the_body_of_a_reply_depends_on_the_request_and_the_status() {
 }
 
 #[test]
-fn replies_that_could_be_read_in_two_ways_are_refused() {
+fn ambiguous_replies_are_refused() {
     use Fault as F;
     for (text, fault) in [
         ("HTTP/2.0 200 OK\r\n\r\n", F::StatusLine),
@@ -175,7 +175,7 @@ fn replies_that_could_be_read_in_two_ways_are_refused() {
 }
 
 #[test]
-fn the_end_of_a_head_is_found_however_it_comes() {
+fn the_end_of_a_head_is_found_in_pieces_of_any_size() {
     for head in ["a\r\nb\r\n\r\n", "a\n\n", "a\nb\n\r\n", "a\r\n\r\n"] {
         let bytes = [head.as_bytes(), b"rest\n\n"].concat();
         let mut whole = HeadEnd::new();
@@ -193,7 +193,7 @@ fn the_end_of_a_head_is_found_however_it_comes() {
 }
 
 #[test]
-fn a_body_is_followed_to_its_end() {
+fn the_end_of_a_body_is_found() {
     let chunks = b"3;x\r\nabc\r\n0\r\nA: b\r\n\r\n";
     for (body, bytes, data, trailers) in [
         (Body::None, &b""[..], "", ""),
@@ -223,8 +223,8 @@ fn a_body_is_followed_to_its_end() {
     assert!(!open.is_ended());
 }
 
-/// A head that is nearly always right, with a few bytes put elsewhere.
-fn nearly(line: &'static str) -> impl Strategy<Value = Vec<u8>> {
+/// Generates a head that is mostly valid, in which at most one byte was replaced.
+fn mostly_valid_head(line: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![
         Just("Host".to_owned()),
         Just("Content-Length".to_owned()),
@@ -250,20 +250,20 @@ fn nearly(line: &'static str) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn by_httparse(fields: &[httparse::Header<'_>]) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn httparse_fields(fields: &[httparse::Header<'_>]) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.iter().map(|field| (field.name.as_bytes().to_vec(), field.value.to_vec())).collect()
 }
 
-fn by_us(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn our_fields(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.iter().map(|field| (field.name.to_vec(), field.value.to_vec())).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Hyper's parser reads every accepted head in the same way.
+    /// Hyper's parser reads every accepted request in the same way.
     #[test]
-    fn requests_mean_the_same_to_httparse(bytes in nearly("GET /a?b HTTP/1.1\r\nHost: a\r\n")) {
+    fn requests_are_parsed_as_by_httparse(bytes in mostly_valid_head("GET /a?b HTTP/1.1\r\nHost: a\r\n")) {
         let Some(end) = HeadEnd::new().find(&bytes) else { return Ok(()) };
         let mut ours = RequestHead::new();
         if ours.read(&bytes[..end]).is_ok() {
@@ -272,19 +272,20 @@ proptest! {
             prop_assert_eq!(theirs.parse(&bytes), Ok(httparse::Status::Complete(end)));
             prop_assert_eq!(theirs.method.map(str::as_bytes), Some(ours.method()));
             prop_assert_eq!(theirs.path.map(str::as_bytes), Some(ours.target()));
-            prop_assert_eq!(by_httparse(theirs.headers), by_us(&ours.fields));
-            // What is written is read as the same request.
+            prop_assert_eq!(httparse_fields(theirs.headers), our_fields(&ours.fields));
+            // The written head is read as the same request.
             let mut out = Vec::new();
             ours.write(&mut out);
             let mut again = RequestHead::new();
             prop_assert_eq!(again.read(&out), Ok(()));
             prop_assert_eq!((again.method(), again.target(), again.body()), (ours.method(), ours.target(), ours.body()));
-            prop_assert_eq!(by_us(&again.fields), by_us(&ours.fields));
+            prop_assert_eq!(our_fields(&again.fields), our_fields(&ours.fields));
         }
     }
 
+    /// Hyper's parser reads every accepted reply in the same way.
     #[test]
-    fn replies_mean_the_same_to_httparse(bytes in nearly("HTTP/1.1 200 OK\r\n")) {
+    fn replies_are_parsed_as_by_httparse(bytes in mostly_valid_head("HTTP/1.1 200 OK\r\n")) {
         let Some(end) = HeadEnd::new().find(&bytes) else { return Ok(()) };
         let mut ours = ReplyHead::new();
         if ours.read(&bytes[..end]).is_ok() {
@@ -292,7 +293,7 @@ proptest! {
             let mut theirs = httparse::Response::new(&mut fields);
             prop_assert_eq!(theirs.parse(&bytes), Ok(httparse::Status::Complete(end)));
             prop_assert_eq!(theirs.code, Some(ours.status()));
-            prop_assert_eq!(by_httparse(theirs.headers), by_us(&ours.fields));
+            prop_assert_eq!(httparse_fields(theirs.headers), our_fields(&ours.fields));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection with what is still to be written to it.
+//! A stream with a buffer for bytes that could not be written.
 
 use super::clock::Clock;
 use super::deadline::Deadline;
@@ -11,25 +11,25 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A socket, or TLS over one.
+/// A socket or a TLS connection, with its unwritten bytes.
 #[derive(Debug)]
-pub(super) struct Wire<T> {
+pub(super) struct BufferedStream<T> {
     io: T,
-    /// Bytes that the socket did not take.
+    /// Unwritten bytes, of which the first `written` have been written meanwhile.
     pending: Vec<u8>,
     written: usize,
-    /// Bytes behind those, which were not copied.
+    /// Unwritten bytes after `pending`, which were not copied.
     shared: Bytes,
-    /// TLS may hold bytes back.
+    /// The stream must be flushed, because TLS may buffer bytes.
     unflushed: bool,
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> BufferedStream<T> {
     pub(super) const fn new(io: T) -> Self {
         Self::with_unsent(io, Vec::new())
     }
 
-    /// A connection to which these bytes are still to be written.
+    /// Creates a stream to which `unsent` is written first.
     pub(super) const fn with_unsent(io: T, unsent: Vec<u8>) -> Self {
         Self { io, pending: unsent, written: 0, shared: Bytes::new(), unflushed: false }
     }
@@ -42,30 +42,31 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         &self.io
     }
 
-    /// Whether the socket has taken all.
+    /// Returns whether the socket has accepted all bytes.
     pub(super) const fn is_drained(&self) -> bool {
-        self.left() == 0 && !self.unflushed
+        self.unwritten_bytes() == 0 && !self.unflushed
     }
 
-    /// The number of bytes that the socket has not taken.
-    pub(super) const fn left(&self) -> usize {
+    /// Returns the number of unwritten bytes.
+    pub(super) const fn unwritten_bytes(&self) -> usize {
         self.pending.len() - self.written + self.shared.len()
     }
 
-    /// Reads once into the thread's buffer and shows the bytes. At the end of the stream there are none.
+    /// Reads once into the buffer of the thread, and calls `show` with the bytes. At the end of the stream
+    /// there are none.
     pub(super) fn poll_read<R>(
         &mut self,
         cx: &mut Context<'_>,
         show: impl FnOnce(&mut Self, &mut Context<'_>, &[u8]) -> R,
     ) -> Poll<io::Result<R>> {
-        scratch::with(|buffer| {
+        scratch::with_buffer(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
             ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
             Poll::Ready(Ok(show(self, cx, buffer.filled())))
         })
     }
 
-    /// Reads once into `buffer`. At the end of the stream it stays empty.
+    /// Reads once into `buffer`. The buffer stays empty at the end of the stream.
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -74,7 +75,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         Pin::new(&mut self.io).poll_read(cx, buffer)
     }
 
-    /// Writes both parts in one call as far as the socket takes them, and keeps the rest.
+    /// Writes both parts in one call as far as the socket accepts them. The rest is copied and kept.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> io::Result<()> {
         let (wrote_first, wrote_second) = self.write(cx, first, second)?;
         self.pending.extend_from_slice(&std::mem::take(&mut self.shared));
@@ -83,7 +84,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         Ok(())
     }
 
-    /// The same without a copy of the second part.
+    /// Writes both parts as [`Self::send`] does, but keeps the rest of the second part without copying it.
     pub(super) fn send_shared(
         &mut self,
         cx: &mut Context<'_>,
@@ -98,11 +99,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         Ok(())
     }
 
-    /// Writes both parts as far as the socket takes them now; nothing if other bytes are to be written before. Returns how many bytes of
-    /// each were written.
+    /// Writes both parts as far as the socket accepts them now. Writes nothing if other bytes must be written
+    /// first. Returns the number of written bytes of each part.
     fn write(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> io::Result<(usize, usize)> {
         let mut wrote = 0;
-        while self.left() == 0 && wrote < first.len() + second.len() {
+        while self.unwritten_bytes() == 0 && wrote < first.len() + second.len() {
             let parts = [
                 IoSlice::new(&first[wrote.min(first.len())..]),
                 IoSlice::new(&second[wrote.saturating_sub(first.len())..]),
@@ -123,9 +124,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         Ok((wrote.min(first.len()), wrote.saturating_sub(first.len())))
     }
 
-    /// Writes what is kept.
+    /// Writes the kept bytes, and flushes the stream.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.left() > 0 {
+        while self.unwritten_bytes() > 0 {
             let of_shared = self.written == self.pending.len();
             let bytes = if of_shared { &self.shared[..] } else { &self.pending[self.written..] };
             let wrote = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
@@ -147,11 +148,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the connection when the other side has read all and closes, has sent nothing for `silence`, or after `patience`. Closing at
-    /// once would reset the connection if the other side has sent more, and the last bytes might be lost.
-    pub(super) async fn linger(&mut self, deadline: &mut Deadline, silence: Duration, patience: Duration) {
-        let end = Clock::after(patience);
-        deadline.set(silence.min(patience));
+    /// Closes the connection when the other side has closed it, has sent nothing for `silence`, or after
+    /// `timeout`.
+    ///
+    /// If the connection were closed immediately while bytes from the other side are unread, the kernel would
+    /// reset it. The other side could then lose the last bytes.
+    pub(super) async fn linger(&mut self, deadline: &mut Deadline, silence: Duration, timeout: Duration) {
+        let end = Clock::after(timeout);
+        deadline.set(silence.min(timeout));
         let mut is_shut = false;
         poll_fn(|cx| {
             if !is_shut {
@@ -178,7 +182,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
         .await;
     }
 
-    /// Ends the side that writes.
+    /// Ends the write side of the connection.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
