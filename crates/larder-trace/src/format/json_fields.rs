@@ -1,32 +1,33 @@
-//! The keys of JSON lines: a table for each known server, and the user's own.
+//! The keys of JSON lines: a table for each known server, and the keys of the user.
 
 use std::borrow::Cow;
 use std::str::FromStr;
 
 use crate::error::TraceError;
 
-/// Most keys of a table; a set of keys is a bit mask.
+/// Largest number of keys in a table. A set of keys is a bit mask.
 pub(crate) const KEYS_MAX: usize = 20;
 
-/// The part of a request that a key's value gives.
+/// The part of a request that the value of a key gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Time,
     Method,
     Path,
     Query,
-    /// Method, target and protocol as in a request line.
+    /// The method, the target and the protocol, as in a request line.
     Request,
     Status,
     Bytes,
     Client,
 }
 
-/// The keys of a server's log. If a line has several keys of a field, the first of the table counts.
-pub(crate) type Table = &'static [(Field, &'static str)];
+/// The keys of the log of a server. If a line has several keys for a field, the first one in the table is
+/// used.
+pub(crate) type KeyTable = &'static [(Field, &'static str)];
 
-/// [Caddy](https://caddyserver.com/docs/logging).
-pub(crate) const CADDY: Table = &[
+/// The keys of [Caddy](https://caddyserver.com/docs/logging).
+pub(crate) const CADDY: KeyTable = &[
     (Field::Time, "ts"),
     (Field::Method, "request.method"),
     (Field::Path, "request.uri"),
@@ -37,8 +38,9 @@ pub(crate) const CADDY: Table = &[
     (Field::Client, "request.remote_addr"),
 ];
 
-/// Envoy, whose keys are the operator's: those of its documentation, of Istio and of Envoy Gateway.
-pub(crate) const ENVOY: Table = &[
+/// The keys of Envoy. The operator chooses them: these are the keys of its documentation, of Istio and of
+/// Envoy Gateway.
+pub(crate) const ENVOY: KeyTable = &[
     (Field::Time, "start_time"),
     (Field::Method, "method"),
     (Field::Path, "path"),
@@ -50,8 +52,8 @@ pub(crate) const ENVOY: Table = &[
     (Field::Client, "downstream_remote_address_without_port"),
 ];
 
-/// The access log of `larder switch` or `larder node`.
-pub(crate) const LARDER: Table = &[
+/// The keys of the access log of `larder switch` and `larder node`.
+pub(crate) const LARDER: KeyTable = &[
     (Field::Time, "time"),
     (Field::Method, "method"),
     (Field::Path, "target"),
@@ -60,8 +62,9 @@ pub(crate) const LARDER: Table = &[
     (Field::Client, "client"),
 ];
 
-/// nginx, whose keys are the operator's: the names of its variables, and names of the time and the size that are usual.
-pub(crate) const NGINX: Table = &[
+/// The keys of nginx. The operator chooses them: these are the names of its variables, and usual names of the
+/// time and the size.
+pub(crate) const NGINX: KeyTable = &[
     (Field::Time, "time_iso8601"),
     (Field::Time, "msec"),
     (Field::Time, "time_local"),
@@ -82,8 +85,8 @@ pub(crate) const NGINX: Table = &[
     (Field::Client, "remote_addr"),
 ];
 
-/// [Traefik](https://doc.traefik.io/traefik/observability/access-logs/).
-pub(crate) const TRAEFIK: Table = &[
+/// The keys of [Traefik](https://doc.traefik.io/traefik/observability/access-logs/).
+pub(crate) const TRAEFIK: KeyTable = &[
     (Field::Time, "StartUTC"),
     (Field::Time, "StartLocal"),
     (Field::Time, "time"),
@@ -97,6 +100,7 @@ pub(crate) const TRAEFIK: Table = &[
     (Field::Client, "ClientAddr"),
 ];
 
+/// The fields by the names that a user gives.
 const NAMES: [(&str, Field); 8] = [
     ("time", Field::Time),
     ("method", Field::Method),
@@ -108,15 +112,15 @@ const NAMES: [(&str, Field); 8] = [
     ("client", Field::Client),
 ];
 
-/// The keys of other JSON lines, as `time=ts,path=request.uri,...`.
+/// The keys of other JSON lines, written as `time=ts,path=request.uri,...`.
 ///
-/// The fields are `time`, `method`, `path`, `query`, `request` (a request line), `status`, `bytes` and `client`. One of
-/// `path` and `request` is needed. Without `method` every request is a GET, without `status` every reply has 200,
-/// without `bytes` sizes are unknown.
+/// The fields are `time`, `method`, `path`, `query`, `request` (a request line), `status`, `bytes` and
+/// `client`. One of `path` and `request` is required. Without `method`, every request is a GET. Without
+/// `status`, every reply has status 200. Without `bytes`, sizes are unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonFields(Keys);
 
-/// A table of keys, of a server or the user's.
+/// A table of keys, of a server or of the user.
 pub(crate) type Keys = Vec<(Field, Cow<'static, str>)>;
 
 impl JsonFields {
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_fit_and_can_be_told() {
+    fn tables_fit_and_have_all_fields() {
         for table in [CADDY, ENVOY, LARDER, NGINX, TRAEFIK] {
             assert!(table.len() <= KEYS_MAX);
             for wanted in

@@ -1,11 +1,11 @@
-//! Bare 64-bit keys, big-endian, one after another: no times, no sizes.
+//! Bare 64-bit big-endian keys, without times and sizes.
 
 use crate::record::{Client, Key, Method, Reason, Record};
 
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub(crate) const RECORD_BYTES: usize = 8;
 
-/// Reads one key.
+/// Parses one key.
 pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     let key = u64::from_be_bytes(record.try_into().map_err(|_| Reason::Partial)?);
     Ok(Record {

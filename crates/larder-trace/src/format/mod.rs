@@ -1,4 +1,4 @@
-//! The known formats: their names, how a file shows which one it has, one parser a file.
+//! The known formats: their names, their detection and their parsers.
 
 mod alb;
 mod clf;

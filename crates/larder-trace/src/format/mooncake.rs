@@ -1,27 +1,27 @@
-//! Mooncake's traces of LLM serving: JSON lines with a timestamp (ms), input and output length (tokens) and the ids of
-//! the input's 512-token prefix blocks.
+//! Mooncake's traces of LLM serving.
 //!
-//! A block id is a target: serving the request needs each of its blocks, and the node that still holds them saves the
-//! work of computing them. A target's size is counted in tokens.
+//! A JSON line has a timestamp (ms), input and output length (tokens) and the ids of the 512-token prefix
+//! blocks of the input. A block id is a target. A request needs each of its blocks, and the node that still
+//! holds them need not compute them again. The size of a target is counted in tokens.
 
 use serde::Deserialize;
 
 use crate::record::{Client, Key, Method, Reason, Record};
 
-/// Tokens of a block.
+/// Tokens per block.
 pub(crate) const BLOCK_TOKENS: u64 = 512;
 
-/// One request line. Unknown fields are ignored: later traces of the family add some.
+/// A request line. Unknown fields are ignored, because later traces of this family add some.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct RequestLine {
     timestamp: i64,
     pub(crate) input_length: u64,
     pub(crate) output_length: u64,
     hash_ids: Vec<u64>,
 }
 
-impl Line {
-    /// The request's block references.
+impl RequestLine {
+    /// Returns a record for each block of the request.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record<'static>> + '_ {
         self.hash_ids.iter().map(|&block| Record {
             time_ns: Some(self.timestamp.saturating_mul(1_000_000)),
@@ -34,8 +34,8 @@ impl Line {
     }
 }
 
-/// Reads one line (without its line end).
-pub(crate) fn parse(line: &[u8]) -> Result<Line, Reason> {
+/// Parses one line, without its line end.
+pub(crate) fn parse(line: &[u8]) -> Result<RequestLine, Reason> {
     if line.first() != Some(&b'{') {
         return Err(Reason::NotJson);
     }
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_in_a_line_or_a_reason(tail in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_give_a_line_or_an_error(tail in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = parse(&[b"{".to_vec(), tail].concat());
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::json_fields::{CADDY, ENVOY, JsonFields, LARDER, NGINX, TRAEFIK, Table};
+use super::json_fields::{CADDY, ENVOY, JsonFields, KeyTable, LARDER, NGINX, TRAEFIK};
 use super::timestamp::CommonClock;
 use super::{Format, alb, clf, haproxy, json, keys, mooncake, oracle, s3, sdsc, w3c, worldcup};
 use crate::record::{Reason, Record};
@@ -33,7 +33,7 @@ enum Kind {
 impl Parser {
     /// The parser of a format. The user's fields are needed for [`Format::Json`] alone; without them no line fits.
     pub(crate) fn new(format: Format, fields: Option<&JsonFields>) -> Self {
-        let server = |table: Table| Kind::Json(Box::new(json::Parser::of_server(table)));
+        let server = |table: KeyTable| Kind::Json(Box::new(json::Parser::of_server(table)));
         let kind = match format {
             Format::Clf => Kind::Clf,
             Format::Sdsc => Kind::Sdsc,
