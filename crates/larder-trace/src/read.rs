@@ -7,8 +7,7 @@ use std::path::Path;
 use crate::compression::Compression;
 use crate::error::TraceError;
 use crate::format::json_fields::JsonFields;
-use crate::format::parser::Parser;
-use crate::format::{DETECT_BYTES, Format};
+use crate::format::{DETECT_BYTES, Format, FormatParser};
 use crate::line::{ReadItem, next_line, next_record};
 use crate::record::{Reason, Record};
 use crate::report::{ReadEnd, ReadReport};
@@ -135,13 +134,13 @@ fn run(
     let mut pass = ReadPass {
         sink: RecordSink { report: ReadReport::new(format, source.compression), on_record },
         line_bytes_max: options.limits.line_bytes_max,
-        parser: Parser::new(format, options.json_fields.as_ref()),
+        parser: FormatParser::new(format, options.json_fields.as_ref()),
         on_progress,
     };
     // If a stream is incomplete within its first bytes, the format is detected from the bytes before the end.
     let outcome = pass.drain(&mut source).and(filled);
     let mut report = pass.sink.report;
-    report.tokens = pass.parser.tokens;
+    report.tokens = pass.parser.tokens();
     report.bytes_unpacked = source.bytes_unpacked();
     match outcome {
         Err(error) if report.compression == Compression::None => {
@@ -160,14 +159,14 @@ fn run(
 struct ReadPass<'p, F> {
     sink: RecordSink<F>,
     line_bytes_max: usize,
-    parser: Parser,
+    parser: FormatParser,
     on_progress: &'p mut dyn FnMut(Progress),
 }
 
 impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> ReadPass<'_, F> {
     /// Reads to the end of the source, or until the receiver stops the reading.
     fn drain(&mut self, source: &mut Source<'_>) -> io::Result<()> {
-        let record_bytes = self.parser.record_bytes();
+        let record_bytes = self.sink.report.format.record_bytes();
         let Self { sink, parser, .. } = self;
         loop {
             if sink.report.lines.is_multiple_of(PROGRESS_EVERY) {

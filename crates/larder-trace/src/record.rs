@@ -69,8 +69,8 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Whether the request can be replayed on a cache cluster: a GET with status 200 and a body. Statistics
-    /// and [`Trace`](crate::Trace) use only these requests.
+    /// Returns whether the request can be replayed on a cache cluster: a GET with status 200 and a body.
+    /// Statistics and [`Trace`](crate::Trace) use only these requests.
     pub fn is_replayable(&self) -> bool {
         self.method == Method::Get && self.status == 200 && self.body != Some(0)
     }
@@ -111,4 +111,13 @@ impl fmt::Display for Reason {
             Self::Partial => "the file ends inside the record",
         })
     }
+}
+
+/// Token sums of an LLM trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenSums {
+    /// Input tokens of all requests.
+    pub input: u64,
+    /// Output tokens of all requests.
+    pub output: u64,
 }

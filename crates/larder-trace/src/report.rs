@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::compression::Compression;
 use crate::format::Format;
-use crate::record::Reason;
+use crate::record::{Reason, TokenSums};
 
 /// Largest number of malformed lines that are listed. Further ones are only counted.
 const MALFORMED_NAMED_MAX: usize = 5;
@@ -37,15 +37,6 @@ pub enum ReadEnd {
     /// [`Limits::requests_max`](crate::Limits::requests_max) requests were kept. The rest of the file was not
     /// read.
     RequestsMax,
-}
-
-/// Token sums of an LLM trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TokenSums {
-    /// Input tokens of all requests.
-    pub input: u64,
-    /// Output tokens of all requests.
-    pub output: u64,
 }
 
 /// The report of a pass.

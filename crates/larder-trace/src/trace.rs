@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use larder_core::{Bytes, Time};
-use serde::Serialize;
 
 use crate::error::TraceError;
 use crate::format::Format;
@@ -16,6 +15,7 @@ use crate::intern::Interner;
 use crate::read::{Limits, Progress, ReadOptions, read};
 use crate::record::{Client, Record};
 use crate::report::{ReadEnd, ReadReport};
+use crate::size_unit::SizeUnit;
 
 /// A requested target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,31 +38,6 @@ pub struct Request {
     pub client: u32,
     /// Size of the body of this reply.
     pub size: Bytes,
-}
-
-/// The unit of sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SizeUnit {
-    /// Bytes.
-    Bytes,
-    /// Tokens of a language model.
-    Tokens,
-    /// The file has no sizes.
-    Unknown,
-}
-
-impl SizeUnit {
-    /// Returns the unit of a file in this format. In some formats it depends on the server whether sizes are
-    /// logged.
-    pub const fn of(format: Format, has_sizes: bool) -> Self {
-        match format {
-            Format::Mooncake => Self::Tokens,
-            Format::Sdsc | Format::Keys64 => Self::Unknown,
-            _ if has_sizes => Self::Bytes,
-            _ => Self::Unknown,
-        }
-    }
 }
 
 /// Requests in time order, with equal times in file order, and their targets in order of first appearance in
@@ -253,7 +228,7 @@ impl Loader {
             })
             .collect();
         let origin_ns = (self.has_times && !self.loaded.is_empty()).then_some(origin);
-        Trace { targets, requests, size_unit: SizeUnit::of(format, has_sizes), origin_ns }
+        Trace { targets, requests, size_unit: format.size_unit(has_sizes), origin_ns }
     }
 }
 

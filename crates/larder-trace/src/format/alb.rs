@@ -4,12 +4,15 @@
 //! "request" ...`. Classic load balancers write no type. The time is that of the reply. The request has the
 //! whole URL. Sizes include the header of the reply.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use super::timestamp;
 use super::words::{FieldIter, make_record, parse_body, parse_client, parse_status, without_port};
 use crate::record::{Reason, Record};
 
 /// Parses one line, without its line end.
-pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
     let mut fields = FieldIter(line);
     let first = fields.next().ok_or(Reason::NoTime)?;
     let time_ns = timestamp::parse_rfc3339(first)
@@ -21,6 +24,22 @@ pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
     let body = parse_body(fields.nth(2).ok_or(Reason::BadSize)?)?;
     let request = fields.next().ok_or(Reason::NoRequest)?;
     Ok(make_record(time_ns, parse_client(without_port(address)), request, status, body))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct AlbParser;
+
+impl LogFormat for AlbParser {
+    const NAME: &'static str = "alb";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes))
+    }
 }
 
 #[cfg(test)]

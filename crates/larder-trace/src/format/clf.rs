@@ -13,14 +13,17 @@
 //!
 //! A line is parsed as bytes, without a UTF-8 check and without an allocation.
 
+use std::ops::ControlFlow;
+
 use memchr::{memchr, memchr_iter};
 
+use super::log_format::LogFormat;
 use super::timestamp::{self, CommonClock};
 use super::words::{is_escaped, parse_body, parse_client, parse_decimal, split_request_line};
 use crate::record::{Key, Reason, Record};
 
 /// Parses one line, without its line end. `clock` is kept from line to line.
-pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
+fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
     let client_end = memchr(b' ', line).ok_or(Reason::NoTime)?;
     let open = client_end + memchr(b'[', &line[client_end..]).ok_or(Reason::NoTime)?;
     let (time_ns, rest) = split_time(&line[open + 1..], clock)?;
@@ -72,6 +75,24 @@ fn split_status(text: &[u8]) -> Option<(u16, &[u8])> {
 fn parse_size(tail: &[u8]) -> Result<u64, Reason> {
     let Some(text) = tail.strip_prefix(b" ") else { return Ok(0) };
     parse_body(&text[..memchr(b' ', text).unwrap_or(text.len())])
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct ClfParser {
+    clock: CommonClock,
+}
+
+impl LogFormat for ClfParser {
+    const NAME: &'static str = "clf";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes, &mut self.clock))
+    }
 }
 
 #[cfg(test)]

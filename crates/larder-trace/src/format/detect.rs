@@ -1,10 +1,8 @@
 //! Detection of the format of a file: by its name, or by its first bytes.
 
 use std::ops::ControlFlow;
-use std::str::FromStr;
 
-use super::parser::Parser;
-use super::{Format, oracle, worldcup};
+use super::{Format, FormatParser};
 use crate::error::TraceError;
 
 /// Number of unpacked bytes from which the format is detected.
@@ -14,12 +12,12 @@ pub(crate) const DETECT_BYTES: usize = 64 << 10;
 const SAMPLE_BYTES: usize = 80;
 
 impl Format {
-    /// Returns the format that a file name implies. This is only possible for [`Format::Keys64`], which
-    /// cannot be detected from bytes.
+    /// Returns the format that the extension of a file name implies. The extension of a compression is
+    /// ignored.
     pub(crate) fn of_file_name(name: &str) -> Option<Self> {
         let name =
             [".gz", ".zst", ".xz", ".bz2"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        name.ends_with(".u64be").then_some(Self::Keys64)
+        Self::ALL.into_iter().find(|format| format.file_extension().is_some_and(|end| name.ends_with(end)))
     }
 
     /// Detects the format from the first bytes of a file. `whole` is true if the file has no more bytes.
@@ -30,29 +28,14 @@ impl Format {
         if looks_like_text(head) {
             return detect_text(head, whole).ok_or_else(|| unknown(head, "text"));
         }
-        if oracle::fits(head) {
-            Ok(Self::OracleGeneral)
-        } else if worldcup::fits(head) {
-            Ok(Self::WorldCup98)
-        } else if let Some(format) = detect_text(head, whole) {
-            // A log with binary garbage in its first lines is still a log.
-            Ok(format)
-        } else {
-            Err(unknown(head, "binary"))
-        }
+        // The last format in the table is tried first.
+        let binary = Self::ALL.into_iter().rev().find(|format| format.fits(head));
+        // A log with binary garbage in its first lines is still a log.
+        binary.or_else(|| detect_text(head, whole)).ok_or_else(|| unknown(head, "binary"))
     }
 }
 
-impl FromStr for Format {
-    type Err = TraceError;
-
-    fn from_str(name: &str) -> Result<Self, TraceError> {
-        let known = Self::ALL.into_iter().find(|format| format.name() == name);
-        known.ok_or_else(|| TraceError::NoSuchFormat(name.chars().take(40).collect()))
-    }
-}
-
-/// Whether at most 1 % of the bytes are control characters.
+/// Returns whether at most 1 % of the bytes are control characters.
 fn looks_like_text(head: &[u8]) -> bool {
     let odd = head.iter().filter(|&&b| b < b' ' && !matches!(b, b'\n' | b'\r' | b'\t')).count();
     odd * 100 <= head.len()
@@ -68,7 +51,7 @@ fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
         lines.pop();
     }
     let count = |format: &Format| {
-        let mut parser = Parser::new(*format, None);
+        let mut parser = FormatParser::new(*format, None);
         let fits = |line: &&&[u8]| {
             let mut fits = false;
             // Only the first request of a line is needed.
@@ -80,7 +63,7 @@ fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
         };
         lines.iter().filter(fits).count()
     };
-    let texts = Format::ALL.into_iter().filter(|format| Parser::new(*format, None).record_bytes().is_none());
+    let texts = Format::ALL.into_iter().filter(|format| format.record_bytes().is_none());
     let counted = texts.rev().map(|format| (count(&format), format));
     counted.filter(|(n, _)| *n > 0).max_by_key(|(n, _)| *n).map(|(_, format)| format)
 }
@@ -97,14 +80,6 @@ fn unknown(head: &[u8], what: &'static str) -> TraceError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_round_trip() {
-        for format in Format::ALL {
-            assert_eq!(format.name().parse::<Format>().expect("its own name"), format);
-        }
-        assert!(matches!("csv".parse::<Format>(), Err(TraceError::NoSuchFormat(_))));
-    }
 
     #[test]
     fn unknown_content_gives_an_error_with_a_sample() {

@@ -11,8 +11,11 @@
 //!   quote. Both lines are malformed.
 //! - The size includes the header of the reply. `option logasap` writes `+` before it.
 
+use std::ops::ControlFlow;
+
 use memchr::{memchr, memchr_iter, memrchr};
 
+use super::log_format::LogFormat;
 use super::timestamp::{CommonClock, fraction_ns};
 use super::words::{make_record, parse_body, parse_client, parse_status, without_port};
 use crate::record::{Reason, Record};
@@ -21,7 +24,7 @@ use crate::record::{Reason, Record};
 const TIME_BYTES: usize = 24;
 
 /// Parses one line, without its line end. `clock` is kept from line to line.
-pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
+fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
     let (open, time_ns) = memchr_iter(b'[', line)
         .find_map(|open| Some((open, parse_time(&line[open + 1..], clock)?)))
         .ok_or(Reason::NoTime)?;
@@ -50,6 +53,24 @@ fn parse_time(text: &[u8], clock: &mut CommonClock) -> Option<i64> {
     common[..20].copy_from_slice(seconds);
     let whole = clock.read(&common)?;
     millis.iter().all(u8::is_ascii_digit).then(|| whole.saturating_add(fraction_ns(millis)))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct HaproxyParser {
+    clock: CommonClock,
+}
+
+impl LogFormat for HaproxyParser {
+    const NAME: &'static str = "haproxy";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes, &mut self.clock))
+    }
 }
 
 #[cfg(test)]

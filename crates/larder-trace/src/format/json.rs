@@ -12,18 +12,100 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
 
 use memchr::memmem;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::json_fields::{Field, JsonFields, KEYS_MAX, KeyTable, Keys};
+use super::log_format::LogFormat;
 use super::timestamp::{self, CommonClock};
 use super::words::{self, join_query, origin_form, parse_client, split_request_line, without_any_port};
 use crate::record::{Client, Key, Method, Reason, Record};
 
-/// The parser for one table of keys.
-pub(crate) struct Parser {
+/// A server that writes its access log as JSON lines.
+pub(crate) trait JsonServer {
+    /// The name of the format.
+    const NAME: &'static str;
+
+    /// The keys of a line.
+    const KEYS: KeyTable;
+}
+
+/// The parser of the log of a known server.
+pub(crate) struct ServerParser<S> {
+    lines: LineParser,
+    server: PhantomData<S>,
+}
+
+impl<S: JsonServer> Default for ServerParser<S> {
+    fn default() -> Self {
+        const { check_keys(S::KEYS) };
+        let keys = S::KEYS.iter().map(|&(field, key)| (field, Cow::Borrowed(key))).collect();
+        Self { lines: LineParser::new(keys), server: PhantomData }
+    }
+}
+
+impl<S: JsonServer> LogFormat for ServerParser<S> {
+    const NAME: &'static str = S::NAME;
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(self.lines.parse(bytes))
+    }
+}
+
+/// Checks at compile time that a table has at most [`KEYS_MAX`] keys, and a key for each field that every log
+/// needs.
+const fn check_keys(keys: KeyTable) {
+    assert!(keys.len() <= KEYS_MAX, "too many keys");
+    let mut found = 0_u32;
+    let mut i = 0;
+    while i < keys.len() {
+        found |= 1 << keys[i].0 as u32;
+        i += 1;
+    }
+    let required = [Field::Time, Field::Method, Field::Path, Field::Status, Field::Bytes, Field::Client];
+    let mut i = 0;
+    while i < required.len() {
+        assert!(found & (1 << required[i] as u32) != 0, "a field without a key");
+        i += 1;
+    }
+}
+
+/// The parser for the keys of the user. Without keys no line has a request.
+pub(crate) struct JsonParser(LineParser);
+
+impl Default for JsonParser {
+    fn default() -> Self {
+        Self(LineParser::new(Keys::new()))
+    }
+}
+
+impl LogFormat for JsonParser {
+    const NAME: &'static str = "json";
+
+    fn new(fields: Option<&JsonFields>) -> Self {
+        fields.map_or_else(Self::default, |fields| Self(LineParser::new(fields.keys().clone())))
+    }
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(self.0.parse(bytes))
+    }
+}
+
+/// The parser of lines with given keys.
+struct LineParser {
     keys: Keys,
+    clock: CommonClock,
     /// Text of strings whose escapes were resolved.
     unescaped: Vec<u8>,
     /// The line with valid escapes, if it was repaired.
@@ -32,31 +114,24 @@ pub(crate) struct Parser {
     target: Vec<u8>,
 }
 
-impl Parser {
-    /// Creates the parser for the table of a known server.
-    pub(crate) fn of_server(table: KeyTable) -> Self {
-        Self::new(table.iter().map(|&(field, key)| (field, Cow::Borrowed(key))).collect())
-    }
-
-    /// Creates the parser for the keys of the user.
-    pub(crate) fn of_user(fields: &JsonFields) -> Self {
-        Self::new(fields.keys().clone())
-    }
-
+impl LineParser {
+    /// Creates a parser for these keys.
     fn new(keys: Keys) -> Self {
-        Self { keys, unescaped: Vec::new(), repaired: Vec::new(), target: Vec::new() }
+        Self {
+            keys,
+            clock: CommonClock::default(),
+            unescaped: Vec::new(),
+            repaired: Vec::new(),
+            target: Vec::new(),
+        }
     }
 
-    /// Parses one line, without its line end. `clock` is kept from line to line.
-    pub(crate) fn parse<'a>(
-        &'a mut self,
-        line: &'a [u8],
-        clock: &mut CommonClock,
-    ) -> Result<Record<'a>, Reason> {
+    /// Parses one line, without its line end.
+    fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Reason> {
         if line.first() != Some(&b'{') {
             return Err(Reason::NotJson);
         }
-        let Self { keys, unescaped, repaired, target } = self;
+        let Self { keys, clock, unescaped, repaired, target } = self;
         let values = match scan(line, keys, unescaped) {
             Ok(values) => values,
             Err(_) if repair_escapes(line, repaired) => {
@@ -316,7 +391,7 @@ impl<'a> ScannedLine<'a> {
             .find(|value| !matches!(value, JsonValue::Absent))
     }
 
-    /// Whether the table has a key for this field.
+    /// Returns whether the table has a key for this field.
     fn has_key(&self, wanted: Field) -> bool {
         self.keys.iter().any(|(field, _)| *field == wanted)
     }
@@ -362,15 +437,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::json_fields::CADDY;
+    use crate::format::caddy::CaddyParser;
 
-    fn parser(fields: &str) -> Parser {
-        Parser::of_user(&fields.parse().expect("good fields"))
+    fn parser(fields: &str) -> LineParser {
+        LineParser::new(JsonFields::parse(fields).expect("good fields").keys().clone())
     }
 
     /// Parses a line. Returns its target, status and size.
-    fn read(parser: &mut Parser, line: &str) -> Result<(String, u16, Option<u64>), Reason> {
-        let record = parser.parse(line.as_bytes(), &mut CommonClock::default())?;
+    fn read(parser: &mut LineParser, line: &str) -> Result<(String, u16, Option<u64>), Reason> {
+        let record = parser.parse(line.as_bytes())?;
         let Key::Name(name) = record.target else { panic!("logs have names") };
         Ok((String::from_utf8_lossy(name).into_owned(), record.status, record.body))
     }
@@ -439,7 +514,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_give_a_record_or_an_error(tail in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = parser("path=a.b").parse(&[b"{".to_vec(), tail].concat(), &mut CommonClock::default());
+            let _ = parser("path=a.b").parse(&[b"{".to_vec(), tail].concat());
         }
 
         #[test]
@@ -449,7 +524,7 @@ mod tests {
                 *place = byte;
             }
             line.truncate(cut);
-            let _ = Parser::of_server(CADDY).parse(&line, &mut CommonClock::default());
+            let _ = CaddyParser::default().lines.parse(&line);
         }
     }
 }

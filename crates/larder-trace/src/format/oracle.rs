@@ -4,13 +4,16 @@
 //! the number of the next record for this object, or -1 for never. Only reads are recorded. They count as GET
 //! requests with status 200.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Size of a record in bytes.
-pub(crate) const RECORD_BYTES: usize = 24;
+const RECORD_BYTES: usize = 24;
 
 /// Parses one record.
-pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
+fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     let (time, object, size, _) = fields(record).ok_or(Reason::Partial)?;
     Ok(Record {
         time_ns: Some(i64::from(time) * 1_000_000_000),
@@ -22,9 +25,9 @@ pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     })
 }
 
-/// Whether the first bytes of a file are such records: times never decrease, and each next access is in the
-/// future.
-pub(crate) fn fits(head: &[u8]) -> bool {
+/// Returns whether the first bytes of a file are such records: times never decrease, and each next access is
+/// in the future.
+fn fits(head: &[u8]) -> bool {
     let mut last = 0;
     let mut seen = 0_i64;
     for (time, _, _, next) in head.chunks_exact(RECORD_BYTES).filter_map(fields) {
@@ -50,6 +53,28 @@ fn fields(record: &[u8]) -> Option<(u32, u64, u32, i64)> {
         u32::from_le_bytes(*size),
         i64::from_le_bytes(*next),
     ))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct OracleParser;
+
+impl LogFormat for OracleParser {
+    const NAME: &'static str = "oracle-general";
+    const RECORD_BYTES: Option<usize> = Some(RECORD_BYTES);
+    const NUMBERED_TARGETS: bool = true;
+
+    fn fits(head: &[u8]) -> bool {
+        fits(head)
+    }
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes))
+    }
 }
 
 #[cfg(test)]

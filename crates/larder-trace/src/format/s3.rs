@@ -3,12 +3,15 @@
 //! A line is `owner bucket [time] client requester id operation key "request" status error bytes ...`.
 //! Operations without a request, such as those of lifecycle rules, have no status. Their lines are malformed.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use super::timestamp::CommonClock;
 use super::words::{FieldIter, make_record, parse_body, parse_client, parse_status};
 use crate::record::{Reason, Record};
 
 /// Parses one line, without its line end. `clock` is kept from line to line.
-pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
+fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
     let mut fields = FieldIter(line);
     let time = fields.nth(2).and_then(|time| <&[u8; 26]>::try_from(time).ok());
     let time_ns = time.and_then(|time| clock.read(time)).ok_or(Reason::NoTime)?;
@@ -18,6 +21,24 @@ pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Recor
     let status = parse_status(fields.next().ok_or(Reason::NoStatus)?)?;
     let body = parse_body(fields.nth(1).ok_or(Reason::BadSize)?)?;
     Ok(make_record(time_ns, parse_client(address), request, status, body))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct S3Parser {
+    clock: CommonClock,
+}
+
+impl LogFormat for S3Parser {
+    const NAME: &'static str = "s3";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes, &mut self.clock))
+    }
 }
 
 #[cfg(test)]

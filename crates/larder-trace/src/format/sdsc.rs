@@ -4,13 +4,17 @@
 //! An operation that starts with `Sent` succeeded. There are no sizes. The archive does not describe the
 //! separators. Therefore any run of spaces, tabs and colons is accepted.
 
+use std::ops::ControlFlow;
+
 use memchr::memchr;
 
+use super::log_format::LogFormat;
 use super::timestamp;
 use crate::record::{Client, Key, Method, Reason, Record};
+use crate::size_unit::SizeUnit;
 
 /// Parses one line, without its line end.
-pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
     let colon = memchr(b':', line).ok_or(Reason::NoTime)?;
     let client = &line[..colon];
     if client.is_empty() || !client.iter().all(|b| b.is_ascii_digit() || *b == b'+') {
@@ -42,6 +46,23 @@ pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
 fn skip_separators(text: &[u8]) -> &[u8] {
     let start = text.iter().position(|b| !matches!(b, b' ' | b'\t' | b':')).unwrap_or(text.len());
     &text[start..]
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct SdscParser;
+
+impl LogFormat for SdscParser {
+    const NAME: &'static str = "sdsc";
+    const SIZE_UNIT: SizeUnit = SizeUnit::Unknown;
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes))
+    }
 }
 
 #[cfg(test)]

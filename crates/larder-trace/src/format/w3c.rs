@@ -9,8 +9,11 @@
 //!   includes the header of the reply.
 //! - If a log has no column for the method or the status, its lines count as GET requests with status 200.
 
+use std::ops::ControlFlow;
+
 use memchr::{memchr, memchr_iter};
 
+use super::log_format::LogFormat;
 use super::timestamp;
 use super::words::{FieldIter, join_query, origin_form, parse_body, parse_client, parse_status};
 use crate::record::{Client, Key, Method, Reason, Record};
@@ -45,7 +48,7 @@ const COLUMNS: [(&[u8], Column); 10] = [
 
 /// The directives that have been read.
 #[derive(Default)]
-pub(crate) struct Header {
+struct Header {
     /// The meaning of each column, if a record needs it. Empty before the first `#Fields:`.
     columns: Vec<Option<Column>>,
     date: Option<[u8; 10]>,
@@ -53,7 +56,7 @@ pub(crate) struct Header {
 
 /// Parses one line, without its line end. A directive changes the header and gives no record. `target` is a
 /// buffer for joining a path and its query.
-pub(crate) fn parse<'a>(
+fn parse<'a>(
     line: &'a [u8],
     header: &mut Header,
     target: &'a mut Vec<u8>,
@@ -139,6 +142,29 @@ impl Header {
     }
 }
 
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct W3cParser {
+    header: Header,
+    /// The target, if a query was joined to a path.
+    target: Vec<u8>,
+}
+
+impl LogFormat for W3cParser {
+    const NAME: &'static str = "w3c";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match parse(bytes, &mut self.header, &mut self.target).transpose() {
+            Some(parsed) => take(parsed),
+            None => ControlFlow::Continue(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -207,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_in_a_record_or_a_reason(lines in prop::collection::vec(
+        fn any_bytes_give_a_record_or_an_error(lines in prop::collection::vec(
             prop::collection::vec(prop::sample::select(&b"#Fields: cs-uri date time\t\"2024-05-01 10:00:01"[..]), 0..60), 0..6))
         {
             let mut header = Header::default();

@@ -7,8 +7,8 @@ use crate::record::{Client, Key, Method, Reason, Record};
 /// An iterator over the fields of a line: words between spaces, `"..."` or `[...]`, without quotes and
 /// brackets.
 ///
-/// A field in quotes or brackets ends at a closing mark that is not escaped, and that a space or the end of
-/// the line follows.
+/// A field in quotes or brackets ends at a closing mark. The mark is not escaped, and is followed by a space
+/// or by the end of the line.
 pub(crate) struct FieldIter<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for FieldIter<'a> {
@@ -36,7 +36,7 @@ fn find_closing(mark: u8, text: &[u8]) -> Option<usize> {
     memchr_iter(mark, text).find(|&at| matches!(text[at + 1..], [] | [b' ', ..]) && !is_escaped(&text[..at]))
 }
 
-/// Whether a quote after `before` is escaped, because an odd number of backslashes precedes it.
+/// Returns whether a quote after `before` is escaped, because an odd number of backslashes precedes it.
 pub(crate) fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
 }

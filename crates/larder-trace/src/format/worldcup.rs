@@ -5,10 +5,13 @@
 //! index into a table of codes. Times may decrease slightly
 //! between servers, because their logs follow one another.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use crate::record::{Client, Key, Method, Reason, Record};
 
 /// Size of a record in bytes.
-pub(crate) const RECORD_BYTES: usize = 20;
+const RECORD_BYTES: usize = 20;
 
 /// The status codes by their index. A larger index means "other".
 const STATUS: [u16; 37] = [
@@ -20,7 +23,7 @@ const STATUS: [u16; 37] = [
 const YEAR_1998: std::ops::Range<u32> = 883_612_800..915_148_800;
 
 /// Parses one record.
-pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
+fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     let &[t0, t1, t2, t3, c0, c1, c2, c3, o0, o1, o2, o3, b0, b1, b2, b3, method, status, _, _] = record
     else {
         return Err(Reason::Partial);
@@ -47,11 +50,33 @@ pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     })
 }
 
-/// Whether the first bytes of a file are such records.
-pub(crate) fn fits(head: &[u8]) -> bool {
+/// Returns whether the first bytes of a file are such records.
+fn fits(head: &[u8]) -> bool {
     let mut records = head.chunks_exact(RECORD_BYTES).take(100).peekable();
     records.peek().is_some()
         && records.all(|record| parse(record).is_ok() && record[16] <= 8 && record[18] <= 13)
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct WorldCupParser;
+
+impl LogFormat for WorldCupParser {
+    const NAME: &'static str = "worldcup98";
+    const RECORD_BYTES: Option<usize> = Some(RECORD_BYTES);
+    const NUMBERED_TARGETS: bool = true;
+
+    fn fits(head: &[u8]) -> bool {
+        fits(head)
+    }
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes))
+    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use crate::intern::{self, Interner};
 use crate::read::Limits;
 use crate::record::{Key, Record};
 use crate::report::ReadReport;
+use crate::size_unit::SizeUnit;
 use crate::stats::Span;
 use crate::stats::core90::CoreTracker;
-use crate::trace::{SizeUnit, Trace};
+use crate::trace::Trace;
 
 /// The counts of one target.
 #[derive(Clone, Copy, Debug, Default)]
@@ -170,7 +171,7 @@ impl TargetCounter {
     /// Returns the unit of the sizes.
     pub(super) fn size_unit(&self, report: Option<&ReadReport>) -> SizeUnit {
         let has_sizes = self.has_sizes || self.replayable == 0;
-        let of_file = report.map(|report| SizeUnit::of(report.format, has_sizes));
+        let of_file = report.map(|report| report.format.size_unit(has_sizes));
         self.trace_unit.or(of_file).unwrap_or(SizeUnit::Unknown)
     }
 }

@@ -89,7 +89,7 @@ impl RankedTargets {
         points
     }
 
-    /// Whether this number of requests is at least this share of all requests.
+    /// Returns whether this number of requests is at least this share of all requests.
     fn covers(&self, requests: u64, permille: u16) -> bool {
         u128::from(requests) * 1_000 >= u128::from(self.requests) * u128::from(permille)
     }

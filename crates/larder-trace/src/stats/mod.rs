@@ -20,7 +20,8 @@ use crate::error::TraceError;
 use crate::read::{Progress, ReadOptions, read, read_from};
 use crate::record::Record;
 use crate::report::ReadReport;
-use crate::trace::{SizeUnit, Trace};
+use crate::size_unit::SizeUnit;
+use crate::trace::Trace;
 
 pub use core90::{Core90, DayChange};
 pub use locality::Coverage;

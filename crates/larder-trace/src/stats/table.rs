@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Coverage, Stats};
-use crate::trace::SizeUnit;
+use crate::size_unit::SizeUnit;
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -28,7 +28,8 @@ mod sizes;
 
 use larder_core::{Bytes, Time};
 
-use crate::trace::{Request, SizeUnit, Target, Trace};
+use crate::size_unit::SizeUnit;
+use crate::trace::{Request, Target, Trace};
 use crate::write::ORIGIN_S;
 
 pub use larder_core::class::ServiceClass;

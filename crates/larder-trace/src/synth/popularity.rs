@@ -260,8 +260,8 @@ mod tests {
             hottest,
             points: vec![PopularityPoint { targets, requests: 0.97 }],
         };
-        assert!(curve_shares(0.02, 0.4).shares(10, 1_000).is_err());
-        assert!(curve_shares(0.02, 0.001).shares(1_000, 100_000).is_err());
+        assert!(curve(0.02, 0.4).shares(10, 1_000).is_err());
+        assert!(curve(0.02, 0.001).shares(1_000, 100_000).is_err());
         assert!(Popularity::Knee { top: vec![(1, 0.01)], exponent: 0.1 }.shares(20, 1_000).is_err());
     }
 

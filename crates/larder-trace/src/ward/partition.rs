@@ -54,8 +54,8 @@ pub struct Balance {
 }
 
 /// Returns the owners of the rows, in the order of the rows. Each of the `nodes` nodes has `room` bytes
-/// beside the core. `current_owner` returns the current owner of a target, which is ignored if it is not one of the
-/// nodes.
+/// beside the core. `current_owner` returns the current owner of a target, which is ignored if it is not one
+/// of the nodes.
 pub(super) fn partition(
     rows: &[Frequency],
     nodes: u16,

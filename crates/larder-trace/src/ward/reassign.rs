@@ -19,9 +19,9 @@
 //! 5. If a node now has too many bytes for its memory, step 2 is repeated.
 //!
 //! Bytes are balanced only as far as memory requires. The table made from scratch is used instead if this one
-//! has a node with more than [`MAX_EXTRA_LOAD`] additional load, or exceeds a memory by more than one part in
-//! [`MAX_EXTRA_MEMORY`] of it. The time is O(F log F + M N) for F targets, M moved targets and N nodes, in
-//! addition to that of the partition.
+//! is much worse: with more than [`MAX_EXTRA_LOAD`] additional load on a node, or with an excess of more than
+//! one part in [`MAX_EXTRA_MEMORY`] of a memory. The time is O(F log F + M N) for F targets, M moved targets
+//! and N nodes, in addition to that of the partition.
 
 use super::frequency::Frequency;
 use super::partition::Assignment;
@@ -40,8 +40,8 @@ const MEMORY_SLACK_DIVISOR: u128 = 16;
 const MAX_CANDIDATES: usize = 64;
 
 impl Assignment<'_> {
-    /// Returns the assignment with the current owners and few moves. `max_load` is the largest load of a node in
-    /// a table made from scratch. The result is `None` if no target has a current owner.
+    /// Returns the assignment with the current owners and few moves. `max_load` is the largest load of a
+    /// node in a table made from scratch. The result is `None` if no target has a current owner.
     pub(super) fn keep_owners(
         mut self,
         max_load: f64,
@@ -146,8 +146,7 @@ impl Assignment<'_> {
         let hottest: Vec<f64> = of_nodes.iter().map(hottest).collect();
         // The mean of the other nodes, if some have a target that is more than a node's share.
         let others = || self.node_weights.iter().zip(&hottest).filter(|(_, hottest)| **hottest <= 1.0);
-        let mean =
-            others().map(|(node_weights, _)| node_weights.1).sum::<f64>() / (others().count().max(1) as f64);
+        let mean = others().map(|(weight, _)| weight.1).sum::<f64>() / (others().count().max(1) as f64);
         // Such a node needs some cold targets as well, for its share of the bytes.
         let share = |hottest: &f64| if *hottest > 1.0 { hottest.max(max_load) } else { mean };
         let shares: Vec<f64> = hottest.iter().map(share).collect();
@@ -157,7 +156,7 @@ impl Assignment<'_> {
             let Some(from) = givers.max_by(|a, b| over(*a).total_cmp(&over(*b))) else { return };
             let loads = (0_u16..).zip(&self.node_weights);
             let Some((to, least)) =
-                loads.map(|(node, node_weights)| (node, node_weights.1)).min_by(|a, b| a.1.total_cmp(&b.1))
+                loads.map(|(node, weight)| (node, weight.1)).min_by(|a, b| a.1.total_cmp(&b.1))
             else {
                 return;
             };
@@ -177,7 +176,7 @@ impl Assignment<'_> {
     }
 
     /// Returns the position of the target that a node gives to another one. `indices` are the node's targets
-    /// in order of load. The result is the hottest target of about `max_load`. Without such a target it is the
+    /// in order of load. The result is the hottest target of about `load`. Without such a target it is the
     /// coldest one that lowers the larger of the two loads.
     fn find_target(&self, indices: &[usize], from: usize, to: usize, load: f64) -> Option<usize> {
         let (full, empty) = (self.node_weights[from].1, self.node_weights[to].1);

@@ -1,9 +1,9 @@
 //! The search for the core: the classes and the overhead of every core size, in one pass.
 //!
 //! The paper (section 2) gives the objective, but no search. Here the core is the k most frequent targets,
-//! for k from 0. *BaseFiles* is the longest prefix of the frequency table that fits into the cluster's memory
-//! (1). Every node has a copy of the core, so a core of `S` bytes leaves `memory - N S` for the partition
-//! (2). The partition is the longest run after the core that fits. The rest of *BaseFiles* is on disk.
+//! with k = 0, 1, 2 and so on. *BaseFiles* is the longest prefix of the frequency table that fits into the
+//! cluster's memory (1). Every node has a copy of the core, so a core of `S` bytes leaves `memory - N S` for
+//! the partition (2). The partition is the longest run after the core that fits. The rest of *BaseFiles* is on disk.
 //!
 //! With one more target in the core, the start of the partition moves forward and its end moves back.
 //! Therefore the pass takes O(targets) time and O(1) memory. All sums are integers except that of the
