@@ -54,7 +54,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Demo(args) => cmd::demo::run(&args),

@@ -8,7 +8,7 @@ use larder_edge::{Purge, Tokens};
 use serde_json::Value;
 
 use super::serve;
-use crate::ask::{Asked, admin_address};
+use crate::ask::{AdminClient, admin_address};
 use crate::outcome::usage;
 
 /// Remove objects from the memory of nodes, by URL, prefix or tag.
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &PurgeArgs) -> anyhow::Result<()> {
     let runtime = serve::runtime(1)?;
     let mut out = std::io::stdout().lock();
     for (name, address) in addresses {
-        let answer = runtime.block_on(Asked::new(address).post_as(&path, tokens.first()));
+        let answer = runtime.block_on(AdminClient::new(address).post_with_token(&path, tokens.first()));
         let text = match answer {
             Ok((good, answer)) => {
                 failed += usize::from(!good);

@@ -196,7 +196,7 @@ impl Master<'_> {
         match self.start().await {
             Went::Done => {}
             Went::Refused(error) | Went::Failed { error, code: 1 } => anyhow::bail!(error),
-            Went::Failed { error, code } if code == outcome::WRONG_USE => return Err(usage(error)),
+            Went::Failed { error, code } if code == outcome::USAGE_EXIT_CODE => return Err(usage(error)),
             Went::Failed { error, .. } => anyhow::bail!(error),
         }
         let (listen, admin) = (self.listeners.addresses(), self.listeners.admin_address());

@@ -1,20 +1,20 @@
-//! Figures as text, and a whole picture as lines.
+//! Figures and overviews as text.
 
 use std::fmt::Write as _;
 
-use super::Picture;
+use super::Overview;
 
-/// A share, as a percentage.
+/// Formats a share as a percentage.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(dash, |share| format!("{:.1} %", share * 100.0))
 }
 
-/// A rate a second.
+/// Formats a rate per second.
 pub(super) fn rate(rate: Option<f64>) -> String {
     rate.map_or_else(dash, |rate| if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") })
 }
 
-/// A time.
+/// Formats a duration.
 pub(super) fn time(seconds: Option<f64>) -> String {
     seconds.map_or_else(dash, |seconds| match seconds {
         ..0.001 => format!("{:.0} us", seconds * 1e6),
@@ -23,12 +23,12 @@ pub(super) fn time(seconds: Option<f64>) -> String {
     })
 }
 
-/// A plain figure.
+/// Formats a number with two decimals.
 pub(super) fn figure(value: Option<f64>) -> String {
     value.map_or_else(dash, |value| format!("{value:.2}"))
 }
 
-/// A size; unknown if it is zero.
+/// Formats a size; zero means unknown.
 pub(super) fn size(bytes: u64) -> String {
     if bytes == 0 { dash() } else { larder_core::Bytes(bytes).to_string() }
 }
@@ -37,9 +37,9 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// The line of the whole cluster.
-pub(super) fn cluster(picture: &Picture) -> String {
-    let all = &picture.cluster;
+/// Formats the line with the totals of the cluster.
+pub(super) fn format_cluster(overview: &Overview) -> String {
+    let all = &overview.cluster;
     let limit = all.admission_limit.map_or_else(String::new, |limit| format!(" of {limit}"));
     format!(
         "{} requests/s  hit ratio {}  p50 {}  p99 {}  {}{limit} in flight  {} waiting  {} connections  imbalance {}",
@@ -54,11 +54,11 @@ pub(super) fn cluster(picture: &Picture) -> String {
     )
 }
 
-/// A picture as text.
-pub(crate) fn words(picture: &Picture) -> String {
+/// Formats an overview as plain text.
+pub(crate) fn overview_text(overview: &Overview) -> String {
     let mut text = String::new();
-    // Writing to a text does not fail.
-    for source in &picture.sources {
+    // Writing to a `String` cannot fail.
+    for source in &overview.sources {
         let what = match (&source.kind, &source.policy, &source.error) {
             (_, _, Some(error)) => format!("does not answer: {error}"),
             (Some(kind), Some(policy), _) => format!("{kind}, {policy}"),
@@ -69,16 +69,16 @@ pub(crate) fn words(picture: &Picture) -> String {
     let _ = writeln!(
         text,
         "{} of {} nodes up  {}",
-        picture.cluster.nodes_up,
-        picture.cluster.nodes,
-        cluster(picture)
+        overview.cluster.nodes_up,
+        overview.cluster.nodes,
+        format_cluster(overview)
     );
     let _ = writeln!(
         text,
         "\n{:<20} {:<10} {:>6} {:>10} {:>9} {:>7} {:>7} {:>9}",
         "node", "state", "load", "requests/s", "hit ratio", "errors", "weight", "memory"
     );
-    for row in &picture.nodes {
+    for row in &overview.nodes {
         let weight = row.weight.map_or_else(dash, |weight| weight.to_string());
         let _ = writeln!(
             text,
@@ -93,7 +93,7 @@ pub(crate) fn words(picture: &Picture) -> String {
             size(row.memory_bytes),
         );
     }
-    for hot in &picture.hottest {
+    for hot in &overview.hottest {
         let servers = hot.servers.join(" ");
         let _ = writeln!(
             text,
@@ -103,14 +103,14 @@ pub(crate) fn words(picture: &Picture) -> String {
             percent(Some(hot.share))
         );
     }
-    for (name, count) in &picture.decisions {
+    for (name, count) in &overview.decisions {
         let _ = writeln!(text, "decided: {name} {count}");
     }
-    for row in &picture.shadow {
-        let whose = if row.live { ", live" } else { "" };
+    for row in &overview.shadow {
+        let suffix = if row.live { ", live" } else { "" };
         let _ = writeln!(
             text,
-            "shadow: {}{whose} hit ratio {} imbalance {}",
+            "shadow: {}{suffix} hit ratio {} imbalance {}",
             row.policy,
             percent(row.hit_ratio),
             figure(row.imbalance)
@@ -131,6 +131,6 @@ mod tests {
             assert_eq!(time(Some(seconds)), text);
         }
         assert_eq!((size(0), size(8_000_000)), ("-".to_owned(), "8.0 MB".to_owned()));
-        assert!(words(&Picture::default()).contains("0 of 0 nodes up"));
+        assert!(overview_text(&Overview::default()).contains("0 of 0 nodes up"));
     }
 }
