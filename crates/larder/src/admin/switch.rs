@@ -66,7 +66,7 @@ pub(crate) struct SwitchSurface {
     roster: Arc<RosterKeeper>,
     reloads: Reloads,
     /// Who orders certificates, where that is wanted.
-    acme: Option<Arc<acme::Keeper>>,
+    acme: Option<Arc<acme::CertificateManager>>,
 }
 
 /// Certificates and how it stands with those that are to come.
@@ -131,7 +131,7 @@ impl SwitchSurface {
     }
 
     /// With who orders certificates.
-    pub(crate) fn with_acme(mut self, acme: Option<Arc<acme::Keeper>>) -> Self {
+    pub(crate) fn with_acme(mut self, acme: Option<Arc<acme::CertificateManager>>) -> Self {
         self.acme = acme;
         self
     }

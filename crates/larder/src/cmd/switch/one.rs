@@ -46,8 +46,8 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
             tokio::spawn(keeper.clone().watch(handle.clone()));
         }
         let roster = found.keep(handle.clone());
-        let acme = role.acme.map(|role| acme::Keeper::new(role, handle.clone()));
-        let ordering = acme.as_ref().map(acme::Keeper::start).transpose()?;
+        let acme = role.acme.map(|role| acme::CertificateManager::new(role, handle.clone()));
+        let ordering = acme.as_ref().map(acme::CertificateManager::start).transpose()?;
         let surface = SwitchSurface::new(handle, effective, tables, roster, status);
         let surface = Arc::new(surface.with_acme(acme));
         let admin = serve::start_admin(admin, Some(SWITCH_ADDRESS), surface, shutdown.clone()).await?;

@@ -161,8 +161,8 @@ async fn serve_until_told(
     }
     let status = ReloadStatus { worker_pid: std::process::id(), ..start.status };
     let desk = Arc::new(Desk::new(link.clone(), status));
-    let acme = role.acme.map(|role| acme::Keeper::new(role, handle.clone()));
-    let ordering = acme.as_ref().map(acme::Keeper::start).transpose()?;
+    let acme = role.acme.map(|role| acme::CertificateManager::new(role, handle.clone()));
+    let ordering = acme.as_ref().map(acme::CertificateManager::start).transpose()?;
     let surface = SwitchSurface::with_desk(handle.clone(), effective, tables, roster.clone(), desk.clone());
     let surface = surface.with_acme(acme);
     let mut admin = Admin { listener: admin, surface: Arc::new(surface), running: None, ending: Vec::new() };
@@ -300,7 +300,7 @@ struct Worker {
     admin: Admin,
     drain: watch::Sender<bool>,
     /// Orders certificates, where that is wanted.
-    ordering: Option<acme::Running>,
+    ordering: Option<acme::ManagerGuard>,
     /// It had the forwarding plane, and has no more.
     gone: bool,
 }
