@@ -1,4 +1,4 @@
-//! A connection whose client must take each reply in time.
+//! A connection with a deadline for each reply.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 pub(super) struct ReplyDeadline {
     stream: TokioIo<TcpStream>,
     timeout: Duration,
-    /// Runs from the first write that had to wait until all bytes are written.
+    /// Runs from the first write that had to wait, until all bytes are written.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::handoff;
 use super::serve::{self, ServeArgs};
-use crate::admin::AgentSurface;
+use crate::admin::AgentAdmin;
 use crate::config::{AgentRole, Config, Role};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
         let agent = handoff::start(&name, handoff.clone(), None).await?;
-        let surface = Arc::new(AgentSurface::new(agent.handshake_counters()));
+        let surface = Arc::new(AgentAdmin::new(agent.handshake_counters()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         tracing::info!(name, "agent: ready");
         args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;

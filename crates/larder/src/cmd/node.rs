@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::handoff;
 use super::serve::{self, Shutdown};
-use crate::admin::NodeSurface;
+use crate::admin::NodeAdmin;
 use crate::config::{Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, Role};
 use crate::demo::cluster::Ready;
 use crate::preflight;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
         let (listeners, listen) = bind(listen, &secure)?;
         let reloader = Arc::new(Reloader::new(args.clone(), written.raw, level, Arc::clone(&node)));
-        let surface = Arc::new(NodeSurface::new(Arc::clone(&node), Arc::clone(&reloader)));
+        let surface = Arc::new(NodeAdmin::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (handed, agent, between) = deliver(&node, handoff, peers).await?;
         node.start_lines().iter().for_each(|line| tracing::info!("{line}"));

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin::{self, Surface};
+use crate::admin::{self, AdminService};
 use crate::config::{AdminListen, Written};
 use crate::demo::cluster::Ready;
 
@@ -204,7 +204,7 @@ pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpLis
 /// Starts the admin interface on a listener; returns where it is.
 pub(crate) fn start_admin_on(
     listener: std::net::TcpListener,
-    surface: Arc<dyn Surface>,
+    surface: Arc<dyn AdminService>,
     shutdown: Shutdown,
 ) -> anyhow::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     let listener = TcpListener::from_std(listener)?;
@@ -220,7 +220,7 @@ pub(crate) fn start_admin_on(
 pub(crate) async fn start_admin(
     listen: AdminListen,
     unset: Option<SocketAddr>,
-    surface: Arc<dyn Surface>,
+    surface: Arc<dyn AdminService>,
     shutdown: Shutdown,
 ) -> anyhow::Result<Option<SocketAddr>> {
     let Some(address) = admin_address(listen, unset) else { return Ok(None) };

@@ -11,7 +11,7 @@ use super::role::{beside, keepers};
 use super::status::ReloadStatus;
 use super::tables::Keeper;
 use crate::acme;
-use crate::admin::{SWITCH_ADDRESS, SwitchSurface};
+use crate::admin::{SWITCH_ADDRESS, SwitchAdmin};
 use crate::cmd::serve;
 use crate::config::{Config, Written};
 use crate::demo::cluster::Ready;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         let roster = found.keep(handle.clone());
         let acme = role.acme.map(|role| acme::CertificateManager::new(role, handle.clone()));
         let ordering = acme.as_ref().map(acme::CertificateManager::start).transpose()?;
-        let surface = SwitchSurface::new(handle, effective, tables, roster, status);
+        let surface = SwitchAdmin::new(handle, effective, tables, roster, status);
         let surface = Arc::new(surface.with_acme(acme));
         let admin = serve::start_admin(admin, Some(SWITCH_ADDRESS), surface, shutdown.clone()).await?;
         tracing::info!(?listen, "switch: ready");

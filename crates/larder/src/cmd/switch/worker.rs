@@ -23,7 +23,7 @@ use super::link::{self, FromWorker, Link, PROTOCOL, Packet, Start, ToWorker, rea
 use super::role::{beside, keepers};
 use super::status::ReloadStatus;
 use crate::acme;
-use crate::admin::SwitchSurface;
+use crate::admin::SwitchAdmin;
 use crate::cmd::{logging, serve};
 use crate::config::{Config, SwitchRole, Written};
 use crate::outcome::{self, usage};
@@ -163,7 +163,7 @@ async fn serve_until_told(
     let desk = Arc::new(Desk::new(link.clone(), status));
     let acme = role.acme.map(|role| acme::CertificateManager::new(role, handle.clone()));
     let ordering = acme.as_ref().map(acme::CertificateManager::start).transpose()?;
-    let surface = SwitchSurface::with_desk(handle.clone(), effective, tables, roster.clone(), desk.clone());
+    let surface = SwitchAdmin::with_desk(handle.clone(), effective, tables, roster.clone(), desk.clone());
     let surface = surface.with_acme(acme);
     let mut admin = Admin { listener: admin, surface: Arc::new(surface), running: None, ending: Vec::new() };
     admin.start()?;
@@ -254,7 +254,7 @@ fn restore_shares(switch: &SwitchHandle, file: OwnedFd) {
 /// The admin interface, which rests while another worker comes up.
 struct Admin {
     listener: Option<std::net::TcpListener>,
-    surface: Arc<SwitchSurface>,
+    surface: Arc<SwitchAdmin>,
     running: Option<(watch::Sender<bool>, JoinHandle<()>)>,
     /// Those that accept no more and have something to answer.
     ending: Vec<JoinHandle<()>>,

@@ -1,25 +1,25 @@
-//! Questions and answers of the admin interface, without the HTTP around them.
+//! Requests and replies of the admin interface, independent of HTTP.
 
 use serde::Serialize;
 
-/// What is asked: a parsed request without its body, which no route needs.
+/// A parsed request without its body, which no route needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
-    /// The method is POST; otherwise it is GET or HEAD.
+pub(crate) struct AdminRequest<'a> {
+    /// Whether the method is POST. Otherwise it is GET or HEAD.
     pub(crate) post: bool,
     pub(crate) path: &'a str,
     pub(crate) query: &'a str,
-    /// The value of `Authorization`.
+    /// Value of the header `Authorization`.
     pub(crate) authorization: Option<&'a [u8]>,
 }
 
-impl Ask<'_> {
-    /// The percent-decoded value of a query parameter.
+impl AdminRequest<'_> {
+    /// Returns the percent-decoded value of a query parameter.
     pub(crate) fn param(&self, name: &str) -> Option<String> {
         self.params(name).next()
     }
 
-    /// All values of a query parameter, percent-decoded, in their order.
+    /// Returns all values of a query parameter, percent-decoded, in their order.
     pub(crate) fn params(&self, name: &str) -> impl Iterator<Item = String> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(move |(key, _)| *key == name).map(|(_, value)| percent_decode(value))
@@ -28,28 +28,28 @@ impl Ask<'_> {
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct AdminReply {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
     pub(crate) body: String,
-    /// Methods for the `Allow` header of a 405.
+    /// Methods for the header `Allow` of a 405 reply.
     pub(crate) allow: Option<&'static str>,
 }
 
-/// Something the admin interface can be asked about.
-pub(crate) trait Surface: Send + Sync + 'static {
-    /// Answers a request; called from many threads at once, outside the runtime: it may block, such as for a file.
-    fn answer(&self, ask: &Ask<'_>) -> Answer;
+/// A process that the admin interface shows and changes.
+pub(crate) trait AdminService: Send + Sync + 'static {
+    /// Returns the reply to a request. Many threads call this at once, outside the runtime, so it may block.
+    fn reply(&self, request: &AdminRequest<'_>) -> AdminReply;
 }
 
 #[derive(Serialize)]
-struct Problem<'a> {
+struct ErrorBody<'a> {
     error: &'a str,
     hint: &'a str,
 }
 
-impl Answer {
-    /// 200 with a JSON body; 500 where the value cannot be written, which is our own bug.
+impl AdminReply {
+    /// Returns 200 with a JSON body, or 500 if the value cannot be serialized.
     pub(crate) fn json(value: &impl Serialize) -> Self {
         match serde_json::to_string_pretty(value) {
             Ok(mut body) => {
@@ -60,30 +60,30 @@ impl Answer {
         }
     }
 
-    /// 200 with plain text.
+    /// Returns 200 with a text body.
     pub(crate) fn text(content_type: &'static str, body: String) -> Self {
         Self { status: 200, content_type, body, allow: None }
     }
 
-    /// An error with a hint at what would work, as JSON.
+    /// Returns an error with a hint, as JSON.
     pub(crate) fn problem(status: u16, error: &str, hint: &str) -> Self {
-        let body = serde_json::to_string_pretty(&Problem { error, hint }).unwrap_or_default() + "\n";
+        let body = serde_json::to_string_pretty(&ErrorBody { error, hint }).unwrap_or_default() + "\n";
         Self { status, content_type: "application/json", body, allow: None }
     }
 
-    /// 405: the path exists, the method does not.
+    /// Returns 405.
     pub(crate) fn wrong_method(allow: &'static str) -> Self {
         let hint = format!("this path answers {allow}");
         Self { allow: Some(allow), ..Self::problem(405, "method not allowed", &hint) }
     }
 
-    /// 404, listing what there is.
+    /// Returns 404 with the list of paths.
     pub(crate) fn no_such_path(routes: &[&str]) -> Self {
         Self::problem(404, "no such path", &format!("there are: {}", routes.join(", ")))
     }
 }
 
-/// Decodes `%41`; leaves what is no escape as it stands, and replaces what is no UTF-8.
+/// Decodes percent escapes such as `%41`. Invalid escapes stay as they are. Invalid UTF-8 is replaced.
 pub(crate) fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -112,9 +112,10 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded() {
-        let ask = Ask { post: false, path: "/", authorization: None, query: "a=1&target=www%2Fx%3Fq=1&b" };
-        assert_eq!(ask.param("target").as_deref(), Some("www/x?q=1"));
-        assert_eq!(ask.param("b"), None);
+        let request =
+            AdminRequest { post: false, path: "/", authorization: None, query: "a=1&target=www%2Fx%3Fq=1&b" };
+        assert_eq!(request.param("target").as_deref(), Some("www/x?q=1"));
+        assert_eq!(request.param("b"), None);
         for broken in ["%", "%4", "%zz", "%+1", "%ff"] {
             let _ = percent_decode(broken);
         }
