@@ -20,7 +20,7 @@ use crate::cmd::switch::desk::Desk;
 use crate::cmd::switch::status::ReloadStatus;
 use crate::cmd::switch::tables::{Keeper, TableStatus};
 use crate::config::{self, NodeKey, Size, Texts};
-use crate::roster::{Refused, RosterKeeper};
+use crate::roster::{RosterError, RosterManager};
 
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -63,7 +63,7 @@ pub(crate) struct SwitchAdmin {
     config: Value,
     /// Managers of the routes with a routing table.
     table_managers: Vec<Arc<Keeper>>,
-    roster: Arc<RosterKeeper>,
+    roster: Arc<RosterManager>,
     reloads: ReloadMode,
     /// The manager of ACME certificates, if ACME is configured.
     acme: Option<Arc<acme::CertificateManager>>,
@@ -113,7 +113,7 @@ impl SwitchAdmin {
         switch: SwitchHandle,
         config: Value,
         table_managers: Vec<Arc<Keeper>>,
-        roster: Arc<RosterKeeper>,
+        roster: Arc<RosterManager>,
         status: ReloadStatus,
     ) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl SwitchAdmin {
         switch: SwitchHandle,
         config: Value,
         table_managers: Vec<Arc<Keeper>>,
-        roster: Arc<RosterKeeper>,
+        roster: Arc<RosterManager>,
         desk: Arc<Desk>,
     ) -> Self {
         Self { switch, config, table_managers, roster, reloads: ReloadMode::Desk(desk), acme: None }
@@ -392,12 +392,12 @@ impl SwitchAdmin {
     }
 }
 
-fn refusal_reply(error: &Refused) -> AdminReply {
+fn refusal_reply(error: &RosterError) -> AdminReply {
     let (status, hint) = match error {
-        Refused::Unknown(_) => (404, "GET /nodes lists them"),
-        Refused::Taken(..) => (409, "take another name"),
-        Refused::Named(..) => (409, "take it out there, or drain it: POST /nodes/NAME/drain"),
-        Refused::Undone(_) => (409, "nothing has changed"),
+        RosterError::UnknownNode(_) => (404, "GET /nodes lists them"),
+        RosterError::NameTaken(..) => (409, "take another name"),
+        RosterError::NamedBySource(..) => (409, "take it out there, or drain it: POST /nodes/NAME/drain"),
+        RosterError::Failed(_) => (409, "nothing has changed"),
     };
     AdminReply::problem(status, &error.to_string(), hint)
 }

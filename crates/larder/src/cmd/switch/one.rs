@@ -16,7 +16,7 @@ use crate::cmd::serve;
 use crate::config::{Config, Written};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
-use crate::roster::Found;
+use crate::roster::NodeSources;
 
 pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyhow::Result<()> {
     let Config { switch: Some(mut role), admin, .. } = config else {
@@ -34,8 +34,8 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
     runtime.block_on(async {
         let shutdown = serve::shutdown(&args.serve)?;
         let nodes = std::mem::take(&mut role.switch.nodes);
-        let found = Found::look(nodes, &role.discover, role.follow, Vec::new()).await?;
-        role.switch.nodes = found.nodes();
+        let sources = NodeSources::read_all(nodes, &role.discover, role.follow, Vec::new()).await?;
+        role.switch.nodes = sources.nodes();
         let switch = Switch::bind(role.switch).context("the switch cannot start")?;
         let handle = switch.handle();
         let status = ReloadStatus::first(std::process::id());
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         for keeper in &tables {
             tokio::spawn(keeper.clone().watch(handle.clone()));
         }
-        let roster = found.keep(handle.clone());
+        let roster = sources.start_manager(handle.clone());
         let acme = role.acme.map(|role| acme::CertificateManager::new(role, handle.clone()));
         let ordering = acme.as_ref().map(acme::CertificateManager::start).transpose()?;
         let surface = SwitchAdmin::new(handle, effective, tables, roster, status);

@@ -27,7 +27,7 @@ use crate::admin::SwitchAdmin;
 use crate::cmd::{logging, serve};
 use crate::config::{Config, SwitchRole, Written};
 use crate::outcome::{self, usage};
-use crate::roster::{Found, Handed, RosterKeeper};
+use crate::roster::{InheritedNode, NodeSources, RosterManager};
 
 /// Longest wait for answers of the admin interface under way at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ struct Begun {
     config: String,
     listeners: Vec<std::net::TcpListener>,
     admin: Option<std::net::TcpListener>,
-    before: Vec<Handed>,
+    before: Vec<InheritedNode>,
 }
 
 pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
@@ -83,7 +83,7 @@ fn begin(end: &OwnedFd) -> anyhow::Result<Option<Begun>> {
 }
 
 /// The nodes of the process before. One of another version may say it in other words; then they begin as the config says.
-fn nodes_of(file: OwnedFd) -> Vec<Handed> {
+fn nodes_of(file: OwnedFd) -> Vec<InheritedNode> {
     let read = read_blob(file).map_err(anyhow::Error::from);
     let nodes = read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     nodes.unwrap_or_else(|error| {
@@ -138,8 +138,8 @@ async fn serve_until_told(
     let tables = keepers(&mut role)?;
     beside(&mut role)?;
     let nodes = std::mem::take(&mut role.switch.nodes);
-    let found = Found::look(nodes, &role.discover, role.follow, before).await?;
-    role.switch.nodes = found.nodes();
+    let sources = NodeSources::read_all(nodes, &role.discover, role.follow, before).await?;
+    role.switch.nodes = sources.nodes();
     let prepared = PreparedSwitch::with_listeners(role.switch, listeners, since(start.since_ns));
     let prepared = prepared.context("the switch cannot start")?;
     link.send(&FromWorker::Prepared, &[]).await?;
@@ -154,7 +154,7 @@ async fn serve_until_told(
     let switch = prepared.open().context("the switch cannot start")?;
     let (handle, listen) = (switch.handle(), switch.addresses().to_vec());
     handle.set_reloads(start.status.counts);
-    let roster = found.keep(handle.clone());
+    let roster = sources.start_manager(handle.clone());
     take_over(&handle, &roster, files);
     for keeper in &tables {
         tokio::spawn(keeper.clone().watch(handle.clone()));
@@ -221,10 +221,10 @@ fn since(since_ns: u64) -> Instant {
 }
 
 /// Goes on from what the process before has handed over.
-fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) {
+fn take_over(switch: &SwitchHandle, roster: &RosterManager, files: Vec<OwnedFd>) {
     let mut files = files.into_iter();
     let (Some(nodes), Some(learned)) = (files.next(), files.next()) else { return };
-    roster.stand(&nodes_of(nodes));
+    roster.restore_node_states(&nodes_of(nodes));
     if let Some(shares) = files.next() {
         restore_shares(switch, shares);
     }
@@ -295,7 +295,7 @@ impl Admin {
 struct Worker {
     link: Arc<Link>,
     handle: SwitchHandle,
-    roster: Arc<RosterKeeper>,
+    roster: Arc<RosterManager>,
     desk: Arc<Desk>,
     admin: Admin,
     drain: watch::Sender<bool>,
@@ -348,7 +348,7 @@ impl Worker {
     }
 
     async fn tell(&self) -> anyhow::Result<()> {
-        let nodes = link::blob(&serde_json::to_vec(&self.roster.handed())?)?;
+        let nodes = link::blob(&serde_json::to_vec(&self.roster.export_nodes())?)?;
         Ok(self.link.send(&FromWorker::Told, &[nodes.as_fd()]).await?)
     }
 
@@ -358,7 +358,7 @@ impl Worker {
         let (handle, roster) = (self.handle.clone(), self.roster.clone());
         let files = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
             let gone = handle.release_plane();
-            let nodes = link::blob(&serde_json::to_vec(&roster.handed())?)?;
+            let nodes = link::blob(&serde_json::to_vec(&roster.export_nodes())?)?;
             let shares = link::blob(&serde_json::to_vec(&handle.shares())?)?;
             Ok((gone, [nodes, link::blob(&handle.snapshot())?, shares]))
         });

@@ -1,27 +1,27 @@
-//! Nodes as the process before had them: what the operator and the health checks have said of them goes on, and who was let
-//! join by hand stays.
+//! Nodes of the previous process at a reload. Their health and the operator's changes are kept, and so are
+//! nodes that joined through the admin interface.
 
 use larder_core::{Bytes, NodeSpec, Weight};
 use larder_switch::{NodeEntry, NodeReloadState, SwitchHandle};
 use serde::{Deserialize, Serialize};
 
-/// A node as it was.
+/// A node of the previous process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Handed {
+pub(crate) struct InheritedNode {
     pub(crate) standing: NodeReloadState,
-    /// The source that named it, in words.
+    /// Description of the source that listed the node.
     pub(crate) source: String,
-    /// Its relative capacity by that source, in 1/1000. It has another if the operator has given it one.
+    /// Weight that the source gave the node, in 1/1000. An operator may have set another weight.
     pub(crate) named_weight_milli: u32,
     pub(crate) cache_bytes: u64,
     pub(crate) groups: Vec<String>,
-    /// Whether it is a backup by that source.
+    /// Whether the source marked the node as a backup.
     #[serde(default)]
     pub(crate) backup: bool,
 }
 
-impl Handed {
-    /// The node as its source named it.
+impl InheritedNode {
+    /// Returns the node as its source listed it.
     pub(crate) fn entry(&self) -> NodeEntry {
         let weight = Weight::from_milli(self.named_weight_milli).unwrap_or(Weight::ONE);
         let named = NodeSpec::named(&self.standing.name);
@@ -29,18 +29,19 @@ impl Handed {
         NodeEntry { groups: self.groups.clone(), ..NodeEntry::new(spec, self.standing.address.clone()) }
     }
 
-    /// The operator's weight, if it has one and `now`, what its source says, is what it said before.
+    /// Returns the operator's weight, if there is one. `now` is the weight that the source gives now. The
+    /// operator's weight is dropped if the source's weight has changed.
     pub(crate) fn weight(&self, now: Weight) -> Option<Weight> {
         let (named, had) = (self.named_weight_milli, self.standing.weight_milli);
         Weight::from_milli(had).filter(|_| had != named && now.milli() == named)
     }
 
-    /// Lets the node stand as it did, in a switch that has it.
-    pub(crate) fn stand(&self, switch: &SwitchHandle, entry: &NodeEntry) {
+    /// Restores the node's health and weight in a switch.
+    pub(crate) fn restore(&self, switch: &SwitchHandle, entry: &NodeEntry) {
         let name = &self.standing.name;
-        let stood = switch.restore_node_state(&self.standing);
-        let weighed = self.weight(entry.spec.weight).map_or(Ok(()), |weight| switch.reweigh(name, weight));
-        if let Err(error) = stood.and(weighed) {
+        let restored = switch.restore_node_state(&self.standing);
+        let reweighed = self.weight(entry.spec.weight).map_or(Ok(()), |weight| switch.reweigh(name, weight));
+        if let Err(error) = restored.and(reweighed) {
             tracing::debug!(%error, "a node of the process before has not come yet");
         }
     }
