@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use self::ask::Ask;
 use crate::config::{Config, ConfigError, Written};
-use crate::preflight::{self, Names, Purpose, Severity};
+use crate::preflight::{self, Purpose, ResolvedNames, Severity};
 
 /// Examine what a start needs of this machine, what it reaches, and connection handoff.
 ///
@@ -226,7 +226,7 @@ fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
     all.into_iter().filter_map(|(role, is)| is.then_some(role)).collect()
 }
 
-fn examine(args: &DoctorArgs, config: Option<&Config>, names: &Names, role: Role) -> Examined {
+fn examine(args: &DoctorArgs, config: Option<&Config>, names: &ResolvedNames, role: Role) -> Examined {
     let Ask { subject, asked, listen, relayed, odd } = ask::ask(args, config, names, role);
     let mut report = evaluate(&Facts::of_this_host(&subject), &subject);
     report.findings.extend(odd);

@@ -8,7 +8,7 @@ use larder_switch::{Encapsulation, NodeEntry};
 
 use super::{Asked, DoctorArgs};
 use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};
-use crate::preflight::Names;
+use crate::preflight::ResolvedNames;
 
 /// One side.
 pub(super) struct Ask {
@@ -21,7 +21,7 @@ pub(super) struct Ask {
     pub(super) odd: Vec<Finding>,
 }
 
-pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, names: &Names, role: Role) -> Ask {
+pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, names: &ResolvedNames, role: Role) -> Ask {
     let subject = Subject {
         role,
         interface: args.interface.clone(),
@@ -50,7 +50,7 @@ pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, names: &Names, rol
 }
 
 impl Ask {
-    fn switch(&mut self, role: &SwitchRole, names: &Names) {
+    fn switch(&mut self, role: &SwitchRole, names: &ResolvedNames) {
         let config = &role.switch;
         self.asked = config.handoff.setting.into();
         self.listen.clone_from(&config.listen);
@@ -72,7 +72,7 @@ impl Ask {
         }
     }
 
-    fn way(&mut self, node: &NodeEntry, names: &Names) {
+    fn way(&mut self, node: &NodeEntry, names: &ResolvedNames) {
         match first_address(&node.address, names) {
             Ok(ip) => self.subject.nodes.push(ip),
             Err(error) => self.odd.push(unknown_way(&node.address, &error)),
@@ -137,7 +137,7 @@ impl Ask {
     }
 }
 
-fn first_address(address: &str, names: &Names) -> Result<IpAddr, String> {
+fn first_address(address: &str, names: &ResolvedNames) -> Result<IpAddr, String> {
     let found = names.addresses(address)?;
     found.first().map(SocketAddr::ip).ok_or_else(|| "the name has no address".to_owned())
 }

@@ -12,7 +12,7 @@ use larder_switch::{HealthCheck, NodeTls, ProxyVersion, SwitchConfig};
 use super::clock::{self, Compared, Tolerance};
 use super::exchange::{self, Reply, TlsTo};
 use crate::config::Config;
-use crate::preflight::{Names, origin_of, origins};
+use crate::preflight::{ResolvedNames, origin_authority, origin_urls};
 
 /// Hosts asked at once.
 const THREADS_MAX: usize = 16;
@@ -61,7 +61,7 @@ struct Answer {
 }
 
 /// The findings on hosts, and on clocks, of the roles of a config.
-pub(super) fn look(config: &Config, names: &Names) -> Vec<Finding> {
+pub(super) fn look(config: &Config, names: &ResolvedNames) -> Vec<Finding> {
     let mut hosts = hosts(config);
     let left_out = hosts.len().saturating_sub(HOSTS_MAX);
     hosts.truncate(HOSTS_MAX);
@@ -148,8 +148,8 @@ fn of_origin(origin: &OriginConfig) -> Vec<Host> {
         (None, None) => Tolerance::Seconds,
     };
     let mut hosts = Vec::new();
-    for (nth, (_, url)) in origins(origin).enumerate() {
-        let Some(authority) = origin_of(url) else { continue };
+    for (nth, (_, url)) in origin_urls(origin).enumerate() {
+        let Some(authority) = origin_authority(url) else { continue };
         let tls = origin.tls.as_ref().map(|tls| Secure {
             table: "node.origin.tls".to_owned(),
             to: tls_to(Arc::clone(&tls.files), &authority, tls.http2),
@@ -167,7 +167,7 @@ fn tls_to(files: Arc<LoadedTls>, authority: &str, http2: bool) -> Result<TlsTo, 
     Ok(TlsTo { files, name, http2 })
 }
 
-fn ask_all(hosts: &[Host], names: &Names) -> Vec<Answer> {
+fn ask_all(hosts: &[Host], names: &ResolvedNames) -> Vec<Answer> {
     let (next, answers) = (Mutex::new(0..hosts.len()), Mutex::new(Vec::new()));
     let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
     std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ fn ask_all(hosts: &[Host], names: &Names) -> Vec<Answer> {
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-fn ask(host: &Host, names: &Names) -> Answer {
+fn ask(host: &Host, names: &ResolvedNames) -> Answer {
     let cannot = |error: &dyn std::fmt::Display| {
         failed(host, &format!("cannot connect to {}: {error}", host.authority))
     };

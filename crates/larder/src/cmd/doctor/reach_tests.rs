@@ -70,7 +70,7 @@ fn host(authority: SocketAddr, question: Question) -> Host {
 
 fn asked(reply: &str, question: Question) -> (Answer, String) {
     let (address, thread) = server(reply);
-    (ask(&host(address, question), &Names::default()), thread.join().unwrap())
+    (ask(&host(address, question), &ResolvedNames::default()), thread.join().unwrap())
 }
 
 fn secure(at: SocketAddr, tls: &OutboundTls, http2: bool) -> Host {
@@ -104,7 +104,7 @@ fn a_host_that_does_not_listen_is_missing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let authority = listener.local_addr().unwrap();
     drop(listener);
-    let answer = ask(&host(authority, Question::Connect), &Names::default());
+    let answer = ask(&host(authority, Question::Connect), &ResolvedNames::default());
     assert_eq!(answer.finding.state, FindingState::Missing);
     assert!(answer.finding.found.contains("refused"), "{answer:?}");
 }
@@ -120,7 +120,7 @@ fn a_reply_tells_how_far_its_clock_is_ahead() {
 #[test]
 fn a_name_that_was_not_resolved_is_not_resolved_again() {
     let host = Host { authority: "localhost:1".to_owned(), ..host(([0; 4], 1).into(), Question::Ping) };
-    let answer = ask(&host, &Names::default());
+    let answer = ask(&host, &ResolvedNames::default());
     assert!(answer.finding.found.contains("cannot resolve 'localhost': no answer within 5 s"), "{answer:?}");
 }
 
@@ -167,7 +167,7 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
         ),
     ] {
         let (at, thread) = secure_server(1, certificate, clients.as_deref(), http1);
-        let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
+        let answer = ask(&secure(at, &tls, false), &ResolvedNames::default()).finding;
         let works = remedy.is_empty();
         assert_eq!(
             answer.state,
@@ -194,7 +194,7 @@ fn a_client_shows_its_certificate_and_a_node_may_be_announced_to() {
     };
     let (at, thread) = secure_server(1, &server, Some(&authority.ca()), &[]);
     let announcement = larder_switch::ProxyVersion::V1.own_announcement();
-    let answer = ask(&Host { announcement, ..secure(at, &tls, false) }, &Names::default()).finding;
+    let answer = ask(&Host { announcement, ..secure(at, &tls, false) }, &ResolvedNames::default()).finding;
     assert_eq!(answer.state, FindingState::Works, "{answer:?}");
     assert!(thread.join().unwrap()[0].starts_with("true OPTIONS * "));
 }
@@ -212,7 +212,7 @@ fn a_server_of_http2_alone_is_shaken_hands_with() {
         [(true, 2, "is valid; it speaks HTTP/2"), (false, 1, "none of the protocols")]
     {
         let (at, thread) = secure_server(connections, &server, None, &[b"h2"]);
-        let answer = ask(&secure(at, &tls, http2), &Names::default()).finding;
+        let answer = ask(&secure(at, &tls, http2), &ResolvedNames::default()).finding;
         assert!(answer.found.contains(says), "{answer:?}");
         thread.join().unwrap();
     }
@@ -222,10 +222,10 @@ fn a_server_of_http2_alone_is_shaken_hands_with() {
 fn a_server_without_tls_and_a_silent_one_are_told() {
     let tls = OutboundTls { verify: false, ..OutboundTls::default() };
     let (at, thread) = server("HTTP/1.1 400 Bad Request\r\n\r\n");
-    let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
+    let answer = ask(&secure(at, &tls, false), &ResolvedNames::default()).finding;
     assert!(answer.found.contains("it does not speak TLS on this port"), "{answer:?}");
     thread.join().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let answer = ask(&secure(silent.local_addr().unwrap(), &tls, false), &Names::default()).finding;
+    let answer = ask(&secure(silent.local_addr().unwrap(), &tls, false), &ResolvedNames::default()).finding;
     assert!(answer.found.contains("did not finish the handshake in time"), "{answer:?}");
 }
