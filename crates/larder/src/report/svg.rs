@@ -1,8 +1,8 @@
-//! A small SVG writer: text is escaped, numbers are short, colours come from the style sheet by class.
+//! A small SVG writer. It escapes text, shortens numbers, and takes colours from the style sheet by class.
 
 use std::fmt::Write as _;
 
-/// A drawing with a title and a description for those who do not see it.
+/// A drawing with a title and a description for screen readers.
 #[derive(Clone, Debug)]
 pub struct Svg {
     width: f64,
@@ -12,7 +12,7 @@ pub struct Svg {
     body: String,
 }
 
-/// Where a text hangs on its point.
+/// The part of a text that is at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,
@@ -21,7 +21,7 @@ pub(crate) enum Anchor {
 }
 
 impl Svg {
-    /// An empty drawing of `width` by `height` units.
+    /// Creates an empty drawing of `width` by `height` units.
     pub(crate) fn new(width: f64, height: f64, title: &str, description: &str) -> Self {
         let (title, description) = (escape(title), escape(description));
         Self { width, height, title, description, body: String::new() }
@@ -29,7 +29,7 @@ impl Svg {
 
     pub(crate) fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), tip: &str) {
         let (x, y, width, height) = (short(x), short(y), short(width.max(0.0)), short(height.max(0.0)));
-        let tip = tip_of(tip);
+        let tip = tooltip(tip);
         let _ = write!(
             self.body,
             r#"<rect class="{class}" x="{x}" y="{y}" width="{width}" height="{height}" rx="2">{tip}</rect>"#
@@ -46,13 +46,13 @@ impl Svg {
         for (x, y) in points {
             let _ = write!(path, "{},{} ", short(*x), short(*y));
         }
-        let tip = tip_of(tip);
+        let tip = tooltip(tip);
         let _ =
             write!(self.body, r#"<polyline class="{class}" points="{}">{tip}</polyline>"#, path.trim_end());
     }
 
     pub(crate) fn dot(&mut self, class: &str, (x, y): (f64, f64), radius: f64, tip: &str) {
-        let (x, y, radius, tip) = (short(x), short(y), short(radius), tip_of(tip));
+        let (x, y, radius, tip) = (short(x), short(y), short(radius), tooltip(tip));
         let _ = write!(self.body, r#"<circle class="{class}" cx="{x}" cy="{y}" r="{radius}">{tip}</circle>"#);
     }
 
@@ -69,12 +69,12 @@ impl Svg {
         );
     }
 
-    /// The element to put into a page that has [`super::STYLE`] already.
+    /// Returns the SVG element for a page that contains [`super::STYLE`].
     pub fn inline(&self) -> String {
         self.element("")
     }
 
-    /// A file of its own, style included.
+    /// Returns a self-contained SVG file with the style sheet.
     pub fn standalone(&self) -> String {
         let style = format!("<style>{}</style>", super::STYLE);
         let ground = r#"<rect class="ground" width="100%" height="100%"/>"#;
@@ -98,17 +98,17 @@ impl Svg {
     }
 }
 
-fn tip_of(tip: &str) -> String {
+fn tooltip(tip: &str) -> String {
     if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tip)) }
 }
 
-/// Two digits after the point at most: finer than a pixel.
+/// Formats a number with at most two decimals, which is finer than a pixel.
 fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Makes a text safe within XML and HTML, attributes included.
+/// Escapes text for XML and HTML, including attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_text_cannot_leave_its_place() {
+    fn foreign_text_is_escaped() {
         let mut svg = Svg::new(10.0, 10.0, "</title><script>", "\"'&");
         svg.text("t", (0.0, 0.0), Anchor::Start, "<b>\u{0}");
         let text = svg.inline();

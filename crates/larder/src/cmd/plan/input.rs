@@ -45,7 +45,7 @@ fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
         name: if stdin { "stdin".to_owned() } else { path.display().to_string() },
         ..LogInfo::default()
     };
-    let loaded = Trace::load_noting(file, options, &mut |record| info.note(record), &mut |progress| {
+    let loaded = Trace::load_noting(file, options, &mut |record| info.count_omitted(record), &mut |progress| {
         if let Some(total) = progress.bytes_total {
             bar.set_length(total);
         }

@@ -1,4 +1,4 @@
-//! The plan in words: sentences first, then tables.
+//! The plan as text: sentences, then tables.
 
 use std::io::{self, Write};
 
@@ -13,8 +13,8 @@ use crate::report::{counted, number, rate};
 /// Writes the whole plan.
 pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()> {
     let plan = &report.plan;
-    for sentence in answer(plan) {
-        paragraph(out, &sentence)?;
+    for sentence in result_sentences(plan) {
+        write_paragraph(out, &sentence)?;
     }
     writeln!(out)?;
     for grid in tables::grids(plan) {
@@ -26,7 +26,7 @@ pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
         tables::write(&tables::cluster(plan, it), out)?;
         writeln!(out)?;
     }
-    for (what, how) in method(report) {
+    for (what, how) in method_rows(report) {
         writeln!(out, "{what:<12} {how}")?;
     }
     for warning in &plan.warnings {
@@ -35,10 +35,10 @@ pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-/// The answer, a sentence or a few each.
-pub(super) fn answer(plan: &Plan) -> Vec<String> {
+/// Returns the sentences of the result.
+pub(super) fn result_sentences(plan: &Plan) -> Vec<String> {
     let Some(it) = &plan.recommendation else { return plan.unreached.iter().cloned().collect() };
-    let mut answer = vec![
+    let mut sentences = vec![
         format!(
             "Use {} on {} with {} of memory for contents{}. {}",
             it.policy,
@@ -49,15 +49,15 @@ pub(super) fn answer(plan: &Plan) -> Vec<String> {
         ),
         it.why_policy.clone(),
     ];
-    answer.extend(gains(plan, it));
+    sentences.extend(describe_gains(plan, it));
     if let Some(price) = it.price_per_million {
-        answer.push(format!("A million requests cost {}, saturated.", price_text(price)));
+        sentences.push(format!("A million requests cost {}, saturated.", price_text(price)));
     }
-    answer.extend(not_worth_it(&plan.no_gain));
-    answer
+    sentences.extend(describe_no_gain(&plan.no_gain));
+    sentences
 }
 
-fn gains(plan: &Plan, it: &Recommendation) -> Option<String> {
+fn describe_gains(plan: &Plan, it: &Recommendation) -> Option<String> {
     let cell = plan.recommended()?;
     let parts: Vec<String> = it
         .gains
@@ -73,7 +73,7 @@ fn gains(plan: &Plan, it: &Recommendation) -> Option<String> {
     Some(format!("{served}{others}."))
 }
 
-/// A price with at least three digits that count.
+/// Formats a price with at least three significant digits.
 fn price_text(price: f64) -> String {
     if price >= 1.0 || price <= 0.0 {
         return number(price);
@@ -97,8 +97,8 @@ fn plus_minus(estimate: Estimate, scale: f64, unit: &str) -> String {
     }
 }
 
-/// Where locality does not pay, reason by reason.
-fn not_worth_it(no_gain: &[NoGain]) -> Option<String> {
+/// Describes the clusters for which locality gains nothing, by reason.
+fn describe_no_gain(no_gain: &[NoGain]) -> Option<String> {
     let mut reasons: Vec<&str> = Vec::new();
     for cluster in no_gain {
         if !reasons.contains(&cluster.why.as_str()) {
@@ -127,8 +127,8 @@ fn not_worth_it(no_gain: &[NoGain]) -> Option<String> {
     })
 }
 
-/// A paragraph of at most 100 columns.
-fn paragraph(out: &mut impl Write, text: &str) -> io::Result<()> {
+/// Writes a paragraph of at most 100 columns.
+fn write_paragraph(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut column = 0;
     for word in text.split_whitespace() {
         let length = word.chars().count();
@@ -146,8 +146,8 @@ fn paragraph(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out)
 }
 
-/// How it was found and how sure it is: pairs of a word and its meaning.
-pub(super) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
+/// Returns the rows on the method and its accuracy: pairs of a label and a text.
+pub(super) fn method_rows(report: &PlanReport) -> Vec<(&'static str, String)> {
     let plan = &report.plan;
     let (log, method) = (&plan.log, &plan.method);
     let known = |per_s: Option<f64>| per_s.map_or_else(|| "unknown".to_owned(), rate);
@@ -165,10 +165,10 @@ pub(super) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
             known(log.rate_peak)
         ),
     )];
-    rows.extend(report.logs.iter().map(|log| ("left out", left_out(log))));
-    rows.push(("replay", replay(plan)));
-    rows.extend(method.checked.iter().map(|check| ("check", checked(check))));
-    rows.extend(plan.spreads.iter().map(|spread| ("spread", spread_over(spread))));
+    rows.extend(report.logs.iter().map(|log| ("left out", describe_omissions(log))));
+    rows.push(("replay", describe_replay(plan)));
+    rows.extend(method.checked.iter().map(|check| ("check", describe_check(check))));
+    rows.extend(plan.spreads.iter().map(|spread| ("spread", describe_spread(spread))));
     rows.push((
         "warm-up",
         format!(
@@ -202,7 +202,7 @@ pub(super) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn checked(check: &Check) -> String {
+fn describe_check(check: &Check) -> String {
     format!(
         "{} on {}: samples said {} requests/s and {} hits; {} says {} and {:.1} %",
         check.policy,
@@ -219,7 +219,7 @@ fn checked(check: &Check) -> String {
     )
 }
 
-fn spread_over(spread: &Spread) -> String {
+fn describe_spread(spread: &Spread) -> String {
     format!(
         "{}: {} to {} requests/s, {:.1} to {:.1} % hits",
         spread.what,
@@ -230,7 +230,7 @@ fn spread_over(spread: &Spread) -> String {
     )
 }
 
-fn replay(plan: &Plan) -> String {
+fn describe_replay(plan: &Plan) -> String {
     let method = &plan.method;
     let runs = format!(
         "{}, {} simulated",
@@ -262,7 +262,7 @@ fn replay(plan: &Plan) -> String {
     )
 }
 
-fn left_out(log: &LogInfo) -> String {
+fn describe_omissions(log: &LogInfo) -> String {
     let part = |count: u64, what: &str| (count > 0).then(|| format!("{} {what}", number(count as f64)));
     let parts: Vec<String> = [
         part(log.other_methods, "not GET"),
