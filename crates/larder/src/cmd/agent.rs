@@ -1,4 +1,4 @@
-//! `larder agent`: a node's side of handoff, for a host with a server of another make.
+//! `larder agent`: the node's side of handoff for a host with another server.
 
 use std::sync::Arc;
 
@@ -34,13 +34,13 @@ pub(crate) struct AgentArgs {
 
 pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     serve::outlive_hangup()?;
-    let written = args.serve.written()?;
+    let file = args.serve.written()?;
     if args.serve.config.is_none() {
         return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
     }
-    let config = written.validate()?;
+    let config = file.validate()?;
     super::logging::start(&config.log)?;
-    preflight::start(&written, &config.only(Role::Agent))?;
+    preflight::start(&file, &config.only(Role::Agent))?;
     let Config { agent: Some(AgentRole { name, handoff }), admin, .. } = config else {
         return Err(usage("the config has no [agent] section: see examples/agent.toml"));
     };
@@ -56,17 +56,22 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let (running, admitted) = (AgentRole { name, handoff }, agent.access_control());
         tokio::select! {
             () = shutdown.clone().requested() => {}
-            () = reloads(hangup, &args.serve, running, &admitted) => shutdown.requested().await,
+            () = apply_reloads(hangup, &args.serve, running, &admitted) => shutdown.requested().await,
         }
         agent.stop().await;
         Ok(())
     })
 }
 
-/// Takes the keys of switches anew at each SIGHUP.
-async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, admitted: &AccessControl) {
+/// Reads the config again at each SIGHUP, and applies the keys of the switches.
+async fn apply_reloads(
+    mut hangup: Signal,
+    args: &ServeArgs,
+    mut running: AgentRole,
+    admitted: &AccessControl,
+) {
     while hangup.recv().await.is_some() {
-        match reloaded(args, &running) {
+        match reload_config(args, &running) {
             Ok(role) => {
                 let switches = role.handoff.switches.len();
                 admitted.set_allowed_and_revoke(role.handoff.switches.clone(), Vec::new());
@@ -81,11 +86,11 @@ async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, a
     }
 }
 
-/// The config as it is now, if it differs in the keys of switches alone.
-fn reloaded(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> {
-    let written = args.written()?;
-    let config = written.validate()?;
-    written.present(&config)?;
+/// Returns the current config. Fails if more than the keys of the switches has changed.
+fn reload_config(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> {
+    let file = args.written()?;
+    let config = file.validate()?;
+    file.present(&config)?;
     let role =
         config.agent.ok_or_else(|| usage("the config has no [agent] section: see examples/agent.toml"))?;
     let mut comparable = role.clone();

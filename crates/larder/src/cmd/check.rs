@@ -1,4 +1,4 @@
-//! `larder check`: says whether a config is right and what it means.
+//! `larder check`: validates a config and prints its meaning.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
             out.write_all(toml::to_string(&written.raw)?.as_bytes())?;
         } else {
             if let Some(config) = &config {
-                summary(config, &mut out)?;
+                write_summary(config, &mut out)?;
             }
             writeln!(out, "{}: ok", path.display())?;
         }
@@ -85,10 +85,10 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes warnings and notes to stderr; `alone`: without a look at this machine.
+/// Writes warnings and notes to stderr. If `alone` is true, this machine is not checked.
 ///
 /// # Errors
-/// Something is missing that a start needs.
+/// Returns an error if this machine does not meet a requirement.
 fn warn(written: &Written, config: &Config, alone: bool) -> anyhow::Result<()> {
     for warning in written.warnings(config) {
         writeln!(io::stderr(), "warning: {warning}")?;
@@ -103,7 +103,7 @@ fn warn(written: &Written, config: &Config, alone: bool) -> anyhow::Result<()> {
     Ok(preflight::refuse(found)?)
 }
 
-fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
+fn write_summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(role) = &config.switch {
         switch_summary(role, out)?;
     }
@@ -128,12 +128,12 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 fn certificate_end(seconds: i64) -> std::time::SystemTime {
-    // Dates beyond what can be written are written as the last that can.
+    // Later dates cannot be formatted, so they are shown as the last valid date.
     const LAST_S: u64 = 253_402_300_799;
     std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(LAST_S))
 }
 
-fn listens(clear: &[SocketAddr], tls: Option<&TlsConfig>) -> String {
+fn format_listen(clear: &[SocketAddr], tls: Option<&TlsConfig>) -> String {
     let secure = tls.iter().flat_map(|tls| &tls.listen).map(|address| format!("{address} (TLS)"));
     let all: Vec<String> = clear.iter().map(ToString::to_string).chain(secure).collect();
     all.join(" and ")
@@ -155,7 +155,7 @@ fn certificates(tls: Option<&TlsConfig>, out: &mut impl Write) -> anyhow::Result
 
 fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()> {
     let (switch, settings) = (&role.switch, &role.switch.settings);
-    let listen = listens(&switch.listen, switch.tls.as_ref());
+    let listen = format_listen(&switch.listen, switch.tls.as_ref());
     writeln!(out, "switch: listens on {listen}, policy {}", settings.policy)?;
     certificates(switch.tls.as_ref(), out)?;
     if let Some(AcmeRole { store, directory, .. }) = &role.acme {
@@ -170,9 +170,9 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         Span(settings.replication_decay),
         settings.targets_max
     )?;
-    admission(switch, out)?;
+    write_admission(switch, out)?;
     writeln!(out, "  key {}", switch.key)?;
-    let edits = edited_by_default(switch);
+    let edits = default_edits(switch);
     if !edits.is_empty() {
         writeln!(out, "  edits: {}", edits.join(", "))?;
     }
@@ -192,22 +192,22 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}{groups}{backup}")?;
     }
     if let Some(SwitchesRole { name, listen, advertise, seeds, .. }) = &role.beside {
-        let known = shown_address(*listen, *advertise);
-        writeln!(out, "  other switches: this is {name}, listens on {known}, seeds {}", listed(seeds))?;
+        let known = format_address(*listen, *advertise);
+        writeln!(out, "  other switches: this is {name}, listens on {known}, seeds {}", format_seeds(seeds))?;
     }
     switch.routes.iter().try_for_each(|route| route_summary(route, out))?;
     role.wards.iter().try_for_each(|ward| ward_summary(ward, out))
 }
 
-/// The address at which peers connect, and the one that they are told if it differs.
-fn shown_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
-    match advertise.filter(|told| *told != listen) {
-        Some(told) => format!("{listen} (advertised as {told})"),
+/// Formats the listen address for peers, and the advertised address if it differs.
+fn format_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
+    match advertise.filter(|advertised| *advertised != listen) {
+        Some(advertised) => format!("{listen} (advertised as {advertised})"),
         None => listen.to_string(),
     }
 }
 
-fn listed(seeds: &[larder_peers::Seed]) -> String {
+fn format_seeds(seeds: &[larder_peers::Seed]) -> String {
     match seeds {
         [] => "none: the others name this one".to_owned(),
         seeds => seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -227,16 +227,16 @@ fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(key) = &route.key {
         writeln!(out, "    key {key}")?;
     }
-    let edits = edited(&route.edits);
+    let edits = route_edits(&route.edits);
     if !edits.is_empty() {
         writeln!(out, "    edits: {}", edits.join(", "))?;
     }
     route.classes.as_ref().map_or(Ok(()), |rules| classes(rules, "    ", out))
 }
 
-/// What the default route does beside sending requests and replies on, and all routes do but for values of their own.
-fn edited_by_default(switch: &SwitchConfig) -> Vec<&'static str> {
-    given(&[
+/// Returns the config keys of edits that the default route makes. Other routes inherit them.
+fn default_edits(switch: &SwitchConfig) -> Vec<&'static str> {
+    enabled(&[
         ("request_headers", !switch.request_fields.is_empty()),
         ("reply_headers", !switch.reply_fields.is_empty()),
         ("request_id", switch.request_id.is_some()),
@@ -247,12 +247,12 @@ fn edited_by_default(switch: &SwitchConfig) -> Vec<&'static str> {
     .collect()
 }
 
-fn given<'a>(all: &'a [(&'static str, bool)]) -> impl Iterator<Item = &'static str> + 'a {
-    all.iter().filter(|(_, given)| *given).map(|(word, _)| *word)
+fn enabled<'a>(all: &'a [(&'static str, bool)]) -> impl Iterator<Item = &'static str> + 'a {
+    all.iter().filter(|(_, enabled)| *enabled).map(|(word, _)| *word)
 }
 
-/// What a route does beside sending requests and replies on, in the words of the config.
-fn edited(edits: &Edits) -> Vec<&'static str> {
+/// Returns the config keys of edits that a route makes.
+fn route_edits(edits: &Edits) -> Vec<&'static str> {
     let all = [
         ("request_headers", !edits.request_fields.is_empty()),
         ("reply_headers", !edits.reply_fields.is_empty()),
@@ -262,7 +262,7 @@ fn edited(edits: &Edits) -> Vec<&'static str> {
         ("hedge", edits.hedge.is_some()),
     ];
     let answer = edits.answer.iter().map(DirectReply::name);
-    answer.chain(given(&all)).collect()
+    answer.chain(enabled(&all)).collect()
 }
 
 fn classes(rules: &ClassRules, indent: &str, out: &mut impl Write) -> anyhow::Result<()> {
@@ -299,7 +299,7 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
         }
     };
     let (name, cache) = (&node.name, &node.cache);
-    let listen = listens(listen.as_slice(), node.tls.as_ref());
+    let listen = format_listen(listen.as_slice(), node.tls.as_ref());
     writeln!(
         out,
         "node {name}: listens on {listen}, {} of cache ({}), content from {content}",
@@ -308,8 +308,13 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
     )?;
     certificates(node.tls.as_ref(), out)?;
     if let Some(PeersRole { listen, advertise, seeds, policy, .. }) = &role.peers {
-        let known = shown_address(*listen, *advertise);
-        writeln!(out, "  peers: listens on {known}, policy {}, seeds {}", policy.name(), listed(seeds))?;
+        let known = format_address(*listen, *advertise);
+        writeln!(
+            out,
+            "  peers: listens on {known}, policy {}, seeds {}",
+            policy.name(),
+            format_seeds(seeds)
+        )?;
     }
     if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
         let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
@@ -331,8 +336,9 @@ fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<(
     Ok(())
 }
 
-/// Writes the admission limits. Building the dispatcher for them proves the settings as the switch would.
-fn admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Result<()> {
+/// Writes the admission limits. The dispatcher is built for them, which validates the settings as the switch
+/// does.
+fn write_admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let settings = &switch.settings;
     for AdmissionLimit { group, requests } in switch.admission_limits()? {
         let at = group.map_or_else(String::new, |group| format!(" to group {group}"));

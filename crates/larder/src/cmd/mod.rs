@@ -1,4 +1,4 @@
-//! The subcommands: each turns its arguments into work for the library crates.
+//! The subcommands. Each converts its arguments to settings of the library crates.
 
 pub(crate) mod agent;
 pub(crate) mod check;

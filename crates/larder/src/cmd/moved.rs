@@ -1,10 +1,11 @@
-//! Commands that are now in `larder-lab`.
+//! Commands that moved to `larder-lab`.
 //!
-//! The command line does not have them, so that help, manual and completions do not show them. They are recognized before it is read.
+//! They are recognized before the command line is parsed, so that help, manual and completions do not show
+//! them.
 
 use crate::outcome::usage;
 
-/// Old commands and the new ones.
+/// Old commands with their replacements.
 const MOVED: [(&[&str], &str); 5] = [
     (&["lab"], "larder-lab live"),
     (&["sim", "paper"], "larder-lab paper"),
@@ -13,8 +14,8 @@ const MOVED: [(&[&str], &str); 5] = [
     (&["sim", "validate"], "larder-lab validate"),
 ];
 
-/// Returns the error that names the new command, if these arguments of the program are an old command.
-pub(crate) fn moved(arguments: &[String]) -> Option<anyhow::Error> {
+/// Returns an error that names the new command, if the arguments are an old command.
+pub(crate) fn check_moved(arguments: &[String]) -> Option<anyhow::Error> {
     let is_old = |old: &[&str]| old.len() <= arguments.len() && old.iter().eq(&arguments[..old.len()]);
     let (old, new) = MOVED.into_iter().find(|(old, _)| is_old(old))?;
     let words: Vec<&str> =
@@ -32,7 +33,7 @@ mod tests {
 
     #[test]
     fn old_commands_are_recognized_and_others_are_not() {
-        let of = |text: &str| moved(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let of = |text: &str| check_moved(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
         let error = of("sim paper lard-fig07").expect("an old command").to_string();
         assert!(error.starts_with("`larder sim paper` has moved"), "{error}");
         assert!(error.contains("`larder-lab paper lard-fig07`"), "{error}");

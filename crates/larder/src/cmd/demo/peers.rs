@@ -1,4 +1,4 @@
-//! `larder demo --peers`: what is asked on the command line.
+//! The command line of `larder demo --peers`.
 
 use clap::Args;
 use larder_core::Bytes;
@@ -11,11 +11,11 @@ use crate::demo::peers::{Demo, Memory, Setup, System, table};
 use crate::outcome::usage;
 use crate::report;
 
-/// The synthetic trace, unless told otherwise.
+/// The default synthetic trace.
 const SYNTHETIC: Synthetic = Synthetic { recipe: "clarknet-like", scale: 0.1, requests: 90_000 };
-/// Measured part of a run of which the trace sets no end.
+/// Default length of a run with --warm, seconds.
 const WARM_SECONDS: u64 = 15;
-/// Clients for each node: half of T, since a forwarded request counts at two nodes.
+/// Default number of clients per node: half of T, because a forwarded request counts at two nodes.
 const CLIENTS_PER_NODE: u32 = 40;
 
 /// What the demo without a front-end takes beyond the others.
@@ -53,8 +53,8 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     let demo = Demo::new(setup, plan);
     let outcome = until_interrupted(demo.run())?;
-    args.print(&outcome, |out| table::write(&outcome, out))?;
-    args.show(&outcome.warnings, || report::peers_chart(&outcome), || report::peers_page(&outcome))
+    args.print_result(&outcome, |out| table::write(&outcome, out))?;
+    args.write_report(&outcome.warnings, || report::peers_chart(&outcome), || report::peers_page(&outcome))
 }
 
 fn setup(args: &DemoArgs) -> anyhow::Result<Setup> {

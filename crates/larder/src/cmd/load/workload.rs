@@ -1,4 +1,4 @@
-//! What users ask for: arguments that make a script.
+//! Arguments that generate the script of users.
 
 use std::path::Path;
 
@@ -41,23 +41,25 @@ impl MakeArgs {
 
     pub(super) fn sessions(&self, recipe: &SessionRecipe) -> anyhow::Result<Script> {
         Script::sessions(recipe, &self.paths(PathPrefixes::default())?, self.seed)
-            .map_err(|error| wrong(&error))
+            .map_err(|error| script_error(&error))
     }
 
     pub(super) fn mix(&self, recipe: &MixRecipe) -> anyhow::Result<Script> {
-        Script::mix(recipe, &self.paths(PathPrefixes::default())?, self.seed).map_err(|error| wrong(&error))
+        Script::mix(recipe, &self.paths(PathPrefixes::default())?, self.seed)
+            .map_err(|error| script_error(&error))
     }
 
     pub(super) fn hacc(&self, kind: ProfileKind) -> anyhow::Result<Script> {
-        Script::hacc(kind, &self.paths(PathPrefixes::hacc())?, self.seed).map_err(|error| wrong(&error))
+        Script::hacc(kind, &self.paths(PathPrefixes::hacc())?, self.seed)
+            .map_err(|error| script_error(&error))
     }
 }
 
-fn wrong(error: &ScriptError) -> anyhow::Error {
+fn script_error(error: &ScriptError) -> anyhow::Error {
     usage(error.to_string())
 }
 
-/// A site of the CAP paper.
+/// Returns the recipe of a site of the CAP paper.
 pub(super) fn session_recipe(site: &str, documents: Option<u32>) -> anyhow::Result<SessionRecipe> {
     let site: Site = site.parse().map_err(|error| usage(format!("--site '{site}': {error}")))?;
     let usual = SessionRecipe::cap01(site);
@@ -88,7 +90,7 @@ impl MixFigures {
     }
 }
 
-/// A workload of the HACC paper.
+/// Parses a workload of the HACC paper.
 pub(super) fn hacc_kind(name: &str) -> anyhow::Result<ProfileKind> {
     name.parse().map_err(|error| usage(format!("--hacc '{name}': {error}")))
 }

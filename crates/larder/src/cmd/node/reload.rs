@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::signal::unix::Signal;
 
 use super::args::{NodeArgs, no_section};
-use crate::cmd::logging::{self, Level};
+use crate::cmd::logging::{self, LogLevel};
 use crate::cmd::reloads::{By, Last, Outcome};
 use crate::cmd::serve::{self, Shutdown};
 use crate::config::{Changes, NodeRole, PeersRole, Sections};
@@ -57,7 +57,7 @@ struct Unchanged {
 pub(crate) struct Reloader {
     args: NodeArgs,
     node: Arc<Node>,
-    level: Level,
+    level: LogLevel,
     /// What the node runs with. Held while it is changed: one at a time.
     running: Mutex<Sections>,
     status: Mutex<NodeReloads>,
@@ -74,7 +74,7 @@ pub(crate) struct SwitchKeys {
 
 impl Reloader {
     /// Of a node that was started by these options, `running` being all that they and the config file have said.
-    pub(crate) fn new(args: NodeArgs, running: Sections, level: Level, node: Arc<Node>) -> Self {
+    pub(crate) fn new(args: NodeArgs, running: Sections, level: LogLevel, node: Arc<Node>) -> Self {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let status = NodeReloads { version, pid, counts: ReloadCounts::default(), last: None };
         let (running, status) = (Mutex::new(running), Mutex::new(status));

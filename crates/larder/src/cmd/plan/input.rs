@@ -45,12 +45,13 @@ fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
         name: if stdin { "stdin".to_owned() } else { path.display().to_string() },
         ..LogInfo::default()
     };
-    let loaded = Trace::load_noting(file, options, &mut |record| info.count_omitted(record), &mut |progress| {
-        if let Some(total) = progress.bytes_total {
-            bar.set_length(total);
-        }
-        bar.set_position(progress.bytes);
-    });
+    let loaded =
+        Trace::load_noting(file, options, &mut |record| info.count_omitted(record), &mut |progress| {
+            if let Some(total) = progress.bytes_total {
+                bar.set_length(total);
+            }
+            bar.set_position(progress.bytes);
+        });
     bar.finish_and_clear();
     let (trace, report) = loaded.map_err(|error| unreadable(error, &info.name))?;
     info.format = report.format.to_string();

@@ -1,4 +1,4 @@
-//! What is to be looked at: by the arguments, and by what a config's sections ask for.
+//! The input of the doctor for one side, taken from the arguments and the config.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,22 +6,27 @@ use larder_kernel::neighbour::{holder, interface_for};
 use larder_kernel::probe::{Finding, FindingState, Mechanism, Role, Subject};
 use larder_switch::{Encapsulation, NodeEntry};
 
-use super::{Asked, DoctorArgs};
+use super::{DoctorArgs, RequestedMechanism};
 use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};
 use crate::preflight::ResolvedNames;
 
-/// One side.
-pub(super) struct Ask {
+/// The input for one side.
+pub(super) struct SideInput {
     pub(super) subject: Subject,
-    pub(super) asked: Asked,
+    pub(super) requested: RequestedMechanism,
     pub(super) listen: Vec<SocketAddr>,
-    /// Nodes that cannot be handed anything.
+    /// Nodes to which no connection can be handed off.
     pub(super) relayed: Vec<String>,
-    /// What was found odd already.
-    pub(super) odd: Vec<Finding>,
+    /// Findings that were made while the input was collected.
+    pub(super) findings: Vec<Finding>,
 }
 
-pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, names: &ResolvedNames, role: Role) -> Ask {
+pub(super) fn side_input(
+    args: &DoctorArgs,
+    config: Option<&Config>,
+    names: &ResolvedNames,
+    role: Role,
+) -> SideInput {
     let subject = Subject {
         role,
         interface: args.interface.clone(),
@@ -29,30 +34,31 @@ pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, names: &ResolvedNa
         nodes: Vec::new(),
         tunnels: args.tunnels,
     };
-    // A config that says nothing of handoff relays.
-    let asked = if config.is_some() { Asked::Relay } else { Asked::Auto };
-    let mut ask = Ask { subject, asked, listen: Vec::new(), relayed: Vec::new(), odd: Vec::new() };
+    // A config without handoff settings relays.
+    let requested = if config.is_some() { RequestedMechanism::Relay } else { RequestedMechanism::Auto };
+    let mut side =
+        SideInput { subject, requested, listen: Vec::new(), relayed: Vec::new(), findings: Vec::new() };
     match (role, config) {
-        (Role::Switch, Some(Config { switch: Some(switch), .. })) => ask.switch(switch, names),
-        (Role::Node, Some(Config { agent: Some(agent), .. })) => ask.node(&agent.handoff),
+        (Role::Switch, Some(Config { switch: Some(switch), .. })) => side.add_switch(switch, names),
+        (Role::Node, Some(Config { agent: Some(agent), .. })) => side.add_node(&agent.handoff),
         (Role::Node, Some(Config { node: Some(node), .. })) => {
             let between = node.peers.as_ref().and_then(|peers| peers.handoff.as_ref());
             match (&node.handoff, between) {
-                (Some(handoff), _) => ask.node(handoff),
-                (None, Some(handoff)) => ask.peers(handoff),
-                (None, None) => ask.subject.services.extend(node.listen),
+                (Some(handoff), _) => side.add_node(handoff),
+                (None, Some(handoff)) => side.add_peers(handoff),
+                (None, None) => side.subject.services.extend(node.listen),
             }
         }
         _ => {}
     }
-    ask.asked = args.mechanism.unwrap_or(ask.asked);
-    ask
+    side.requested = args.mechanism.unwrap_or(side.requested);
+    side
 }
 
-impl Ask {
-    fn switch(&mut self, role: &SwitchRole, names: &ResolvedNames) {
+impl SideInput {
+    fn add_switch(&mut self, role: &SwitchRole, names: &ResolvedNames) {
         let config = &role.switch;
-        self.asked = config.handoff.setting.into();
+        self.requested = config.handoff.setting.into();
         self.listen.clone_from(&config.listen);
         self.subject.services.extend(&config.listen);
         self.subject.tunnels |= config.handoff.forward != Encapsulation::L2;
@@ -60,38 +66,39 @@ impl Ask {
         let interface = self.subject.interface.take();
         self.subject.interface = interface.or_else(|| config.handoff.interface.clone()).or_else(by_address);
         let moves = config.handoff.hands_off();
-        // With none that takes connections by config, all are looked at: the answer is what they could have.
+        // If the config hands off to no node, all nodes are examined, which shows what they could use.
         let some_take = config.nodes.iter().any(|node| node.handoff.is_some());
         for node in &config.nodes {
             if moves && node.handoff.is_none() {
                 self.relayed.push(node.spec.name.clone());
             }
             if node.handoff.is_some() || !some_take {
-                self.way(node, names);
+                self.add_node_address(node, names);
             }
         }
     }
 
-    fn way(&mut self, node: &NodeEntry, names: &ResolvedNames) {
+    fn add_node_address(&mut self, node: &NodeEntry, names: &ResolvedNames) {
         match first_address(&node.address, names) {
             Ok(ip) => self.subject.nodes.push(ip),
-            Err(error) => self.odd.push(unknown_way(&node.address, &error)),
+            Err(error) => self.findings.push(unresolved_route(&node.address, &error)),
         }
     }
 
-    fn node(&mut self, role: &HandoffRole) {
-        // Whatever the machine can is offered, and the switch chooses.
-        self.asked = Asked::Auto;
+    fn add_node(&mut self, role: &HandoffRole) {
+        // A node offers all mechanisms that the machine supports, and the switch chooses.
+        self.requested = RequestedMechanism::Auto;
         self.listen.clone_from(&role.services);
         self.subject.services.extend(&role.services);
         self.subject.interface.get_or_insert_with(|| role.interface.clone());
     }
 }
 
-impl Ask {
-    /// A node hands over what comes to its own service addresses, and takes what comes to those on its loopback interface.
-    fn peers(&mut self, role: &PeersHandoffRole) {
-        self.asked = if role.required { Asked::Repair } else { Asked::Peers };
+impl SideInput {
+    /// A node hands off connections to its own service addresses. It accepts connections to service addresses
+    /// on its loopback interface.
+    fn add_peers(&mut self, role: &PeersHandoffRole) {
+        self.requested = if role.required { RequestedMechanism::Repair } else { RequestedMechanism::Peers };
         let mut own = None;
         for service in &role.services {
             let (state, found) = match holder(service.ip()) {
@@ -113,7 +120,7 @@ impl Ask {
                 service.ip(),
                 if service.is_ipv4() { 32 } else { 128 }
             );
-            self.odd.push(Finding {
+            self.findings.push(Finding {
                 what: format!("service address {service}"),
                 state,
                 found,
@@ -123,7 +130,7 @@ impl Ask {
             });
         }
         if own.is_none() {
-            self.odd.push(Finding {
+            self.findings.push(Finding {
                 what: "service address of this node".to_owned(),
                 state: FindingState::Missing,
                 found: "none of them is on an interface".to_owned(),
@@ -142,7 +149,7 @@ fn first_address(address: &str, names: &ResolvedNames) -> Result<IpAddr, String>
     found.first().map(SocketAddr::ip).ok_or_else(|| "the name has no address".to_owned())
 }
 
-fn unknown_way(address: &str, error: &str) -> Finding {
+fn unresolved_route(address: &str, error: &str) -> Finding {
     Finding {
         what: format!("route to {address}"),
         state: FindingState::Unknown,
