@@ -5,8 +5,8 @@ use std::sync::Arc;
 use larder_node::Node;
 
 use super::{AdminReply, AdminRequest, AdminService, purge};
-use crate::cmd::node::reload::{Reloader, Unread};
-use crate::cmd::reloads::By;
+use crate::cmd::node::reload::{ReloadError, Reloader};
+use crate::cmd::reloads::ReloadTrigger;
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -40,17 +40,17 @@ impl NodeAdmin {
         if !post {
             return AdminReply::json(&self.reloader.status());
         }
-        match self.reloader.reload(By::Admin) {
-            Ok(status) => match status.trouble() {
+        match self.reloader.reload(ReloadTrigger::Admin) {
+            Ok(status) => match status.last_error() {
                 None => AdminReply::json(&status),
                 Some(why) => {
                     AdminReply::problem(409, why, "the config before stays in force; GET /reload tells more")
                 }
             },
-            Err(unread @ Unread::NoFile) => {
+            Err(unread @ ReloadError::NoFile) => {
                 AdminReply::problem(409, &unread.to_string(), "start it with --config FILE")
             }
-            Err(unread @ Unread::Starting) => {
+            Err(unread @ ReloadError::Starting) => {
                 AdminReply::problem(503, &unread.to_string(), "ask again in a moment")
             }
         }

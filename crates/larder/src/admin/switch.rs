@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::answer::percent_decode;
+use super::message::percent_decode;
 use super::page::page;
 use super::{AdminReply, AdminRequest, AdminService, purge};
 use crate::acme;
-use crate::cmd::switch::desk::Desk;
+use crate::cmd::switch::reload_client::ReloadClient;
 use crate::cmd::switch::status::ReloadStatus;
-use crate::cmd::switch::tables::{Keeper, TableStatus};
+use crate::cmd::switch::tables::{TableManager, TableStatus};
 use crate::config::{self, NodeKey, Size, Texts};
 use crate::roster::{RosterError, RosterManager};
 
@@ -62,7 +62,7 @@ pub(crate) struct SwitchAdmin {
     /// The effective config.
     config: Value,
     /// Managers of the routes with a routing table.
-    table_managers: Vec<Arc<Keeper>>,
+    table_managers: Vec<Arc<TableManager>>,
     roster: Arc<RosterManager>,
     reloads: ReloadMode,
     /// The manager of ACME certificates, if ACME is configured.
@@ -81,7 +81,7 @@ struct CertificatesView {
 /// The way in which the switch reloads.
 enum ReloadMode {
     /// A master process reloads.
-    Desk(Arc<Desk>),
+    Master(Arc<ReloadClient>),
     /// The switch is one process and cannot reload.
     Unsupported(Box<ReloadStatus>),
 }
@@ -112,7 +112,7 @@ impl SwitchAdmin {
     pub(crate) fn new(
         switch: SwitchHandle,
         config: Value,
-        table_managers: Vec<Arc<Keeper>>,
+        table_managers: Vec<Arc<TableManager>>,
         roster: Arc<RosterManager>,
         status: ReloadStatus,
     ) -> Self {
@@ -127,14 +127,21 @@ impl SwitchAdmin {
     }
 
     /// Creates the interface of a worker, whose master can reload.
-    pub(crate) fn with_desk(
+    pub(crate) fn with_reload_client(
         switch: SwitchHandle,
         config: Value,
-        table_managers: Vec<Arc<Keeper>>,
+        table_managers: Vec<Arc<TableManager>>,
         roster: Arc<RosterManager>,
-        desk: Arc<Desk>,
+        reload_client: Arc<ReloadClient>,
     ) -> Self {
-        Self { switch, config, table_managers, roster, reloads: ReloadMode::Desk(desk), acme: None }
+        Self {
+            switch,
+            config,
+            table_managers,
+            roster,
+            reloads: ReloadMode::Master(reload_client),
+            acme: None,
+        }
     }
 
     /// Sets the manager of ACME certificates.
@@ -177,8 +184,8 @@ impl SwitchAdmin {
 
     /// Returns the status of the last reload, or reloads.
     fn reload(&self, post: bool) -> AdminReply {
-        let desk = match &self.reloads {
-            ReloadMode::Desk(desk) => desk,
+        let reload_client = match &self.reloads {
+            ReloadMode::Master(reload_client) => reload_client,
             ReloadMode::Unsupported(status) if !post => return AdminReply::json(status),
             ReloadMode::Unsupported(_) => {
                 let what = "this switch is one process, which is not replaced";
@@ -190,9 +197,9 @@ impl SwitchAdmin {
             }
         };
         if !post {
-            return AdminReply::json(&desk.status());
+            return AdminReply::json(&reload_client.status());
         }
-        match desk.reload(BTreeMap::new()) {
+        match reload_client.reload(BTreeMap::new()) {
             Ok(status) if !status.counts.last_failed => AdminReply::json(&status),
             Ok(status) => {
                 let why = status.last.and_then(|last| last.error).unwrap_or_default();
@@ -205,8 +212,8 @@ impl SwitchAdmin {
     /// Changes the policy of a route: a reload of the current config with this policy in place of the
     /// configured one.
     fn change_policy(&self, request: &AdminRequest<'_>) -> AdminReply {
-        let desk = match &self.reloads {
-            ReloadMode::Desk(desk) => desk,
+        let reload_client = match &self.reloads {
+            ReloadMode::Master(reload_client) => reload_client,
             ReloadMode::Unsupported(_) => {
                 let what = "this switch is one process, which is not replaced";
                 return AdminReply::problem(
@@ -221,9 +228,9 @@ impl SwitchAdmin {
             let hint = "write value=lard-r, and if wanted route=NAME; `larder check --policies` lists them";
             return AdminReply::problem(400, "which policy?", hint);
         };
-        let mut policies = desk.status().policies;
+        let mut policies = reload_client.status().policies;
         policies.insert(route, policy);
-        match desk.reload(policies.clone()) {
+        match reload_client.reload(policies.clone()) {
             Ok(status) if !status.counts.last_failed && status.policies == policies => {
                 AdminReply::json(&status)
             }
@@ -308,7 +315,7 @@ impl SwitchAdmin {
         AdminReply { status, ..AdminReply::json(&report) }
     }
 
-    fn table_manager(&self, route: &str) -> Option<&Arc<Keeper>> {
+    fn table_manager(&self, route: &str) -> Option<&Arc<TableManager>> {
         self.table_managers.iter().find(|table_manager| table_manager.route() == route)
     }
 

@@ -33,8 +33,8 @@ pub(crate) struct AgentArgs {
 }
 
 pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
-    serve::outlive_hangup()?;
-    let file = args.serve.written()?;
+    serve::ignore_hangup()?;
+    let file = args.serve.read_config()?;
     if args.serve.config.is_none() {
         return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
     }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let surface = Arc::new(AgentAdmin::new(agent.handshake_counters()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         tracing::info!(name, "agent: ready");
-        args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;
+        args.serve.print_ready_line(&Ready { listen: vec![agent.address()], admin, peers: None })?;
         let (running, admitted) = (AgentRole { name, handoff }, agent.access_control());
         tokio::select! {
             () = shutdown.clone().requested() => {}
@@ -88,7 +88,7 @@ async fn apply_reloads(
 
 /// Returns the current config. Fails if more than the keys of the switches has changed.
 fn reload_config(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> {
-    let file = args.written()?;
+    let file = args.read_config()?;
     let config = file.validate()?;
     file.present(&config)?;
     let role =

@@ -19,7 +19,7 @@ use crate::config::{Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, Role}
 use crate::demo::cluster::Ready;
 use crate::preflight;
 pub(crate) use args::NodeArgs;
-use args::no_section;
+use args::missing_section;
 use reload::{Reloader, SwitchKeys, report_secrets};
 use tables::TableFile;
 
@@ -38,12 +38,12 @@ const FILE_WORK_TIMEOUT: Duration = Duration::from_secs(1);
 const LAST_CONNECTIONS_TIME: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
-    serve::outlive_hangup()?;
-    let (written, config) = args.valid()?;
+    serve::ignore_hangup()?;
+    let (written, config) = args.read_config()?;
     let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
     preflight::start(&written, &config.only(Role::Node))?;
-    let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
+    let Config { node: Some(role), admin, .. } = config else { return Err(missing_section()) };
     let runtime = serve::runtime(role.node.threads)?;
     let ended = runtime.block_on(async {
         // Signals are registered first, because earlier signals would be lost.
@@ -67,9 +67,9 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             admitted: agent.access_control(),
             outcomes: agent.handshake_counters(),
         };
-        reloader.started(agent.as_ref().filter(|_| peer_handover.is_none()).map(switches));
-        args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
-        tokio::spawn(reload::on_hangup(hangup, reloader, shutdown.clone()));
+        reloader.mark_started(agent.as_ref().filter(|_| peer_handover.is_none()).map(switches));
+        args.serve.print_ready_line(&Ready { listen, admin, peers: node.peers_address() })?;
+        tokio::spawn(reload::reload_on_hangup(hangup, reloader, shutdown.clone()));
         // A connection is handed off only once.
         let giver = agent.as_ref().filter(|_| peer_handover.is_none()).map(Agent::offers);
         let leaving = tokio::spawn(leave_peers(shutdown.clone(), Arc::clone(&node)));
@@ -166,7 +166,7 @@ async fn join(
                 let (read, table) = unread.load(node).await;
                 (file, loaded) = (Some(read), Some(table.context("node.peers.ward.table")?));
             }
-            CooperatePolicy::Ward(tables::config(&ward))
+            CooperatePolicy::Ward(tables::ward_config(&ward))
         }
     };
     let joined = match (handoff, sockets) {
@@ -180,7 +180,7 @@ async fn join(
     let config = CooperateConfig { network, policy, head_timeout, handover };
     node.join_peers(config).await.context("node.peers")?;
     if let Some(loaded) = loaded {
-        tables::give(node, loaded);
+        tables::give_table(node, loaded);
     }
     if let Some(file) = file {
         tokio::spawn(file.watch(Arc::clone(node)));

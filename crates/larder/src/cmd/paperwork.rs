@@ -1,4 +1,4 @@
-//! `larder completions` and `larder manual`: what packages put beside the binary, made from the command line as it is.
+//! `larder completions` and `larder manual`: files for packages, generated from the command line.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct ManualArgs {
     folder: PathBuf,
 }
 
-/// Prints what completes `command`.
+/// Prints the shell completions of `command`.
 pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "larder", &mut text);
@@ -34,7 +34,7 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow
     Ok(())
 }
 
-/// Writes the pages of `command`.
+/// Writes the manual pages of `command`.
 pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.folder)
         .with_context(|| format!("cannot make {}", args.folder.display()))?;
@@ -43,13 +43,13 @@ pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> 
     pages(&args.folder, "larder", command)
 }
 
-/// The page of a command and those of the ones below it.
+/// Writes the page of a command and the pages of its subcommands.
 fn pages(folder: &Path, name: &str, command: Command) -> anyhow::Result<()> {
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        pages(folder, &format!("{name}-{}", below.get_name()), below.clone())?;
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        pages(folder, &format!("{name}-{}", subcommand.get_name()), subcommand.clone())?;
     }
     let path = folder.join(format!("{name}.1"));
-    // A name that lives as long as the command, as clap wants it.
+    // clap requires a name that lives as long as the command.
     let man = Man::new(command.display_name(name.to_owned())).title(name.to_uppercase());
     let mut text = Vec::new();
     man.render(&mut text)?;

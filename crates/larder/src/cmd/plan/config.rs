@@ -9,13 +9,13 @@ use larder_sim::text::cluster;
 use crate::config::{Size, Span};
 use crate::report::plan::PlanReport;
 
-/// The config; `None` without a recommendation. `static` went by these shares.
+/// Writes the config; `None` without a recommendation. `static_shares` are the shares of the policy `static`.
 pub(super) fn text(
     report: &PlanReport,
     static_shares: [u32; ServiceClass::COUNT],
 ) -> Result<Option<String>, std::fmt::Error> {
     let Some(it) = &report.plan.recommendation else { return Ok(None) };
-    let usual = Settings::default();
+    let defaults = Settings::default();
     let (t_low, t_high) = report.plan.method.thresholds;
     let memory = Size(Bytes(it.memory_bytes));
     let mut text = String::new();
@@ -27,9 +27,9 @@ pub(super) fn text(
     writeln!(text, "#\n# Write your own addresses, then: larder check FILE\n")?;
     writeln!(text, "[switch]\nlisten = \"0.0.0.0:8080\"\npolicy = \"{}\"", it.policy)?;
     writeln!(text, "t_low = {t_low}\nt_high = {t_high}")?;
-    writeln!(text, "replication_decay = \"{}\"", Span(usual.replication_decay))?;
+    writeln!(text, "replication_decay = \"{}\"", Span(defaults.replication_decay))?;
     let targets = report.plan.log.targets as usize;
-    if targets > usual.targets_max {
+    if targets > defaults.targets_max {
         writeln!(text, "# The log has {targets} targets; all are to be remembered.")?;
         writeln!(text, "targets_max = {}", targets.next_power_of_two())?;
     }

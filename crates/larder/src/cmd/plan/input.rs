@@ -1,4 +1,4 @@
-//! The logs: read, and told apart from what cannot be replayed.
+//! Reads logs, and counts the requests that cannot be replayed.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use crate::cmd::trace::{FormatArgs, unreadable};
 use crate::outcome::usage;
 use crate::report::plan::LogInfo;
 
-/// The logs' names, for errors.
-pub(super) fn names(paths: &[PathBuf]) -> String {
+/// Formats the logs' names for errors.
+pub(super) fn format_names(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
@@ -30,11 +30,11 @@ pub(super) fn read(
     let FormatArgs { format, json_fields } = format;
     let json_fields = json_fields.clone();
     let options = LoadOptions { format: *format, json_fields, unsized_bytes, ..LoadOptions::default() };
-    let all = paths.iter().map(|path| one(path, &options)).collect::<anyhow::Result<Vec<_>>>()?;
+    let all = paths.iter().map(|path| read_log(path, &options)).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(all.into_iter().unzip())
 }
 
-fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
+fn read_log(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
     let bar = ProgressBar::no_length();
     if let Ok(style) = ProgressStyle::with_template("{bar:30} reading, {percent} %, {eta} left") {
         bar.set_style(style);

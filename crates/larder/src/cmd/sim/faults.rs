@@ -1,4 +1,4 @@
-//! `larder sim faults`: the protocol between peers in worlds where everything goes wrong.
+//! `larder sim faults`: checks the protocols between peers in simulated clusters with faults.
 
 use core::ops::Range;
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ pub(crate) struct FaultsArgs {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
     /// Only this protocol: press, card, ward, switches, handing or edge. All if not said; with `--only` and `--break` press.
-    #[arg(long, value_parser = protocol)]
+    #[arg(long, value_parser = parse_protocol)]
     protocol: Option<Protocol>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
@@ -35,7 +35,7 @@ pub(crate) struct FaultsArgs {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     only: Option<u64>,
     /// Let the nodes break a rule, to see that the breach is found.
-    #[arg(long = "break", value_name = "RULE", value_parser = broken)]
+    #[arg(long = "break", value_name = "RULE", value_parser = parse_rule)]
     broken: Option<Broken>,
     /// Print JSON.
     #[arg(long)]
@@ -47,13 +47,13 @@ struct Report {
     schema: &'static str,
     first: u64,
     seeds: u64,
-    protocols: Vec<Of>,
+    protocols: Vec<ProtocolResult>,
 }
 
 #[derive(Debug, Serialize)]
-struct Of {
+struct ProtocolResult {
     protocol: &'static str,
-    /// Sums over all worlds; of the times to converge the longest.
+    /// Sums over all worlds; for times to converge, the maximum.
     survived: Survived,
 }
 
@@ -68,17 +68,17 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
     };
     let mut report = Report { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
     for protocol in protocols {
-        let survived = survive(args, protocol, first..end);
+        let survived = run_worlds(args, protocol, first..end);
         let survived = survived.with_context(|| format!("{}: what must hold does not", protocol.name()))?;
-        report.protocols.push(Of { protocol: protocol.name(), survived });
+        report.protocols.push(ProtocolResult { protocol: protocol.name(), survived });
     }
     write(&report, args.json)
 }
 
-fn survive(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<Survived, Violation> {
+fn run_worlds(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<Survived, Violation> {
     if let Some(only) = args.only {
         let mut out = io::stderr().lock();
-        // Talk that nobody can hear is no failure.
+        // Messages to a closed stderr are dropped.
         return faults::world_told(protocol, only, args.broken, &mut |line| drop(writeln!(out, "{line}")));
     }
     let bar = ProgressBar::new(seeds.end - seeds.start);
@@ -91,12 +91,12 @@ fn survive(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<S
     survived
 }
 
-fn protocol(name: &str) -> Result<Protocol, String> {
+fn parse_protocol(name: &str) -> Result<Protocol, String> {
     let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
     found.ok_or_else(|| format!("no such protocol: one of {}", Protocol::ALL.map(Protocol::name).join(", ")))
 }
 
-fn broken(name: &str) -> Result<Broken, String> {
+fn parse_rule(name: &str) -> Result<Broken, String> {
     let names = Broken::ALL.map(Broken::name).join(", ");
     Broken::ALL
         .into_iter()
@@ -111,7 +111,7 @@ fn write(report: &Report, json: bool) -> anyhow::Result<()> {
         writeln!(out)?;
     } else {
         let last = report.first + report.seeds - 1;
-        for Of { protocol, survived: s } in &report.protocols {
+        for ProtocolResult { protocol, survived: s } in &report.protocols {
             writeln!(out, "protocol       {protocol}")?;
             writeln!(
                 out,

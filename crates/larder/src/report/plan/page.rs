@@ -64,7 +64,7 @@ fn warnings(plan: &Plan) -> String {
 fn table(label: &str, grid: &Grid) -> String {
     let head: String =
         grid.head.iter().map(|cell| format!("<th scope=\"col\">{}</th>", escape(cell))).collect();
-    let row = |row: &tables::Row| {
+    let row = |row: &tables::GridRow| {
         let class = if row.recommended { " class=\"best\"" } else { "" };
         let values: String = row.values.iter().map(value).collect();
         format!("<tr{class}><th scope=\"row\">{}</th>{values}</tr>\n", escape(&row.name))

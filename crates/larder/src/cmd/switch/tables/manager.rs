@@ -1,4 +1,4 @@
-//! Keeps a route's routing table: reads it, makes it anew, hands it to the switch.
+//! The manager of a route's routing table: reads the file, rebuilds the table, and applies it to the switch.
 
 use std::fs;
 use std::path::Path;
@@ -10,69 +10,70 @@ use larder_switch::{RouteError, SwitchHandle};
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval_at};
 
+use super::build::{self, TableBuildError, TableDifference};
 use super::file::{self, TableError};
-use super::fresh::{self, Change, FreshError};
 use crate::config::WardRole;
 
-/// How often a table's file is looked at.
+/// Interval at which the file is checked for changes.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
-/// Keeps one route's table. One change at a time.
+/// Manages the table of one route. Changes are serialized.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct TableManager {
     role: WardRole,
-    state: Mutex<State>,
+    state: Mutex<TableState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TableState {
     table: Option<Arc<RouteTable>>,
-    /// What the file looked like when it was last read.
-    stamp: Option<Stamp>,
+    /// Version of the file at the last read.
+    version: Option<FileVersion>,
     from: Option<&'static str>,
     since: Option<Instant>,
     error: Option<String>,
-    /// Of the last refresh: targets forgotten for want of room, and the most requests one of them had.
+    /// Targets that the last refresh could not count for lack of space, and the largest number of requests of
+    /// one of them.
     missed: Option<(u64, u64)>,
 }
 
-/// What tells one version of a file from another.
+/// Version of a file: its modification time and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct FileVersion {
     modified: Option<SystemTime>,
     bytes: u64,
 }
 
-/// A route's table, as it is now.
+/// Status of a route's table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct TableStatus {
-    /// The file it may come from.
+    /// Path of the table file, if there is one.
     pub(crate) file: Option<String>,
-    /// Seconds from one refresh to the next; none without.
+    /// Refresh interval, seconds; `None` without a refresh.
     pub(crate) refresh_s: Option<f64>,
-    /// Where the one in force is from: `file` or `traffic`; none if there is none yet.
+    /// Origin of the table in force: `file` or `traffic`; `None` if there is no table.
     pub(crate) from: Option<&'static str>,
-    /// Seconds since it came.
+    /// Age of the table, seconds.
     pub(crate) age_s: Option<f64>,
-    /// Targets in its core.
+    /// Targets in the core.
     pub(crate) core_targets: usize,
     /// Targets with an owner.
     pub(crate) partition_targets: usize,
-    /// Why the last try for another one failed; none if it did not.
+    /// Error of the last change, if it failed.
     pub(crate) error: Option<String>,
-    /// Targets that the last refresh did not count for want of room.
+    /// Targets that the last refresh could not count for lack of space.
     pub(crate) forgotten: u64,
-    /// The most requests that one of those had.
+    /// Largest number of requests of one of these targets.
     pub(crate) missed_max: u64,
 }
 
-/// Why a route's table stays as it is.
+/// Error of a table change.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KeepError {
+pub(crate) enum TableChangeError {
     #[error(transparent)]
     File(#[from] TableError),
     #[error(transparent)]
-    Fresh(#[from] FreshError),
+    Build(#[from] TableBuildError),
     #[error(transparent)]
     Route(#[from] RouteError),
     #[error("route '{0}' has its table from a file alone: set ward.refresh to make it of its traffic")]
@@ -83,34 +84,35 @@ pub(crate) enum KeepError {
     NoNode(String),
 }
 
-impl Keeper {
-    /// Reads the file, if there is one: a switch does not start on a table that it cannot use.
+impl TableManager {
+    /// Creates the manager and reads the file, if there is one. A switch does not start with an invalid
+    /// table.
     pub(crate) fn new(role: WardRole) -> Result<Self, TableError> {
-        let mut state = State::default();
+        let mut state = TableState::default();
         if let Some(file) = &role.table {
-            state.stamp = Stamp::of(&file.path);
+            state.version = FileVersion::of(&file.path);
             let table = file::read(file, &role.nodes)?;
-            state.put(Arc::new(table), "file");
+            state.set_table(Arc::new(table), "file");
         }
         Ok(Self { role, state: Mutex::new(state) })
     }
 
-    /// The route's name.
+    /// Returns the route's name.
     pub(crate) fn route(&self) -> &str {
         &self.role.route
     }
 
-    /// Whether its table may come from a file.
+    /// Whether the route has a table file.
     pub(crate) fn has_file(&self) -> bool {
         self.role.table.is_some()
     }
 
-    /// The table in force.
+    /// Returns the table in force.
     pub(crate) fn table(&self) -> Option<Arc<RouteTable>> {
         self.lock().table.clone()
     }
 
-    /// The table as an operator sees it.
+    /// Returns the table's status for operators.
     pub(crate) fn status(&self) -> TableStatus {
         let state = self.lock();
         let core = state.table.as_ref().map_or(0, |table| table.core_len());
@@ -128,51 +130,53 @@ impl Keeper {
         }
     }
 
-    /// Reads the file again. Blocks. A failure is logged and kept for [`Keeper::status`]; the table stays.
+    /// Reads the file again. Blocks. An error is logged and stored for [`TableManager::status`], and the
+    /// previous table stays in force.
     ///
     /// # Errors
-    /// There is no file, or it cannot be used.
-    pub(crate) fn reload(&self, switch: &SwitchHandle) -> Result<(), KeepError> {
+    /// Returns an error if there is no file or it is invalid.
+    pub(crate) fn reload(&self, switch: &SwitchHandle) -> Result<(), TableChangeError> {
         let mut state = self.lock();
         let read = match &self.role.table {
             Some(file) => {
-                state.stamp = Stamp::of(&file.path);
+                state.version = FileVersion::of(&file.path);
                 file::read(file, &self.role.nodes)
             }
             None => Err(TableError::NoFile(self.role.route.clone())),
         };
-        self.settle(switch, &mut state, read.map_err(KeepError::from), "file")
+        self.apply(switch, &mut state, read.map_err(TableChangeError::from), "file")
     }
 
-    /// Makes a table of what was asked for since the last time. Blocks. A failure is logged and kept for
-    /// [`Keeper::status`]; the table stays.
+    /// Builds a table from the requests since the last refresh. Blocks. An error is logged and stored for
+    /// [`TableManager::status`], and the previous table stays in force.
     ///
     /// # Errors
-    /// The route has no refresh, nothing was asked for, no node takes requests, or the analysis fails.
-    pub(crate) fn refresh(&self, switch: &SwitchHandle) -> Result<(), KeepError> {
+    /// Returns an error if the route has no refresh, there were no requests, no node takes requests, or the
+    /// analysis fails.
+    pub(crate) fn refresh(&self, switch: &SwitchHandle) -> Result<(), TableChangeError> {
         let mut state = self.lock();
-        let made = self.make(switch, &mut state);
-        self.settle(switch, &mut state, made, "traffic")
+        let made = self.build(switch, &mut state);
+        self.apply(switch, &mut state, made, "traffic")
     }
 
-    fn make(&self, switch: &SwitchHandle, state: &mut State) -> Result<RouteTable, KeepError> {
+    fn build(&self, switch: &SwitchHandle, state: &mut TableState) -> Result<RouteTable, TableChangeError> {
         let route = &self.role.route;
-        let refresh = self.role.refresh.as_ref().ok_or_else(|| KeepError::NoRefresh(route.clone()))?;
+        let refresh = self.role.refresh.as_ref().ok_or_else(|| TableChangeError::NoRefresh(route.clone()))?;
         let up: Vec<String> =
             switch.nodes().into_iter().filter(|node| node.state == "up").map(|node| node.name).collect();
         let nodes = self.role.nodes.iter().filter(|node| up.contains(&node.name));
         let numbers: Vec<u16> = nodes.map(|node| node.number).collect();
         if numbers.is_empty() {
-            return Err(KeepError::NoNode(route.clone()));
+            return Err(TableChangeError::NoNode(route.clone()));
         }
         let taken = switch.take_census(route, refresh.carry_permille)?;
         if taken.rows.is_empty() {
-            return Err(KeepError::NoTraffic(route.clone()));
+            return Err(TableChangeError::NoTraffic(route.clone()));
         }
         state.missed = Some((taken.forgotten, taken.missed_max));
         let now = state.table.as_deref().map(|before| before.among(&numbers));
         let now = |target| now.as_ref()?(target);
-        let (analysis, table) = fresh::table(&taken, refresh, &numbers, now)?;
+        let (analysis, table) = build::build_table(&taken, refresh, &numbers, now)?;
         tracing::debug!(
             route,
             local_share = analysis.local_share,
@@ -182,23 +186,24 @@ impl Keeper {
         Ok(table)
     }
 
-    /// Puts a new table in force, or says why there is none.
-    fn settle(
+    /// Applies a new table, or records the error.
+    fn apply(
         &self,
         switch: &SwitchHandle,
-        state: &mut State,
-        made: Result<RouteTable, KeepError>,
+        state: &mut TableState,
+        made: Result<RouteTable, TableChangeError>,
         from: &'static str,
-    ) -> Result<(), KeepError> {
+    ) -> Result<(), TableChangeError> {
         let route = &self.role.route;
-        let put = made.and_then(|table| {
+        let applied = made.and_then(|table| {
             let table = Arc::new(table);
             switch.set_table(route, &table)?;
             Ok(table)
         });
-        match put {
+        match applied {
             Ok(table) => {
-                let Change { added, dropped, moved } = fresh::change(state.table.as_deref(), &table);
+                let TableDifference { added, dropped, moved } =
+                    build::compare(state.table.as_deref(), &table);
                 let (core, targets) = (table.core_len(), table.len());
                 let core_before = state.table.as_ref().map_or(0, |table| table.core_len());
                 tracing::info!(
@@ -212,12 +217,12 @@ impl Keeper {
                     moved,
                     "routing table: replaced"
                 );
-                state.put(table, from);
+                state.set_table(table, from);
                 Ok(())
             }
             Err(error) => {
                 match error {
-                    KeepError::NoTraffic(_) | KeepError::NoNode(_) => {
+                    TableChangeError::NoTraffic(_) | TableChangeError::NoNode(_) => {
                         tracing::info!(route, %error, "routing table: not replaced");
                     }
                     _ => {
@@ -230,29 +235,30 @@ impl Keeper {
         }
     }
 
-    /// Watches the file and the clock for as long as the runtime runs.
+    /// Watches the file and the refresh timer until the runtime ends.
     pub(crate) async fn watch(self: Arc<Self>, switch: SwitchHandle) {
         let now = tokio::time::Instant::now();
         let every = self.role.refresh.as_ref().map(|refresh| refresh.every);
-        // Without a refresh the timer is never asked.
-        let mut fresh = interval_at(now + every.unwrap_or(WATCH_PERIOD), every.unwrap_or(WATCH_PERIOD));
-        let mut look = interval_at(now + WATCH_PERIOD, WATCH_PERIOD);
-        for timer in [&mut fresh, &mut look] {
+        // Without a refresh the timer is not polled.
+        let mut refresh_timer =
+            interval_at(now + every.unwrap_or(WATCH_PERIOD), every.unwrap_or(WATCH_PERIOD));
+        let mut watch_timer = interval_at(now + WATCH_PERIOD, WATCH_PERIOD);
+        for timer in [&mut refresh_timer, &mut watch_timer] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
         loop {
             let refresh = tokio::select! {
-                _ = fresh.tick(), if every.is_some() => true,
-                _ = look.tick(), if self.role.table.is_some() => false,
+                _ = refresh_timer.tick(), if every.is_some() => true,
+                _ = watch_timer.tick(), if self.role.table.is_some() => false,
                 else => return,
             };
-            let (keeper, switch) = (self.clone(), switch.clone());
+            let (manager, switch) = (self.clone(), switch.clone());
             let done = tokio::task::spawn_blocking(move || {
                 if refresh {
-                    // A failure is logged and shown by the admin interface.
-                    let _ = keeper.refresh(&switch);
-                } else if keeper.is_changed() {
-                    let _ = keeper.reload(&switch);
+                    // Failures are logged and shown by the admin interface.
+                    let _ = manager.refresh(&switch);
+                } else if manager.is_changed() {
+                    let _ = manager.reload(&switch);
                 }
             });
             if done.await.is_err() {
@@ -261,32 +267,33 @@ impl Keeper {
         }
     }
 
-    /// Whether the file is another than the one read last. A file that is gone is none: it may be on its way back.
+    /// Whether the file has changed since the last read. A missing file is not a change, because it may be
+    /// replaced at the moment.
     fn is_changed(&self) -> bool {
-        let now = self.role.table.as_ref().and_then(|file| Stamp::of(&file.path));
-        now.is_some() && now != self.lock().stamp
+        let now = self.role.table.as_ref().and_then(|file| FileVersion::of(&file.path));
+        now.is_some() && now != self.lock().version
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, TableState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn put(&mut self, table: Arc<RouteTable>, from: &'static str) {
+impl TableState {
+    fn set_table(&mut self, table: Arc<RouteTable>, from: &'static str) {
         *self = Self {
             table: Some(table),
             from: Some(from),
             since: Some(Instant::now()),
             error: None,
-            stamp: self.stamp,
+            version: self.version,
             missed: self.missed,
         };
     }
 }
 
-impl Stamp {
-    /// What a file looks like; None if there is none.
+impl FileVersion {
+    /// Returns the version of a file; `None` if the file is missing.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         Some(Self { modified: metadata.modified().ok(), bytes: metadata.len() })

@@ -1,4 +1,4 @@
-//! What a switch's config makes of a log's requests: their keys, their classes, and what the policies go by.
+//! Applies a switch's config to the requests of a log: keys, service classes and policy settings.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use larder_switch::SwitchConfig;
 use crate::config::Written;
 use crate::outcome::usage;
 
-/// The part of a switch's config that a plan goes by.
+/// The part of a switch's config that a plan uses.
 #[derive(Debug)]
-pub(super) struct Sorting {
+pub(super) struct RequestClassifier {
     config: SwitchConfig,
-    /// The host of all requests: logs do not say it.
+    /// Host of all requests, because logs do not contain it.
     host: String,
     gives_shares: bool,
 }
 
-impl Sorting {
+impl RequestClassifier {
     /// Reads a config file.
     pub(super) fn read(path: &Path, host: &str) -> anyhow::Result<Self> {
         let written = Written::read_or_empty(Some(path))?;
@@ -30,13 +30,14 @@ impl Sorting {
         }
     }
 
-    /// Whether it says how `static` divides the nodes.
+    /// Whether the config sets the shares of the policy `static`.
     pub(super) fn gives_shares(&self) -> bool {
         self.gives_shares
     }
 
-    /// What of it the plan passes over: every policy compared serves all routes, and so goes by one set of parameters.
-    pub(super) fn passed_over(&self) -> Option<String> {
+    /// Returns a warning about settings that the plan ignores. Each compared policy serves all routes with
+    /// one set of parameters.
+    pub(super) fn ignored_settings(&self) -> Option<String> {
         let standard = &self.config.settings;
         let own = |route: &&larder_switch::Route| {
             Settings { policy: standard.policy, ..route.settings.clone() } != *standard
@@ -49,13 +50,13 @@ impl Sorting {
         })
     }
 
-    /// What the policies go by, on all routes. Nodes and routing tables are the plan's own.
+    /// Returns the policy settings for all routes. The plan creates nodes and routing tables itself.
     pub(super) fn settings(&self) -> Settings {
         Settings { table: None, ..self.config.settings.clone() }
     }
 
-    /// The key and the class of a target of the log, by the first route that takes it.
-    pub(super) fn sort(&self, name: &str) -> Sort {
+    /// Returns the key and the class of a target, from the first route that matches.
+    pub(super) fn classify(&self, name: &str) -> Sort {
         let head = Head::get(self.host.as_bytes(), name.as_bytes());
         let takes =
             |route: &&larder_switch::Route| route.matchers.iter().any(|matcher| matcher.matches(&head));
@@ -95,9 +96,9 @@ classes = [{ class = "db", path = "*" }]
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("larder.toml");
         std::fs::write(&path, CONFIG).unwrap();
-        let sorting = Sorting::read(&path, "www.example.com").unwrap();
-        assert_eq!(sorting.settings().t_low, 7);
-        let of = |name: &str| sorting.sort(name);
+        let classifier = RequestClassifier::read(&path, "www.example.com").unwrap();
+        assert_eq!(classifier.settings().t_low, 7);
+        let of = |name: &str| classifier.classify(name);
         assert_eq!((of("/a").class, of("/secure/a").class), (ServiceClass::N, ServiceClass::Cb));
         assert_eq!(of("/a?x").id, of("/a?y").id, "the key leaves the query out");
         let (one, other) = (of("/view/1/open"), of("/view/1/edit"));
@@ -106,16 +107,16 @@ classes = [{ class = "db", path = "*" }]
     }
 
     #[test]
-    fn what_the_plan_passes_over_is_said() {
+    fn ignored_settings_cause_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("larder.toml");
         let read = |more: &str| {
             std::fs::write(&path, format!("{CONFIG}{more}")).unwrap();
-            Sorting::read(&path, "").unwrap()
+            RequestClassifier::read(&path, "").unwrap()
         };
-        // Policies are those of the plan, so that a route's own is nothing to speak of.
-        assert_eq!(read("policy = \"hash\"\n").passed_over(), None);
-        let warning = read("t_high = 9\n").passed_over().unwrap();
+        // The plan sets the policies, so a route's policy causes no warning.
+        assert_eq!(read("policy = \"hash\"\n").ignored_settings(), None);
+        let warning = read("t_high = 9\n").ignored_settings().unwrap();
         assert!(warning.contains("'views'"), "{warning}");
         assert!(!read("").gives_shares());
         assert!(read("[switch.static]\nshares = { n = 1 }\n").gives_shares());
@@ -128,6 +129,6 @@ classes = [{ class = "db", path = "*" }]
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("larder.toml");
         std::fs::write(&path, "").unwrap();
-        assert!(Sorting::read(&path, "").unwrap_err().to_string().contains("no [switch] section"));
+        assert!(RequestClassifier::read(&path, "").unwrap_err().to_string().contains("no [switch] section"));
     }
 }

@@ -1,4 +1,4 @@
-//! A switch as one process: for a parent that holds it, for debugging, and for who replaces it by other means.
+//! A switch in one process, for parents that control it, for debugging, and for other ways to replace it.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use larder_switch::{Switch, SwitchHandle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{NO_SECTION, SwitchArgs};
-use super::role::{beside, keepers};
+use super::role::{load_secrets, load_tables};
 use super::status::ReloadStatus;
-use super::tables::Keeper;
+use super::tables::TableManager;
 use crate::acme;
 use crate::admin::{SWITCH_ADDRESS, SwitchAdmin};
 use crate::cmd::serve;
@@ -27,8 +27,8 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
             "switch.user needs a process that keeps the listeners: start the switch without --one-process",
         ));
     }
-    let tables = keepers(&mut role)?;
-    beside(&mut role)?;
+    let tables = load_tables(&mut role)?;
+    load_secrets(&mut role)?;
     let effective = written.shown()?;
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
@@ -38,37 +38,37 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         role.switch.nodes = sources.nodes();
         let switch = Switch::bind(role.switch).context("the switch cannot start")?;
         let handle = switch.handle();
-        let status = ReloadStatus::first(std::process::id());
+        let status = ReloadStatus::new(std::process::id());
         handle.set_reloads(status.counts);
         let listen = switch.addresses().to_vec();
-        on_hangup(handle.clone(), tables.clone())?;
-        for keeper in &tables {
-            tokio::spawn(keeper.clone().watch(handle.clone()));
+        reload_on_hangup(handle.clone(), tables.clone())?;
+        for table in &tables {
+            tokio::spawn(table.clone().watch(handle.clone()));
         }
         let roster = sources.start_manager(handle.clone());
         let acme = role.acme.map(|role| acme::CertificateManager::new(role, handle.clone()));
         let ordering = acme.as_ref().map(acme::CertificateManager::start).transpose()?;
-        let surface = SwitchAdmin::new(handle, effective, tables, roster, status);
-        let surface = Arc::new(surface.with_acme(acme));
-        let admin = serve::start_admin(admin, Some(SWITCH_ADDRESS), surface, shutdown.clone()).await?;
+        let admin_service = SwitchAdmin::new(handle, effective, tables, roster, status);
+        let admin_service = Arc::new(admin_service.with_acme(acme));
+        let admin = serve::start_admin(admin, Some(SWITCH_ADDRESS), admin_service, shutdown.clone()).await?;
         tracing::info!(?listen, "switch: ready");
-        args.serve.say_ready(&Ready { listen, admin, peers: None })?;
+        args.serve.print_ready_line(&Ready { listen, admin, peers: None })?;
         let served = switch.run(shutdown.requested()).await.context("the switch");
         drop(ordering);
         served
     })
 }
 
-/// SIGHUP opens the access log anew, for log rotation, and reads the routing tables again.
-fn on_hangup(switch: SwitchHandle, keepers: Vec<Arc<Keeper>>) -> anyhow::Result<()> {
+/// Reopens the access log at SIGHUP, for log rotation, and reads the routing tables again.
+fn reload_on_hangup(switch: SwitchHandle, tables: Vec<Arc<TableManager>>) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             switch.reopen_access_log();
-            for keeper in keepers.iter().filter(|keeper| keeper.has_file()) {
-                let (keeper, switch) = (keeper.clone(), switch.clone());
-                // A failure is logged and shown by the admin interface.
-                tokio::task::spawn_blocking(move || drop(keeper.reload(&switch)));
+            for table in tables.iter().filter(|table| table.has_file()) {
+                let (table, switch) = (table.clone(), switch.clone());
+                // Failures are logged and shown by the admin interface.
+                tokio::task::spawn_blocking(move || drop(table.reload(&switch)));
             }
         }
     });

@@ -1,6 +1,7 @@
-//! A routing table of what a route's requests have asked for: ward-analysis on the census instead of a log.
+//! Routing tables from a route's own traffic: ward-analysis of the census instead of a log.
 //!
-//! The paper makes a table a day and names 15 minutes as possible (Cherkasova and Karlsson, HPL-2001-2, section 3.4).
+//! The paper builds a table per day, and names 15 minutes as possible (Cherkasova and Karlsson, HPL-2001-2,
+//! section 3.4).
 
 use larder_core::TargetId;
 use larder_core::census::Taken;
@@ -11,25 +12,25 @@ use larder_trace::ward::{
 
 use crate::config::Refresh;
 
-/// Why no table could be made.
+/// Error of building a table.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FreshError {
+pub(crate) enum TableBuildError {
     /// The cluster cannot be analysed.
     #[error(transparent)]
     Ward(#[from] WardError),
-    /// The places make no table.
+    /// The placements are not a valid table.
     #[error(transparent)]
     Table(#[from] RouteTableError),
 }
 
-/// The table for nodes of these numbers. `now` says where a target is in memory, at an owner by its place in `numbers`.
-/// `O(targets x nodes)`.
-pub(crate) fn table(
+/// Builds the table for nodes with these numbers. `now` returns the current placement of a target, with the
+/// owner as an index of `numbers`. `O(targets x nodes)`.
+pub(crate) fn build_table(
     taken: &Taken,
     refresh: &Refresh,
     numbers: &[u16],
     now: impl Fn(TargetId) -> Option<Place>,
-) -> Result<(Analysis, RouteTable), FreshError> {
+) -> Result<(Analysis, RouteTable), TableBuildError> {
     let rows = (0_u32..).zip(&taken.rows).map(|(target, row)| Frequency {
         target,
         requests: row.requests,
@@ -55,21 +56,21 @@ pub(crate) fn table(
     Ok((analysis, table))
 }
 
-/// What another table changes.
+/// Differences between two tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
-    /// Targets that were not in the table before.
+pub(super) struct TableDifference {
+    /// Targets that only the new table has.
     pub(super) added: usize,
-    /// Targets that have left it.
+    /// Targets that only the old table has.
     pub(super) dropped: usize,
-    /// Targets that are served elsewhere: another owner, or into the core or out of it.
+    /// Targets with a new placement: another owner, into the core or out of it.
     pub(super) moved: usize,
 }
 
-/// What `new` changes. O(targets).
-pub(super) fn change(old: Option<&RouteTable>, new: &RouteTable) -> Change {
-    let Some(old) = old else { return Change { added: new.len(), ..Change::default() } };
-    let mut change = Change::default();
+/// Compares two tables. O(targets).
+pub(super) fn compare(old: Option<&RouteTable>, new: &RouteTable) -> TableDifference {
+    let Some(old) = old else { return TableDifference { added: new.len(), ..TableDifference::default() } };
+    let mut change = TableDifference::default();
     for (target, place) in new.iter() {
         match old.get(target) {
             None => change.added += 1,
@@ -107,30 +108,32 @@ mod tests {
     }
 
     #[test]
-    fn traffic_makes_a_core_and_a_partition_of_the_route_s_nodes() {
+    fn traffic_gives_a_core_and_a_partition() {
         let numbers = [2, 5, 7];
-        let (analysis, table) = table(&census(), &refresh(true), &numbers, |_| None).unwrap();
+        let (analysis, table) = build_table(&census(), &refresh(true), &numbers, |_| None).unwrap();
         assert!(analysis.core.targets > 0 && analysis.partition.targets > 0, "{analysis}");
         assert_eq!(table.core_len() as u64, analysis.core.targets);
         assert_eq!(table.get(TargetId::of(&0_u64.to_be_bytes())), Some(Place::Core), "the hottest");
         let owners = table.iter().filter_map(|(_, place)| place.owner());
         assert!(owners.map(|node| node.0).all(|node| numbers.contains(&node)));
         assert_eq!(
-            super::table(&census(), &refresh(false), &numbers, |_| None).unwrap().1.core_len(),
+            super::build_table(&census(), &refresh(false), &numbers, |_| None).unwrap().1.core_len(),
             0,
             "PART"
         );
-        assert!(super::table(&census(), &refresh(true), &[], |_| None).is_err());
-        assert!(super::table(&Taken::default(), &refresh(true), &numbers, |_| None).unwrap().1.is_empty());
+        assert!(super::build_table(&census(), &refresh(true), &[], |_| None).is_err());
+        assert!(
+            super::build_table(&Taken::default(), &refresh(true), &numbers, |_| None).unwrap().1.is_empty()
+        );
     }
 
     #[test]
-    fn owners_stay_where_they_may() {
+    fn targets_keep_their_owners_if_possible() {
         let numbers = [2, 5, 7];
-        let before = table(&census(), &refresh(false), &numbers, |_| None).unwrap().1;
-        // A node is gone: what the others own stays with them.
+        let before = build_table(&census(), &refresh(false), &numbers, |_| None).unwrap().1;
+        // A node has left. The targets of the other nodes stay with them.
         let left = [7, 2];
-        let after = table(&census(), &refresh(false), &left, before.among(&left)).unwrap().1;
+        let after = build_table(&census(), &refresh(false), &left, before.among(&left)).unwrap().1;
         let had = |number: u16| before.iter().filter(move |(_, place)| *place == Place::Node(number));
         let moved =
             [2, 7].into_iter().flat_map(had).filter(|(target, place)| after.get(*target) != Some(*place));
@@ -139,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_counted() {
+    fn differences_are_counted() {
         let of = |places: &[(u64, Place)]| {
             RouteTable::new(4, places.iter().map(|(target, place)| (TargetId(*target), *place))).unwrap()
         };
         let old = of(&[(1, Place::Core), (2, Place::Node(1)), (3, Place::Node(2)), (4, Place::Node(3))]);
         let new = of(&[(1, Place::Core), (2, Place::Node(2)), (3, Place::Core), (5, Place::Node(3))]);
-        assert_eq!(change(Some(&old), &new), Change { added: 1, dropped: 1, moved: 2 });
-        assert_eq!(change(None, &new), Change { added: 4, dropped: 0, moved: 0 });
+        assert_eq!(compare(Some(&old), &new), TableDifference { added: 1, dropped: 1, moved: 2 });
+        assert_eq!(compare(None, &new), TableDifference { added: 4, dropped: 0, moved: 0 });
     }
 }
