@@ -26,7 +26,7 @@ const REFUSED_FIRST_S: i64 = 60;
 const REFUSED_S: i64 = 600;
 const REFUSED_MAX_S: i64 = 12 * 3600;
 
-/// HostState of a host in the store, without its certificate.
+/// State of a host in the store, without its certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct HostState {

@@ -182,7 +182,7 @@ fn until_interrupted<T>(demo: impl Future<Output = anyhow::Result<T>>) -> anyhow
 /// Runs the demo of handoff on a thread of its own. After an interrupt the thread removes everything in
 /// order.
 fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
-    let setup = handoff::Setup {
+    let setup = handoff::HandoffSetup {
         nodes: usize::from(args.nodes.unwrap_or(HANDOFF_NODES)),
         clients: args.clients.unwrap_or(HANDOFF_CLIENTS),
         cache_bytes: args.cache.0.get(),
@@ -205,7 +205,7 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
             _ = term.recv() => {}
         }
         print_message("ending: what was made is removed");
-        interrupt.ask();
+        interrupt.request();
         work.await.context("the demo failed")?
     })?;
     args.print_result(&outcome, |out| handoff::table::write(&outcome, out))

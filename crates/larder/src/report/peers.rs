@@ -8,7 +8,7 @@ use super::lines::{LineChart, Series, lines};
 use super::plot::plot;
 use super::svg::{Svg, escape};
 use super::{counted, number};
-use crate::demo::peers::result::{Figures, PeersReport, Point, Sweep};
+use crate::demo::peers::result::{PeersFigures, PeersReport, Sweep, SweepPoint};
 use crate::demo::peers::table::{Table, method, percent, tables};
 
 /// Draws the main chart as an SVG file: the throughput of each system, or its curve along the sweep.
@@ -136,9 +136,9 @@ fn figures(report: &PeersReport) -> String {
     }
 }
 
-fn system_figures(report: &PeersReport, point: &Point) -> String {
+fn system_figures(report: &PeersReport, point: &SweepPoint) -> String {
     let bar = |label: &str, value: f64, text: String| Bar { label: label.to_owned(), value, text };
-    let each = |part: fn(&Figures) -> (f64, String)| -> Vec<Bar> {
+    let each = |part: fn(&PeersFigures) -> (f64, String)| -> Vec<Bar> {
         let rows = point.systems.iter().map(|system| {
             let (value, text) = part(&system.median);
             bar(&system.system, value, text)
@@ -202,8 +202,8 @@ fn throughput(report: &PeersReport, heading: (&str, &str)) -> Svg {
 }
 
 /// Returns the points of one system along the sweep.
-fn sweep_points(report: &PeersReport, name: &str, part: impl Fn(&Figures) -> f64) -> Vec<(f64, f64)> {
-    let at = |point: &Point| Some((report.place(point), part(&point.system(name)?.median)));
+fn sweep_points(report: &PeersReport, name: &str, part: impl Fn(&PeersFigures) -> f64) -> Vec<(f64, f64)> {
+    let at = |point: &SweepPoint| Some((report.axis_value(point), part(&point.system(name)?.median)));
     report.points.iter().filter_map(at).collect()
 }
 
@@ -240,10 +240,10 @@ fn throughput_sweep(report: &PeersReport) -> Figure {
         lines.push(Line { name: name.clone(), ceiling: false, points });
     }
     for name in names(report) {
-        let predicted = |point: &Point| {
+        let predicted = |point: &SweepPoint| {
             let mut rows = point.model.iter().flat_map(|model| &model.rows);
             let row = rows.rfind(|row| row.system == name)?;
-            Some((report.place(point), row.requests_per_s))
+            Some((report.axis_value(point), row.requests_per_s))
         };
         let points: Vec<(f64, f64)> = report.points.iter().filter_map(predicted).collect();
         if !points.is_empty() {
@@ -254,17 +254,19 @@ fn throughput_sweep(report: &PeersReport) -> Figure {
 }
 
 fn sweep_figures(report: &PeersReport) -> String {
-    let of = |part: fn(&Figures) -> f64| -> Vec<Line> {
+    let of = |part: fn(&PeersFigures) -> f64| -> Vec<Line> {
         let line = |name: String| {
             let points = sweep_points(report, &name, part);
             Line { name, ceiling: false, points }
         };
         names(report).into_iter().map(line).collect()
     };
-    let peer_lines = |part: fn(&Figures) -> Option<f64>| -> Vec<Line> {
+    let peer_lines = |part: fn(&PeersFigures) -> Option<f64>| -> Vec<Line> {
         let mut lines = of(|_| 0.0);
         for line in &mut lines {
-            let at = |point: &Point| Some((report.place(point), part(&point.system(&line.name)?.median)?));
+            let at = |point: &SweepPoint| {
+                Some((report.axis_value(point), part(&point.system(&line.name)?.median)?))
+            };
             line.points = report.points.iter().filter_map(at).collect();
         }
         lines.retain(|line| !line.points.is_empty());

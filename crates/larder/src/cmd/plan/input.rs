@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
 use larder_trace::{Ended, LoadOptions, SizeUnit, Trace};
 
-use crate::cmd::trace::{FormatArgs, unreadable};
+use crate::cmd::trace::{FormatArgs, name_error};
 use crate::outcome::usage;
 use crate::report::plan::LogInfo;
 
@@ -53,7 +53,7 @@ fn read_log(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInf
             bar.set_position(progress.bytes);
         });
     bar.finish_and_clear();
-    let (trace, report) = loaded.map_err(|error| unreadable(error, &info.name))?;
+    let (trace, report) = loaded.map_err(|error| name_error(error, &info.name))?;
     info.format = report.format.to_string();
     (info.lines, info.replayed) = (report.lines, trace.requests.len() as u64);
     (info.malformed, info.over_targets_max) = (report.malformed, report.over_targets_max);

@@ -1,8 +1,8 @@
-//! What some policies need to be told beyond their name: a config file for the demo's switch.
+//! Config files of the demo's switch for policies that need more than their name.
 //!
-//! The switch asks the nodes for load reports and cache events by itself when a policy goes by them. What it cannot know is
-//! the routing table of `ward` and `part`, which is made here of the requests that warm the caches, as if they were
-//! yesterday's log; and that all requests of the demo are for files, so that `static` sets no nodes aside for other classes.
+//! The switch requests load reports and cache events from the nodes itself. It cannot know the routing table
+//! of `ward` and `part`, which is computed here from the warm-up requests. It also cannot know that all
+//! requests are for files, so that `static` must reserve no nodes for other classes.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use larder_trace::ward::{
 use super::plan::Plan;
 use super::run::HOST;
 
-/// Writes what a policy needs into the folder; gives the config, if it needs one.
+/// Writes the config of a policy into the folder. Returns its path, if the policy needs a config.
 pub(super) fn config(
     policy: &str,
     plan: &Plan,
@@ -44,13 +44,13 @@ pub(super) fn config(
     Ok(Some(path))
 }
 
-/// The demo's nodes, to ward-analysis.
+/// Describes the demo's nodes for ward-analysis.
 pub(super) fn cluster(nodes: usize, memory: Bytes, costs: WardCosts) -> anyhow::Result<WardCluster> {
     let nodes = u16::try_from(nodes).context("too many nodes")?;
     Ok(WardCluster { nodes, memory_per_node: memory, costs })
 }
 
-/// Writes the routing table of a trace, read from `log`, as if it were yesterday's; says what it is made of.
+/// Writes the routing table of a trace, with `log` as the name of its log. Returns the analysis.
 pub(super) fn write_table(
     trace: &Trace,
     log: &str,
@@ -72,7 +72,7 @@ mod tests {
     use larder_trace::synth::{Recipe, generate};
 
     #[test]
-    fn the_table_of_the_warm_up_names_every_node() {
+    fn the_table_of_the_warm_up_contains_every_node() {
         let trace = generate(&Recipe::zipf(500, 6_000, 0.9), 1, 1.0).unwrap();
         let plan = Plan::new(&trace, "zipf".to_owned(), usize::MAX).unwrap();
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Processor time of hosts in namespaces: what their processes use, and what the kernel uses to receive for them.
+//! Processor time of hosts in namespaces: of their processes, and of the kernel threads that receive their
+//! packets.
 //!
-//! The kernel receives packets in soft interrupts, which are charged to whoever happens to run: on one machine that may
-//! be another host's process. So each interface's receiving is given to a kernel thread of its own (threaded NAPI), whose
-//! time is then that host's alone. The same on the hub's ports keeps a sender from paying for the wire.
+//! The kernel receives packets in soft interrupts, and charges them to the running process, which may belong
+//! to another host. Therefore each interface gets a kernel thread for receiving (threaded NAPI), whose time
+//! belongs to one host. On the hub's ports this also keeps the sender from paying for the transfer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,18 +12,18 @@ use std::time::Duration;
 
 use larder_kernel::netns::Namespace;
 
-pub(super) use crate::demo::spent::process;
+pub(super) use crate::demo::process_time::cpu_time;
 
-/// Threads of the kernel that receive for one host.
+/// Kernel threads that receive packets for one host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receivers(Vec<u32>);
 
 impl Receivers {
-    /// Gives the receiving of every interface of a host to threads. `None` where the kernel does not, or where the threads
-    /// are not to be seen: then what the kernel receives for the host is not known.
+    /// Creates receive threads for all interfaces of a host. Returns `None` if the kernel does not support
+    /// threads or they are not visible. The receive time of the host is then unknown.
     pub(super) fn of(namespace: &Namespace) -> Option<Self> {
         let before = napi_threads();
-        // Only a process of its own sees the interfaces of the namespace in `/sys`.
+        // Only a process in the namespace sees its interfaces in `/sys`.
         let script = "for file in /sys/class/net/*/threaded; do case $file in */lo/*) ;; *) echo 1 >$file || exit 1;; esac; done";
         let output =
             Command::new("ip").args(["netns", "exec", namespace.name(), "sh", "-c", script]).output().ok()?;
@@ -33,18 +34,18 @@ impl Receivers {
         (!new.is_empty()).then_some(Self(new))
     }
 
-    /// Which threads.
+    /// Returns the ids of the threads.
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
         self.0.iter().copied()
     }
 
-    /// What they have used so far.
+    /// Returns the processor time of the threads.
     pub(super) fn time(&self) -> Duration {
-        self.0.iter().map(|id| process(*id)).sum()
+        self.0.iter().map(|id| cpu_time(*id)).sum()
     }
 }
 
-/// The kernel's threads that receive for some interface.
+/// Returns the ids of all NAPI threads.
 fn napi_threads() -> BTreeSet<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeSet::new() };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -54,13 +55,13 @@ fn napi_threads() -> BTreeSet<u32> {
     .collect()
 }
 
-/// Processor time of a process with all it has started and that still runs.
-pub(super) fn with_children(id: u32) -> Duration {
+/// Returns the processor time of a process and its running descendants.
+pub(super) fn of_process_tree(id: u32) -> Duration {
     let mut sum = Duration::ZERO;
     let mut left = vec![id];
-    // A process has one parent, so that each comes up once.
+    // A process has one parent, so each process is counted once.
     while let Some(id) = left.pop() {
-        sum += process(id);
+        sum += cpu_time(id);
         let Ok(tasks) = fs::read_dir(format!("/proc/{id}/task")) else { continue };
         for task in tasks.flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -76,12 +77,13 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn what_runs_uses_time() {
-        let (before, since) = (with_children(std::process::id()), Instant::now());
-        // To look is what uses time. The kernel counts it in steps of 10 ms, and other processes may run meanwhile.
-        while with_children(std::process::id()) <= before {
+    fn a_running_process_uses_processor_time() {
+        let (before, since) = (of_process_tree(std::process::id()), Instant::now());
+        // The call itself uses processor time. The kernel counts in steps of 10 ms, and other processes may
+        // run meanwhile.
+        while of_process_tree(std::process::id()) <= before {
             assert!(since.elapsed() < Duration::from_secs(20), "no time is counted");
         }
-        assert_eq!(with_children(u32::MAX), Duration::ZERO);
+        assert_eq!(of_process_tree(u32::MAX), Duration::ZERO);
     }
 }
