@@ -14,7 +14,7 @@ use larder_trace::{LoadOptions, Trace, synth};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::policies::{Named, chosen};
+use super::policies::{PolicySelection, select_policies};
 use crate::config::Size;
 use crate::demo::cluster::own_path;
 use crate::demo::plan::Plan;
@@ -290,9 +290,9 @@ impl DemoArgs {
         if self.policies.is_empty() {
             return Ok(POLICIES.to_vec());
         }
-        let named: Vec<Named> =
+        let named: Vec<PolicySelection> =
             self.policies.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(usage)?;
-        chosen(&named).map_err(usage)
+        select_policies(&named).map_err(usage)
     }
 
     fn setup(&self) -> anyhow::Result<Setup> {

@@ -33,7 +33,7 @@ pub(crate) struct PeersReport {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What is varied.
+/// The parameter that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Sweep {
