@@ -1,4 +1,4 @@
-//! Header rules, request ids, redirects, fixed answers and rewritten paths, through the switch as users run it.
+//! Header rules, request ids, redirects, fixed replies and rewritten paths of a switch.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ path = "/safe/*"
 redirect = { to = "http://{host_name}{path}{query}", status = 308, scheme = "https" }
 "#;
 
-/// A switch before one origin.
+/// Starts a switch before one origin.
 fn start(folder: &Path, rest: &str) -> Process {
     let origin = Origin::start("o", "Server: secret/1.0\r\n");
     let (config, log) = (folder.join("larder.toml"), folder.join("access.log"));
@@ -69,13 +69,13 @@ fn start(folder: &Path, rest: &str) -> Process {
     Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"])
 }
 
-/// The same request by HTTP/1.1 and HTTP/2.
+/// Sends the same request over HTTP/1.1 and HTTP/2.
 fn both(switch: &Process, target: &str, fields: &str) -> [Reply; 2] {
     let uri = format!("http://localhost{target}");
     [ask(switch.address, "GET", target, fields), http2::ask(switch.address, "GET", &uri, fields)]
 }
 
-/// The bytes that come back for these, until the end.
+/// Sends raw bytes, and returns all received bytes.
 fn raw(switch: &Process, bytes: &str) -> String {
     let mut tcp = TcpStream::connect(switch.address).unwrap();
     tcp.write_all(bytes.as_bytes()).unwrap();
@@ -105,11 +105,11 @@ fn headers_are_edited_in_their_order() {
         assert!(reply.header("x-served").unwrap().starts_with("o 200 "), "{}", reply.head);
         assert_eq!(values(&reply.head, "content-length"), [reply.body.len().to_string()]);
     }
-    // Without the cookie nothing is left of what a client claims.
+    // Without the cookie all identity fields of the client are removed.
     for reply in both(&switch, "/x", "X-User: root\r\n") {
         assert_eq!(values(&asked(&reply), "x-user"), [""; 0]);
     }
-    // The switch's own replies too.
+    // The rules also apply to the switch's own replies.
     let reply = get(switch.address, &format!("/{}", "l".repeat(9000)));
     assert_eq!((reply.status, reply.header("x-larder-error")), (414, Some("uri_too_long")));
     assert!(reply.header("strict-transport-security").is_some() && reply.header("x-request-id").is_some());
@@ -142,7 +142,7 @@ fn a_request_is_found_by_its_id() {
 }
 
 #[test]
-fn nodes_are_asked_for_other_paths() {
+fn paths_are_rewritten_for_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path(), ROUTES);
     for (target, expected) in
@@ -157,10 +157,10 @@ fn nodes_are_asked_for_other_paths() {
             assert_eq!(values(&reply.head, "x-served").last(), Some(&"api"));
         }
     }
-    // The absolute form says the host, whatever the field says.
+    // The absolute form determines the host, whatever the field `Host` contains.
     let text = raw(&switch, "GET http://test/api/z HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     assert!(text.contains("\r\n\r\nGET /v2/z HTTP/1.1\r\n"), "{text}");
-    // What decides is the client's path.
+    // Routing uses the client's path.
     let explained = get(switch.admin.unwrap(), "/explain?target=localhost/api/x").json();
     assert_eq!(
         (explained["key"].as_str(), explained["node_path"].as_str()),
@@ -171,7 +171,7 @@ fn nodes_are_asked_for_other_paths() {
 }
 
 #[test]
-fn the_switch_answers_by_itself() {
+fn the_switch_sends_redirects_and_fixed_replies() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path(), ROUTES);
     for reply in both(&switch, "/old/a/b?c=d", "") {
@@ -191,11 +191,11 @@ fn the_switch_answers_by_itself() {
     for reply in both(&switch, "/gone", "") {
         assert_eq!((reply.status, reply.header("content-length"), reply.body.len()), (204, None, 0));
     }
-    // By http it is served.
+    // Over HTTP the request is served.
     for reply in both(&switch, "/safe/x", "") {
         assert_eq!(line(&asked(&reply)), "GET /safe/x HTTP/1.1");
     }
-    // A connection goes on, with a body before and to HEAD without one.
+    // The connection stays open after a request with a body, and after a HEAD.
     let mut client = Client::connect(switch.address).unwrap();
     assert_eq!(client.ask("POST", "/old/x", "Content-Length: 0\r\n").unwrap().status, 301);
     let head = client.ask("HEAD", "/closed", "").unwrap();

@@ -1,4 +1,5 @@
-//! End to end: the real binary, real processes, real sockets on loopback with ports the kernel chooses.
+//! End-to-end tests with the real binary, real processes, and sockets on loopback with ports that the kernel
+//! chooses.
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Mirroring, through the switch as users run it.
+//! Mirroring of requests by a switch.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::http2;
 use crate::origin::{Origin, asked, line, values};
 use crate::process::{Process, until};
 
-/// A switch whose requests go to `live`, and whose copies of requests for /shop to `shadow`.
+/// Starts a switch that sends requests to `live`, and copies of requests for /shop to `shadow`.
 fn start(folder: &Path, live: &Origin, shadow: SocketAddr, mirror: &str) -> Process {
     let text = format!(
         r#"
@@ -55,7 +55,7 @@ fn copies(switch: &Process, outcome: &str) -> u64 {
     metrics.lines().find_map(|line| line.strip_prefix(&*begins)?.parse().ok()).unwrap()
 }
 
-fn settles(switch: &Process) {
+fn await_copies(switch: &Process) {
     until("nothing is under way", || {
         let status = get(switch.admin.unwrap(), "/status").json();
         (status["outstanding"] == 0).then_some(())
@@ -99,11 +99,11 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     let post = of("/trial/post");
     assert_eq!((values(post, "content-length"), values(post, "transfer-encoding")), (vec!["5000"], vec![]));
     assert!(post.ends_with(&format!("\r\n\r\n{body}")), "the whole body");
-    settles(&switch);
+    await_copies(&switch);
 }
 
 #[test]
-fn every_fourth_of_a_quarter() {
+fn a_quarter_of_the_requests_is_copied() {
     let folder = tempfile::tempdir().unwrap();
     let (live, shadow) = (Origin::start("live", ""), Origin::start("shadow", ""));
     let switch = start(folder.path(), &live, shadow.address, ", share = 25.0, body_max = 10");
@@ -112,7 +112,7 @@ fn every_fourth_of_a_quarter() {
     }
     until("ten copies are done", || (copies(&switch, "done") == 10).then_some(()));
     assert_eq!(shadow.seen.lock().unwrap().len(), 10);
-    // A body that is too long is passed on and not copied.
+    // A request with a body beyond the limit is forwarded and not copied.
     for _ in 0..4 {
         let mut tcp = TcpStream::connect(switch.address).unwrap();
         tcp.write_all(b"POST /shop/p HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 11\r\n\r\n01234567890")
@@ -122,14 +122,14 @@ fn every_fourth_of_a_quarter() {
         assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("01234567890"), "{text}");
     }
     assert_eq!((copies(&switch, "too_large"), copies(&switch, "done")), (1, 10));
-    settles(&switch);
+    await_copies(&switch);
 }
 
 #[test]
-fn a_shadow_that_hangs_or_is_gone_delays_nobody() {
+fn a_shadow_that_hangs_or_is_down_delays_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let live = Origin::start("live", "");
-    // It takes connections and never answers.
+    // The server accepts connections and never answers.
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = hanging.local_addr().unwrap();
     let switch = start(folder.path(), &live, address, ", copies_max = 2, timeout = \"1s\"");
@@ -143,5 +143,5 @@ fn a_shadow_that_hangs_or_is_gone_delays_nobody() {
     drop(hanging);
     assert_eq!(get(switch.address, "/shop/x").status, 200);
     until("it has failed", || (copies(&switch, "failed") == 1).then_some(()));
-    settles(&switch);
+    await_copies(&switch);
 }

@@ -1,4 +1,4 @@
-//! The access log of a node: rotation, HTTP/2, and what reads it.
+//! The access log of a node: rotation, HTTP/2, and programs that read it.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn a_file_that_is_moved_away_keeps_its_lines_and_a_new_one_gets_the_rest() {
     assert!(all[1].contains(" cache=hit fwd=- detail=- origin=- first_byte_us="), "{}", all[1]);
 }
 
-/// Requests for some targets, the same in both formats.
+/// Requests some targets. The log has one of both formats.
 fn logged(folder: &Path, format: &str) -> std::path::PathBuf {
     let log = folder.join(format!("{format}.log"));
     let node = Node::start(|at| {
@@ -121,7 +121,7 @@ fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
         "GET /none HTTP/2.0 404 10 miss not-found",
     ];
     assert!(node.terminate().success());
-    // A line is written once the last piece of its reply is, which may be after the client's next request.
+    // A line is written after the last part of its reply, which may be after the client's next request.
     let (mut found, mut wanted) = (lines(&log), expected.map(str::to_owned));
     found.sort();
     wanted.sort();
@@ -140,7 +140,7 @@ fn a_reload_takes_another_log_and_opens_it_anew() {
     get(node.address, "/a?2");
     until("the line is written", || (lines(&files[1]).len() == 1).then_some(()));
     assert_eq!(lines(&files[0]).len(), 1);
-    // Also by a config that is refused.
+    // The log is also reopened if the config is refused.
     let moved = folder.path().join("moved");
     fs::rename(&files[1], &moved).unwrap();
     node.refuses("root = \"/elsewhere\"\n");

@@ -137,7 +137,7 @@ fn the_page_shows_the_cluster_and_changes_it_when_that_is_meant() {
         it_changes(&browser, &cluster);
         it_switches_the_policy(&browser, &cluster);
         assert_eq!(
-            browser.trouble(),
+            browser.errors(),
             Vec::<String>::new(),
             "neither errors nor anything that the page may not do"
         );

@@ -58,6 +58,6 @@ fn a_browser_shows_a_page_of_fifty_images_over_http2() {
         let sums =
             browser.eval(&format!("Promise.all([...document.images].map(image => ({CHECKSUM})(image.src)))"));
         assert_eq!(sums, json!(expected), "checksums of the images");
-        assert_eq!(browser.trouble(), [""; 0]);
+        assert_eq!(browser.errors(), [""; 0]);
     }
 }
