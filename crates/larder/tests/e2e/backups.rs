@@ -102,7 +102,7 @@ fn backups_serve_while_no_ordinary_node_is_up() {
     // The previous worker may still accept connections for a moment.
     until("the new worker alone serves", || (served_by(&switch) == names(&["z"])).then_some(()));
     assert_eq!((standing(&switch, "a").2, standing(&switch, "z").1), (true, false));
-    let log = switch.talk();
+    let log = switch.log_text();
     for said in ["backup nodes take requests: no ordinary node", "backup nodes take no new requests"] {
         assert!(log.lines().any(|line| line.contains(said)), "{said}\n{log}");
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::http::{Client, Reply, ask, get};
 use crate::http2;
-use crate::origin::{Origin, asked, line, values};
+use crate::origin::{Origin, echoed_request, line, values};
 use crate::process::{Process, until};
 
 const ROUTES: &str = r#"
@@ -91,7 +91,7 @@ fn headers_are_edited_in_their_order() {
     let fields =
         "X-Debug: 1\r\nX-Internal-Role: admin\r\nx-client: forged\r\nX-Many: 0\r\nCookie: a=b; user=ann\r\n";
     for reply in both(&switch, "/x?y", fields) {
-        let asked = asked(&reply);
+        let asked = echoed_request(&reply);
         assert_eq!(line(&asked), "GET /x?y HTTP/1.1");
         assert_eq!(values(&asked, "host"), ["localhost"]);
         assert_eq!(values(&asked, "x-debug"), [""; 0]);
@@ -107,7 +107,7 @@ fn headers_are_edited_in_their_order() {
     }
     // Without the cookie all identity fields of the client are removed.
     for reply in both(&switch, "/x", "X-User: root\r\n") {
-        assert_eq!(values(&asked(&reply), "x-user"), [""; 0]);
+        assert_eq!(values(&echoed_request(&reply), "x-user"), [""; 0]);
     }
     // The rules also apply to the switch's own replies.
     let reply = get(switch.address, &format!("/{}", "l".repeat(9000)));
@@ -120,7 +120,7 @@ fn a_request_is_found_by_its_id() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path(), ROUTES);
     for reply in both(&switch, "/x", "X-Request-ID: order-66/a\r\n") {
-        assert_eq!(values(&asked(&reply), "x-request-id"), ["order-66/a"]);
+        assert_eq!(values(&echoed_request(&reply), "x-request-id"), ["order-66/a"]);
         assert_eq!(values(&reply.head, "x-request-id"), ["order-66/a"]);
     }
     let mut ids = vec!["order-66/a".to_owned(); 2];
@@ -128,7 +128,7 @@ fn a_request_is_found_by_its_id() {
         let reply = ask(switch.address, "GET", "/y", brought);
         let id = values(&reply.head, "x-request-id")[0].to_owned();
         assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{brought}: {id}");
-        assert_eq!(values(&asked(&reply), "x-request-id"), [&id]);
+        assert_eq!(values(&echoed_request(&reply), "x-request-id"), [&id]);
         assert!(!ids.contains(&id));
         ids.push(id);
     }
@@ -149,7 +149,7 @@ fn paths_are_rewritten_for_nodes() {
         [("/api/x/y?q=1", "/v2/x/y?q=1"), ("/api", "/v2"), ("/api/", "/v2/"), ("/api?q", "/v2?q")]
     {
         for reply in both(&switch, target, "Cookie: user=ann\r\n") {
-            let asked = asked(&reply);
+            let asked = echoed_request(&reply);
             assert_eq!(line(&asked), format!("GET {expected} HTTP/1.1"), "{target}");
             assert_eq!(values(&asked, "host"), ["api.internal:8080"]);
             assert_eq!(values(&asked, "x-client"), ["route"], "the route's rules come last");
@@ -193,7 +193,7 @@ fn the_switch_sends_redirects_and_fixed_replies() {
     }
     // Over HTTP the request is served.
     for reply in both(&switch, "/safe/x", "") {
-        assert_eq!(line(&asked(&reply)), "GET /safe/x HTTP/1.1");
+        assert_eq!(line(&echoed_request(&reply)), "GET /safe/x HTTP/1.1");
     }
     // The connection stays open after a request with a body, and after a HEAD.
     let mut client = Client::connect(switch.address).unwrap();

@@ -14,8 +14,8 @@ use rustls::RootCertStore;
 
 use crate::http::{self, Client, Reply, get};
 use crate::node_http2;
-use crate::origin::{Origin, asked, values};
-use crate::peers::Cluster;
+use crate::origin::{Origin, echoed_request, values};
+use crate::peers::PeerCluster;
 use crate::process::{Process, until};
 use crate::secured::{Authority, connect};
 
@@ -176,7 +176,7 @@ impl Entry<'_> {
                 assert_eq!(reply.status, 200, "{case}: {}", reply.head);
                 let dropped = matches!(spelling, Spelling::Underscore | Spelling::AllUnderscores);
                 let present = spelling != Spelling::NominatedAlone && !(dropped && name.contains('-'));
-                self.check(&asked(&reply), name, &spelling.values(name, lie), present);
+                self.check(&echoed_request(&reply), name, &spelling.values(name, lie), present);
             }
         }
         assert!(asked_for >= 24, "{}", self.what);
@@ -326,14 +326,14 @@ fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
 
     // The relay is trusted. The nodes' own paths are not available to its clients.
     let told = "X-Forwarded-For: 198.51.100.1\r\nX-Forwarded-Proto: https\r\nClient-Cert: :AAAA:\r\n";
-    let heard = asked(&http::ask(node.address, "GET", "/told", told));
+    let heard = echoed_request(&http::ask(node.address, "GET", "/told", told));
     assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1"]);
     assert_eq!(
         (values(&heard, "x-forwarded-proto"), values(&heard, "client-cert")),
         (vec!["https"], vec![":AAAA:"])
     );
     assert_eq!(get(node.address, "/.larder/load").status, 200);
-    let seen = || origin.seen.lock().unwrap().len();
+    let seen = || origin.requests.lock().unwrap().len();
     let before = seen();
     for path in ["/.larder/load", "/.larder/events", "/.larder/health", "/.larder/load?x"] {
         assert_eq!(get(switch.address, path).status, 404, "{path}");
@@ -350,7 +350,7 @@ fn fields_with_underscores_can_be_kept() {
     let node = node(folder.path(), "keeping", &origin, "underscores_in_headers = true");
     let switch = switch(folder.path(), node.address, "underscores_in_headers = true");
     for address in [node.address, switch.address] {
-        let heard = asked(&http::ask(address, "GET", "/x", "X_Own: 1\r\n"));
+        let heard = echoed_request(&http::ask(address, "GET", "/x", "X_Own: 1\r\n"));
         assert_eq!(values(&heard, "x_own"), ["1"]);
     }
     assert_eq!(metric(&node, "larder_node_header_fields_dropped_total"), 0);
@@ -365,18 +365,18 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
         ["X-Forwarded-Scheme", "X-Forwarded-Prefix", "X-Forwarded-Ssl", "X-Original-URL", "X-Rewrite-URL"];
     let node_of = |name: &str, more: &str| node(folder.path(), name, &origin, more);
     let heard = |node: SocketAddr, target: &str, field: &str| {
-        let heard = asked(&http::ask(node, "GET", target, &format!("{field}: /x\r\n")));
+        let heard = echoed_request(&http::ask(node, "GET", target, &format!("{field}: /x\r\n")));
         values(&heard, field).join(",")
     };
     let untrusted = node_of("untrusted", "");
     let switch = switch(folder.path(), untrusted.address, "");
     for (address, process) in [(untrusted.address, &untrusted), (switch.address, &switch)] {
-        let before = origin.seen.lock().unwrap().len();
+        let before = origin.requests.lock().unwrap().len();
         let role = if process.address == switch.address { "switch" } else { "node" };
         for field in fields {
             assert_eq!(heard(address, &format!("/{role}"), field), "", "{role} {field}");
         }
-        assert_eq!(origin.seen.lock().unwrap().len(), before + 1, "the stored reply is for all of them");
+        assert_eq!(origin.requests.lock().unwrap().len(), before + 1, "the stored reply is for all of them");
         assert_eq!(metric(process, &format!("larder_{role}_header_fields_dropped_total")), 5);
     }
     for (name, more) in
@@ -386,7 +386,7 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
         for field in fields {
             assert_eq!(heard(node.address, "/x", field), "/x", "{name} {field}");
         }
-        let plain = asked(&get(node.address, "/x"));
+        let plain = echoed_request(&get(node.address, "/x"));
         assert!(fields.iter().all(|field| values(&plain, field).is_empty()), "{name}: {plain}");
     }
 }
@@ -394,7 +394,7 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
 #[test]
 fn an_origin_behind_peers_is_told_the_truth() {
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let cluster = Cluster::before(origin.address);
+    let cluster = PeerCluster::before(origin.address);
     until("all know one another", || {
         let knows = |node| cluster.view(node)["members"].as_array().unwrap().len() == 2;
         (0..3).all(knows).then_some(())
@@ -425,5 +425,5 @@ fn a_client_with_many_connection_options_is_refused() {
         assert_eq!(http::ask(address, "GET", "/x", &options(32)).status, 200);
         assert_eq!(http::ask(address, "GET", "/x", &options(33)).status, 400);
     }
-    assert_eq!(origin.seen.lock().unwrap().len(), 2);
+    assert_eq!(origin.requests.lock().unwrap().len(), 2);
 }

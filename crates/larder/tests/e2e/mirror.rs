@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::http::{ask, get};
 use crate::http2;
-use crate::origin::{Origin, asked, line, values};
+use crate::origin::{Origin, echoed_request, line, values};
 use crate::process::{Process, until};
 
 /// Starts a switch that sends requests to `live`, and copies of requests for /shop to `shadow`.
@@ -69,7 +69,10 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     let switch = start(folder.path(), &live, shadow.address, "");
     let fields = "Authorization: secret\r\nX-A: 1\r\nCookie: srv=abc; kept=1\r\n";
     let first = ask(switch.address, "GET", "/shop/a?b=c", fields);
-    assert_eq!((first.header("x-origin"), line(&asked(&first))), (Some("live"), "GET /shop/a?b=c HTTP/1.1"));
+    assert_eq!(
+        (first.header("x-origin"), line(&echoed_request(&first))),
+        (Some("live"), "GET /shop/a?b=c HTTP/1.1")
+    );
     let second = http2::ask(switch.address, "GET", "http://test/shop/h2", fields);
     assert_eq!(second.header("x-origin"), Some("live"));
     assert_eq!(get(switch.address, "/rest").status, 200);
@@ -85,7 +88,7 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     }
     tcp.write_all(b"0\r\n\r\n").unwrap();
     until("three copies are done", || (copies(&switch, "done") == 3).then_some(()));
-    let seen = shadow.seen.lock().unwrap().clone();
+    let seen = shadow.requests.lock().unwrap().clone();
     assert_eq!(seen.len(), 3);
     let of = |target: &str| seen.iter().find(|text| line(text).contains(target)).unwrap();
     let copy = of("/trial/a");
@@ -94,7 +97,11 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     assert_eq!((values(copy, "host"), values(copy, "authorization")), (vec!["trial.internal"], vec![]));
     assert_eq!((values(copy, "x-a"), values(copy, "x-forwarded-for")), (vec!["1"], vec!["127.0.0.1"]));
     assert_eq!(values(copy, "cookie"), ["kept=1"], "the switch's own cookie is nobody else's business");
-    assert_eq!(values(copy, "x-request-id"), values(&asked(&first), "x-request-id"), "one id for both");
+    assert_eq!(
+        values(copy, "x-request-id"),
+        values(&echoed_request(&first), "x-request-id"),
+        "one id for both"
+    );
     assert_eq!(line(of("/trial/h2")), "GET /trial/h2 HTTP/1.1");
     let post = of("/trial/post");
     assert_eq!((values(post, "content-length"), values(post, "transfer-encoding")), (vec!["5000"], vec![]));
@@ -111,7 +118,7 @@ fn a_quarter_of_the_requests_is_copied() {
         assert_eq!(get(switch.address, &format!("/shop/{number}")).status, 200);
     }
     until("ten copies are done", || (copies(&switch, "done") == 10).then_some(()));
-    assert_eq!(shadow.seen.lock().unwrap().len(), 10);
+    assert_eq!(shadow.requests.lock().unwrap().len(), 10);
     // A request with a body beyond the limit is forwarded and not copied.
     for _ in 0..4 {
         let mut tcp = TcpStream::connect(switch.address).unwrap();

@@ -143,9 +143,9 @@ fn a_reload_takes_another_log_and_opens_it_anew() {
     // The log is also reopened if the config is refused.
     let moved = folder.path().join("moved");
     fs::rename(&files[1], &moved).unwrap();
-    node.refuses("root = \"/elsewhere\"\n");
+    node.reload_error("root = \"/elsewhere\"\n");
     until("the file is there again", || files[1].exists().then_some(()));
-    let error = node.refuses(&keys(&folder.path().join("none/such")));
+    let error = node.reload_error(&keys(&folder.path().join("none/such")));
     assert!(error.contains("access_log") || error.contains("access log"), "{error}");
     get(node.address, "/a?3");
     assert_eq!(node.stats("access_log_dropped"), 0);

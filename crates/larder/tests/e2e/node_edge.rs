@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustls::RootCertStore;
 
 use crate::http::{self, Client, Reply, get};
-use crate::origin::{Origin, asked, values};
-use crate::peers::{Cluster, body, status};
+use crate::origin::{Origin, echoed_request, values};
+use crate::peers::{PeerCluster, body, status};
 use crate::process::{LARDER, Process, until};
 use crate::secured::{Authority, Secured, connect, shake, shown};
 
@@ -144,13 +144,14 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     let connected = |own| shake(TcpStream::connect(secure).unwrap(), "a.test", servers.roots(), own);
     let lies = "X-Forwarded-Proto: other\r\nClient-Cert: :AAAA:\r\n";
     let reply = Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", lies).unwrap();
-    let heard = asked(&reply);
+    let heard = echoed_request(&reply);
     assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     let shown = values(&heard, "client-cert");
     assert!(shown.len() == 1 && shown[0].len() > 100, "{heard}");
     // A client's `Connection` does not remove the fields that the node writes.
     let named = "Connection: close, x-forwarded-for, x-forwarded-proto, client-cert\r\n";
-    let heard = asked(&Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", named).unwrap());
+    let heard =
+        echoed_request(&Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", named).unwrap());
     assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     assert_eq!(values(&heard, "x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(values(&heard, "client-cert").len(), 1, "{heard}");
@@ -158,7 +159,7 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     let refused = connected(None).and_then(|stream| Client::over(stream).ask("GET", "/x", ""));
     assert!(refused.is_err());
     await_metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"failed\"", 1);
-    let heard = asked(&http::ask(node.address, "GET", "/y", lies));
+    let heard = echoed_request(&http::ask(node.address, "GET", "/y", lies));
     assert_eq!(values(&heard, "x-forwarded-proto"), ["http"]);
     assert!(values(&heard, "client-cert").is_empty());
 }
@@ -175,19 +176,20 @@ fn an_announced_client_is_the_client_of_a_node() {
     );
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     let (clear, secure) = (node.address, node.further[0]);
-    let heard = asked(&ask(connect_announced(clear, ANNOUNCED), "/x", "X-Forwarded-For: 198.51.100.1\r\n"));
+    let heard =
+        echoed_request(&ask(connect_announced(clear, ANNOUNCED), "/x", "X-Forwarded-For: 198.51.100.1\r\n"));
     assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1, 192.0.2.7"]);
     // The announcement precedes TLS as well.
     let stream = shake(connect_announced(secure, ANNOUNCED), "a.test", authority.roots(), None).unwrap();
     let mut client = Client::over(stream);
     for _ in 0..2 {
-        let heard = asked(&client.ask("GET", "/x", "").unwrap());
+        let heard = echoed_request(&client.ask("GET", "/x", "").unwrap());
         assert_eq!(values(&heard, "x-forwarded-for"), ["192.0.2.7"]);
     }
     // Clients cannot read the node's load. A check of the balancer counts as no client.
     assert_eq!(ask(connect_announced(clear, ANNOUNCED), "/.larder/load", "").status, 404);
     assert_eq!(ask(connect_announced(clear, LOCAL), "/.larder/load", "").status, 200);
-    let heard = asked(&ask(connect_announced(clear, LOCAL), "/x", ""));
+    let heard = echoed_request(&ask(connect_announced(clear, LOCAL), "/x", ""));
     assert_eq!(values(&heard, "x-forwarded-for"), ["127.0.0.1"], "the balancer's own request");
 
     assert!(is_closed(connect_announced(clear, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")));
@@ -224,7 +226,7 @@ fn peers_serve_what_others_have_to_clients_with_tls() {
     let authority = Authority::new(folder.path(), "one");
     let own = authority.leaf("site.test");
     let tls = format!("[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {own:?}");
-    let cluster = Cluster::start(4, &tls);
+    let cluster = PeerCluster::start(4, &tls);
     let client = |node: usize| tls_client(cluster.node(node).further[0], "site.test", &authority.roots());
     let first = client(0).ask("GET", "/3", "").unwrap();
     assert_eq!((first.status, first.body), (200, body(3)));
@@ -257,7 +259,7 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap()]);
     let mut client = Client::connect(switch.address).unwrap();
     for _ in 0..2 {
-        let heard = asked(&client.ask("GET", "/x", "X-Forwarded-For: 198.51.100.1\r\n").unwrap());
+        let heard = echoed_request(&client.ask("GET", "/x", "X-Forwarded-For: 198.51.100.1\r\n").unwrap());
         assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1, 127.0.0.1"]);
         assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     }

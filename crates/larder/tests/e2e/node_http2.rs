@@ -301,7 +301,7 @@ fn an_origin_gets_the_same_request_as_with_http1() {
     let many: Vec<_> = (0..101).map(|_| ("x-a", "1")).collect();
     assert_eq!(client.send(with("/refused", &many)).unwrap().status(), 431);
     assert_eq!(client.ask("/x").0, 200, "the connection goes on");
-    assert!(!origin.seen.lock().unwrap().iter().any(|asked| asked.contains("refused")));
+    assert!(!origin.requests.lock().unwrap().iter().any(|asked| asked.contains("refused")));
 }
 
 /// A client that does not read a reply loses this reply only.
@@ -415,7 +415,7 @@ fn a_slow_client_gets_the_whole_reply() {
     for reply in held {
         assert_eq!(client.rest(reply).unwrap(), large());
     }
-    assert!(node.ended().success());
+    assert!(node.wait_for_exit().success());
 }
 
 /// A client that resets each stream is served 500 times at once and 33 times per second, and then
@@ -529,7 +529,7 @@ fn a_node_completes_requests_at_shutdown() {
     for reply in held {
         assert_eq!(client.rest(reply).unwrap(), large());
     }
-    assert!(node.ended().success());
+    assert!(node.wait_for_exit().success());
     assert!(client.end().0.is_ok());
 }
 

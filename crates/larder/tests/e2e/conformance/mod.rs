@@ -86,7 +86,7 @@ fn judge(case: &Case, answer: &CaseReply, origin: &Origin) -> Result<(), String>
     if let Some(what) = log.ambiguous.iter().find(|what| case.is_named_in(what)) {
         return Err(format!("the origin was sent {what:?}"));
     }
-    let seen: Vec<_> = log.seen.iter().filter(|seen| case.is_named_in(&seen.head)).collect();
+    let seen: Vec<_> = log.requests.iter().filter(|seen| case.is_named_in(&seen.head)).collect();
     if let Some(other) = seen.iter().find(|seen| !case.sees.contains(&seen.what)) {
         return Err(format!("the origin has seen {:?}", other.what));
     }

@@ -12,7 +12,7 @@ use super::corpus::{Case, bytes, text};
 
 /// A complete request.
 #[derive(Clone)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// Method and target, followed by a space and the body if there is one.
     pub what: String,
     pub head: String,
@@ -21,7 +21,7 @@ pub struct Seen {
 /// The records of an origin.
 #[derive(Default)]
 pub struct Log {
-    pub seen: Vec<Seen>,
+    pub requests: Vec<RecordedRequest>,
     /// Bytes that another origin could parse differently.
     pub ambiguous: Vec<String>,
 }
@@ -70,7 +70,7 @@ fn serve(mut stream: TcpStream, cases: &[Case], log: &Mutex<Log>) -> io::Result<
         let line: Vec<&str> = head.lines().next().unwrap_or_default().split(' ').collect();
         let (method, target) = (line[0], line.get(1).copied().unwrap_or_default());
         let what = format!("{method} {target}{}{body}", if body.is_empty() { "" } else { " " });
-        log.lock().unwrap().seen.push(Seen { what, head: head.clone() });
+        log.lock().unwrap().requests.push(RecordedRequest { what, head: head.clone() });
         let scripted = cases.iter().find(|case| target == format!("/c/{}", case.id) && case.reply.is_some());
         if let Some(case) = scripted {
             stream.write_all(&bytes(case.reply.as_deref().unwrap()))?;
