@@ -1,4 +1,4 @@
-//! A flood of SYNs from addresses that nobody has.
+//! A flood of SYNs from unused addresses.
 
 use larder_testkit::take_time;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,15 +11,15 @@ use crate::plans::Random;
 
 /// SYN.
 const SYN: u8 = 2;
-/// Maximum segment size 1460, SACK, window scale 7, as a client of today offers (without timestamps).
+/// Maximum segment size 1460, SACK, window scale 7, as a current client offers (without timestamps).
 const OPTIONS: [u8; 12] = [2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1];
 
-/// Sends SYNs over `from`'s wire to `to`, whose next hop has the address `mac`, at this rate for as long as `go` says
-/// so; gives how many. The senders are in 198.18.0.0/15, which is for benchmarks (RFC 2544).
+/// Sends SYNs over `from`'s wire to `to` at this rate while `go` is set, and returns their number. `mac` is
+/// the address of the next hop. The senders are in 198.18.0.0/15, the range for benchmarks (RFC 2544).
 ///
 /// # Panics
 /// If there is no raw socket.
-pub fn syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: &AtomicBool) -> u64 {
+pub fn send_syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: &AtomicBool) -> u64 {
     let wire = Wire::open(&from.namespace).unwrap();
     let ifindex = from.namespace.ifindex(INTERFACE).unwrap();
     let mut random = Random(1);
@@ -45,7 +45,7 @@ pub fn syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: 
             options: &OPTIONS,
             payload: &[],
         };
-        // What does not go into the interface's queue is no flood.
+        // A SYN that the interface's queue drops does not count.
         if wire.send(ifindex, &frame.bytes().unwrap()).is_ok() {
             sent += 1;
         }
