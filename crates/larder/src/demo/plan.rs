@@ -106,8 +106,8 @@ impl Plan {
         self.order.iter().rev().copied().filter(|target| is_new(target) && cache.contains(target)).collect()
     }
 
-    /// Returns the largest miss ratio that a warm independent node has in a window of requests for cacheable
-    /// targets, if `nodes` nodes are asked in turn.
+    /// Returns the largest miss ratio of a warm independent node in a window of requests for cacheable
+    /// targets. The `nodes` nodes get requests in turn.
     pub(crate) fn peak_miss_share(
         &self,
         kind: CacheKind,

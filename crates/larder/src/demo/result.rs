@@ -100,8 +100,8 @@ pub struct Figures {
     /// Completed requests per second of the whole cluster, from the first measured request to the last byte
     /// of the last one.
     pub requests_per_s: f64,
-    /// The same without the end of the run, when clients have no more requests while the slowest node still
-    /// works.
+    /// Completed requests per second without the end of the run. In that phase clients have no more requests
+    /// while the slowest node still works.
     pub requests_per_s_busy: Option<f64>,
     /// Share of requests answered from a node's memory, from 0 to 1, according to the nodes' Cache-Status.
     pub hit_ratio: f64,

@@ -482,8 +482,8 @@ impl RosterManager {
     /// ends without a successor.
     ///
     /// # Errors
-    /// Returns an error if the name is in use or the node cannot join: its address cannot be resolved, no
-    /// route uses its group, or the node table is full.
+    /// Returns an error if the name is in use, or if the node cannot join. A node cannot join if its address
+    /// cannot be resolved, no route uses its group, or the node table is full.
     pub(crate) fn join(&self, entry: NodeEntry) -> Result<(), RosterError> {
         let name = entry.spec.name.clone();
         self.change_admin(|state| {

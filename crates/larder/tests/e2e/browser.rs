@@ -22,7 +22,7 @@ pub struct Browser {
     replies: RefCell<BufReader<File>>,
     session: String,
     sent: RefCell<u64>,
-    /// What went wrong in pages: exceptions, and what the console says as an error.
+    /// Errors of pages: exceptions, and error messages of the console.
     errors: RefCell<Vec<String>>,
 }
 

@@ -208,8 +208,8 @@ fn common_clients_are_served() {
     cluster.await_idle();
 }
 
-/// The same load gives the same replies when the dispatcher decides every request and when decisions are
-/// reused. Every reuse is counted, and the switch's load equals the nodes' connections.
+/// The dispatcher decides every request, or decisions are reused: the replies are the same. Every reuse is
+/// counted, and the switch's load equals the nodes' connections.
 #[test]
 fn the_fast_path_changes_no_result() {
     let mut results = BTreeMap::new();

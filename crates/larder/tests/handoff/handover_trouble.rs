@@ -27,8 +27,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(9);
 const CUT: Duration = Duration::from_secs(4);
 /// Allowance of a busy machine beyond twice a cut, which TCP's next attempt may exceed.
 const SPARE: Duration = Duration::from_secs(3);
-/// Clients may lose a connection that is being handed over at the moment of a cut: 1 to 5 of 2,000 in
-/// measurements (docs/peers.md). At most the concurrent ones.
+/// Upper limit of connections that clients may lose in a cut. Only connections that are being handed over at
+/// that moment can be lost: 1 to 5 of 2,000 in measurements (docs/peers.md).
 const LOST_MAX: usize = SETUP.threads;
 /// Number of cuts while ports are reused.
 const CUTS: usize = 3;
@@ -353,7 +353,7 @@ fn ports_are_reused_at_once_whatever_became_of_their_connections() {
 }
 
 /// Returns the number of lost connections in a node's log. A connection on its way to the dead node is logged
-/// twice, in that node's number and by itself, so the result is up to twice the true number.
+/// in that node's number and by itself. Thus the result is up to twice the true number.
 fn count_lost(log: &str) -> usize {
     let with_nodes =
         log.lines().filter_map(|line| line.split_once("the node that has them is gone")?.1.rsplit_once('='));

@@ -8,8 +8,8 @@ use larder_shaper::Shape;
 use crate::client::{Behaviour, Plan, head};
 use crate::content::Target;
 
-/// Largest reply on a half-closed connection. Bytes. It fits into a socket at once, because a server such as
-/// nginx may take a half-closed connection for a closed one while a reply waits for room.
+/// Largest reply on a half-closed connection. Bytes. It fits into a socket at once. A server such as nginx
+/// may close a half-closed connection while a reply waits for room.
 const AT_ONCE: u64 = 10_000;
 /// Number of connections after which every behaviour has occurred once.
 const BEHAVIOURS: usize = 8;

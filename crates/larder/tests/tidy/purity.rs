@@ -60,7 +60,7 @@ fn own_code(source: &str) -> (Vec<(usize, String)>, Vec<String>) {
     (code, test_files)
 }
 
-/// Reports whether the text contains the word as a whole. A lower-case word is the name of a crate and counts
+/// Reports whether the text contains the word as a whole. A lower-case word is the name of a crate. It counts
 /// only at the beginning of a path or in an import, because a method may have any name.
 fn names(text: &str, word: &str) -> bool {
     let of_a_word = |c: char| c.is_alphanumeric() || c == '_';

@@ -18,7 +18,7 @@ const WARM_SECONDS: u64 = 15;
 /// Default number of clients per node: half of T, because a forwarded request counts at two nodes.
 const CLIENTS_PER_NODE: u32 = 40;
 
-/// What the demo without a front-end takes beyond the others.
+/// Options of the demo without a front-end.
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
     /// A cluster without a front-end, beside nodes by themselves and beside a switch. Takes two or three minutes.

@@ -14,7 +14,7 @@ use super::{convert_error, parse_url, print_json, resolve_url, split_header, sto
 use crate::config::Span;
 use crate::outcome::usage;
 
-/// Where to, and how pages are fetched.
+/// Options of a stage: its target, and the way in which pages are fetched.
 #[derive(Debug, Args)]
 pub(super) struct StageArgs {
     /// The site: `http://HOST[:PORT]`. Paths are the workload's.
@@ -52,7 +52,7 @@ pub(super) struct StageArgs {
     nodes: Option<u32>,
 }
 
-/// How the result comes out.
+/// Options of the output.
 #[derive(Debug, Args)]
 pub(super) struct OutputArgs {
     /// Print JSON instead of the table.

@@ -74,7 +74,7 @@ pub(super) struct MixArgs {
     output: OutputArgs,
 }
 
-/// What is measured.
+/// Options of the measured window.
 #[derive(Debug, Args)]
 struct WindowArgs {
     /// How long pages begin, from the start of the run.

@@ -14,7 +14,7 @@ use crate::config::Span;
 use crate::demo::spinner;
 use crate::outcome::usage;
 
-/// Where paths begin, and what chance there is.
+/// Path prefixes and seed of a workload.
 #[derive(Debug, Args)]
 pub(super) struct MakeArgs {
     /// What paths of a kind begin with: KIND is static (default /static), light (/cgi/light), db (/cgi/db), cpu
@@ -95,7 +95,7 @@ pub(super) fn hacc_kind(name: &str) -> anyhow::Result<ProfileKind> {
     name.parse().map_err(|error| usage(format!("--hacc '{name}': {error}")))
 }
 
-/// How profiles are extracted from a log.
+/// Options of the extraction of profiles from a log.
 #[derive(Debug, Args)]
 pub(super) struct ExtractArgs {
     /// With --log: a longer pause of a client ends its visit.

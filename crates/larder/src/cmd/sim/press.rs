@@ -8,7 +8,7 @@ use larder_sim::press::{Network, Press, Reading, Solution};
 use crate::outcome::usage;
 use crate::report::number;
 
-/// How nodes talk to one another.
+/// Network between the nodes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum NetworkArg {
     /// User-level, over a network of its own.

@@ -46,8 +46,8 @@ pub(super) fn monotonic_ns() -> u64 {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 pub(crate) enum ToWorker {
-    /// The first message. Its files are the config's text, the listeners, the listener of the admin interface
-    /// if there is one, and the node states if the worker replaces another one.
+    /// The first message. Its files are the config's text, the listeners, and the listener of the admin
+    /// interface if there is one. A worker that replaces another one also gets the node states.
     Start(Box<WorkerStart>),
     /// Requests the node states ([`FromWorker::NodeStates`]).
     #[serde(rename = "tell")]

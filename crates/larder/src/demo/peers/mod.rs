@@ -2,8 +2,8 @@
 //! with a switch.
 //!
 //! As in the plain demo, each run starts a new cluster of this executable with cold memories, connected over
-//! loopback, and all get the same requests. Disks are modelled, because the page cache would hide real disks.
-//! Processors are real, because the processor time of forwarding is the cost of having no switch.
+//! loopback. All clusters get the same requests. Disks are modelled, because the page cache would hide real
+//! disks. Processors are real, because the processor time of forwarding is the cost of having no switch.
 
 mod bench;
 mod cluster;

@@ -61,8 +61,9 @@ impl PeersDemo {
     }
 }
 
-/// Returns the costs on this machine: the processor time of forwarding, scaled to a node's part of a
-/// processor, and the modelled disk time per byte. Without measured costs, those of the LARD paper are used.
+/// Returns the costs on this machine. The cost of forwarding is its processor time, scaled to a node's part
+/// of a processor. The cost of a read is the modelled disk time per byte. Without measured costs, those of
+/// the LARD paper are used.
 fn costs(counts: &Frequencies, spec: &ClusterSpec, rates: Option<&Rates>) -> WardCosts {
     let mut costs = WardCosts::lard98(counts);
     costs.disk_us_per_byte /= spec.disk_speed;
