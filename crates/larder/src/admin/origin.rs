@@ -19,7 +19,7 @@ use hyper::header::{HOST, HeaderValue, ORIGIN};
 const MARK: &str = "larder-admin";
 
 /// Whether a POST with these headers may change anything.
-pub(super) fn may_change(headers: &HeaderMap) -> bool {
+pub(super) fn is_change_permitted(headers: &HeaderMap) -> bool {
     if !headers.contains_key(ORIGIN) {
         return headers.get("sec-fetch-site").is_none_or(|site| site != "cross-site");
     }
@@ -36,7 +36,7 @@ pub(super) fn may_change(headers: &HeaderMap) -> bool {
 
 /// Whether a request with these headers may be answered. `is_loopback` is true if the request was sent to a
 /// loopback address.
-pub(super) fn may_read(headers: &HeaderMap, is_loopback: bool) -> bool {
+pub(super) fn is_read_permitted(headers: &HeaderMap, is_loopback: bool) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let is_own = |host: &HeaderValue| host.to_str().is_ok_and(is_own_name);
     !is_loopback || hosts.all(is_own)
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn may(fields: &[(&'static str, &str)]) -> bool {
-        may_change(
+        is_change_permitted(
             &fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
         )
     }
@@ -66,13 +66,13 @@ mod tests {
     fn over_loopback_only_own_names_are_answered() {
         let asked = |host: &str| [(HOST, host.parse().unwrap())].into_iter().collect();
         for host in ["127.0.0.1:9900", "[::1]:9900", "localhost:9900", "localhost"] {
-            assert!(may_read(&asked(host), true), "{host}");
+            assert!(is_read_permitted(&asked(host), true), "{host}");
         }
         for host in ["evil.example:9900", "localhost.evil.example", ""] {
-            assert!(!may_read(&asked(host), true), "{host}");
-            assert!(may_read(&asked(host), false), "{host}");
+            assert!(!is_read_permitted(&asked(host), true), "{host}");
+            assert!(is_read_permitted(&asked(host), false), "{host}");
         }
-        assert!(may_read(&HeaderMap::new(), true), "HTTP/1.0");
+        assert!(is_read_permitted(&HeaderMap::new(), true), "HTTP/1.0");
     }
 
     #[test]

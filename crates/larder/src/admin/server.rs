@@ -222,12 +222,12 @@ async fn reply(
 ) -> Response<Full<Bytes>> {
     let post = request.method() == Method::POST;
     let answer = match *request.method() {
-        _ if !origin::may_read(request.headers(), is_loopback) => AdminReply::problem(
+        _ if !origin::is_read_permitted(request.headers(), is_loopback) => AdminReply::problem(
             403,
             "this host is not known here",
             "ask by an IP address or as localhost: another name could be a web page's way in",
         ),
-        Method::POST if !origin::may_change(request.headers()) => AdminReply::problem(
+        Method::POST if !origin::is_change_permitted(request.headers()) => AdminReply::problem(
             403,
             "requests from other web pages are refused",
             "use the page at /, by an IP address or as localhost, or a client that sends no Origin header",

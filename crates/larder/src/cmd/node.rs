@@ -180,7 +180,7 @@ async fn join(
     let config = CooperateConfig { network, policy, head_timeout, handover };
     node.join_peers(config).await.context("node.peers")?;
     if let Some(loaded) = loaded {
-        tables::give_table(node, loaded);
+        tables::apply_table(node, loaded);
     }
     if let Some(file) = file {
         tokio::spawn(file.watch(Arc::clone(node)));

@@ -151,7 +151,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         Some(classifier) => plan::merged_as(&traces, &|name| classifier.classify(name)),
         None => plan::merged(&traces),
     };
-    if !classifier.as_ref().is_some_and(RequestClassifier::gives_shares) {
+    if !classifier.as_ref().is_some_and(RequestClassifier::has_shares) {
         // Equal shares would reserve nodes for classes without requests.
         options.settings.policies.static_partition.shares = workload.class_shares();
     }

@@ -154,7 +154,7 @@ fn permission_error(path: &Path, verb: &str, run_as: Option<RunAs>) -> FaultAndH
 mod tests {
     use super::*;
 
-    fn found(path: &Path, file_use: FileUse) -> Option<String> {
+    fn describe_finding(path: &Path, file_use: FileUse) -> Option<String> {
         let requirement = RequiredFile { key: "k".to_owned(), path: path.to_owned(), file_use, run_as: None };
         check(&requirement).map(|finding| format!("{:?}", finding.fault))
     }
@@ -182,7 +182,7 @@ mod tests {
             (&file, FileUse::Nodes, Some("the key 'nodes'")),
             (&missing, FileUse::Nodes, Some("does not exist")),
         ] {
-            let said = found(path, file_use);
+            let said = describe_finding(path, file_use);
             match says {
                 None => assert_eq!(said, None, "{path:?} {file_use:?}"),
                 Some(word) => assert!(said.as_ref().is_some_and(|said| said.contains(word)), "{said:?}"),
@@ -196,11 +196,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key");
         larder_handoff::channel::identity::Identity::generate().unwrap().save(&file).unwrap();
-        assert_eq!((found(&file, FileUse::Secret), found(&file, FileUse::Secrets)), (None, None));
+        assert_eq!(
+            (describe_finding(&file, FileUse::Secret), describe_finding(&file, FileUse::Secrets)),
+            (None, None)
+        );
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(found(&file, FileUse::Secrets).unwrap().contains("chmod 600"));
+        assert!(describe_finding(&file, FileUse::Secrets).unwrap().contains("chmod 600"));
         fs::write(&file, "not a key").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(found(&file, FileUse::Secret).unwrap().contains("base64"));
+        assert!(describe_finding(&file, FileUse::Secret).unwrap().contains("base64"));
     }
 }

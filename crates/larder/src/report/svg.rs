@@ -28,7 +28,8 @@ impl Svg {
     }
 
     pub(crate) fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), tip: &str) {
-        let (x, y, width, height) = (short(x), short(y), short(width.max(0.0)), short(height.max(0.0)));
+        let (x, y, width, height) =
+            (format_short(x), format_short(y), format_short(width.max(0.0)), format_short(height.max(0.0)));
         let tip = tooltip(tip);
         let _ = write!(
             self.body,
@@ -37,14 +38,15 @@ impl Svg {
     }
 
     pub(crate) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
-        let (x1, y1, x2, y2) = (short(from.0), short(from.1), short(to.0), short(to.1));
+        let (x1, y1, x2, y2) =
+            (format_short(from.0), format_short(from.1), format_short(to.0), format_short(to.1));
         let _ = write!(self.body, r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
     }
 
     pub(crate) fn polyline(&mut self, class: &str, points: &[(f64, f64)], tip: &str) {
         let mut path = String::new();
         for (x, y) in points {
-            let _ = write!(path, "{},{} ", short(*x), short(*y));
+            let _ = write!(path, "{},{} ", format_short(*x), format_short(*y));
         }
         let tip = tooltip(tip);
         let _ =
@@ -52,7 +54,7 @@ impl Svg {
     }
 
     pub(crate) fn dot(&mut self, class: &str, (x, y): (f64, f64), radius: f64, tip: &str) {
-        let (x, y, radius, tip) = (short(x), short(y), short(radius), tooltip(tip));
+        let (x, y, radius, tip) = (format_short(x), format_short(y), format_short(radius), tooltip(tip));
         let _ = write!(self.body, r#"<circle class="{class}" cx="{x}" cy="{y}" r="{radius}">{tip}</circle>"#);
     }
 
@@ -62,7 +64,7 @@ impl Svg {
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
-        let (x, y, text) = (short(x), short(y), escape(text));
+        let (x, y, text) = (format_short(x), format_short(y), escape(text));
         let _ = write!(
             self.body,
             r#"<text class="{class}" x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>"#
@@ -88,8 +90,8 @@ impl Svg {
                 r#"<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" "#,
                 r#"viewBox="0 0 {} {}"><title>{}</title><desc>{}</desc>{}{}</svg>"#
             ),
-            short(*width),
-            short(*height),
+            format_short(*width),
+            format_short(*height),
             title,
             description,
             head,
@@ -103,7 +105,7 @@ fn tooltip(tip: &str) -> String {
 }
 
 /// Formats a number with at most two decimals, which is finer than a pixel.
-fn short(value: f64) -> String {
+fn format_short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -139,6 +141,9 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        assert_eq!((short(1.0), short(0.126), short(-0.5)), ("1".into(), "0.13".into(), "-0.5".into()));
+        assert_eq!(
+            (format_short(1.0), format_short(0.126), format_short(-0.5)),
+            ("1".into(), "0.13".into(), "-0.5".into())
+        );
     }
 }

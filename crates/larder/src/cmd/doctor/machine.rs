@@ -12,11 +12,11 @@ const OTHER_FILES: u64 = 256;
 /// Returns the finding on the limit of open files.
 pub(super) fn open_files(config: Option<&Config>) -> Finding {
     // A role raises its limit to the allowed maximum.
-    compare(getrlimit(Resource::Nofile).maximum, config.map(files_needed))
+    compare(getrlimit(Resource::Nofile).maximum, config.map(required_files))
 }
 
 /// Returns the number of files that the roles of a config may have open at the same time.
-fn files_needed(config: &Config) -> u64 {
+fn required_files(config: &Config) -> u64 {
     let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
     // Each client of a switch may cause a connection to a node.
     let switch = config.switch.as_ref().map_or(0, |role| 2 * count(role.switch.limits.connections_max));
@@ -31,22 +31,23 @@ fn files_needed(config: &Config) -> u64 {
     switch.saturating_add(node).saturating_add(OTHER_FILES)
 }
 
-fn compare(allowed: Option<u64>, files_needed: Option<u64>) -> Finding {
+fn compare(allowed: Option<u64>, required_files: Option<u64>) -> Finding {
     let shown = allowed.map_or("no limit".to_owned(), |files| format!("{files} files"));
-    let short = files_needed.filter(|files_needed| allowed.is_some_and(|allowed| allowed < *files_needed));
-    let (state, found, remedy) = match (short, files_needed) {
-        (Some(files_needed), _) => {
+    let short =
+        required_files.filter(|required_files| allowed.is_some_and(|allowed| allowed < *required_files));
+    let (state, found, remedy) = match (short, required_files) {
+        (Some(required_files), _) => {
             let remedy = format!(
-                "systemd: LimitNOFILE={files_needed}; a shell: ulimit -Hn {files_needed}; or a lower limits.connections_max"
+                "systemd: LimitNOFILE={required_files}; a shell: ulimit -Hn {required_files}; or a lower limits.connections_max"
             );
             (
                 FindingState::Degraded,
-                format!("{shown}; limits.connections_max may need {files_needed}"),
+                format!("{shown}; limits.connections_max may need {required_files}"),
                 Some(remedy),
             )
         }
-        (None, Some(files_needed)) => {
-            (FindingState::Works, format!("{shown}; limits.connections_max may need {files_needed}"), None)
+        (None, Some(required_files)) => {
+            (FindingState::Works, format!("{shown}; limits.connections_max may need {required_files}"), None)
         }
         (None, None) => (FindingState::Works, shown, None),
     };
@@ -70,14 +71,14 @@ mod tests {
         let text = "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\nlimits = { connections_max = 1000 }\n\
                     [node]\nlisten = \"127.0.0.1:3\"\nroot = \"/\"\nlimits = { connections_max = 100, reads_at_once = 10 }\n";
         let config = Written::parse("f", text).unwrap().validate().unwrap();
-        assert_eq!(files_needed(&config), 2000 + 110 + OTHER_FILES);
-        for (allowed, files_needed, state) in [
+        assert_eq!(required_files(&config), 2000 + 110 + OTHER_FILES);
+        for (allowed, required_files, state) in [
             (Some(1024), Some(2366), FindingState::Degraded),
             (Some(2366), Some(2366), FindingState::Works),
             (None, Some(2366), FindingState::Works),
             (Some(1024), None, FindingState::Works),
         ] {
-            let found = compare(allowed, files_needed);
+            let found = compare(allowed, required_files);
             assert_eq!(found.state, state, "{found:?}");
             assert_eq!(found.remedy.is_some(), state != FindingState::Works);
         }

@@ -188,7 +188,7 @@ fn probe_all(hosts: &[Host], names: &ResolvedNames) -> Vec<HostResult> {
 
 fn probe_host(host: &Host, names: &ResolvedNames) -> HostResult {
     let cannot = |error: &dyn std::fmt::Display| {
-        failed(host, &format!("cannot connect to {}: {error}", host.authority))
+        unreachable_host(host, &format!("cannot connect to {}: {error}", host.authority))
     };
     let addresses = match names.addresses(&host.authority) {
         Ok(addresses) => addresses,
@@ -223,7 +223,7 @@ fn probe_host(host: &Host, names: &ResolvedNames) -> HostResult {
     let opened = secure.to.clone().and_then(|to| to.open(stream, again).map(|stream| (to, stream)));
     let (to, stream) = match opened {
         Ok(opened) => opened,
-        Err(fault) => return tls_failed(host, secure, &connected, &fault),
+        Err(fault) => return tls_failure(host, secure, &connected, &fault),
     };
     let verified = if to.files.authorities.is_empty() { "is not verified" } else { "is valid" };
     connected += &format!("; its certificate for {} {verified}", to.name.to_str());
@@ -233,7 +233,7 @@ fn probe_host(host: &Host, names: &ResolvedNames) -> HostResult {
     let reply = exchange::exchange_tls(stream, &request);
     // With TLS 1.3 a server refuses a client's certificate after the handshake.
     match reply.as_ref().map_err(TlsFault::of) {
-        Err(fault @ TlsFault::CertificateRequired) => tls_failed(host, secure, &connected, &fault),
+        Err(fault @ TlsFault::CertificateRequired) => tls_failure(host, secure, &connected, &fault),
         _ => evaluate(host, &connected, reply),
     }
 }
@@ -242,11 +242,14 @@ fn probe_host(host: &Host, names: &ResolvedNames) -> HostResult {
 fn evaluate(host: &Host, connected: &str, reply: std::io::Result<Reply>) -> HostResult {
     let Reply { status, ahead_s } = match reply {
         Ok(reply) => reply,
-        Err(error) => return failed(host, &format!("{connected}, but there is no HTTP reply: {error}")),
+        Err(error) => {
+            return unreachable_host(host, &format!("{connected}, but there is no HTTP reply: {error}"));
+        }
     };
     match &host.probe {
         Probe::Get(path) if !(200..400).contains(&status) => {
-            let mut answer = failed(host, &format!("{connected}; the health check GET {path} gets {status}"));
+            let mut answer =
+                unreachable_host(host, &format!("{connected}; the health check GET {path} gets {status}"));
             answer.ahead_s = ahead_s;
             answer
         }
@@ -259,7 +262,7 @@ fn reachable(host: &Host, found: String, ahead_s: Option<f64>) -> HostResult {
     HostResult { finding: finding(host, FindingState::Works, found, None), ahead_s }
 }
 
-fn failed(host: &Host, found: &str) -> HostResult {
+fn unreachable_host(host: &Host, found: &str) -> HostResult {
     let remedy =
         "start the server, correct its address or port, or let the firewall between pass the connection";
     let finding = finding(host, FindingState::Missing, found.to_owned(), Some(remedy.to_owned()));
@@ -267,7 +270,7 @@ fn failed(host: &Host, found: &str) -> HostResult {
 }
 
 /// Returns the finding on a host with which TLS failed.
-fn tls_failed(host: &Host, secure: &HostTls, connected: &str, fault: &TlsFault) -> HostResult {
+fn tls_failure(host: &Host, secure: &HostTls, connected: &str, fault: &TlsFault) -> HostResult {
     let (what, remedy) = describe_fault(fault, secure, &host.authority);
     let finding = finding(host, FindingState::Missing, format!("{connected}, but {what}"), Some(remedy));
     HostResult { finding, ahead_s: None }

@@ -21,7 +21,7 @@ const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Error of a table file. The file is invalid, so reading it again gives the same error.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TableError {
+pub(super) enum NodeTableError {
     /// The file cannot be read or parsed.
     #[error(transparent)]
     Read(#[from] RoutesError),
@@ -119,25 +119,25 @@ impl TableFile {
     }
 
     /// Reads the file. Blocks.
-    fn read(&mut self, node: &Node) -> Result<OwnerTable, TableError> {
+    fn read(&mut self, node: &Node) -> Result<OwnerTable, NodeTableError> {
         self.version = FileVersion::of(&self.path);
         // A row that matches no target of this node gets an id that no request has.
         let id =
             |row: &str| node.target_of_row(row, &self.host).unwrap_or_else(|| TargetId::of(row.as_bytes()));
         let (header, table) = read_routes(&self.path, &Limits::default(), id)?;
         if header.names.is_empty() {
-            return Err(TableError::NoNames(self.path.clone()));
+            return Err(NodeTableError::NoNames(self.path.clone()));
         }
         let (targets, owners, targets_max) = (table.len(), header.names.len(), self.targets_max);
         if targets > targets_max || owners > larder_core::peers::OWNERS_MAX {
             let path = self.path.clone();
-            return Err(TableError::TooLarge { path, targets, owners, targets_max });
+            return Err(NodeTableError::TooLarge { path, targets, owners, targets_max });
         }
         Ok(OwnerTable { names: header.names, table })
     }
 
     /// Reads the file on a blocking thread.
-    pub(super) async fn load(mut self, node: &Arc<Node>) -> (Self, Result<OwnerTable, TableError>) {
+    pub(super) async fn load(mut self, node: &Arc<Node>) -> (Self, Result<OwnerTable, NodeTableError>) {
         let path = self.path.clone();
         let (host, targets_max) = (self.host.clone(), self.targets_max);
         let node = Arc::clone(node);
@@ -146,7 +146,7 @@ impl TableFile {
             (self, read)
         });
         read.await.unwrap_or_else(|_| {
-            let failed = Err(TableError::Failed(path.clone()));
+            let failed = Err(NodeTableError::Failed(path.clone()));
             (Self { path, host, targets_max, version: None }, failed)
         })
     }
@@ -166,7 +166,7 @@ impl TableFile {
             let (file, table) = self.load(&node).await;
             self = file;
             match table {
-                Ok(table) => give_table(&node, table),
+                Ok(table) => apply_table(&node, table),
                 Err(error) => {
                     tracing::error!(%error, "routing table: the new one is rejected, the one before stays");
                     // An invalid file is read again only after it has changed.
@@ -178,7 +178,7 @@ impl TableFile {
 }
 
 /// Sends a table to all peers.
-pub(super) fn give_table(node: &Node, OwnerTable { names, table }: OwnerTable) {
+pub(super) fn apply_table(node: &Node, OwnerTable { names, table }: OwnerTable) {
     let (core, targets) = (table.core_len(), table.len());
     let owners: Vec<&str> = names.iter().map(String::as_str).collect();
     if node.give_table(&owners, table) {

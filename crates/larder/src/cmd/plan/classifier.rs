@@ -16,23 +16,23 @@ pub(super) struct RequestClassifier {
     config: SwitchConfig,
     /// Host of all requests, because logs do not contain it.
     host: String,
-    gives_shares: bool,
+    has_shares: bool,
 }
 
 impl RequestClassifier {
     /// Reads a config file.
     pub(super) fn read(path: &Path, host: &str) -> anyhow::Result<Self> {
         let written = Written::read_or_empty(Some(path))?;
-        let gives_shares = written.gives(&["switch", "static", "shares"]);
+        let has_shares = written.gives(&["switch", "static", "shares"]);
         match written.validate()?.switch {
-            Some(role) => Ok(Self { config: role.switch, host: host.to_owned(), gives_shares }),
+            Some(role) => Ok(Self { config: role.switch, host: host.to_owned(), has_shares }),
             None => Err(usage(format!("--switch {}: there is no [switch] section", path.display()))),
         }
     }
 
     /// Whether the config sets the shares of the policy `static`.
-    pub(super) fn gives_shares(&self) -> bool {
-        self.gives_shares
+    pub(super) fn has_shares(&self) -> bool {
+        self.has_shares
     }
 
     /// Returns a warning about settings that the plan ignores. Each compared policy serves all routes with
@@ -118,10 +118,10 @@ classes = [{ class = "db", path = "*" }]
         assert_eq!(read("policy = \"hash\"\n").ignored_settings(), None);
         let warning = read("t_high = 9\n").ignored_settings().unwrap();
         assert!(warning.contains("'views'"), "{warning}");
-        assert!(!read("").gives_shares());
-        assert!(read("[switch.static]\nshares = { n = 1 }\n").gives_shares());
+        assert!(!read("").has_shares());
+        assert!(read("[switch.static]\nshares = { n = 1 }\n").has_shares());
         let equal = "[switch.static]\nshares = { n = 1, db = 1, cb = 1, dcb = 1 }\n";
-        assert!(read(equal).gives_shares(), "the default, but it is written");
+        assert!(read(equal).has_shares(), "the default, but it is written");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) struct FaultsArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct FaultsReport {
     schema: &'static str,
     first: u64,
     seeds: u64,
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
         None if single => vec![Protocol::Press],
         None => Protocol::ALL.to_vec(),
     };
-    let mut report = Report { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
+    let mut report = FaultsReport { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
     for protocol in protocols {
         let survived = run_worlds(args, protocol, first..end);
         let survived = survived.with_context(|| format!("{}: what must hold does not", protocol.name()))?;
@@ -104,7 +104,7 @@ fn parse_rule(name: &str) -> Result<Broken, String> {
         .ok_or(format!("no such rule: one of {names}"))
 }
 
-fn write(report: &Report, json: bool) -> anyhow::Result<()> {
+fn write(report: &FaultsReport, json: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, report)?;

@@ -35,7 +35,7 @@ impl ServiceManager {
     }
 
     /// Reports that the service stops.
-    pub(crate) fn stopping(&self) {
+    pub(crate) fn announce_stop(&self) {
         self.send("STOPPING=1");
     }
 

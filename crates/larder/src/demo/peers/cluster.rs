@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Composition of a cluster.
 #[derive(Clone, Debug)]
-pub(super) struct ClusterSpec {
+pub(super) struct PeersClusterSpec {
     pub(super) nodes: usize,
     /// Memory of each node.
     pub(super) memory: Bytes,
@@ -90,7 +90,11 @@ impl PeersCluster {
     /// # Errors
     /// Returns an error if a file cannot be written, a process does not start, or the peers do not find each
     /// other.
-    pub(super) async fn start(system: System, spec: &ClusterSpec, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        system: System,
+        spec: &PeersClusterSpec,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
         let secret = secret(folder)?;
         let mut cluster = Self { nodes: Vec::new(), switch: None, addresses: Vec::new(), admins: Vec::new() };
         let mut seed = None;
@@ -205,7 +209,7 @@ fn secret(folder: &Path) -> anyhow::Result<PathBuf> {
 
 fn node_config(
     system: System,
-    spec: &ClusterSpec,
+    spec: &PeersClusterSpec,
     name: &str,
     (secret, seed): (&Path, Option<SocketAddr>),
 ) -> String {
@@ -273,7 +277,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("manifest.tsv");
         std::fs::write(&manifest, "1\t/a\n").unwrap();
-        let mut spec = ClusterSpec {
+        let mut spec = PeersClusterSpec {
             preload: false,
             nodes: 2,
             memory: Bytes::mib(1),

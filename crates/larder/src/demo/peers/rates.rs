@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use larder_core::Bytes;
 
 use super::bench::{LoadSpec, RunResult, run_load};
-use super::cluster::{ClusterSpec, PeersCluster, PeersSpec};
+use super::cluster::{PeersCluster, PeersClusterSpec, PeersSpec};
 use super::result::Rates;
 use super::system::System;
 use crate::demo::plan::Plan;
@@ -97,12 +97,12 @@ impl RequestSample {
     }
 
     /// Returns an order that requests every target at every node. Requests go to the nodes in turn.
-    fn everywhere(&self, nodes: usize) -> Vec<u32> {
+    fn cover_all_nodes(&self, nodes: usize) -> Vec<u32> {
         self.distinct.iter().flat_map(|target| std::iter::repeat_n(*target, nodes)).collect()
     }
 
     /// Returns an order that requests every target at one node.
-    fn apart(&self) -> Vec<u32> {
+    fn divide_targets(&self) -> Vec<u32> {
         self.distinct.clone()
     }
 }
@@ -111,15 +111,15 @@ impl RequestSample {
 ///
 /// # Errors
 /// Returns an error if a cluster does not start or answer, or too few requests were measured.
-pub(super) async fn measure(spec: &ClusterSpec, plan: &Plan, folder: &Path) -> anyhow::Result<Rates> {
+pub(super) async fn measure(spec: &PeersClusterSpec, plan: &Plan, folder: &Path) -> anyhow::Result<Rates> {
     let sample = RequestSample::new(plan, spec.large_min)?;
-    let spec = ClusterSpec {
+    let spec = PeersClusterSpec {
         memory: sample.memory(),
         disk_speed: 1e6,
         peers: PeersSpec { window: None, ..spec.peers.clone() },
         ..spec.clone()
     };
-    let alone = run(System::Trad, &spec, &sample, sample.everywhere(spec.nodes), folder).await?;
+    let alone = run(System::Trad, &spec, &sample, sample.cover_all_nodes(spec.nodes), folder).await?;
     let (local_us, client_us) = costs(&alone)?;
     let reply_bytes_mean = alone.report.body_bytes as f64 / alone.report.ok.max(1) as f64;
     let requests = alone.report.ok;
@@ -133,7 +133,7 @@ pub(super) async fn measure(spec: &ClusterSpec, plan: &Plan, folder: &Path) -> a
             reply_bytes_mean,
         });
     }
-    let apart = run(System::PRESS, &spec, &sample, sample.apart(), folder).await?;
+    let apart = run(System::PRESS, &spec, &sample, sample.divide_targets(), folder).await?;
     let cache = apart.report.cache;
     let forwarded = cache.passed_on as f64 / (cache.hits + cache.misses).max(1) as f64;
     if forwarded < 0.1 {
@@ -147,7 +147,7 @@ pub(super) async fn measure(spec: &ClusterSpec, plan: &Plan, folder: &Path) -> a
 /// Fills the memories with the targets `first`, and then measures.
 async fn run(
     system: System,
-    spec: &ClusterSpec,
+    spec: &PeersClusterSpec,
     sample: &RequestSample,
     first: Vec<u32>,
     folder: &Path,
@@ -195,14 +195,14 @@ mod tests {
         let sample = RequestSample::new(&plan, Bytes::mib(1_024)).unwrap();
         let targets = sample.distinct.len();
         assert!(targets > 10 && sample.order.len() > targets);
-        let everywhere = sample.everywhere(3);
+        let everywhere = sample.cover_all_nodes(3);
         // Request i goes to node i % 3.
         for node in 0..3 {
             let mut has: Vec<u32> = everywhere.iter().skip(node).step_by(3).copied().collect();
             has.dedup();
             assert_eq!(has, sample.distinct);
         }
-        assert_eq!(sample.apart(), sample.distinct);
+        assert_eq!(sample.divide_targets(), sample.distinct);
         assert!(RequestSample::new(&plan, Bytes(1)).is_err(), "nothing is kept");
     }
 }

@@ -14,7 +14,7 @@ use larder_load::{Progress, Warning};
 use larder_trace::Stats;
 
 use super::bench::{LoadSpec, RunResult, run_load};
-use super::cluster::{ClusterSpec, PeersCluster, PeersSpec, SwitchSpec, TablesSpec};
+use super::cluster::{PeersCluster, PeersClusterSpec, PeersSpec, SwitchSpec, TablesSpec};
 use super::notes;
 use super::predict::{ModelInput, predict};
 use super::rates;
@@ -205,7 +205,7 @@ impl PeersDemo {
     /// Runs all systems under one setting. The systems take turns within each round.
     async fn run_all(
         &self,
-        spec: &ClusterSpec,
+        spec: &PeersClusterSpec,
         setting: PointSetting,
         rates: Option<&Rates>,
         folder: &Path,
@@ -235,7 +235,7 @@ impl PeersDemo {
     async fn run_one(
         &self,
         system: System,
-        spec: &ClusterSpec,
+        spec: &PeersClusterSpec,
         rates: Option<&Rates>,
         folder: &Path,
     ) -> anyhow::Result<SystemRun> {
@@ -277,7 +277,7 @@ impl PeersDemo {
     /// Preloads the memories of nodes that work independently, because reading all targets would take
     /// minutes. The memories of nodes that would cooperate start empty. They fill them together, and no
     /// object is cached twice.
-    fn preload(&self, system: System, spec: &mut ClusterSpec, folder: &Path) -> anyhow::Result<()> {
+    fn preload(&self, system: System, spec: &mut PeersClusterSpec, folder: &Path) -> anyhow::Result<()> {
         let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
         let object_max = Bytes(spec.large_min.get().saturating_sub(1));
         let judged = (spec.nodes, self.window() as usize);
@@ -308,9 +308,9 @@ impl PeersDemo {
         }
     }
 
-    fn spec(&self, manifest: &Path, setting: PointSetting) -> ClusterSpec {
+    fn spec(&self, manifest: &Path, setting: PointSetting) -> PeersClusterSpec {
         let setup = &self.setup;
-        ClusterSpec {
+        PeersClusterSpec {
             nodes: setup.nodes,
             memory: setting.memory,
             cache_kind: setup.cache_kind.clone(),
@@ -511,7 +511,7 @@ fn compute_figures(result: &RunResult, nodes: usize) -> PeersFigures {
                 .decisions
                 .iter()
                 .filter(|(_, count)| **count > 0)
-                .map(|(why, count)| (why.clone(), share(*count, activity.decided())))
+                .map(|(why, count)| (why.clone(), share(*count, activity.decision_count())))
                 .collect(),
             sharing: activity.sharing,
             tables: activity.tables,
@@ -537,7 +537,7 @@ fn whole_run(result: &RunResult) -> WholeRun {
     WholeRun {
         sent: result.report.finished,
         served: result.whole.served,
-        decided: activity.decided(),
+        decided: activity.decision_count(),
         forwarded: activity.forwarded,
         taken: activity.taken,
         loads_told: activity.loads,

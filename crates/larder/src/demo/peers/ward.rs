@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_trace::ward::{Frequencies, WardCosts};
 
-use super::cluster::{ClusterSpec, TablesSpec};
+use super::cluster::{PeersClusterSpec, TablesSpec};
 use super::result::Rates;
 use super::run::{PeersDemo, cores};
 use super::system::{Cooperation, System};
@@ -25,7 +25,7 @@ impl PeersDemo {
     pub(super) fn prepare_tables(
         &self,
         how: Cooperation,
-        spec: &mut ClusterSpec,
+        spec: &mut PeersClusterSpec,
         rates: Option<&Rates>,
         folder: &Path,
     ) -> anyhow::Result<()> {
@@ -64,7 +64,7 @@ impl PeersDemo {
 /// Returns the costs on this machine. The cost of forwarding is its processor time, scaled to a node's part
 /// of a processor. The cost of a read is the modelled disk time per byte. Without measured costs, those of
 /// the LARD paper are used.
-fn costs(counts: &Frequencies, spec: &ClusterSpec, rates: Option<&Rates>) -> WardCosts {
+fn costs(counts: &Frequencies, spec: &PeersClusterSpec, rates: Option<&Rates>) -> WardCosts {
     let mut costs = WardCosts::lard98(counts);
     costs.disk_us_per_byte /= spec.disk_speed;
     if let Some(rates) = rates {

@@ -108,7 +108,7 @@ pub(super) struct PeerActivity {
 impl PeerActivity {
     /// Returns the number of decided client requests. `unanswered` is excluded, because it marks a decision
     /// that was not carried out.
-    pub(super) fn decided(&self) -> u64 {
+    pub(super) fn decision_count(&self) -> u64 {
         self.decisions.iter().filter(|(why, _)| *why != "unanswered").map(|(_, count)| count).sum()
     }
 }
@@ -255,7 +255,10 @@ mod tests {
         assert_eq!((delta.served, delta.disk_reads), (20, 20));
         assert_eq!(delta.disk_busy, Duration::from_micros(200));
         let activity = delta.activity.expect("they have peers");
-        assert_eq!((activity.decided(), activity.loads, activity.forwarded, activity.sharing), (4, 8, 4, 2));
+        assert_eq!(
+            (activity.decision_count(), activity.loads, activity.forwarded, activity.sharing),
+            (4, 8, 4, 2)
+        );
         assert_eq!((activity.messages, activity.message_bytes), (24, 480));
         let alone = ClusterSample { peers: Vec::new(), ..sample(30, 0, 0) };
         assert!(alone.since(&ClusterSample::default()).activity.is_none());

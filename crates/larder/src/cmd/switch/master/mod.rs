@@ -476,7 +476,7 @@ impl Master<'_> {
     /// Drains all workers. A second signal ends them at once.
     async fn drain(&mut self, mut signals: Signals) -> anyhow::Result<()> {
         tracing::info!("signal received: finishing requests in flight; a second signal ends at once");
-        self.service_manager.stopping();
+        self.service_manager.announce_stop();
         for worker in self.current.iter().chain(&self.retiring) {
             drop(worker.send(&ToWorker::Drain, &[]).await);
         }
