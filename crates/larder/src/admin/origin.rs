@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_page_itself_and_what_is_no_browser_may_change_things() {
+    fn only_the_page_itself_and_other_programs_may_make_changes() {
         let mark = (MARK, "1");
         for host in ["127.0.0.1:9900", "[::1]:9900", "localhost:9900", "10.0.0.1", "LOCALHOST"] {
             let origin = format!("http://{host}");

@@ -110,7 +110,7 @@ fn backups_serve_while_no_ordinary_node_is_up() {
 }
 
 #[test]
-fn check_shows_backups_and_warns_where_there_are_only_such() {
+fn check_shows_backups_and_warns_if_all_nodes_are_backups() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("larder.toml");
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));

@@ -64,7 +64,7 @@ fn commands_that_have_moved_name_the_new_command() {
 }
 
 #[test]
-fn what_check_prints_can_be_checked() {
+fn the_output_of_check_is_a_valid_config() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("larder.toml");
     let defaults = larder(&["check", "--defaults"]).success();

@@ -250,7 +250,7 @@ fn wrong_statements(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_row_of_the_guides_names_what_larder_has() {
+fn every_row_of_the_guides_names_an_existing_feature() {
     let text = fs::read_to_string(GUIDES).unwrap();
     let found = rows(&text);
     assert!(found.len() >= 40, "only {} rows", found.len());

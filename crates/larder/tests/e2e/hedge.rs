@@ -320,7 +320,7 @@ fn replies_of_every_framing_are_unchanged() {
 }
 
 #[test]
-fn a_second_node_continues_what_a_hedge_broke_off() {
+fn a_second_node_continues_a_reply_that_a_hedge_aborted() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"20ms\", share = 100.0");

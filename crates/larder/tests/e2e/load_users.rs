@@ -29,7 +29,7 @@ fn node(folder: &Path, of: &[&str]) -> (Process, String) {
 }
 
 #[test]
-fn a_manifest_lists_what_sessions_and_mixes_ask_for() {
+fn a_manifest_lists_the_targets_of_sessions_and_mixes() {
     let folder = tempfile::tempdir().unwrap();
     let figures = ["--documents", "500", "--seed", "4"];
     let (_node, url) = node(folder.path(), &[&["--site", "publishing-static"], &figures[..]].concat());

@@ -25,7 +25,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_is_moved_away_keeps_its_lines_and_a_new_one_gets_the_rest() {
+fn a_moved_file_keeps_its_lines_and_a_new_one_gets_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a"), "hello").unwrap();
     let (log, old) = (folder.path().join("access.log"), folder.path().join("access.log.1"));

@@ -208,7 +208,7 @@ fn an_announced_client_is_the_client_of_a_node() {
 }
 
 #[test]
-fn an_announcement_of_somebody_is_no_http() {
+fn an_announcement_of_an_unlisted_sender_is_no_http() {
     let folder = tempfile::tempdir().unwrap();
     let own = Authority::new(folder.path(), "one").leaf("a.test");
     let more = root(folder.path()) + "\nproxy_protocol_from = \"10.0.0.0/8\"";
@@ -221,7 +221,7 @@ fn an_announcement_of_somebody_is_no_http() {
 }
 
 #[test]
-fn peers_serve_what_others_have_to_clients_with_tls() {
+fn peers_serve_targets_of_other_peers_to_clients_with_tls() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "one");
     let own = authority.leaf("site.test");

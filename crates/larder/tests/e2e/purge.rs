@@ -98,7 +98,7 @@ fn a_node_purges_for_clients_with_the_token() {
 }
 
 #[test]
-fn a_switch_has_all_its_nodes_purge_and_says_which_have_not() {
+fn a_switch_purges_at_all_its_nodes_and_names_failures() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", TAGGED);
     let file = token(folder.path(), "token", TOKEN);

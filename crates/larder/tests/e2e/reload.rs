@@ -467,7 +467,7 @@ fn rights(pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn what_reads_clients_bytes_has_no_rights_but_its_users() {
+fn the_worker_has_only_the_privileges_of_its_user() {
     if !rustix::process::geteuid().is_root() {
         // A process without privileges cannot change its user. It must report that, and must not serve as the
         // current user.

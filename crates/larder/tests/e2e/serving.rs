@@ -157,7 +157,7 @@ fn the_access_log_survives_rotation() {
 }
 
 #[test]
-fn the_admin_interface_bounds_what_it_reads() {
+fn the_admin_interface_limits_the_size_of_requests() {
     let site = site();
     let node = node(&site, "a");
     let mut stream = TcpStream::connect(node.admin.unwrap()).unwrap();

@@ -332,7 +332,7 @@ impl PeerCluster {
 
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
+fn a_fault_of_one_node_does_not_affect_clients_of_others() {
     let Some(mut cluster) = PeerCluster::start(PRESS) else { return };
     cluster.check_undisturbed();
     cluster.kill_and_start(1);
@@ -345,7 +345,7 @@ fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
 /// Node 0 is the dispatcher while it is up.
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn nor_under_card_is_what_happens_to_the_dispatcher() {
+fn a_fault_of_the_dispatcher_does_not_affect_clients_of_others() {
     let Some(mut cluster) = PeerCluster::start(CARD) else { return };
     cluster.check_undisturbed();
     cluster.kill_and_start(0);
@@ -358,7 +358,7 @@ fn nor_under_card_is_what_happens_to_the_dispatcher() {
 /// Node 0 makes the tables while it is up, and every node is an owner.
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn nor_under_ward_is_what_happens_to_who_makes_tables() {
+fn a_fault_of_the_table_maker_does_not_affect_clients_of_others() {
     let Some(mut cluster) = PeerCluster::start(WARD) else { return };
     cluster.check_undisturbed();
     cluster.kill_and_start(0);

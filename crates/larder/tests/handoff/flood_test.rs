@@ -27,7 +27,7 @@ const ACK: u8 = 16;
 
 /// No connection is lost beside a flood, and nothing grows: a SYN leaves no state.
 #[test]
-fn a_flood_of_syns_costs_nobody_a_connection() {
+fn a_flood_of_syns_costs_no_connection() {
     let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
     else {
         return;

@@ -95,7 +95,7 @@ fn an_initial_node_that_ends_is_not_missed() {
 
 /// The service node's process dies. Its clients are reset at once, and other clients are served.
 #[test]
-fn clients_of_a_killed_service_node_are_told() {
+fn clients_of_a_killed_service_node_are_reset() {
     let Some(mut cluster) = cluster() else { return };
     let (tally, took) = run_during(&mut cluster, |cluster| cluster.nodes[1].as_mut().unwrap().kill());
     assert_all_notified(&tally);
@@ -109,7 +109,7 @@ fn clients_of_a_killed_service_node_are_told() {
 
 /// The service node's host vanishes. Its clients are reset once the cluster has detected it.
 #[test]
-fn clients_of_a_vanished_service_node_are_told() {
+fn clients_of_a_vanished_service_node_are_reset() {
     let Some(mut cluster) = cluster() else { return };
     let (tally, took) = run_during(&mut cluster, |cluster| {
         let port = cluster.topology.nodes[1].port.clone();

@@ -232,7 +232,7 @@ fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
 
 /// A node drains and then exits. Its persistent connections continue at other nodes, and no client notices.
 #[test]
-fn kept_alive_connections_leave_a_node_that_drains() {
+fn persistent_connections_leave_a_draining_node() {
     for mechanism in ["repair", "auto"] {
         let settings = format!("mechanism = \"{mechanism}\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0");
         let Some(mut cluster) = cluster(&settings, 30) else { return };

@@ -144,7 +144,7 @@ fn is_permitted_licence(expression: &str) -> bool {
 }
 
 #[test]
-fn crates_use_only_what_the_map_allows() {
+fn crates_use_only_permitted_crates() {
     let metadata = metadata(false);
     let packages = list(&metadata, "packages");
     let crates: Vec<String> = packages.iter().map(|package| string(package, "name").to_owned()).collect();
@@ -165,7 +165,7 @@ fn crates_use_only_what_the_map_allows() {
 }
 
 #[test]
-fn the_core_links_only_what_is_pure() {
+fn the_core_links_only_permitted_libraries() {
     let metadata = metadata(false);
     let packages = list(&metadata, "packages");
     let core =

@@ -19,7 +19,7 @@ mod tests {
 
     /// Checks that the page works under its own content security policy.
     #[test]
-    fn the_page_asks_nobody_else_and_holds_no_script() {
+    fn the_page_loads_no_external_resource_and_has_no_inline_script() {
         let html = page("/").expect("the page").body;
         assert_eq!(html.matches("<script").count(), 1);
         for mark in ["<style", " style=", "onclick", "onload", "//"] {
