@@ -31,7 +31,7 @@ pub fn run() -> ExitCode {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let result = match cmd::moved::check_moved(&arguments) {
+    let result = match cmd::renamed_commands::check_old_command(&arguments) {
         Some(error) => Err(error),
         None => cli::Cli::parse().run(),
     };

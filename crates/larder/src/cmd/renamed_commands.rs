@@ -6,7 +6,7 @@
 use crate::outcome::usage;
 
 /// Old commands with their replacements.
-const MOVED: [(&[&str], &str); 5] = [
+const RENAMED: [(&[&str], &str); 5] = [
     (&["lab"], "larder-lab live"),
     (&["sim", "paper"], "larder-lab paper"),
     (&["sim", "run"], "larder-lab run"),
@@ -15,9 +15,9 @@ const MOVED: [(&[&str], &str); 5] = [
 ];
 
 /// Returns an error that names the new command, if the arguments are an old command.
-pub(crate) fn check_moved(arguments: &[String]) -> Option<anyhow::Error> {
+pub(crate) fn check_old_command(arguments: &[String]) -> Option<anyhow::Error> {
     let is_old = |old: &[&str]| old.len() <= arguments.len() && old.iter().eq(&arguments[..old.len()]);
-    let (old, new) = MOVED.into_iter().find(|(old, _)| is_old(old))?;
+    let (old, new) = RENAMED.into_iter().find(|(old, _)| is_old(old))?;
     let words: Vec<&str> =
         [new].into_iter().chain(arguments[old.len()..].iter().map(String::as_str)).collect();
     Some(usage(format!(
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn old_commands_are_recognized_and_others_are_not() {
-        let of = |text: &str| check_moved(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let of = |text: &str| check_old_command(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
         let error = of("sim paper lard-fig07").expect("an old command").to_string();
         assert!(error.starts_with("`larder sim paper` has moved"), "{error}");
         assert!(error.contains("`larder-lab paper lard-fig07`"), "{error}");
