@@ -279,14 +279,14 @@ fn check_policy(policy: PolicyKind) {
     for row in &mut replay {
         replayed += &row.unwrap_or_else(|error| unreachable!("{policy}: {error}")).replayed;
     }
-    let run_live = std::fs::read_to_string(&log).expect("the log");
-    assert!(run_live == replayed, "{policy}: {:?}", first_difference(&run_live, &replayed));
+    let live_log = std::fs::read_to_string(&log).expect("the log");
+    assert!(live_log == replayed, "{policy}: {:?}", first_difference(&live_log, &replayed));
     let summary = replay.summary();
     assert_eq!((summary.differing, summary.left_out), (0, 0), "{policy}");
     assert!(summary.decisions >= CLIENTS * REQUESTS_PER_CLIENT, "{policy}: {summary:?}");
     assert!(summary.changes >= 8, "{policy}: {summary:?}");
     for word in ["down", "draining", "join", "removed", "weight:2.5", "retry", "report"] {
-        assert!(run_live.contains(&format!(" {word}\n")), "{policy}: no '{word}' in the log");
+        assert!(live_log.contains(&format!(" {word}\n")), "{policy}: no '{word}' in the log");
     }
     let of_policy: &[&str] = match policy {
         PolicyKind::LardR => &["first", "local", "lost", "wait:", "route1."],
@@ -296,7 +296,7 @@ fn check_policy(policy: PolicyKind) {
     };
     // All policies share the record with a route of LARD/R.
     for word in of_policy.iter().chain(&["first", "route2.", " sticky\n", " sticky_full\n"]) {
-        assert!(run_live.contains(word), "{policy}: no '{word}' in the log");
+        assert!(live_log.contains(word), "{policy}: no '{word}' in the log");
     }
 }
 

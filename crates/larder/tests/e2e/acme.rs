@@ -19,7 +19,7 @@ use crate::http::{get, post};
 use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::reload::Switch;
-use crate::secured::{Secured, connect, roots, shown, write_key};
+use crate::secured::{TlsConnection, connect, roots, shown, write_key};
 
 struct KillOnDrop(Child);
 
@@ -154,7 +154,7 @@ fn own_certificate(folder: &Path) {
 }
 
 /// Requests a target over TLS, and returns the status line.
-fn request_status(stream: &mut Secured, target: &str) -> io::Result<String> {
+fn request_status(stream: &mut TlsConnection, target: &str) -> io::Result<String> {
     write!(stream, "GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n")?;
     let mut head = Vec::new();
     let mut byte = [0];

@@ -13,7 +13,7 @@ use crate::http::{self, Client, Reply, get};
 use crate::origin::{Origin, echoed_request, values};
 use crate::peers::{PeerCluster, body, status};
 use crate::process::{LARDER, Process, until};
-use crate::secured::{Authority, Secured, connect, shake, shown};
+use crate::secured::{Authority, TlsConnection, connect, shake, shown};
 
 /// PROXY protocol announcement of a client, version 1.
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
@@ -48,7 +48,7 @@ fn await_metric(node: &Process, name: &str, value: u64) {
     until(format!("{name} is {value}"), || (metric(node, name)? == value).then_some(()));
 }
 
-fn tls_client(address: SocketAddr, host: &str, roots: &RootCertStore) -> Client<Secured> {
+fn tls_client(address: SocketAddr, host: &str, roots: &RootCertStore) -> Client<TlsConnection> {
     Client::over(connect(address, host, roots.clone()).unwrap())
 }
 

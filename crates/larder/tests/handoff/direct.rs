@@ -147,7 +147,7 @@ fn a_flood_arrives_and_clients_get_through() {
     let plans = mixed(5, 100, &service, &content.targets);
     let (go, before) = (AtomicBool::new(true), counter(&node.namespace, "TcpInSegs"));
     let (sent, tally) = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood::syns(topology.client(), (service[0], node.mac), 10_000, &go));
+        let flood = scope.spawn(|| flood::send_syns(topology.client(), (service[0], node.mac), 10_000, &go));
         let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
         take_time(Duration::from_millis(300));
         go.store(false, Ordering::Relaxed);
