@@ -300,11 +300,9 @@ fn check_policy(policy: PolicyKind) {
     }
 }
 
-fn first_difference<'a>(run_live: &'a str, replayed: &'a str) -> Option<(usize, &'a str, &'a str)> {
-    let pairs = run_live.lines().zip(replayed.lines()).enumerate();
-    pairs
-        .map(|(at, (run_live, again))| (at + 1, run_live, again))
-        .find(|(_, run_live, again)| run_live != again)
+fn first_difference<'a>(live: &'a str, replayed: &'a str) -> Option<(usize, &'a str, &'a str)> {
+    let pairs = live.lines().zip(replayed.lines()).enumerate();
+    pairs.map(|(at, (live, again))| (at + 1, live, again)).find(|(_, live, again)| live != again)
 }
 
 /// Checks every policy of [`PolicyKind::ALL`] whose index is `part` modulo [`PARTS`].

@@ -142,12 +142,12 @@ fn unusual_settings_are_warned_of() {
             .current_dir(folder.path())
             .output()
             .unwrap();
-        let error_of = String::from_utf8(ran.stderr).unwrap();
-        assert!(ran.status.success(), "{error_of}");
+        let error = String::from_utf8(ran.stderr).unwrap();
+        assert!(ran.status.success(), "{error}");
         assert!(
-            error_of.starts_with(&format!("warning: larder.toml:{line}:"))
-                && error_of.contains(&format!(": {what}")),
-            "{error_of}"
+            error.starts_with(&format!("warning: larder.toml:{line}:"))
+                && error.contains(&format!(": {what}")),
+            "{error}"
         );
         assert!(String::from_utf8(ran.stdout).unwrap().ends_with("larder.toml: ok\n"));
     }

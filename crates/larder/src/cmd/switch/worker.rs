@@ -186,7 +186,7 @@ async fn serve_until_end(
     link.send(&FromWorker::Ready, &[]).await?;
     let mut worker =
         Worker { link, handle, roster, reload_client, admin, drain, ordering, plane_released: false };
-    let handle_message = async {
+    let message_loop = async {
         while let Some((message, _)) = messages.recv().await {
             worker.handle_message(message).await;
         }
@@ -194,7 +194,7 @@ async fn serve_until_end(
     };
     tokio::select! {
         served = served => served.context("the switch")?.context("the switch")?,
-        () = handle_message => {}
+        () = message_loop => {}
     }
     worker.admin.stop().await;
     Ok(())
