@@ -90,7 +90,7 @@ fn a_bad_wire_makes_no_fault() {
     let counts = shaper.counts();
     assert!(counts.lost > 0 && counts.duplicated > 0 && counts.delayed > 0, "{counts:?}");
     assert_eq!(counts.ring_full, 0, "{counts:?}");
-    // Frames that a busy kernel drops count as losses of the wire.
+    // A busy kernel may drop frames, but no more than the wire loses anyway.
     assert!(counts.unsent <= counts.lost, "{counts:?}");
 }
 

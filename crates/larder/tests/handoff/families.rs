@@ -153,7 +153,7 @@ fn bodies_arrive_whole() {
     cluster.await_idle();
 }
 
-/// The preface of HTTP/2 is relayed. The answer is a refusal in HTTP/2, or HTTP/2 itself.
+/// The preface of HTTP/2 is relayed. The answer is a refusal that the client understands, or HTTP/2.
 #[test]
 fn http2_is_relayed() {
     let Some(cluster) = cluster(COOKIE, "") else { return };

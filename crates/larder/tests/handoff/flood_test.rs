@@ -85,7 +85,7 @@ fn forged_cookies_open_nothing() {
             ack: (chance >> 32) as u32,
             flags: PSH | ACK,
             window: 64_240,
-            // Half of the segments claim timestamps that match their cookies.
+            // Half of the segments carry timestamps.
             options: if chance & 1 << 48 == 0 { &[] } else { &echo },
             payload: request,
         };

@@ -78,7 +78,7 @@ fn a_connection_goes_to_the_node_that_has_its_target() {
     }
     cluster.until("what has ended is not counted", |cluster| cluster.handoff(0, "connections") == 0);
     assert_eq!(cluster.sum("failed"), 0, "{}", cluster.logs());
-    // Node 1 counts no forwarded request any more.
+    // No forwarded request counts as load any more.
     cluster.until("loads come back", |cluster| {
         (0..2).all(|node| {
             let view = cluster.view(node);

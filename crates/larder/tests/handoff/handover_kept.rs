@@ -68,7 +68,7 @@ fn a_connection_handed_over_with_its_last_request_is_known_to_have_ended() {
     lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 7.0);
     let targets = [&lab.small[..3], &lab.targets_of_size(100_000)[..1]].concat();
     assert_eq!(lab.run(Behaviour::KeptToTheEnd, &targets), (0, 1));
-    // The mean of this connection and the next one, after 4 requests: 4 more requests are expected.
+    // Of two connections with 4 requests, one brought 4 more.
     lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 5.0);
     assert_eq!(lab.expected(0), 3.0, "what is handed over had brought so many");
 }

@@ -26,7 +26,7 @@ const DESTINATION_PORT_AT: usize = 36;
 /// Maximum length of a segment without payload.
 const HEADERS_BYTES: usize = 100;
 
-/// Starts two switches. The second one prefers the node with the higher tag.
+/// Starts two switches. Each uses a single node, and the second one uses the node with the higher tag.
 fn cluster() -> Option<Cluster> {
     let topology = TopologySpec {
         nodes: 2,

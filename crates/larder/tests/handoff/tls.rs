@@ -34,7 +34,6 @@ fn fetch_all(cluster: &Cluster) {
 
 /// A TLS connection goes unopened to the node that has the name. Without handover it is spliced, because the
 /// switch cannot read it.
-/// read it.
 #[test]
 fn tls_passes_through_by_name() {
     let spec = Spec { handoff: COOKIE, tls: true, ..Spec::default() };
