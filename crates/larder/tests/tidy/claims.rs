@@ -147,7 +147,7 @@ fn false_claims_are_noticed() {
                  | a | fast | README | `make bench` | 3 ns |\n| b | small | README | none | 4 |\n";
     let listed = claims(table);
     assert_eq!(listed.len(), 2);
-    let marked = marks("3 ns <!-- claim:a --> and 5 % <!-- claim:c -->").into_iter().collect();
+    let marked = marked_ids("3 ns <!-- claim:a --> and 5 % <!-- claim:c -->").into_iter().collect();
     let problems = mismatches(&listed, &marked);
     assert_eq!(problems.len(), 3, "{problems:?}");
     for (passage, claimed) in [
