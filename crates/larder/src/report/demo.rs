@@ -6,7 +6,7 @@ use larder_core::Bytes;
 use larder_sim::text::cluster as nodes_with;
 
 use super::charts::{Bar, Strip, bars, strips};
-use super::lines::{Lines, Series, lines};
+use super::lines::{LineChart, Series, lines};
 use super::svg::{Svg, escape};
 use super::{counted, number};
 use crate::demo::result::{DemoReport, PolicyReport};
@@ -152,7 +152,7 @@ fn figures_section(report: &DemoReport) -> String {
         let all = report.policies.iter();
         all.map(|policy| Series { label: policy.policy.clone(), points: points(policy).clone() }).collect()
     };
-    let latency = Lines {
+    let latency = LineChart {
         title: "Latency distribution by policy",
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
@@ -160,7 +160,7 @@ fn figures_section(report: &DemoReport) -> String {
         x_ticks: Vec::new(),
         y_percent: true,
     };
-    let over_time = Lines {
+    let over_time = LineChart {
         title: "Throughput over the measured part",
         x_label: "seconds since the warm-up ended",
         y_label: "requests per second",

@@ -19,5 +19,5 @@ mod ward;
 mod watch;
 
 pub(crate) use predict::published_ratios;
-pub(crate) use run::{Demo, Memory, Setup};
+pub(crate) use run::{MemorySize, PeersDemo, PeersSetup};
 pub(crate) use system::System;
