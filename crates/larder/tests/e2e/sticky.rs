@@ -179,7 +179,7 @@ fn a_failed_or_full_node_is_replaced() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dead = gone.local_addr().unwrap();
     drop(gone);
-    origins.push(Origin { name: "dead".to_owned(), address: dead, seen: Default::default() });
+    origins.push(Origin { name: "dead".to_owned(), address: dead, requests: Default::default() });
     let rest = format!(
         "t_low = 1\nt_high = 2\nadmission = \"unlimited\"\nhealth = {{ check = \"off\", passive_fall = 0 }}\n{ROUTES}"
     );
