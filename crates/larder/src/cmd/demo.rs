@@ -14,7 +14,7 @@ use larder_trace::{LoadOptions, Trace, synth};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::policies::{PolicySelection, select_policies};
+use super::policies::{PolicySelection, expand_selection};
 use crate::config::Size;
 use crate::demo::cluster::own_path;
 use crate::demo::plan::Plan;
@@ -292,7 +292,7 @@ impl DemoArgs {
         }
         let named: Vec<PolicySelection> =
             self.policies.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(usage)?;
-        select_policies(&named).map_err(usage)
+        expand_selection(&named).map_err(usage)
     }
 
     fn setup(&self) -> anyhow::Result<Setup> {

@@ -18,7 +18,7 @@ use larder_core::dispatch::Settings;
 use larder_sim::Costs;
 use larder_sim::plan::{self, Goal, Options, PlanError, Prices, Sampling};
 
-use super::policies::{PolicySelection, select_policies};
+use super::policies::{PolicySelection, expand_selection};
 use super::trace::FormatArgs;
 use crate::config::Size;
 use crate::outcome::usage;
@@ -217,7 +217,7 @@ impl PlanArgs {
         nodes.sort_unstable();
         nodes.dedup();
         Ok(Options {
-            policies: select_policies(&self.policies).map_err(usage)?,
+            policies: expand_selection(&self.policies).map_err(usage)?,
             nodes,
             memory,
             goal: self.goal,

@@ -29,7 +29,7 @@ impl FromStr for PolicySelection {
 ///
 /// # Errors
 /// Returns an error if there is no policy, a policy twice, or `all` with other values.
-pub fn select_policies(selections: &[PolicySelection]) -> Result<Vec<PolicyKind>, String> {
+pub fn expand_selection(selections: &[PolicySelection]) -> Result<Vec<PolicyKind>, String> {
     if selections == [PolicySelection::All] {
         return Ok(PolicyKind::ALL.to_vec());
     }
@@ -58,7 +58,7 @@ mod tests {
     fn all_stands_for_every_policy_and_alone() {
         let select = |text: &str| -> Result<Vec<PolicyKind>, String> {
             let names: Vec<PolicySelection> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
-            select_policies(&names)
+            expand_selection(&names)
         };
         assert_eq!(select("all"), Ok(PolicyKind::ALL.to_vec()));
         assert_eq!(select("rr,cap"), Ok(vec![PolicyKind::Rr, PolicyKind::Cap]));
@@ -67,6 +67,6 @@ mod tests {
         {
             assert!(select(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }
-        assert!(select_policies(&[]).is_err());
+        assert!(expand_selection(&[]).is_err());
     }
 }

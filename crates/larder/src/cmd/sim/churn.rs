@@ -14,7 +14,7 @@ use larder_sim::churn::{self, Churn, Event, Options};
 use larder_sim::{Costs, Workload};
 use larder_trace::{LoadOptions, Trace, synth};
 
-use crate::cmd::policies::{PolicySelection, select_policies};
+use crate::cmd::policies::{PolicySelection, expand_selection};
 use crate::config::{Size, Span};
 use crate::outcome::usage;
 
@@ -72,7 +72,7 @@ pub(crate) struct ChurnArgs {
 const MEMORY_PARTS: u64 = 16;
 
 pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
-    let policies = select_policies(&args.policies).map_err(usage)?;
+    let policies = expand_selection(&args.policies).map_err(usage)?;
     let costs = Costs::by_name(&args.costs).ok_or_else(|| {
         usage(format!("--costs '{}' is no cost model: use one of {}", args.costs, Costs::NAMES.join(", ")))
     })?;
@@ -158,7 +158,7 @@ impl ChurnArgs {
             self.seed, self.report_every, self.refresh
         ));
         if self.policies != [PolicySelection::All] {
-            let names = select_policies(&self.policies).unwrap_or_default();
+            let names = expand_selection(&self.policies).unwrap_or_default();
             let names: Vec<&str> = names.into_iter().map(larder_core::PolicyKind::name).collect();
             words.push(format!("--policies {}", names.join(",")));
         }
