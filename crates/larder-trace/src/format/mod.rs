@@ -48,7 +48,7 @@ pub enum Format {
     S3,
     /// The W3C's extended log file format: IIS, CloudFront.
     W3c,
-    /// The access log of `larder switch` or `larder node` with `access_log_format = "json"`.
+    /// The access log of `larder switch` or `larder node` with `access_log.format = "json"`.
     Larder,
     /// Caddy's access log.
     Caddy,

@@ -2,8 +2,10 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Args;
 
 use larder_core::PolicyKind;
@@ -43,6 +45,12 @@ pub(crate) struct CheckArgs {
     /// Print the effective config as TOML instead of a summary; this machine is not looked at.
     #[arg(long)]
     effective: bool,
+    /// Print the file with the new spellings of keys that have moved, and nothing else. Comments and order stay.
+    #[arg(long, requires = "file", conflicts_with_all = ["schema", "defaults", "policies", "effective", "no_preflight"])]
+    migrate: bool,
+    /// With --migrate: write the file in place instead of printing it.
+    #[arg(long, requires = "migrate")]
+    write: bool,
     /// Check the file alone, not this machine: no names, addresses, files, secrets or rights. For CI.
     #[arg(long, conflicts_with_all = ["schema", "defaults", "policies"])]
     no_preflight: bool,
@@ -59,6 +67,8 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         for policy in PolicyKind::ALL {
             writeln!(out, "{:<12} {}", policy.name(), policy.summary())?;
         }
+    } else if args.migrate {
+        migrate(args.file.as_deref().ok_or_else(|| usage("name a config file"))?, args.write, &mut out)?;
     } else {
         let path = args.file.as_deref().ok_or_else(|| usage("name a config file"))?;
         let alone = args.no_preflight || args.effective;
@@ -82,6 +92,36 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         }
     }
     out.flush()?;
+    Ok(())
+}
+
+/// Prints a config file with the new spellings, or writes it in place.
+fn migrate(path: &Path, in_place: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let (text, moved) = config::migrate(&path.display().to_string(), &config::text_of(path)?)?;
+    if !in_place {
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    if moved == 0 {
+        return Ok(writeln!(out, "{}: has no old spellings", path.display())?);
+    }
+    replace(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(writeln!(out, "{}: {moved} old spellings replaced", path.display())?)
+}
+
+/// Replaces a file's contents at once: a reader sees the old ones or the new ones.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let path = path.canonicalize()?;
+    let mut new = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+    new.write_all(text.as_bytes())?;
+    let (old, file) = (std::fs::metadata(&path)?, new.as_file());
+    // Only root may keep another owner; a file of one's own has it already.
+    let owner = std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid()));
+    if old.uid() != new.as_file().metadata()?.uid() {
+        owner?;
+    }
+    new.as_file().set_permissions(old.permissions())?;
+    new.as_file().sync_all()?;
+    new.persist(&path)?;
     Ok(())
 }
 
@@ -237,9 +277,9 @@ fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
 /// What the default route does beside sending requests and replies on, and all routes do but for values of their own.
 fn edited_by_default(switch: &SwitchConfig) -> Vec<&'static str> {
     given(&[
-        ("request_headers", !switch.request_fields.is_empty()),
-        ("reply_headers", !switch.reply_fields.is_empty()),
-        ("request_id", switch.request_id.is_some()),
+        ("headers.request", !switch.request_fields.is_empty()),
+        ("headers.reply", !switch.reply_fields.is_empty()),
+        ("headers.request_id", switch.request_id.is_some()),
         ("sticky", switch.sticky.is_some()),
         ("compress", switch.compress.is_some()),
         ("hedge", switch.hedge.is_some()),
@@ -254,8 +294,8 @@ fn given<'a>(all: &'a [(&'static str, bool)]) -> impl Iterator<Item = &'static s
 /// What a route does beside sending requests and replies on, in the words of the config.
 fn edited(edits: &Edits) -> Vec<&'static str> {
     let all = [
-        ("request_headers", !edits.request_fields.is_empty()),
-        ("reply_headers", !edits.reply_fields.is_empty()),
+        ("headers.request", !edits.request_fields.is_empty()),
+        ("headers.reply", !edits.reply_fields.is_empty()),
         ("rewrite", edits.rewrite.is_some()),
         ("sticky", edits.sticky.is_some()),
         ("compress", edits.compress.is_some()),

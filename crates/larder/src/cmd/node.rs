@@ -43,6 +43,9 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
     preflight::start(&written, &config.only(Role::Node))?;
+    for warning in written.warnings(&config) {
+        tracing::warn!("{warning}");
+    }
     let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
     let runtime = serve::runtime(role.node.threads)?;
     let ended = runtime.block_on(async {

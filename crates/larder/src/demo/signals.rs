@@ -33,9 +33,9 @@ pub(super) fn config(
             let costs = WardCosts::lard98(&Frequencies::of(&trace));
             write_table(&trace, &plan.info.source, &cluster(nodes, cache, costs)?, CoreChoice::Best, &table)?;
         }
-        format!("[switch.ward]\ntable = {:?}\nhost = \"{HOST}\"\n", table.display().to_string())
+        format!("[switch.policies.ward]\ntable = {:?}\nhost = \"{HOST}\"\n", table.display().to_string())
     } else if kind == PolicyKind::Static {
-        "[switch.static]\nshares = { n = 1 }\n".to_owned()
+        "[switch.policies.static]\nshares = { n = 1 }\n".to_owned()
     } else {
         return Ok(None);
     };
@@ -79,7 +79,7 @@ mod tests {
         let cache = Bytes(plan.info.working_set_bytes / 8);
         let path = config("ward", &plan, 4, cache, folder.path()).unwrap().expect("ward needs one");
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains("[switch.ward]") && text.contains("demo.routes"), "{text}");
+        assert!(text.contains("[switch.policies.ward]") && text.contains("demo.routes"), "{text}");
         let rows = std::fs::read_to_string(folder.path().join("demo.routes")).unwrap();
         for node in 1..=4 {
             assert!(rows.contains(&format!("node-{node}")), "{rows}");

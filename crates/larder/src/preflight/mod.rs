@@ -134,7 +134,7 @@ pub(crate) fn start(written: &Written, config: &Config) -> Result<(), Unready> {
     refuse(found)
 }
 
-/// The finding on `switch.user`: a process becomes another user with rights only.
+/// The finding on `switch.process.user`: a process becomes another user with rights only.
 fn user(config: &Config) -> Option<Finding> {
     let run_as = config.switch.as_ref()?.run_as?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -145,7 +145,7 @@ fn user(config: &Config) -> Option<Finding> {
     }
     let what = format!("user {user} may not start a process as user {}, group {}", run_as.user, run_as.group);
     let hint = "start larder as root (or with CAP_SETUID and CAP_SETGID), or leave user out";
-    Some(Finding::error(Fault::new("switch.user", what).hint(hint)))
+    Some(Finding::error(Fault::new("switch.process.user", what).hint(hint)))
 }
 
 /// Certificates that have ended or end soon.

@@ -86,15 +86,15 @@ fn switch(role: &SwitchRole, needs: &mut Needs) {
     for (i, source) in role.discover.iter().enumerate() {
         discover(&format!("switch.discover[{i}]"), source, run_as, needs);
     }
-    needs.access_log("switch.access_log", config.access_log.as_ref(), run_as);
+    needs.access_log("switch.access_log.file", config.access_log.as_ref(), run_as);
     if let Some(record) = &config.record {
-        needs.file("switch.record", &record.file, Use::Append, run_as);
-        record.log.iter().for_each(|log| needs.file("switch.record_log", log, Use::Append, run_as));
+        needs.file("switch.record.file", &record.file, Use::Append, run_as);
+        record.log.iter().for_each(|log| needs.file("switch.record.log", log, Use::Append, run_as));
     }
     for ward in &role.wards {
         let at = match config.routes.iter().position(|route| route.name == ward.route) {
-            Some(i) => format!("switch.routes[{i}].ward.table"),
-            None => "switch.ward.table".to_owned(),
+            Some(i) => format!("switch.routes[{i}].policies.ward.table"),
+            None => "switch.policies.ward.table".to_owned(),
         };
         ward.table.iter().for_each(|table| needs.file(at.as_str(), &table.path, Use::Read, run_as));
     }
@@ -152,7 +152,7 @@ fn node(role: &NodeRole, needs: &mut Needs) {
             }
         }
     }
-    needs.access_log("node.access_log", role.node.access_log.as_ref(), None);
+    needs.access_log("node.access_log.file", role.node.access_log.as_ref(), None);
     if let Some(path) = &role.report_secret {
         needs.file("node.report.secret", path, Use::Secrets, None);
     }

@@ -108,7 +108,8 @@ fn sixty_slow_requests_to_a_single_node_are_admitted_at_once() {
 fn a_limit_that_is_reached_is_logged_with_its_key() {
     let folder = tempfile::tempdir().unwrap();
     let (held, node) = Held::start();
-    let switch = switch(folder.path(), node, "admission = 2\nqueue_max = 1\nqueue_timeout = \"1m\"");
+    let switch =
+        switch(folder.path(), node, "admission = { limit = 2, queue_max = 1, queue_timeout = \"1m\" }");
     let mut replies = ask(switch.address, 2);
     held.await_arrived(2);
     replies.extend(ask(switch.address, 1));
@@ -122,8 +123,8 @@ fn a_limit_that_is_reached_is_logged_with_its_key() {
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let lines: Vec<&str> = log.lines().collect();
     let wanted = [
-        &["limit reached, requests wait", "limit=2", "key=\"switch.admission\""][..],
-        &["queue full", "queue_max=1", "keys=\"switch.admission, switch.queue_max\""],
+        &["limit reached, requests wait", "limit=2", "key=\"switch.admission.limit\""][..],
+        &["queue full", "queue_max=1", "keys=\"switch.admission.limit, switch.admission.queue_max\""],
     ];
     for words in wanted {
         let said = lines.iter().filter(|line| words.iter().all(|word| line.contains(word))).count();

@@ -11,24 +11,24 @@ use crate::origin::{Origin, asked, line, values};
 use crate::process::{Process, until};
 
 const ROUTES: &str = r#"
-[switch.request_headers]
+[switch.headers.request]
 remove = ["x-debug", "x-internal-*"]
 set = { x-client = "{client}", x-via-route = "{route}/{policy}/{class}", x-user = "{cookie:user}" }
 add = { x-many = ["1", "{method}"] }
 
-[switch.reply_headers]
+[switch.headers.reply]
 remove = ["server"]
 set = { strict-transport-security = "max-age=63072000", x-served = "{node} {status} {reason}" }
 
-[switch.request_id]
+[switch.headers.request_id]
 header = "X-Request-Id"
 
 [[switch.routes]]
 name = "api"
 path = ["/api", "/api/*"]
 rewrite = { prefix = "/api", to = "/v2" }
-request_headers = { set = { host = "api.internal:8080", x-client = "route" }, remove = ["cookie"] }
-reply_headers = { add = { x-served = "api" } }
+headers.request = { set = { host = "api.internal:8080", x-client = "route" }, remove = ["cookie"] }
+headers.reply = { add = { x-served = "api" } }
 
 [[switch.routes]]
 name = "moved"
@@ -44,7 +44,7 @@ redirect = { to = "{path}/{query}" }
 name = "closed"
 path = "/closed*"
 respond = { status = 503, body = "back at noon\n" }
-reply_headers = { set = { retry-after = "3600" } }
+headers.reply = { set = { retry-after = "3600" } }
 
 [[switch.routes]]
 name = "gone"
@@ -62,7 +62,7 @@ fn start(folder: &Path, rest: &str) -> Process {
     let origin = Origin::start("o", "Server: secret/1.0\r\n");
     let (config, log) = (folder.join("larder.toml"), folder.join("access.log"));
     let head = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\naccess_log = {log:?}\nnodes = [{}]\n",
+        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\naccess_log.file = {log:?}\nnodes = [{}]\n",
         origin.entry("")
     );
     fs::write(&config, head + rest).unwrap();

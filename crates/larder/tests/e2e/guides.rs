@@ -264,7 +264,7 @@ fn every_row_of_the_guides_names_what_larder_has() {
 fn false_rows_of_a_guide_are_noticed() {
     let row = |ours: &str| format!("| other | larder |\n|---|---|\n| `x` | {ours} |\n");
     for ours in [
-        "`[switch.outliers]` `consecutive`",
+        "`[switch.health.outliers]` `consecutive`",
         "`health.retry_after`",
         "`policy = \"hash\"`, `\"maglev\"`",
         "`[[switch.routes]]` `name = \"x\"`, `path = [\"/x/*\"]`, `group`",
@@ -275,11 +275,11 @@ fn false_rows_of_a_guide_are_noticed() {
     for (ours, part) in [
         ("`[switch.health]` `consecutive_5xx`", "no key 'switch.health.consecutive_5xx'"),
         ("`health.passive_fal`", "no key 'switch.health.passive_fal'"),
-        ("`[switch.outlier]` `consecutive`", "no key 'switch.outlier'"),
+        ("`[switch.health.outlier]` `consecutive`", "no key 'switch.health.outlier'"),
         ("`[[switch.routes]]` `paths = [\"/x/*\"]`", "no key 'switch.routes.paths'"),
         ("`policy = \"hash\"`, `\"ring\"`", "ring"),
         ("`{ name = \"a\", address = \"10.0.0.1:80\", share = 2.0 }`", "share"),
-        ("`[switch.bounded]` `factor = 0.1`", "factor"),
+        ("`[switch.policies.bounded]` `factor = 0.1`", "factor"),
         ("`[[switch.routes]]` `path = [\"/x/*\"]`", "switch.routes[0].name"),
         ("`GET /nodes/a/drain`", "GET /nodes/a/drain of the admin interface gives 405"),
         ("`GET /nothing`", "GET /nothing of the admin interface gives 404"),

@@ -144,7 +144,7 @@ fn config(folder: &Path, node: SocketAddr) -> PathBuf {
     let certificate = folder.join("tls.pem");
     write_key(&certificate, &(made.cert.pem() + &made.signing_key.serialize_pem()));
     let text = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\nnodes = [\"{node}\"]\nadmission = \"unlimited\"\ntargets_max = 1000\n\
+        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\nnodes = [\"{node}\"]\nadmission.limit = \"unlimited\"\npolicies.targets_max = 1000\n\
          [switch.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {certificate:?}\n\
          [switch.timeouts]\nheader = \"1s\"\nkeepalive = \"1s\"\nclient_read = \"1s\"\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n"

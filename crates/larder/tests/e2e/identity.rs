@@ -280,7 +280,7 @@ fn an_origin_behind_a_node_is_told_the_truth() {
     node_entries(folder.path(), "append", &append, false);
     // Five names have a hyphen; HTTP/2 has them in small letters alone.
     assert_eq!(metric(&append, "larder_node_header_fields_dropped_total"), 10 + 10 + 5);
-    let overwrite = node(folder.path(), "overwrite", &origin, "forwarded = \"overwrite\"");
+    let overwrite = node(folder.path(), "overwrite", &origin, "trust.forwarded = \"overwrite\"");
     node_entries(folder.path(), "overwrite", &overwrite, true);
 }
 
@@ -288,7 +288,7 @@ fn an_origin_behind_a_node_is_told_the_truth() {
 fn an_origin_is_told_of_announced_clients() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let node = node(folder.path(), "announced", &origin, "proxy_protocol_from = \"127.0.0.1\"");
+    let node = node(folder.path(), "announced", &origin, "trust.proxy_protocol_from = \"127.0.0.1\"");
     let ask = |target: &str, fields: &[(String, String)]| {
         let mut stream = tcp(node.address);
         stream.write_all(format!("PROXY TCP4 {ANNOUNCED} 203.0.113.1 4711 80\r\n").as_bytes()).unwrap();
@@ -303,7 +303,7 @@ fn an_origin_is_told_of_announced_clients() {
 fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let node = node(folder.path(), "behind", &origin, "trusted_relays = \"127.0.0.1\"");
+    let node = node(folder.path(), "behind", &origin, "trust.relays = \"127.0.0.1\"");
     let switch = switch(folder.path(), node.address, "h2c = true");
     let entry = Entry {
         what: "switch",
@@ -345,8 +345,8 @@ fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
 fn fields_with_underscores_can_be_kept() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let node = node(folder.path(), "keeping", &origin, "underscores_in_headers = true");
-    let switch = switch(folder.path(), node.address, "underscores_in_headers = true");
+    let node = node(folder.path(), "keeping", &origin, "trust.underscores_in_headers = true");
+    let switch = switch(folder.path(), node.address, "trust.underscores_in_headers = true");
     for address in [node.address, switch.address] {
         let heard = asked(&http::ask(address, "GET", "/x", "X_Own: 1\r\n"));
         assert_eq!(values(&heard, "x_own"), ["1"]);
@@ -378,7 +378,7 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
         assert_eq!(metric(process, &format!("larder_{role}_header_fields_dropped_total")), 5);
     }
     for (name, more) in
-        [("relay", "trusted_relays = \"127.0.0.1\""), ("keeping", "url_fields_in_headers = true")]
+        [("relay", "trust.relays = \"127.0.0.1\""), ("keeping", "trust.url_fields_in_headers = true")]
     {
         let node = node_of(name, more);
         for field in fields {

@@ -177,8 +177,10 @@ fn a_routing_table_is_replaced_under_traffic() {
     publish(&routes, &table("2"));
     let nodes = "nodes = [\n{ name = \"a\", address = \"{a}\" },\n{ name = \"b\", address = \"{b}\" },\n\
                  { name = \"c\", address = \"{c}\" },\n]\n";
-    let ward =
-        format!("policy = \"ward\"\n[switch.ward]\ntable = \"{}\"\nhost = \"localhost\"\n", routes.display());
+    let ward = format!(
+        "policy = \"ward\"\n[switch.policies.ward]\ntable = \"{}\"\nhost = \"localhost\"\n",
+        routes.display()
+    );
     let (_nodes, switch) = cluster(folder.path(), &format!("{nodes}{ward}"));
     let owner = || explain(&switch, "localhost/files/7")["node"].as_str().unwrap().to_owned();
     assert_eq!(owner(), "a", "nodes are found by their names");
@@ -213,7 +215,7 @@ fn a_routing_table_is_replaced_under_traffic() {
 #[test]
 fn a_routing_table_comes_from_the_switch_s_own_traffic() {
     let folder = tempfile::tempdir().unwrap();
-    let rest = "nodes = [\"{a}\", \"{b}\", \"{c}\"]\npolicy = \"ward\"\n[switch.ward]\nrefresh = \"24h\"\nmemory = 4000\n";
+    let rest = "nodes = [\"{a}\", \"{b}\", \"{c}\"]\npolicy = \"ward\"\n[switch.policies.ward]\nrefresh = \"24h\"\nmemory = 4000\n";
     let (_nodes, switch) = cluster(folder.path(), rest);
     let refresh = || ask(switch.admin.unwrap(), "POST", "/routes/default/table/refresh", "");
     let early = refresh();

@@ -36,6 +36,7 @@ mod node_edge;
 mod node_http2;
 mod node_reload;
 mod node_reload_origin;
+mod old_spellings;
 mod origin;
 mod packaging;
 mod page;

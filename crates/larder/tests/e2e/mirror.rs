@@ -18,7 +18,7 @@ fn start(folder: &Path, live: &Origin, shadow: SocketAddr, mirror: &str) -> Proc
 listen = "127.0.0.1:0"
 h2c = true
 health = {{ check = "off", passive_fall = 0 }}
-request_id = {{ header = "x-request-id" }}
+headers.request_id = {{ header = "x-request-id" }}
 nodes = [
   {{ name = "live", address = "{}", groups = ["live"] }},
   {{ name = "shadow", address = "{shadow}", groups = ["shadow"] }},
@@ -40,7 +40,7 @@ name = "copies"
 group = "shadow"
 mirror = {{ of = "shop"{mirror} }}
 rewrite = {{ prefix = "/shop", to = "/trial" }}
-request_headers = {{ set = {{ x-copy = "{{route}} of {{client}}", host = "trial.internal" }}, remove = "authorization" }}
+headers.request = {{ set = {{ x-copy = "{{route}} of {{client}}", host = "trial.internal" }}, remove = "authorization" }}
 "#,
         live.address
     );

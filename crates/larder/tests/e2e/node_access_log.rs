@@ -59,7 +59,7 @@ fn logged(folder: &Path, format: &str) -> std::path::PathBuf {
     let node = Node::start(|at| {
         fs::write(at.join("a"), "x".repeat(1_000)).unwrap();
         fs::write(at.join("b"), "x".repeat(2_000)).unwrap();
-        format!("root = {at:?}\naccess_log = {log:?}\naccess_log_format = \"{format}\"\n")
+        format!("root = {at:?}\naccess_log.file = {log:?}\naccess_log.format = \"{format}\"\n")
     });
     for nth in 0..300 {
         get(node.address, if nth % 3 == 0 { "/b" } else { "/a" });
@@ -94,7 +94,8 @@ fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
     let authority = Authority::new(folder.path(), "ca");
     fs::write(folder.path().join("a"), "hello").unwrap();
     let format = "{method} {target} {version} {status} {body_bytes} {cache} {detail}";
-    let keys = format!("root = {:?}\naccess_log = {log:?}\naccess_log_format = {format:?}", folder.path());
+    let keys =
+        format!("root = {:?}\naccess_log.file = {log:?}\naccess_log.format = {format:?}", folder.path());
     let node = node_http2::node(folder.path(), &authority, &keys, "");
     let client = node_http2::Client::new(node.address, &authority.roots());
     let ask = |method: &str, target: &str, fields: &[(&str, &str)], body: &'static str| {
@@ -132,7 +133,7 @@ fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
 fn a_reload_takes_another_log_and_opens_it_anew() {
     let folder = tempfile::tempdir().unwrap();
     let files = ["one", "two"].map(|name| folder.path().join(name));
-    let keys = |file: &Path| format!("root = {:?}\naccess_log = {file:?}\n", folder.path());
+    let keys = |file: &Path| format!("root = {:?}\naccess_log.file = {file:?}\n", folder.path());
     fs::write(folder.path().join("a"), "hello").unwrap();
     let node = Node::start(|_| keys(&files[0]));
     get(node.address, "/a?1");

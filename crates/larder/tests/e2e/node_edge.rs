@@ -170,7 +170,7 @@ fn an_announced_client_is_the_client_of_a_node() {
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let more = format!(
-        "proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}\nlimits.head_timeout = \"500ms\"",
+        "trust.proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}\nlimits.head_timeout = \"500ms\"",
         origin.address
     );
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
@@ -209,7 +209,7 @@ fn an_announced_client_is_the_client_of_a_node() {
 fn an_announcement_of_somebody_is_no_http() {
     let folder = tempfile::tempdir().unwrap();
     let own = Authority::new(folder.path(), "one").leaf("a.test");
-    let more = root(folder.path()) + "\nproxy_protocol_from = \"10.0.0.0/8\"";
+    let more = root(folder.path()) + "\ntrust.proxy_protocol_from = \"10.0.0.0/8\"";
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     for announcement in [ANNOUNCED, LOCAL] {
         assert_eq!(ask(announcing(node.address, announcement), "/a", "").status, 400);
@@ -244,12 +244,14 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let authority = Authority::new(folder.path(), "one");
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let more =
-        format!("proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}", origin.address);
+    let more = format!(
+        "trust.proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}",
+        origin.address
+    );
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     let config = folder.path().join("switch.toml");
     let text = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\nnode_proxy_protocol = \"v2\"\n[switch.node_tls]\nca = {:?}\n\
+        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\nconnect.proxy_protocol = \"v2\"\n[switch.connect.tls]\nca = {:?}\n\
          name = \"a.test\"\n",
         node.further[0], authority.ca
     );

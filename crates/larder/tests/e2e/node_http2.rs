@@ -540,7 +540,7 @@ fn a_switch_asks_a_node_by_http2() {
     let config = folder.path().join("switch.toml");
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{{ name = \"n\", address = \"{}\", http2 = true }}]\n\
-         [switch.node_tls]\nca = {:?}\nname = \"{HOST}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+         [switch.connect.tls]\nca = {:?}\nname = \"{HOST}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
         node.address, authority.ca
     );
     fs::write(&config, text).unwrap();

@@ -287,7 +287,7 @@ fn what_is_changed_is_seen_by_requests_and_connections_that_come_after() {
     let mut old = Client::connect(node.address).unwrap();
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
     // Clients that a balancer announces.
-    node.reload(&format!("proxy_protocol_from = \"127.0.0.1\"\n{root}"));
+    node.reload(&format!("trust.proxy_protocol_from = \"127.0.0.1\"\n{root}"));
     let mut plain = TcpStream::connect(node.address).unwrap();
     plain.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert!(is_closed(plain), "who has to announce does");

@@ -127,10 +127,11 @@ fn static_divides_the_nodes_as_the_log_has_classes() {
     };
     assert_eq!(idle(&["--write-config", &config]), 0, "all is of class n, and so are all nodes");
     let written = std::fs::read_to_string(&config).unwrap();
-    assert!(written.contains("[switch.static]\nshares = { n = 1 }\n"), "{written}");
+    assert!(written.contains("[switch.policies.static]\nshares = { n = 1 }\n"), "{written}");
     assert!(larder(&["check", "--no-preflight", &config]).status.success());
     let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\n";
-    std::fs::write(&switch, format!("{head}[switch.static]\nshares = {{ n = 1, db = 1 }}\n")).unwrap();
+    std::fs::write(&switch, format!("{head}[switch.policies.static]\nshares = {{ n = 1, db = 1 }}\n"))
+        .unwrap();
     assert_eq!(idle(&["--switch", &switch]), 2, "shares that a config gives stand");
 }
 

@@ -37,7 +37,7 @@ fn everything_that_is_missing_is_told_at_once_by_check_and_by_the_start() {
     fs::write(folder.path().join("empty.key"), "").unwrap();
     let config = format!(
         "[switch]\nlisten = [\"127.0.0.1:0\", \"{}\", \"192.0.2.1:80\"]\nnodes = [\"127.0.0.1:1\", \"no-such-host.invalid:80\"]\n\
-         access_log = \"missing/access.log\"\nrecord = \".\"\n[switch.signals]\nsecret = \"empty.key\"\n\
+         access_log.file = \"missing/access.log\"\nrecord.file = \".\"\n[switch.signals]\nsecret = \"empty.key\"\n\
          [[switch.discover]]\nfile = \"nodes.toml\"\n[admin]\nlisten = \"off\"\n",
         taken.local_addr().unwrap()
     );
@@ -50,8 +50,8 @@ fn everything_that_is_missing_is_told_at_once_by_check_and_by_the_start() {
         "switch.listen[1]",
         "switch.listen[2]",
         "switch.nodes[1]",
-        "switch.access_log",
-        "switch.record",
+        "switch.access_log.file",
+        "switch.record.file",
         "switch.signals.secret",
         "switch.discover[0].file",
     ];
@@ -117,11 +117,11 @@ fn an_address_of_a_running_larder_is_a_note_to_a_check_and_refuses_a_start() {
 #[test]
 fn a_config_can_be_checked_without_the_files_of_its_machine() {
     let folder = tempfile::tempdir().unwrap();
-    let config = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\nuser = \"no-such-user\"\n\
+    let config = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\nprocess.user = \"no-such-user\"\n\
                   [switch.tls]\nlisten = \"127.0.0.1:443\"\ncertificates = \"none.pem\"\n";
     write(folder.path(), config);
     let checked = stderr(&run(folder.path(), &["check", "larder.toml"]));
-    assert_eq!(places(&checked), ["switch.user", "switch.tls.certificates"], "{checked}");
+    assert_eq!(places(&checked), ["switch.process.user", "switch.tls.certificates"], "{checked}");
     let alone = run(folder.path(), &["check", "--no-preflight", "larder.toml"]);
     assert!(alone.status.success(), "{}", stderr(&alone));
     assert_eq!(String::from_utf8(alone.stdout).unwrap(), "larder.toml: ok\n");
@@ -159,14 +159,14 @@ fn the_doctor_says_what_starts_and_what_is_reached() {
         folder.path(),
         &config
             .replace("[admin]", "[switch.traces]\nendpoint = \"http://127.0.0.1:1\"\n[admin]")
-            .replace("[switch]\n", "[switch]\naccess_log = \"missing/a.log\"\n"),
+            .replace("[switch]\n", "[switch]\naccess_log.file = \"missing/a.log\"\n"),
     );
     let examined = run(folder.path(), &["doctor", "--config", "larder.toml"]);
     assert_eq!(examined.status.code(), Some(1));
     let text = String::from_utf8(examined.stdout.clone()).unwrap();
     assert!(
         text.starts_with(
-            "start: not possible\n  error     larder.toml:2:1: switch.access_log: missing does not exist\n"
+            "start: not possible\n  error     larder.toml:2:12: switch.access_log.file: missing does not exist\n"
         ),
         "{text}"
     );

@@ -75,8 +75,10 @@ fn nginx_hears_who_the_client_is_and_who_the_switch_is() {
         (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "switches"));
     let (own, shown, port) = (servers.leaf("node.test"), switches.leaf("switch.test"), free_port());
     let _nginx = nginx(folder.path(), port, &own, &switches.ca, false);
-    let tls =
-        format!("[switch.node_tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n", servers.ca);
+    let tls = format!(
+        "[switch.connect.tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n",
+        servers.ca
+    );
     let nodes = format!("[{{ name = \"a\", address = \"127.0.0.1:{port}\", proxy_protocol = \"v2\" }}]");
     let switch = switch(folder.path(), &nodes, &tls);
     until("nginx answers", || (get(switch.address, "/").status == 200).then_some(()));
@@ -134,7 +136,7 @@ fn haproxy_is_told_of_clients_and_of_nobody_by_checks() {
         fs::write(&config, text).unwrap();
         let _haproxy = spawn(Command::new("haproxy").arg("-db").arg("-f").arg(config));
         let nodes = format!("[\"127.0.0.1:{port}\"]");
-        let rest = format!("node_proxy_protocol = \"{version}\"\n");
+        let rest = format!("connect.proxy_protocol = \"{version}\"\n");
         let switch = switch(folder.path(), &nodes, &rest);
         until("HAProxy answers", || (get(switch.address, "/").status == 200).then_some(()));
         let mut client = Client::connect(switch.address).unwrap();
@@ -157,8 +159,10 @@ fn a_node_with_another_certificate_is_down_and_says_why() {
     let _nginx = nginx(folder.path(), port, &own, &others.ca, true);
     let address: SocketAddr = ([127, 0, 0, 1], port).into();
     until("nginx listens", || Client::connect(address).ok());
-    let tls =
-        format!("[switch.node_tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n", servers.ca);
+    let tls = format!(
+        "[switch.connect.tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n",
+        servers.ca
+    );
     let switch = switch(folder.path(), &format!("[{{ name = \"a\", address = \"{address}\" }}]"), &tls);
     let mut first = String::new();
     until("the checks find it", || {

@@ -142,7 +142,7 @@ fn many_reloads_under_load_lose_no_request() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a", "b", "c"]);
     let log = store.path().join("access.log");
-    let switch = Switch::start(&format!("{LISTEN}\naccess_log = {log:?}\n{line}"));
+    let switch = Switch::start(&format!("{LISTEN}\naccess_log.file = {log:?}\n{line}"));
     let crowd = Crowd::start(switch.address);
     crowd.more(200);
     for generation in 2..=13 {
@@ -470,15 +470,18 @@ fn what_reads_clients_bytes_has_no_rights_but_its_users() {
     if !rustix::process::geteuid().is_root() {
         // Nobody else may become another user: it must say so, and not serve as who it is.
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &format!("{LISTEN}\nuser = \"0\"\nnodes = [\"127.0.0.1:9\"]"));
+        write(folder.path(), &format!("{LISTEN}\nprocess.user = \"0\"\nnodes = [\"127.0.0.1:9\"]"));
         let config = folder.path().join("switch.toml");
         let ran = Command::new(LARDER).args(["switch", "--config"]).arg(config).output().unwrap();
-        assert!(!ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("switch.user: "));
+        assert!(
+            !ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("switch.process.user: ")
+        );
         return;
     }
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
-    let switch = Switch::start(&format!("{LISTEN}\nuser = \"65534\"\ngroup = \"65533\"\n{line}"));
+    let switch =
+        Switch::start(&format!("{LISTEN}\nprocess = {{ user = \"65534\", group = \"65533\" }}\n{line}"));
     let none = "0000000000000000";
     let expected = [
         "Uid: 65534 65534 65534 65534".to_owned(),

@@ -35,7 +35,7 @@ name = "clients-new"
 of = "clients"
 share = 20.0
 group = "new"
-reply_headers = {{ set = {{ x-side = "canary" }} }}
+headers.reply = {{ set = {{ x-side = "canary" }} }}
 
 [[switch.routes]]
 name = "users"

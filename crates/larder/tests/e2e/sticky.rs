@@ -15,7 +15,7 @@ fn start(folder: &Path, origins: &[Origin], rest: &str) -> Process {
     let (config, log) = (folder.join("larder.toml"), folder.join("access.log"));
     let nodes: Vec<String> = origins.iter().map(|origin| origin.entry(", groups = [\"app\"]")).collect();
     let text = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\npolicy = \"rr\"\naccess_log = {log:?}\nnodes = [{}]\n{rest}\n",
+        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\npolicy = \"rr\"\naccess_log.file = {log:?}\nnodes = [{}]\n{rest}\n",
         nodes.join(", ")
     );
     fs::write(&config, text).unwrap();
@@ -181,7 +181,7 @@ fn a_node_that_fails_or_is_full_gives_way() {
     drop(gone);
     origins.push(Origin { name: "dead".to_owned(), address: dead, seen: Default::default() });
     let rest = format!(
-        "t_low = 1\nt_high = 2\nadmission = \"unlimited\"\nhealth = {{ check = \"off\", passive_fall = 0 }}\n{ROUTES}"
+        "policies.lard = {{ t_low = 1, t_high = 2 }}\nadmission.limit = \"unlimited\"\nhealth = {{ check = \"off\", passive_fall = 0 }}\n{ROUTES}"
     );
     let switch = start(folder.path(), &origins, &rest);
     // Its first client is told of the node that has served it in the end.

@@ -111,9 +111,9 @@ fn what_is_odd_and_works_is_warned_of() {
         ),
         ("[[switch.routes]]\nname = \"all\"\n", 4, "switch.routes[0]: takes every request"),
         (
-            "[switch.node_tls]\nverify = false\n",
+            "[switch.connect.tls]\nverify = false\n",
             5,
-            "switch.node_tls.verify: certificates of nodes are not checked",
+            "switch.connect.tls.verify: certificates of nodes are not checked",
         ),
         (
             "[[switch.routes]]\nname = \"a\"\npath = \"/a/\"\n",
@@ -121,14 +121,14 @@ fn what_is_odd_and_works_is_warned_of() {
             "switch.routes[0].path: '/a/' matches this one path",
         ),
         (
-            "[switch.request_headers]\nset = { x-real-ip = \"$remote_addr\" }\n",
+            "[switch.headers.request]\nset = { x-real-ip = \"$remote_addr\" }\n",
             5,
-            "switch.request_headers.set.x-real-ip: '$remote_addr' is sent as these letters",
+            "switch.headers.request.set.x-real-ip: '$remote_addr' is sent as these letters",
         ),
         (
-            "[switch.reply_headers]\nadd = { x-c = \"%[src]\" }\n",
+            "[switch.headers.reply]\nadd = { x-c = \"%[src]\" }\n",
             5,
-            "switch.reply_headers.add.x-c: '%[src]' is sent",
+            "switch.headers.reply.add.x-c: '%[src]' is sent",
         ),
         ("policy = \"hacc\"\nsignals = { source = \"off\" }\n", 5, "switch.signals.source: 'hacc' goes by"),
     ];

@@ -172,7 +172,7 @@ impl Cluster {
         let name = Self::instance(&format!("s{front}"));
         self.left.names.extend([name.clone(), format!("{name}-own")]);
         let text = format!(
-            "[switch]\nlisten = [{}]\nnodes = [{nodes}]\naccess_log = \"{}\"\n{}\n\
+            "[switch]\nlisten = [{}]\nnodes = [{nodes}]\naccess_log.file = \"{}\"\n{}\n\
              [switch.handoff]\nidentity = \"{}\"\nsecret = \"{}\"\ninterface = \"eth0\"\nname = \"{}\"\n{}\n\
              [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
             listen.join(", "),

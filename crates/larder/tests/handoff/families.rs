@@ -49,7 +49,9 @@ fn delivered(cluster: &Cluster, word: &str) -> u64 {
 /// Above S connections wait, held, and go on when there is room.
 #[test]
 fn requests_above_the_limit_wait() {
-    let Some(cluster) = cluster(COOKIE, "admission = 4\nqueue_max = 100\nqueue_timeout = \"20s\"") else {
+    let Some(cluster) =
+        cluster(COOKIE, "admission = { limit = 4, queue_max = 100, queue_timeout = \"20s\" }")
+    else {
         return;
     };
     let plans = slow(&cluster, 1_000_000, 16);
@@ -71,7 +73,9 @@ fn requests_above_the_limit_wait() {
 /// Who waits too long, or finds no place to wait, gets a 503; nobody is reset.
 #[test]
 fn requests_that_wait_too_long_get_503() {
-    let Some(cluster) = cluster(COOKIE, "admission = 2\nqueue_max = 3\nqueue_timeout = \"300ms\"") else {
+    let Some(cluster) =
+        cluster(COOKIE, "admission = { limit = 2, queue_max = 3, queue_timeout = \"300ms\" }")
+    else {
         return;
     };
     let plans = slow(&cluster, 1_000_000, 2);

@@ -273,7 +273,8 @@ fn what_a_balancer_announces_stays() {
     (0..2).for_each(|number| cluster.configure(number, HANDOFF));
     let config = cluster.path("node0.toml");
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(config, text.replacen("[node]\n", "[node]\nproxy_protocol_from = \"::/0\"\n", 1)).unwrap();
+    fs::write(config, text.replacen("[node]\n", "[node]\ntrust.proxy_protocol_from = \"::/0\"\n", 1))
+        .unwrap();
     (0..2).for_each(|number| cluster.start(number));
     let cluster = warmed(cluster);
     cluster.until("node 1 takes connections", |cluster| {

@@ -148,7 +148,7 @@ fn a_switch_may_come_back_without_handoff() {
 #[test]
 fn what_a_killed_switch_held_is_not_lost() {
     let handoff = format!("{COOKIE}\nheader_wait = \"1s\"");
-    let switch = "admission = 2\nqueue_max = 100\nqueue_timeout = \"20s\"";
+    let switch = "admission = { limit = 2, queue_max = 100, queue_timeout = \"20s\" }";
     let Some(mut cluster) = Cluster::new(&Spec { handoff: &handoff, switch, ..Spec::default() }, content())
     else {
         return;

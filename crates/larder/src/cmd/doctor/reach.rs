@@ -35,7 +35,7 @@ struct Host {
 /// TLS to a host.
 #[derive(Clone, Debug)]
 struct Secure {
-    /// The table of the config, such as "switch.node_tls".
+    /// The table of the config, such as "switch.connect.tls".
     table: String,
     /// The fault that keeps TLS from being used at all.
     to: Result<TlsTo, TlsFault>,
@@ -116,7 +116,7 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
         let tls = node.tls_by(&switch.reach).map(|tls| Secure {
             table: match node.tls {
                 NodeTls::Own(_) => format!("switch.nodes[{i}].tls"),
-                NodeTls::Default | NodeTls::On | NodeTls::Off => "switch.node_tls".to_owned(),
+                NodeTls::Default | NodeTls::On | NodeTls::Off => "switch.connect.tls".to_owned(),
             },
             to: load(tls).and_then(|files| tls_to(files, &node.address, node.http2)),
         });

@@ -75,7 +75,7 @@ fn asked(reply: &str, question: Question) -> (Answer, String) {
 
 fn secure(at: SocketAddr, tls: &OutboundTls, http2: bool) -> Host {
     let to = tls_to(Arc::new(tls.load().unwrap()), &at.to_string(), http2);
-    let tls = Some(Secure { table: "switch.node_tls".to_owned(), to });
+    let tls = Some(Secure { table: "switch.connect.tls".to_owned(), to });
     Host { tls, ..host(at, Question::Ping) }
 }
 
@@ -144,7 +144,7 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
             &authority.leaf("other.test", false),
             None,
             "its certificate is for other.test, not for store.test",
-            "write name = \"other.test\" in [switch.node_tls]",
+            "write name = \"other.test\" in [switch.connect.tls]",
         ),
         (
             &authority.leaf("store.test", true),
@@ -157,13 +157,13 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
             &other.leaf("store.test", false),
             None,
             "the issuer of its certificate is unknown",
-            "write ca = \"FILE\" in [switch.node_tls]",
+            "write ca = \"FILE\" in [switch.connect.tls]",
         ),
         (
             &right,
             Some(authority.ca()),
             "it wants a certificate of its client",
-            "write certificate = \"FILE\" in [switch.node_tls]",
+            "write certificate = \"FILE\" in [switch.connect.tls]",
         ),
     ] {
         let (at, thread) = secure_server(1, certificate, clients.as_deref(), http1);

@@ -112,7 +112,7 @@ impl NodeArgs {
         }
         raw.bypass_page_cache |= self.bypass_page_cache;
         if let Some(file) = &self.access_log {
-            raw.access_log = Some(file.clone());
+            raw.access_log.file = Some(file.clone());
         }
         if let Some(threads) = self.serve.threads {
             raw.threads = threads;

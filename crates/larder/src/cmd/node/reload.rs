@@ -138,6 +138,9 @@ impl Reloader {
         let refused =
             |error: anyhow::Error| Unchanged { outcome: Outcome::Refused, error: format!("{error:#}") };
         let (written, config) = self.args.read().map_err(refused)?;
+        for warning in written.warnings(&config) {
+            tracing::warn!("{warning}");
+        }
         let changes = Changes::of_node(running, &written.raw).map_err(|error| refused(error.into()))?;
         if !changes.fixed.is_empty() {
             return Err(refused(written.needs_restart(&changes.fixed).into()));

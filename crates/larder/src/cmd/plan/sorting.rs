@@ -23,7 +23,7 @@ impl Sorting {
     /// Reads a config file.
     pub(super) fn read(path: &Path, host: &str) -> anyhow::Result<Self> {
         let written = Written::read_or_empty(Some(path))?;
-        let gives_shares = written.gives(&["switch", "static", "shares"]);
+        let gives_shares = written.gives(&["switch", "policies", "static", "shares"]);
         match written.validate()?.switch {
             Some(role) => Ok(Self { config: role.switch, host: host.to_owned(), gives_shares }),
             None => Err(usage(format!("--switch {}: there is no [switch] section", path.display()))),
@@ -76,7 +76,7 @@ mod tests {
 [switch]
 listen = "127.0.0.1:0"
 nodes = ["127.0.0.1:1"]
-t_low = 7
+policies.lard.t_low = 7
 key = "{path}"
 
 [[switch.classes]]
@@ -115,11 +115,11 @@ classes = [{ class = "db", path = "*" }]
         };
         // Policies are those of the plan, so that a route's own is nothing to speak of.
         assert_eq!(read("policy = \"hash\"\n").passed_over(), None);
-        let warning = read("t_high = 9\n").passed_over().unwrap();
+        let warning = read("policies.lard.t_high = 9\n").passed_over().unwrap();
         assert!(warning.contains("'views'"), "{warning}");
         assert!(!read("").gives_shares());
-        assert!(read("[switch.static]\nshares = { n = 1 }\n").gives_shares());
-        let equal = "[switch.static]\nshares = { n = 1, db = 1, cb = 1, dcb = 1 }\n";
+        assert!(read("[switch.policies.static]\nshares = { n = 1 }\n").gives_shares());
+        let equal = "[switch.policies.static]\nshares = { n = 1, db = 1, cb = 1, dcb = 1 }\n";
         assert!(read(equal).gives_shares(), "the default, but it is written");
     }
 

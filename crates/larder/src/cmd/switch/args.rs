@@ -140,19 +140,20 @@ impl SwitchArgs {
         if let Some(policy) = &self.policy {
             raw.policy.clone_from(policy);
         }
-        raw.seed = self.seed.unwrap_or(raw.seed);
-        raw.t_low = self.t_low.map_or(raw.t_low, LowKey::Fixed);
-        raw.t_high = self.t_high.map_or(raw.t_high, HighKey::Fixed);
-        raw.replication_decay = self.replication_decay.unwrap_or(raw.replication_decay);
-        raw.threads = self.serve.threads.unwrap_or(raw.threads);
+        raw.policies.seed = self.seed.or(raw.policies.seed);
+        let lard = raw.policies.lard.get_or_insert_default();
+        lard.t_low = self.t_low.map(LowKey::Fixed).or(lard.t_low);
+        lard.t_high = self.t_high.map(HighKey::Fixed).or(lard.t_high);
+        lard.replication_decay = self.replication_decay.or(lard.replication_decay);
+        raw.process.threads = self.serve.threads.unwrap_or(raw.process.threads);
         if let Some(file) = &self.access_log {
-            raw.access_log = Some(file.clone());
+            raw.access_log.file = Some(file.clone());
         }
         if let Some(file) = &self.record {
-            raw.record = Some(file.clone());
+            raw.record.file = Some(file.clone());
         }
         if let Some(file) = &self.record_log {
-            raw.record_log = Some(file.clone());
+            raw.record.log = Some(file.clone());
         }
     }
 }

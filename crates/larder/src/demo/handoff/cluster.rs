@@ -235,7 +235,7 @@ impl<'t> Cluster<'t> {
         let plane = format!("{NAMES}{}", std::process::id());
         // No checks: they would stand among the packets shown.
         let text = format!(
-            "[switch]\nlisten = \"{}\"\nnodes = [{nodes}]\npolicy = \"lard-r\"\nseed = {}\n\
+            "[switch]\nlisten = \"{}\"\nnodes = [{nodes}]\npolicy = \"lard-r\"\npolicies.seed = {}\n\
              [switch.health]\ncheck = \"off\"\n[switch.timeouts]\ndrain = \"1s\"\n\
              [switch.handoff]\nmechanism = \"{setting}\"\nname = \"{plane}\"\ninterface = \"eth0\"\nidentity = \"{}\"\n\
              repair_min = 0\n[admin]\nlisten = \"127.0.0.1:9900\"\n",

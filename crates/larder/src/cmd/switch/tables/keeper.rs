@@ -75,7 +75,7 @@ pub(crate) enum KeepError {
     Fresh(#[from] FreshError),
     #[error(transparent)]
     Route(#[from] RouteError),
-    #[error("route '{0}' has its table from a file alone: set ward.refresh to make it of its traffic")]
+    #[error("route '{0}' has its table from a file alone: set policies.ward.refresh to make it of its traffic")]
     NoRefresh(String),
     #[error("nothing was asked for on route '{0}' since the last time: its table stays")]
     NoTraffic(String),
