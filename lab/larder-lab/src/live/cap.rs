@@ -100,10 +100,10 @@ pub(crate) fn scenario(mix: Mix, clients: u32, measured: Duration, seed: u64) ->
 fn settings(policy: PolicyKind) -> SwitchSettings {
     let tables = match policy {
         PolicyKind::LardUtil => {
-            format!("{}[switch.util]\nby = \"connections\"\n", signals(policy, 10_000))
+            format!("{}[switch.policies.lard-util]\nby = \"connections\"\n", signals(policy, 10_000))
         }
         PolicyKind::WrrNum | PolicyKind::WrrTime => {
-            format!("{}[switch.wrr]\ngather = \"1s\"\n", signals(policy, 200))
+            format!("{}[switch.policies.wrr]\ngather = \"1s\"\n", signals(policy, 200))
         }
         _ => signals(policy, 200),
     };
