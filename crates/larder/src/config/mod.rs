@@ -379,7 +379,9 @@ mod tests {
         for entry in std::fs::read_dir(&examples).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ext| ext == "toml") {
-                Written::read(&path).and_then(|written| written.validate()).unwrap();
+                let written = Written::read(&path).unwrap();
+                written.validate().unwrap();
+                assert!(written.moved.is_empty(), "{}: {:?}", path.display(), written.moved);
             }
         }
     }
