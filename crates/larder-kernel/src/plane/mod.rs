@@ -28,7 +28,6 @@ mod control;
 mod error;
 mod events;
 mod filter;
-pub(crate) mod frame;
 mod gates;
 mod link;
 mod mapping;
@@ -44,7 +43,6 @@ mod tests;
 pub use control::{FlowDestination, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
 pub use events::{FlowTotals, PlaneEvent};
-pub use frame::is_undamaged;
 pub use link::{NodeRoute, NodeRouteError, OutboundTunnel, OutboundTunnelKind};
 pub use owners::SlotOwner;
 

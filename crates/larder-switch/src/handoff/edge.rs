@@ -33,6 +33,7 @@ use larder_core::rules::Headers;
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_kernel::FlowKey;
 use larder_kernel::abi::flow_flag;
+use larder_kernel::frame::TcpFrame;
 use larder_kernel::plane::FlowTotals;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -453,7 +454,7 @@ impl Edge {
 
     /// Checks whether a later request of a connection at `node` would have gone to the same node.
     fn check_locality(&self, key: FlowKey, node: Option<NodeId>, packet: &[u8]) {
-        let Some(segment) = frame::segment(packet) else { return };
+        let Some(segment) = TcpFrame::parse(packet) else { return };
         // A packet that does not begin a request says nothing.
         let Opening::Http(header) = opening::parse(segment.payload) else { return };
         let Some(node) = node else { return };

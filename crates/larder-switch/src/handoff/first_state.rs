@@ -10,7 +10,7 @@ use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
 use larder_core::handoff::Input;
 use larder_kernel::FlowKey;
-use larder_kernel::plane::is_undamaged;
+use larder_kernel::frame::is_undamaged;
 use larder_kernel::repair::Checkpoint;
 use std::sync::Arc;
 
