@@ -50,7 +50,7 @@
 //! | connections that go on after their end | [`EdgeSettings::resumed_max`] | noticed with their next packet |
 //! | connections at nodes | the plane's table, in the driver | the plane refuses: [`Input::Pointed`] |
 //!
-//! The mechanisms are in `docs/handoff.md`.
+//! The mechanisms are in `docs/understand/handoff.md`.
 
 mod connections;
 mod context;
