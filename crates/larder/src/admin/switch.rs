@@ -426,7 +426,7 @@ impl Surface for SwitchSurface {
             "/switches" => match self.switch.switches() {
                 Some(switches) => Answer::json(&switches),
                 None => {
-                    let hint = "write [switch.switches], docs/switches.md tells how";
+                    let hint = "write [switch.switches], docs/operate/switches.md tells how";
                     return Answer::problem(404, "this switch is to have no others beside it", hint);
                 }
             },
