@@ -3,7 +3,7 @@
 //! A node that hands a connection over to the one that has its target saves the relaying of one reply, in proportion to that
 //! reply's size. From then on every packet of the connection takes a way more, by the node that accepted it, and later requests
 //! pay for it. The size from which handing over pays with no request to come, `min`, is taken for what one later request costs
-//! too (`bench/peers/transfer.py` measures both; figures are in docs/peers.md). So a connection is handed over if
+//! too (`bench/peers/transfer.py` measures both; figures are in CLAIMS.md). So a connection is handed over if
 //!
 //! ```text
 //! size >= min * (1 + requests that it is expected to bring after this one)

@@ -31,7 +31,7 @@ use crate::report;
 /// Without --log, the requests are made by a generator fitted to the trace of the LARD paper (rice-like).
 ///
 /// With --peers it shows instead a cluster without a front-end (PRESS), beside nodes that work alone and beside a switch; see
-/// docs/peers.md.
+/// docs/operate/peers.md.
 ///
 /// With --handoff it shows instead what is gained when nodes answer clients directly: hosts in network namespaces, the
 /// same requests by each mechanism in turn, the front-end's processor time, and one connection packet by packet. Needs the

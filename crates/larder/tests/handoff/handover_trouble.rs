@@ -21,13 +21,13 @@ const WARD: &str = "policy = \"ward\"\n";
 /// Replies of 10 MB take some seconds with it.
 const REST: Duration = Duration::from_millis(40);
 const DOWNLOADS: usize = 6;
-/// Clients of a node that is gone are told within so long (docs/peers.md); a busy machine takes longer.
+/// Clients of a node that is gone are told within so long (CLAIMS.md, peers-handoff-trouble); a busy machine takes longer.
 const TOLD_WITHIN: Duration = Duration::from_secs(9);
 /// Shorter than that a client gives up, with the pause of TCP's next try.
 const CUT: Duration = Duration::from_secs(4);
 /// Beyond twice a cut, which TCP's next try may come after: what a busy machine takes.
 const SPARE: Duration = Duration::from_secs(3);
-/// Clients that lose a connection which is just being handed over: 1 to 5 of 2,000 were seen to (docs/peers.md). At most those under
+/// Clients that lose a connection which is just being handed over: 1 to 5 of 2,000 were seen to (CLAIMS.md). At most those under
 /// way at the moment of the cut.
 const LOST_MAX: usize = SETUP.threads;
 /// So often the network is halved while ports are used again.
