@@ -173,12 +173,12 @@ fn the_documented_limits_are_keys_of_the_config() {
 
 #[test]
 fn every_trace_format_is_documented() {
-    let document = text("docs/traces.md");
+    let document = text("docs/reference/formats.md");
     let missing =
         Format::ALL.iter().filter(|format| !document.contains(&format!("\n| `{}` |", format.name())));
     none(
         &missing
-            .map(|format| format!("docs/traces.md does not list '{}'", format.name()))
+            .map(|format| format!("docs/reference/formats.md does not list '{}'", format.name()))
             .collect::<Vec<_>>(),
     );
 }
