@@ -65,10 +65,10 @@ pub fn markdown(report: &Report) -> String {
     let mut out = format!(
         concat!(
             "# Validation against the papers\n\n",
-            "Written by `larder-lab paper {} --markdown docs/validation.md` (`make paper`); do not edit. The \n",
-            "experiments are the files under [experiments](../experiments): recipe, runs, claims and the bounds within \n",
+            "Written by `larder-lab paper {} --markdown docs/reference/validation.md` (`make paper`); do not edit. The \n",
+            "experiments are the files under [experiments](../../experiments): recipe, runs, claims and the bounds within \n",
             "which a claim holds, set from the papers' own words. How to read and change them: \n",
-            "[simulator.md](simulator.md).\n\n",
+            "[laboratory](../understand/laboratory.md).\n\n",
             "**{}.** A claim that does not hold is shown as such, with the reason.\n\n"
         ),
         report.set,
