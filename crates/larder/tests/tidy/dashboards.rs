@@ -10,7 +10,8 @@ use crate::repo::text;
 const ADDED: [&str; 3] = ["job", "instance", "le"];
 
 /// Where metrics of nodes are told of, each in a table's row.
-const NODES: [&str; 4] = ["docs/operate/node.md", "docs/operating.md", "docs/operate/peers.md", "docs/operate/tls.md"];
+const NODES: [&str; 4] =
+    ["docs/operate/node.md", "docs/operating.md", "docs/operate/peers.md", "docs/operate/tls.md"];
 
 fn text_has(page: &str, metric: &str) -> bool {
     text(page).contains(&format!("`{metric}`"))

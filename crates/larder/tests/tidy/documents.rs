@@ -119,14 +119,21 @@ fn every_policy_is_documented_and_no_other() {
     let documented = sections.iter().filter_map(|(_, title)| title.strip_prefix('`')?.strip_suffix('`'));
     let documented: Vec<&str> = documented.collect();
     let known: Vec<String> = PolicyKind::ALL.iter().map(ToString::to_string).collect();
-    assert_eq!(documented, known, "the sections of docs/reference/policies.md, in the order of PolicyKind::ALL");
+    assert_eq!(
+        documented, known,
+        "the sections of docs/reference/policies.md, in the order of PolicyKind::ALL"
+    );
 }
 
 #[test]
 fn every_reason_is_documented() {
     let document = text("docs/reference/policies.md");
     let missing = Reason::ALL.iter().filter(|reason| !document.contains(&format!("\n| `{reason}` |")));
-    none(&missing.map(|reason| format!("docs/reference/policies.md does not explain '{reason}'")).collect::<Vec<_>>());
+    none(
+        &missing
+            .map(|reason| format!("docs/reference/policies.md does not explain '{reason}'"))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
