@@ -25,8 +25,8 @@ bench: ## microbenchmarks
 fuzz: ## fuzz every parser for a minute (ARGS="--seconds 130 --keep TARGET"; needs a nightly Rust)
 	@$(CARGO) xtask fuzz $(ARGS)
 
-paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
-	@$(CARGO) run --release --locked -p larder-lab -- paper all --markdown docs/validation.md --html target/validation.html $(ARGS)
+paper: ## the papers' experiments, all of them, into docs/reference/validation.md and target/validation.html (minutes; goes on where it stopped)
+	@$(CARGO) run --release --locked -p larder-lab -- paper all --markdown docs/reference/validation.md --html target/validation.html $(ARGS)
 
 acceptance: ## long runs of the release checklist (ARGS="oracle --cases 20000"; without ARGS, the list of them)
 	@$(CARGO) xtask acceptance $(ARGS)

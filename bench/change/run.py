@@ -91,7 +91,7 @@ class Cluster:
         config.write_text(f"""[switch]
 listen = "127.0.0.1:{self.port}"
 policy = "{self.policy}"
-threads = {self.threads}
+process.threads = {self.threads}
 nodes = [{nodes}]
 [switch.health]
 interval = "200ms"

@@ -38,7 +38,7 @@ certificates = "{secure[1]}"
 [switch]
 listen = ["127.0.0.1:{port}", "127.0.0.1:{http2_port}"]
 h2c = true
-threads = 1
+process.threads = 1
 nodes = ["127.0.0.1:{origin}"]
 {tls}
 [admin]

@@ -97,8 +97,8 @@ def switch_config(lab, nodes, mechanism, handoff="", switch=""):
     return f"""[switch]
 listen = ["{VIP}:80"]
 nodes = [{listed}]
-threads = 1
-admission = "unlimited"
+process.threads = 1
+admission.limit = "unlimited"
 {switch}
 [switch.handoff]
 mechanism = "{mechanism}"

@@ -111,8 +111,8 @@ level = "error"
 listen = "127.0.0.1:{self.clear}"
 h2c = true
 nodes = [{{ address = "127.0.0.1:{node}", name = "n" }}]
-admission = "unlimited"
-targets_max = 200000
+admission.limit = "unlimited"
+policies.targets_max = 200000
 [switch.tls]
 listen = "127.0.0.1:{self.tls}"
 certificates = "{certificate(work)}"

@@ -110,7 +110,7 @@ def start(larder, work, objects):
 listen = "127.0.0.1:{clear}"
 h2c = true
 nodes = [{{ address = "127.0.0.1:{node}", name = "n" }}]
-admission = "unlimited"
+admission.limit = "unlimited"
 [switch.timeouts]
 header = "2s"
 keepalive = "2s"

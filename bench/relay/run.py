@@ -91,14 +91,14 @@ def larder(path, work, port, upstream, pem, args):
     busy = args.work == "full"
     config = write(work / "switch.toml", f"""
 [switch]
-threads = {args.threads}
+process.threads = {args.threads}
 nodes = ["127.0.0.1:{upstream}"]
 {"" if pem else listen}
-{f'access_log = "{work / "larder.log"}"' if busy else ""}
-{'access_log_format = "json"' if busy else ""}
+{f'access_log.file = "{work / "larder.log"}"' if busy else ""}
+{'access_log.format = "json"' if busy else ""}
 {'sticky = { cookie = "srv" }' if busy else ""}
-{'request_headers = { set = { x-real-ip = "{client}" } }' if busy else ""}
-{'reply_headers = { set = { x-frame-options = "DENY" }, remove = ["server"] }' if busy else ""}
+{'headers.request = { set = { x-real-ip = "{client}" } }' if busy else ""}
+{'headers.reply = { set = { x-frame-options = "DENY" }, remove = ["server"] }' if busy else ""}
 {f'[switch.traces]{chr(10)}endpoint = "http://127.0.0.1:{upstream}"{chr(10)}ratio = 0.01' if busy else ""}
 {tls}
 [admin]

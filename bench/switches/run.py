@@ -105,7 +105,7 @@ seeds = [{seeds}]
         config.write_text(f"""[switch]
 listen = "127.0.0.1:{listen}"
 policy = "{self.policy}"
-threads = 1
+process.threads = 1
 nodes = [{nodes}]
 {beside}[admin]
 listen = "127.0.0.1:{admin}"

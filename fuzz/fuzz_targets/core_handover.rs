@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use larder_core::handover::fuzzing::fuzz_handover;
+use larder_core::snapshot::fuzzing::fuzz_snapshot;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| fuzz_handover(&[&b"LRDH\x01"[..], bytes].concat()));
+fuzz_target!(|bytes: &[u8]| fuzz_snapshot(&[&b"LRDH\x01"[..], bytes].concat()));

@@ -3,7 +3,7 @@
 #![no_main]
 
 use larder_core::peers::{
-    Card, CardMessage, CardSettings, Message, Press, PressSettings, Ward, WardMessage, WardSettings,
+    Card, CardMessage, CardSettings, Press, PressMessage, PressSettings, Ward, WardMessage, WardSettings,
 };
 use larder_core::{NodeId, Time};
 use libfuzzer_sys::fuzz_target;
@@ -13,26 +13,26 @@ const PEER: NodeId = NodeId(1);
 
 fuzz_target!(|bytes: &[u8]| {
     let now = Time::from_millis(1);
-    if let Ok(message) = Message::decode(bytes) {
-        assert_eq!(Message::decode(&message.encode()), Ok(message.clone()));
+    if let Ok(message) = PressMessage::decode(bytes) {
+        assert_eq!(PressMessage::decode(&message.encode()), Ok(message.clone()));
         let mut press = Press::new(ME, 1, PressSettings::default());
-        press.joined(now, PEER, &mut Vec::new());
-        press.hear(now, PEER, message, &mut Vec::new());
+        press.add_peer(now, PEER, &mut Vec::new());
+        press.receive(now, PEER, message, &mut Vec::new());
     }
     if let Ok(message) = CardMessage::decode(bytes) {
         assert_eq!(CardMessage::decode(&message.encode()), Ok(message.clone()));
         let mut card = Card::new(ME, "a", 1, CardSettings::default()).expect("defaults are in range");
-        card.joined(now, PEER, "b", &mut Vec::new());
+        card.add_node(now, PEER, "b", &mut Vec::new());
         let mut out = Vec::new();
-        card.hear(now, PEER, message, &mut out);
+        card.receive(now, PEER, message, &mut out);
         assert!(out.len() <= 1);
     }
     if let Ok(message) = WardMessage::decode(bytes) {
         assert_eq!(WardMessage::decode(&message.encode()), Ok(message.clone()));
         let mut ward = Ward::new(ME, "a", 1, WardSettings::default());
-        ward.joined(now, PEER, "b", &mut Vec::new());
+        ward.add_node(now, PEER, "b", &mut Vec::new());
         let mut out = Vec::new();
-        ward.hear(now, PEER, message, &mut out);
+        ward.receive(now, PEER, message, &mut out);
         assert!(out.len() <= 3);
     }
 });

@@ -11,7 +11,7 @@ fn verdict(bytes: &[u8], size: usize) -> Option<Fault> {
     let mut framing = Framing::without_upgrades();
     for piece in bytes.chunks(size) {
         if let Err(broken) = framing.check(piece) {
-            assert!(broken.good <= piece.len());
+            assert!(broken.valid_bytes <= piece.len());
             assert_eq!(framing.check(b"GET").map_err(|broken| broken.fault), Err(broken.fault));
             return Some(broken.fault);
         }

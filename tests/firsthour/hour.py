@@ -168,7 +168,7 @@ def three_servers(hour):
 listen = "127.0.0.1:{clear}"
 nodes = ["127.0.0.1:{a}", "127.0.0.1:{b}", {{ address = "127.0.0.1:{c}", groups = "api" }}]
 tls = {{ listen = "127.0.0.1:{tls}", certificates = "{certificate(hour)}", redirect = true }}
-access_log = "{hour.path('access.log')}"
+access_log.file = "{hour.path('access.log')}"
 sticky = {{ by = "cookie" }}
 compress = {{}}
 [[switch.routes]]
@@ -276,7 +276,7 @@ def a_node_caches_logs_and_purges(hour):
     hour.write("token", token + "\n")
     hour.serve("node", f"""[node]
 listen = "127.0.0.1:{port}"
-access_log = "{hour.path('node.log')}"
+access_log.file = "{hour.path('node.log')}"
 purge_token = "{hour.path('token')}"
 [node.origin]
 url = "http://127.0.0.1:{origin}"
@@ -329,7 +329,7 @@ listen = "off"
 def mistakes_are_explained(hour):
     """check lists every mistake with its place and remedy; plan overwrites nothing."""
     file = hour.write("wrong.toml", '[switch]\nlisten = 80\nnodes = ["a.invalid:1"]\npolicy = "roundrobin"\n'
-                                    'access_log = "/nowhere/at/all/log"\n')
+                                    'access_log.file = "/nowhere/at/all/log"\n')
     said = hour.run("check", file, status=2)
     for word in ["wrong.toml:2", "hint: ", "\"rr\""]:
         if word not in said:

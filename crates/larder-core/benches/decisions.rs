@@ -1,22 +1,24 @@
-//! What every policy's decision costs: `cargo bench -p larder-core --bench decisions`.
+//! The cost of every policy's decision: `cargo bench -p larder-core --bench decisions`.
 //!
-//! One row per policy and cluster size: nanoseconds of one decision (`arrive`, the load counted) and of a request's end
-//! (`served` and `finish`). A table goes to stderr, the same as JSON to stdout.
+//! There is one row per policy and cluster size: nanoseconds of one decision (`arrive`, the load counted) and of a
+//! request's end (`observe_reply` and `finish`). A table goes to stderr, the same as JSON to stdout.
 //!
-//! The run is a busy cluster's: a million known targets asked for by a Zipf-like law (exponent 0.8), all service classes in
-//! turn, half of the requests with an origin, ten requests in flight per node. Time passes at 100,000 requests per second.
-//! Every node reports every 200 ms, one after the other, each time something else, so that what is derived from reports
-//! is made anew as often as it is live. Caches are full: what a node was sent and did not hold it stores, and drops
-//! another. Of eight requests one is told as a miss, and takes ten times as long as the hits, so that what is calibrated by
-//! either is. WARD's table knows three targets of four, of which a hundredth is core. Reports and cache events lie between
-//! the measured spans, what they make a decision do lies inside. Every figure is the median of several rounds.
+//! The run is that of a busy cluster. A million known targets are requested by a Zipf-like law (exponent 0.8), with all
+//! service classes in turn, half of the requests with an origin, ten requests in flight per node. Time passes at 100,000
+//! requests per second. Every node reports every 200 ms, one after the other, each time different values, so that derived
+//! values are recomputed as often as live. Caches are full: a node stores a target that it did not have, and evicts
+//! another one. One request in eight is reported as a miss and takes ten times as long as a hit. So the values calibrated
+//! by either are realistic. WARD's table contains three targets of four, of which a hundredth is core. Reports and cache
+//! events are outside the measured spans; the work that they cause in a decision is inside. Every number is the median of
+//! several rounds.
 //!
-//! Where a decision reads the loads of its route's nodes, it is measured a second time on a route with a group of its own that
-//! all nodes are in, beside 62 groups that none is in: what a group costs depends on its members (`group` in the table).
+//! If a decision reads the loads of its route's nodes, it is measured a second time on a route with its own group
+//! that contains all nodes, beside 62 groups without nodes, because the cost of a group depends on its members
+//! (`group` in the table).
 //!
 //! `LARDER_BENCH_TARGETS` sets the number of targets (1,000,000), `LARDER_BENCH_ROUNDS` the rounds (5),
-//! `LARDER_BENCH_POLICY` picks one policy, `LARDER_BENCH_NODES` one cluster size. With `LARDER_BENCH_LIMIT_NS` the exit
-//! code is 1 if a decision takes longer.
+//! `LARDER_BENCH_POLICY` selects one policy, `LARDER_BENCH_NODES` one cluster size. With `LARDER_BENCH_LIMIT_NS` the
+//! exit code is 1 if a decision takes longer.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,13 +29,13 @@
     reason = "a benchmark reads the clock, prints, and may stop on its own mistakes"
 )]
 
-use larder_core::dispatch::{Admission, Found, RouteSpec};
+use larder_core::dispatch::{Admission, CacheResult, RouteSpec};
 use larder_core::id::RouteId;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{
-    Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, Request, Served,
-    ServiceClass, Settings, TargetId, Time,
+    Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, ReplyFeedback,
+    Request, ServiceClass, Settings, TargetId, Time,
 };
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -41,7 +43,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whose decisions read the loads of all nodes of a route's group.
+/// The policies whose decisions read the loads of all nodes of a route's group.
 const BY_GROUP: [PolicyKind; 6] = [
     PolicyKind::Wrr,
     PolicyKind::LeastConn,
@@ -57,7 +59,7 @@ const REQUESTS_PER_S: u64 = 100_000;
 const REPORTS_PER_NODE_S: u64 = 5;
 
 /// One line of the table.
-struct Row {
+struct BenchRow {
     policy: PolicyKind,
     nodes: usize,
     grouped: bool,
@@ -89,14 +91,15 @@ fn main() -> ExitCode {
         }
     }
     println!("{}", json(&rows));
-    // In a group the count of what is in flight is a sum over its members, as documented: no part of the limit.
+    // In a group the number of requests in flight is a sum over its members, as documented; the limit does not
+    // apply.
     let slow = rows.iter().filter(|row| !row.grouped && row.decide_ns > limit as f64);
     if slow.count() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn json(rows: &[Row]) -> String {
-    let line = |row: &Row| {
-        let Row { policy, nodes, grouped, decide_ns, end_ns } = row;
+fn json(rows: &[BenchRow]) -> String {
+    let line = |row: &BenchRow| {
+        let BenchRow { policy, nodes, grouped, decide_ns, end_ns } = row;
         format!(
             r#"  {{"policy": "{policy}", "nodes": {nodes}, "group": {grouped}, "decide_ns": {decide_ns:.1}, "end_ns": {end_ns:.1}}}"#
         )
@@ -104,14 +107,14 @@ fn json(rows: &[Row]) -> String {
     format!("[\n{}\n]", rows.iter().map(line).collect::<Vec<_>>().join(",\n"))
 }
 
-fn measure(policy: PolicyKind, nodes: usize, grouped: bool, targets: usize, rounds: usize) -> Row {
-    let mut run = Run::new(policy, nodes, grouped, targets);
+fn measure(policy: PolicyKind, nodes: usize, grouped: bool, targets: usize, rounds: usize) -> BenchRow {
+    let mut run = BenchRun::new(policy, nodes, grouped, targets);
     let results: Vec<_> = (0..rounds as u64).map(|round| run.round(round)).collect();
     let per = |time: Duration| time.as_nanos() as f64 / REQUESTS as f64;
     let median_of = |part: fn(&(Duration, Duration)) -> Duration| {
         median(results.iter().map(|result| per(part(result))).collect())
     };
-    Row {
+    BenchRow {
         policy,
         nodes,
         grouped,
@@ -120,24 +123,24 @@ fn measure(policy: PolicyKind, nodes: usize, grouped: bool, targets: usize, roun
     }
 }
 
-/// A cluster at work.
-struct Run {
+/// A cluster in operation.
+struct BenchRun {
     dispatcher: Dispatcher,
     route: RouteId,
     nodes: u64,
     targets: usize,
     mirrors: bool,
-    /// Requests so far.
+    /// The number of requests so far.
     requests: u64,
-    /// Reports so far.
+    /// The number of reports so far.
     reports: u64,
     held: VecDeque<(Request, NodeId)>,
-    /// What nodes have stored, for caches to drop; the oldest first.
+    /// The targets that nodes have stored, the oldest first, for evictions.
     stored: VecDeque<(TargetId, NodeId)>,
 }
 
-impl Run {
-    /// With every target known.
+impl BenchRun {
+    /// Creates a run in which every target is known.
     fn new(policy: PolicyKind, nodes: usize, grouped: bool, targets: usize) -> Self {
         let settings = Settings {
             policy,
@@ -187,7 +190,7 @@ impl Run {
         Time::from_nanos(self.requests * (1_000_000_000 / REQUESTS_PER_S))
     }
 
-    /// The next node says how loaded it is.
+    /// Sends the next node's load report.
     fn report(&mut self) {
         let lot = mix(self.reports);
         let report = LoadReport {
@@ -202,7 +205,7 @@ impl Run {
         self.reports += 1;
     }
 
-    /// The reports that are due.
+    /// Sends the reports that are due.
     fn catch_up(&mut self) {
         while self.reports < self.nodes + self.requests * REPORTS_PER_NODE_S * self.nodes / REQUESTS_PER_S {
             self.report();
@@ -210,7 +213,7 @@ impl Run {
     }
 
     #[inline]
-    fn start(&mut self, target: TargetId) -> (Request, Decided) {
+    fn start(&mut self, target: TargetId) -> (Request, BenchDecision) {
         self.requests += 1;
         let lot = self.requests;
         let request = Request::new(target)
@@ -223,26 +226,26 @@ impl Run {
         match self.dispatcher.arrive(self.now(), request) {
             Arrival::Start(choice) => {
                 self.held.push_back((request, choice.node));
-                (request, Decided { node: choice.node, missed: choice.reason != Reason::Local })
+                (request, BenchDecision { node: choice.node, missed: choice.reason != Reason::Local })
             }
             other => panic!("nothing limits the benchmark, yet {other:?}"),
         }
     }
 
-    /// The longest held request ends.
+    /// Ends the longest held request.
     #[inline]
     fn end(&mut self) {
         let (request, node) = self.held.pop_front().unwrap();
         let lot = mix(self.requests);
-        let (found, times) = if lot >> 61 == 0 { (Found::Miss, 10) } else { (Found::Hit, 1) };
+        let (found, times) = if lot >> 61 == 0 { (CacheResult::Miss, 10) } else { (CacheResult::Hit, 1) };
         let elapsed = Duration::from_micros((300 + lot % 3_000) * times);
-        let served = Served { elapsed, first_byte: None, found: Some(found) };
-        self.dispatcher.served(self.now(), &request, node, &served);
+        let served = ReplyFeedback { elapsed, first_byte: None, found: Some(found) };
+        self.dispatcher.observe_reply(self.now(), &request, node, &served);
         self.dispatcher.finish_on(self.now(), self.route, black_box(node), &mut Vec::new());
     }
 
-    /// The node's cache stores what it did not hold, and drops something if it is full.
-    fn follow(&mut self, request: &Request, decided: Decided) {
+    /// Stores the target in the node's cache if it was a miss, and evicts another one if the cache is full.
+    fn follow(&mut self, request: &Request, decided: BenchDecision) {
         if !self.mirrors || !decided.missed {
             return;
         }
@@ -255,7 +258,7 @@ impl Run {
         }
     }
 
-    /// Every cache drops one target, and so is full.
+    /// Evicts one target from every cache, which is then full.
     fn fill_caches(&mut self) {
         let now = self.now();
         for node in (0..self.nodes as u16).map(NodeId).filter(|_| self.mirrors) {
@@ -286,14 +289,14 @@ impl Run {
     }
 }
 
-/// What became of a request.
+/// The decision about a request.
 #[derive(Clone, Copy)]
-struct Decided {
+struct BenchDecision {
     node: NodeId,
     missed: bool,
 }
 
-/// Three targets of four have a place, one of a hundred of them in the core.
+/// Returns a table in which three targets of four have a place, one of a hundred of them in the core.
 fn table(targets: u64, nodes: u16) -> RouteTable {
     let place = |number: u64| match number % 100 {
         0 => Place::Core,
@@ -303,7 +306,7 @@ fn table(targets: u64, nodes: u16) -> RouteTable {
     RouteTable::new(nodes, known.map(|number| (TargetId(mix(number)), place(number)))).unwrap()
 }
 
-/// Targets by the inverse of the continuous law's cumulative share (rank / n)^(1 - 0.8).
+/// Returns targets by the inverse of the continuous law's cumulative share (rank / n)^(1 - 0.8).
 fn zipf(targets: usize, seed: u64) -> Vec<TargetId> {
     let mut state = seed;
     let mut next = move || {

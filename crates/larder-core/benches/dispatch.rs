@@ -1,12 +1,13 @@
-//! What a decision costs: `cargo bench -p larder-core --bench dispatch`.
+//! The cost of a decision: `cargo bench -p larder-core --bench dispatch`.
 //!
-//! Per policy and cluster size: nanoseconds for one decision (`arrive`, the load counted) and for the end of a request
-//! (`finish`), with a million known targets, asked for by a Zipf-like law (exponent 0.8, the range of the traces in
-//! the literature) and uniformly, which is the worst case for the processor's caches. Then two threads against one,
-//! and bytes per known target. Every figure is the median of several interleaved rounds.
+//! Per policy and cluster size it measures the nanoseconds of one decision (`arrive`, the load counted) and of the
+//! end of a request (`finish`), with a million known targets. These are requested by a Zipf-like law (exponent 0.8,
+//! the range of the traces in the literature) and uniformly, which is the worst case for the processor's caches. It
+//! then compares two threads with one, and measures the bytes per known target. Every number is the median of
+//! several interleaved rounds.
 //!
 //! `LARDER_BENCH_TARGETS` sets the number of targets (default 1,000,000), `LARDER_BENCH_ROUNDS` the rounds,
-//! `LARDER_BENCH_PART` (`decisions`, `threads` or `memory`) picks one part.
+//! `LARDER_BENCH_PART` (`decisions`, `threads` or `memory`) selects one part.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Requests kept in flight per node, so that loads are those of a busy cluster.
+/// The number of requests kept in flight per node, so that loads are those of a busy cluster.
 const IN_FLIGHT_PER_NODE: usize = 10;
 const OPERATIONS: usize = 400_000;
 
@@ -79,7 +80,7 @@ impl Law {
         }
     }
 
-    /// A stream of target ids; the same for the same seed.
+    /// Returns a stream of target ids; the same for the same seed.
     fn stream(self, targets: usize, seed: u64, length: usize) -> Vec<TargetId> {
         let mut state = seed;
         let mut next = move || {
@@ -130,7 +131,7 @@ fn start(dispatcher: &Dispatcher, target: TargetId) -> NodeId {
     }
 }
 
-/// Runs requests in batches, so that the two clock readings around a batch cost nothing that counts.
+/// Runs requests in batches, so that the cost of the two clock readings around a batch is negligible.
 fn run(dispatcher: &Dispatcher, stream: &[TargetId], in_flight: usize) -> (Duration, Duration) {
     let batch = in_flight / 2;
     let mut held: VecDeque<NodeId> =
@@ -163,7 +164,8 @@ fn one_thread(policy: PolicyKind, nodes: usize, targets: usize, law: Law, rounds
     )
 }
 
-/// Requests (decision and end) per second of one thread, of two together, and the median of the rounds' ratios.
+/// Returns the requests (decision and end) per second of one thread, of two together, and the median of the rounds'
+/// ratios.
 fn threads(policy: PolicyKind, nodes: usize, targets: usize, law: Law, rounds: usize) -> (f64, f64, f64) {
     let dispatcher = filled(policy, nodes, targets);
     let streams = [law.stream(targets, 7, OPERATIONS), law.stream(targets, 8, OPERATIONS)];
@@ -206,7 +208,7 @@ fn memory(targets: usize) {
     );
 }
 
-/// Resident bytes of this process, from /proc.
+/// Returns the resident bytes of this process, from /proc.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096

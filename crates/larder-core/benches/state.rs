@@ -1,7 +1,8 @@
-//! What nodes that cooperate keep in memory: `cargo bench -p larder-core --bench state`.
+//! The memory that cooperating nodes use: `cargo bench -p larder-core --bench state`.
 //!
-//! One row for each kind of entry: bytes of resident memory (`/proc/self/statm`) for each, over several counts, since tables
-//! double: the least and the most. Beside it what the simulator takes for one. A table goes to stderr, JSON to stdout.
+//! There is one row for each kind of entry: the bytes of resident memory (`/proc/self/statm`) per entry, the minimum
+//! and the maximum over several counts, since tables double. Beside it is the number that the simulator uses. A
+//! table goes to stderr, JSON to stdout.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +15,7 @@
 
 use larder_core::census::Census;
 use larder_core::peers::{
-    CHANGES_MAX, Card, CardSettings, Change, Message, Press, PressSettings, SharingSettings, Ward,
+    CHANGES_MAX, CacheChange, Card, CardSettings, Press, PressMessage, PressSettings, SharingSettings, Ward,
     WardSettings,
 };
 use larder_core::policy::table::{Place, RouteTable};
@@ -22,24 +23,29 @@ use larder_core::{Bytes, NodeId, TargetId, Time};
 use std::hint::black_box;
 use std::process::Command;
 
-/// Entries: from just above a power of two to just below the next.
+/// The numbers of entries: from just above a power of two to just below the next.
 const COUNTS: [usize; 4] = [530_000, 660_000, 830_000, 1_040_000];
 
-/// A kind of entry: its name, what the simulator takes for one, counts, and what makes so many and says what memory they take.
+/// A kind of entry: its name, the simulator's bytes per entry, the counts, and a function that creates this many and
+/// returns their bytes per entry.
 type Kind = (&'static str, f64, &'static [usize], fn(usize) -> f64);
 
 const KINDS: [Kind; 8] = [
-    ("press: a target that a peer has", 34.0, &COUNTS, |count| taken(count, |count| told(count, 1))),
-    ("press: a target that four peers have", 34.0, &COUNTS, |count| taken(count, |count| told(count, 4))),
-    ("press: a target in memory here", 17.0, &COUNTS, |count| taken(count, held)),
-    ("press: a peer", 240.0, &[60_000], |count| taken(count, peers)),
-    ("card: a peer", 575.0, &[60_000], |count| taken(count, card)),
-    ("ward: a peer", 112.0, &[60_000], |count| taken(count, ward)),
-    ("ward: a target of the table", 12.0, &COUNTS, |count| taken(count, table)),
-    ("ward: a target counted", 48.0, &COUNTS, |count| taken(count, census)),
+    ("press: a target that a peer has", 34.0, &COUNTS, |count| {
+        bytes_per_entry(count, |count| reported_targets(count, 1))
+    }),
+    ("press: a target that four peers have", 34.0, &COUNTS, |count| {
+        bytes_per_entry(count, |count| reported_targets(count, 4))
+    }),
+    ("press: a target in memory here", 17.0, &COUNTS, |count| bytes_per_entry(count, cached_targets)),
+    ("press: a peer", 240.0, &[60_000], |count| bytes_per_entry(count, peers)),
+    ("card: a peer", 575.0, &[60_000], |count| bytes_per_entry(count, card)),
+    ("ward: a peer", 112.0, &[60_000], |count| bytes_per_entry(count, ward)),
+    ("ward: a target of the table", 12.0, &COUNTS, |count| bytes_per_entry(count, table)),
+    ("ward: a target counted", 48.0, &COUNTS, |count| bytes_per_entry(count, census)),
 ];
 
-/// Each count in a process of its own: what is freed stays with a process.
+/// Measures each count in a separate process, because freed memory stays with a process.
 fn main() {
     let mut words = std::env::args().skip(1).filter_map(|word| word.parse::<usize>().ok());
     if let (Some(kind), Some(count)) = (words.next(), words.next()) {
@@ -65,8 +71,8 @@ fn in_a_process(kind: usize, count: usize) -> f64 {
     String::from_utf8(ran.stdout).unwrap().trim().parse().unwrap()
 }
 
-/// Bytes for each of so many entries.
-fn taken<T>(count: usize, make: impl Fn(usize) -> T) -> f64 {
+/// Returns the bytes per entry of this number of entries.
+fn bytes_per_entry<T>(count: usize, make: impl Fn(usize) -> T) -> f64 {
     let before = resident();
     let made = black_box(make(count));
     let bytes = (resident() - before) as f64 / count as f64;
@@ -74,7 +80,7 @@ fn taken<T>(count: usize, make: impl Fn(usize) -> T) -> f64 {
     bytes
 }
 
-/// Bytes of memory that this process has.
+/// Returns the resident bytes of this process.
 fn resident() -> i64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: i64 = text.split(' ').nth(1).unwrap().parse().unwrap();
@@ -90,42 +96,42 @@ fn press() -> Press {
     Press::new(NodeId(0), 1, PressSettings { sharing, targets_max: 2_000_000, ..PressSettings::default() })
 }
 
-/// What peers have, as they tell.
-fn told(count: usize, peers: u16) -> Press {
+/// Returns a node whose peers have reported this number of targets.
+fn reported_targets(count: usize, peers: u16) -> Press {
     let (mut press, mut out) = (press(), Vec::new());
     for peer in 1..=peers {
-        press.joined(Time::ZERO, NodeId(peer), &mut out);
-        let shares = Message::Load { epoch: 1, load: 0, sharing: true, changes: 0 };
-        press.hear(Time::ZERO, NodeId(peer), shares, &mut out);
+        press.add_peer(Time::ZERO, NodeId(peer), &mut out);
+        let shares = PressMessage::Load { epoch: 1, load: 0, sharing: true, changes: 0 };
+        press.receive(Time::ZERO, NodeId(peer), shares, &mut out);
         for first in (0..count).step_by(CHANGES_MAX) {
             let items = (first..count.min(first + CHANGES_MAX))
-                .map(|number| Change { target: target(number), cached: true })
+                .map(|number| CacheChange { target: target(number), cached: true })
                 .collect();
-            let message = Message::Changes { epoch: 1, first: first as u64 + 1, items };
-            press.hear(Time::ZERO, NodeId(peer), message, &mut out);
+            let message = PressMessage::Changes { epoch: 1, first: first as u64 + 1, items };
+            press.receive(Time::ZERO, NodeId(peer), message, &mut out);
             out.clear();
         }
     }
-    assert_eq!(press.sizes().0, count);
+    assert_eq!(press.table_sizes().0, count);
     press
 }
 
-fn held(count: usize) -> Press {
+fn cached_targets(count: usize) -> Press {
     let (mut press, mut out) = (press(), Vec::new());
     for number in 0..count {
-        press.noted(Time::ZERO, target(number), true, &mut out);
+        press.set_cached(Time::ZERO, target(number), true, &mut out);
         out.clear();
     }
-    assert_eq!(press.sizes().1, count);
+    assert_eq!(press.table_sizes().1, count);
     press
 }
 
 fn peers(count: usize) -> Press {
     let (mut press, mut out) = (press(), Vec::new());
     for peer in 1..=count {
-        press.joined(Time::ZERO, NodeId(peer as u16), &mut out);
-        let message = Message::Load { epoch: 1, load: 3, sharing: true, changes: 0 };
-        press.hear(Time::ZERO, NodeId(peer as u16), message, &mut out);
+        press.add_peer(Time::ZERO, NodeId(peer as u16), &mut out);
+        let message = PressMessage::Load { epoch: 1, load: 3, sharing: true, changes: 0 };
+        press.receive(Time::ZERO, NodeId(peer as u16), message, &mut out);
         out.clear();
     }
     press
@@ -135,7 +141,7 @@ fn card(count: usize) -> Card {
     let mut card = Card::new(NodeId(0), "node-0", 1, CardSettings::default()).unwrap();
     let mut out = Vec::new();
     for peer in 1..=count {
-        card.joined(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
+        card.add_node(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
         out.clear();
     }
     card
@@ -145,7 +151,7 @@ fn ward(count: usize) -> Ward {
     let mut ward = Ward::new(NodeId(0), "node-0", 1, WardSettings::default());
     let mut out = Vec::new();
     for peer in 1..=count {
-        ward.joined(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
+        ward.add_node(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
         out.clear();
     }
     ward

@@ -1,16 +1,16 @@
 //! The `Cache-Status` field of a reply (RFC 9211): the caches that the reply has passed, and what each did.
 //!
-//! The field is a List of RFC 9651: `origin; fwd=uri-miss; stored, "node 2"; hit; ttl=9`. Each cache appends a member,
-//! so the first member is the cache closest to the origin, and the last member is the cache closest to the client.
+//! The field is a List of RFC 9651: `origin; fwd=uri-miss; stored, "node 2"; hit; ttl=9`. Each cache appends a member. So
+//! the first member is the cache closest to the origin, and the last one is the cache closest to the client.
 //!
 //! Caches in use break the grammar, for example with a URL as the `key`. Reading therefore never fails: a member that
-//! breaks the grammar is read as far as its delimiters allow, and [`Member::is_valid`] is false.
+//! breaks the grammar is read as far as its delimiters allow, and [`CacheStatusMember::is_valid`] is false.
 
-use crate::dispatch::Found;
+use crate::dispatch::CacheResult;
 
 /// A member of the list: one cache, and what it did for the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member<'a> {
+pub struct CacheStatusMember<'a> {
     /// Name of the cache as in the field: a token, or a string with its quotes and escapes.
     pub name: &'a [u8],
     /// Whether the cache answered from its store.
@@ -24,14 +24,14 @@ pub struct Member<'a> {
 }
 
 /// Returns the members of a field value in their order. An empty value has none.
-pub fn members(value: &[u8]) -> impl Iterator<Item = Member<'_>> {
+pub fn members(value: &[u8]) -> impl Iterator<Item = CacheStatusMember<'_>> {
     Some(value).filter(|value| !value.trim_ascii().is_empty()).into_iter().flat_map(|value| {
         // Without an allocation, as this runs once for each reply.
-        split_outside_quotes(value, b',').map(Member::read)
+        split_outside_quotes(value, b',').map(CacheStatusMember::read)
     })
 }
 
-impl<'a> Member<'a> {
+impl<'a> CacheStatusMember<'a> {
     fn read(text: &'a [u8]) -> Self {
         let mut pieces = split_outside_quotes(text.trim_ascii(), b';');
         let name = pieces.next().unwrap_or_default();
@@ -57,9 +57,9 @@ impl<'a> Member<'a> {
         member
     }
 
-    /// Whether the cache had the target; `None` if the member does not say.
-    pub fn found(&self) -> Option<Found> {
-        if self.hit { Some(Found::Hit) } else { self.fwd.map(|_| Found::Miss) }
+    /// Returns whether the cache had the target; `None` if the member does not contain this.
+    pub fn found(&self) -> Option<CacheResult> {
+        if self.hit { Some(CacheResult::Hit) } else { self.fwd.map(|_| CacheResult::Miss) }
     }
 
     /// Returns the bytes of the name without quotes and escapes.
@@ -194,17 +194,17 @@ mod tests {
     #[test]
     fn the_last_member_is_closest_to_the_client() {
         for (value, expected) in [
-            ("n1; hit", Some(Found::Hit)),
-            ("n1;hit;ttl=30", Some(Found::Hit)),
-            ("n1; fwd=uri-miss; stored", Some(Found::Miss)),
-            ("origin; hit, n1; fwd=uri-miss", Some(Found::Miss)),
-            ("origin; fwd=miss, n1; hit", Some(Found::Hit)),
-            ("\"a; hit, b\"; fwd=stale", Some(Found::Miss)),
-            ("\"a\\\"; hit\"; fwd=miss", Some(Found::Miss)),
-            ("n1; hit=?0; fwd=miss", Some(Found::Miss)),
-            // Not valid, and still understood.
-            ("10.0.0.1:80; hit", Some(Found::Hit)),
-            ("n1; fwd=miss; key=GET-/a?b=c", Some(Found::Miss)),
+            ("n1; hit", Some(CacheResult::Hit)),
+            ("n1;hit;ttl=30", Some(CacheResult::Hit)),
+            ("n1; fwd=uri-miss; stored", Some(CacheResult::Miss)),
+            ("origin; hit, n1; fwd=uri-miss", Some(CacheResult::Miss)),
+            ("origin; fwd=miss, n1; hit", Some(CacheResult::Hit)),
+            ("\"a; hit, b\"; fwd=stale", Some(CacheResult::Miss)),
+            ("\"a\\\"; hit\"; fwd=miss", Some(CacheResult::Miss)),
+            ("n1; hit=?0; fwd=miss", Some(CacheResult::Miss)),
+            // Not valid, but parsed.
+            ("10.0.0.1:80; hit", Some(CacheResult::Hit)),
+            ("n1; fwd=miss; key=GET-/a?b=c", Some(CacheResult::Miss)),
             ("n1", None),
             ("", None),
             ("hit", None),
@@ -221,7 +221,7 @@ mod tests {
         let value = b"\"a; hit\"; fwd=stale; detail=\"x, y\"; stored";
         let name = &b"\"a; hit\""[..];
         let (fwd, detail) = (Some(&b"stale"[..]), Some(&b"\"x, y\""[..]));
-        let member = Member { name, hit: false, fwd, detail, is_valid: true };
+        let member = CacheStatusMember { name, hit: false, fwd, detail, is_valid: true };
         assert_eq!(members(value).collect::<Vec<_>>(), [member]);
     }
 

@@ -1,24 +1,25 @@
-//! A census of targets: how often each was asked for and how many bytes it took, in bounded memory.
+//! A census of targets: the number of requests and bytes of each target, in bounded memory.
 //!
-//! WARD's routing table comes from a log (Cherkasova and Karlsson, HPL-2001-2, section 2), is refreshed once a day and
-//! might be every 15 minutes (section 3.4). A switch that counts its own requests needs no log: the census is the table
-//! of targets, frequencies and sizes that the analysis starts from.
+//! WARD's routing table is computed from a log (Cherkasova and Karlsson, HPL-2001-2, section 2), refreshed once a
+//! day, and possibly every 15 minutes (section 3.4). A switch that counts its own requests needs no log: the census
+//! is the table of targets, frequencies and sizes from which the analysis starts.
 //!
-//! It is cut by the target's hash into shards, each with its lock and its share of the bound. While there is room all
-//! counts are exact. In a full shard a new target takes the place of the one with the fewest requests among the
-//! [`SAMPLE`] that a hand, which goes round the shard, comes to next. So a target that comes back keeps its
-//! place, and those that come once displace each other.
+//! The census is split by the target's hash into shards, each with its lock and its share of the bound. While there
+//! is room, all counts are exact. In a full shard a new target replaces the one with the fewest requests among the
+//! next [`SAMPLE`] at a hand that moves around the shard. A target that is requested repeatedly therefore keeps its
+//! entry, and targets requested once replace each other.
 //!
-//! What the bound costs is known ([`Taken`]): `forgotten` targets lost their place, the largest of them with `missed_max`
-//! requests. No count is too high; a count is too low only if its target lost its place before, and then by no more than
-//! the target had at that time, at most `missed_max` each time. Whoever needs the head of the distribution, as WARD's core
-//! does, has enough room if `missed_max` is small beside the counts at which the core ends.
+//! The error is known ([`CensusPeriod`]): `evicted` targets lost their entry, the largest of them with
+//! `evicted_requests_max` requests. No count is too high. A count is too low only if its target lost its entry before, each
+//! time by at most `evicted_requests_max`. For the head of the distribution, as in WARD's core, there is enough room if
+//! `evicted_requests_max` is small compared with the counts at the end of the core.
 //!
-//! [`Census::take`] ends a period. What is carried over is a share of each count, so that with a share of one half a
-//! target's count is an average over the periods in which each counts half of the one after it. Counts that fall to zero go.
+//! [`Census::take`] ends a period. A share of each count is carried over. With a share of one half, a target's count
+//! is an average over the periods in which each period counts half of the next one. Counts that fall to zero are
+//! removed.
 //!
-//! Memory: 38 to 76 bytes per target (33 a bucket, of which 7/16 to 7/8 are in use). Cost: O(1) to count, one lock of one
-//! shard; O(targets) to take, shard by shard, so that counting goes on.
+//! Memory: 38 to 76 bytes per target (33 a bucket, of which 7/16 to 7/8 are in use). Cost: O(1) to count, one lock
+//! of one shard; O(targets) to take, shard by shard, so that counting continues.
 
 use crate::id::TargetId;
 use crate::nodes::lock;
@@ -26,99 +27,99 @@ use crate::unit::Bytes;
 use hashbrown::HashTable;
 use std::sync::Mutex;
 
-/// Targets among which a full shard looks for the one that goes.
+/// The number of targets from which a full shard selects the one to evict.
 pub const SAMPLE: usize = 16;
 
-/// Buckets that the hand passes at most while it looks for them.
+/// The largest number of buckets that the hand visits in this search.
 const SWEEP: usize = 64;
 
-/// Shards; a power of two.
+/// The number of shards; a power of two.
 const SHARDS: usize = 64;
 
-/// One target's count.
+/// The counts of one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct TargetCount {
     /// The target.
     pub target: TargetId,
-    /// Requests: of the period, and the share carried over from the periods before.
+    /// The number of requests: those of the period, and the share carried over from earlier periods.
     pub requests: u64,
-    /// Bytes of all those replies together, carried over in the same way.
+    /// The bytes of all those replies together, carried over in the same way.
     pub bytes: Bytes,
-    /// The largest reply seen: the target's size, also where some replies were cut short or had no body.
+    /// The largest reply observed: the target's size, even if some replies were cut short or had no body.
     pub size: Bytes,
 }
 
-/// What a period has counted.
+/// The counts of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// The targets, in order of their ids.
-    pub rows: Vec<Counted>,
-    /// Targets that have lost their place to others since the last time.
-    pub forgotten: u64,
-    /// The most requests that one of those had: no count is lower than the truth by more, for each time its target lost
-    /// its place.
-    pub missed_max: u64,
+pub struct CensusPeriod {
+    /// The targets, in the order of their ids.
+    pub rows: Vec<TargetCount>,
+    /// The number of targets that have lost their entry since the last period.
+    pub evicted: u64,
+    /// The most requests that a target had when it lost its entry. This is the largest error of a count for each
+    /// time that its target lost its entry.
+    pub evicted_requests_max: u64,
 }
 
-/// Counts requests per target.
+/// Counts the requests per target.
 #[derive(Debug)]
 pub struct Census {
-    shards: Box<[Padded]>,
+    shards: Box<[PaddedShard]>,
 }
 
-/// A shard on cache lines of its own.
+/// A shard on its own cache lines.
 #[repr(align(128))]
 #[derive(Debug)]
-struct Padded(Mutex<Shard>);
+struct PaddedShard(Mutex<CensusShard>);
 
 impl Census {
-    /// A census of at most `targets_max` targets, at least 1 per shard (64 shards).
+    /// Creates a census of at most `targets_max` targets, at least 1 per shard (64 shards).
     pub fn new(targets_max: usize) -> Self {
         let share = targets_max.div_ceil(SHARDS).max(1);
-        Self { shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(share)))).collect() }
+        Self { shards: (0..SHARDS).map(|_| PaddedShard(Mutex::new(CensusShard::new(share)))).collect() }
     }
 
-    /// A request for `target` has ended with a reply of `bytes` bytes.
+    /// Counts a request for `target` that ended with a reply of `bytes` bytes.
     pub fn count(&self, target: TargetId, bytes: Bytes) {
-        // The table inside uses the lowest and highest bits of the hash.
+        // The hash table inside uses the lowest and highest bits of the hash.
         let at = (target.0 >> 32) as usize & (SHARDS - 1);
         lock(&self.shards[at].0).count(target, bytes);
     }
 
-    /// Targets counted at present.
+    /// Returns the number of targets counted at present.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).table.len()).sum()
     }
 
-    /// Whether nothing was counted.
+    /// Returns whether the census is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Gives the counts and ends the period: each count begins the next one with `carry_permille` thousandths of what it
-    /// is, rounded down; above 1000 counts as 1000. With 0 the census begins anew.
-    pub fn take(&self, carry_permille: u16) -> Taken {
-        let mut taken = Taken::default();
+    /// Returns the counts and ends the period. Each count starts the next period with `carry_permille` thousandths
+    /// of its value, rounded down; values above 1000 count as 1000. With 0 the census starts empty.
+    pub fn take(&self, carry_permille: u16) -> CensusPeriod {
+        let mut period = CensusPeriod::default();
         for shard in &self.shards {
-            lock(&shard.0).take(carry_permille.min(1000), &mut taken);
+            lock(&shard.0).take(carry_permille.min(1000), &mut period);
         }
-        taken.rows.sort_unstable_by_key(|row| row.target);
-        taken
+        period.rows.sort_unstable_by_key(|row| row.target);
+        period
     }
 }
 
 #[derive(Debug)]
-struct Shard {
-    table: HashTable<Counted>,
+struct CensusShard {
+    table: HashTable<TargetCount>,
     targets_max: usize,
     hand: usize,
-    forgotten: u64,
-    missed_max: u64,
+    evicted: u64,
+    evicted_requests_max: u64,
 }
 
-impl Shard {
+impl CensusShard {
     fn new(targets_max: usize) -> Self {
-        Self { table: HashTable::new(), targets_max, hand: 0, forgotten: 0, missed_max: 0 }
+        Self { table: HashTable::new(), targets_max, hand: 0, evicted: 0, evicted_requests_max: 0 }
     }
 
     fn count(&mut self, target: TargetId, bytes: Bytes) {
@@ -129,24 +130,25 @@ impl Shard {
             return;
         }
         if self.table.len() >= self.targets_max {
-            self.forget_one();
+            self.evict_one();
         }
-        let row = Counted { target, requests: 1, bytes, size: bytes };
+        let row = TargetCount { target, requests: 1, bytes, size: bytes };
         self.table.insert_unique(target.0, row, |row| row.target.0);
     }
 
-    /// Takes out the target with the fewest requests among those that the hand comes to next.
-    fn forget_one(&mut self) {
-        if let Some(requests) = forget_one(&mut self.table, &mut self.hand, u64::MAX, of) {
-            self.forgotten += 1;
-            self.missed_max = self.missed_max.max(requests);
+    /// Evicts the target with the fewest requests among the next ones at the hand.
+    fn evict_one(&mut self) {
+        if let Some(requests) = evict_one(&mut self.table, &mut self.hand, u64::MAX, of) {
+            self.evicted += 1;
+            self.evicted_requests_max = self.evicted_requests_max.max(requests);
         }
     }
 
-    fn take(&mut self, carry_permille: u16, taken: &mut Taken) {
-        taken.rows.extend(self.table.iter().copied());
-        taken.forgotten += core::mem::take(&mut self.forgotten);
-        taken.missed_max = taken.missed_max.max(core::mem::take(&mut self.missed_max));
+    fn take(&mut self, carry_permille: u16, period: &mut CensusPeriod) {
+        period.rows.extend(self.table.iter().copied());
+        period.evicted += core::mem::take(&mut self.evicted);
+        period.evicted_requests_max =
+            period.evicted_requests_max.max(core::mem::take(&mut self.evicted_requests_max));
         if carry_permille == 0 {
             self.table.clear();
             return;
@@ -159,13 +161,14 @@ impl Shard {
     }
 }
 
-/// The target of a row and its requests.
-fn of(row: &Counted) -> (TargetId, u64) {
+/// Returns the target of a row and its requests.
+fn of(row: &TargetCount) -> (TargetId, u64) {
     (row.target, row.requests)
 }
 
-/// Takes out the row with the fewest requests among those that the hand comes to next, if it has at most `most`; how many it had.
-pub(crate) fn forget_one<R>(
+/// Evicts the row with the fewest requests among the next ones at the hand, if it has at most `most`. Returns its
+/// number of requests.
+pub(crate) fn evict_one<R>(
     table: &mut HashTable<R>,
     hand: &mut usize,
     most: u64,
@@ -187,8 +190,8 @@ pub(crate) fn forget_one<R>(
     *hand = (*hand + steps) % buckets.max(1);
     let (requests, at) = least.filter(|(requests, _)| *requests <= most)?;
     table.get_bucket_entry(at).ok()?.remove();
-    // Removals leave marks that use up the table's room; where they have used up all of it, the table is laid anew
-    // at its size. Left alone it would double.
+    // Removals leave marks that use up the table's room. When the room is used up, the table is rebuilt at the same
+    // size; otherwise it would double.
     if table.capacity() == table.len() {
         let mut fresh = HashTable::with_capacity(table.len() + 1);
         for row in table.drain() {
@@ -199,7 +202,7 @@ pub(crate) fn forget_one<R>(
     Some(requests)
 }
 
-/// `permille` thousandths of a count, rounded down.
+/// Returns `permille` thousandths of a count, rounded down.
 fn share(count: u64, permille: u16) -> u64 {
     let part = u128::from(count) * u128::from(permille) / 1000;
     u64::try_from(part).unwrap_or(count)
@@ -223,18 +226,19 @@ mod tests {
             (0..=i % 7).for_each(|_| census.count(target(i), Bytes(100 + i)));
         }
         census.count(target(3), Bytes::ZERO);
-        let taken = census.take(0);
-        assert_eq!((taken.rows.len(), taken.forgotten, taken.missed_max), (500, 0, 0));
-        let row = |i: u64| taken.rows.iter().find(|row| row.target == target(i)).copied();
-        let expected = Counted { target: target(3), requests: 5, bytes: Bytes(4 * 103), size: Bytes(103) };
+        let period = census.take(0);
+        assert_eq!((period.rows.len(), period.evicted, period.evicted_requests_max), (500, 0, 0));
+        let row = |i: u64| period.rows.iter().find(|row| row.target == target(i)).copied();
+        let expected =
+            TargetCount { target: target(3), requests: 5, bytes: Bytes(4 * 103), size: Bytes(103) };
         assert_eq!(row(3), Some(expected), "a reply without a body does not make it smaller");
         assert_eq!(row(6).map(|row| row.requests), Some(7));
-        assert!(taken.rows.is_sorted_by_key(|row| row.target));
+        assert!(period.rows.is_sorted_by_key(|row| row.target));
         assert!(census.is_empty(), "nothing was carried over");
     }
 
     #[test]
-    fn a_share_is_carried_over() {
+    fn counts_carry_a_share_over() {
         let census = Census::new(1_000);
         (0..9).for_each(|_| census.count(target(1), Bytes(10)));
         census.count(target(2), Bytes(10));
@@ -242,29 +246,29 @@ mod tests {
         census.count(target(1), Bytes(10));
         let rows = census.take(0).rows;
         assert_eq!(rows.len(), 1, "half of one request is none");
-        let row = Counted { target: target(1), requests: 4 + 1, bytes: Bytes(45 + 10), size: Bytes(10) };
+        let row = TargetCount { target: target(1), requests: 4 + 1, bytes: Bytes(45 + 10), size: Bytes(10) };
         assert_eq!(rows, [row]);
     }
 
     #[test]
-    fn a_flood_of_new_targets_does_not_displace_the_popular() {
+    fn flood_of_new_targets_does_not_evict_popular_ones() {
         let census = Census::new(64 * 100);
         for i in 0..200_000_u64 {
             census.count(target(1_000_000 + i), Bytes(1));
-            // 300 targets come round once in 3,000 requests.
+            // 300 targets are requested in turn, one request in 3,000 for all of them.
             census.count(target(i % 3_000 % 300), Bytes(1));
         }
-        let taken = census.take(0);
-        assert!(taken.forgotten > 190_000);
+        let period = census.take(0);
+        assert!(period.evicted > 190_000);
         for i in 0..300 {
-            let row = taken.rows.iter().find(|row| row.target == target(i)).expect("it has kept its place");
+            let row = period.rows.iter().find(|row| row.target == target(i)).expect("it has kept its place");
             assert!(row.requests > 600, "667 less what it had before it was safe: {}", row.requests);
         }
-        assert!(taken.missed_max < 10, "{}", taken.missed_max);
+        assert!(period.evicted_requests_max < 10, "{}", period.evicted_requests_max);
     }
 
     #[test]
-    fn a_full_census_stays_at_its_size() {
+    fn full_census_does_not_grow() {
         let census = Census::new(64 * 50);
         (0..50_000).for_each(|i| census.count(target(i), Bytes(1)));
         let buckets: usize = census.shards.iter().map(|shard| lock(&shard.0).table.num_buckets()).sum();
@@ -275,7 +279,7 @@ mod tests {
     }
 
     proptest! {
-        /// No count is too high, and with the targets that never lost their place they are exact.
+        /// No count is too high, and the counts of targets that never lost their entry are exact.
         #[test]
         fn counts_are_lower_bounds(which in prop::collection::vec(0_u64..400, 0..3_000)) {
             let census = Census::new(64 * 2);
@@ -284,18 +288,18 @@ mod tests {
                 census.count(target(i), Bytes(7));
                 *truth.entry(target(i)).or_default() += 1;
             }
-            let taken = census.take(0);
-            prop_assert!(taken.rows.len() <= 128);
-            for row in &taken.rows {
+            let period = census.take(0);
+            prop_assert!(period.rows.len() <= 128);
+            for row in &period.rows {
                 prop_assert!(row.requests <= truth[&row.target]);
                 prop_assert_eq!(row.bytes, Bytes(7 * row.requests));
-                if taken.forgotten == 0 {
+                if period.evicted == 0 {
                     prop_assert_eq!(row.requests, truth[&row.target]);
                 }
             }
-            let counted: u64 = taken.rows.iter().map(|row| row.requests).sum();
+            let counted: u64 = period.rows.iter().map(|row| row.requests).sum();
             let all: u64 = truth.values().sum();
-            prop_assert!(all - counted <= taken.forgotten * taken.missed_max);
+            prop_assert!(all - counted <= period.evicted * period.evicted_requests_max);
         }
     }
 }

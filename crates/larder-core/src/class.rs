@@ -1,16 +1,16 @@
-//! Service classes: what a request costs a node beside sending bytes.
+//! Service classes: the costs of a request other than sending bytes.
 //!
-//! Client-aware dispatching (CAP; Casalicchio and Colajanni, WWW 2001, section 3) sorts requests by their URL alone
-//! into four classes and shares each class out by itself. Which URL is of which class is for the shells to say; a
-//! policy that does not look at classes is not touched by them.
+//! Client-aware dispatching (CAP; Casalicchio and Colajanni, WWW 2001, section 3) sorts requests by their URL into
+//! four classes and distributes each class separately. The caller classifies URLs. A policy that does not use
+//! classes ignores them.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// What a request costs beside sending bytes.
+/// The costs of a request other than sending bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceClass {
-    /// Nothing much: static and lightly dynamic pages. The class of requests that nobody has classified.
+    /// No notable costs: static and lightly dynamic pages. The class of unclassified requests.
     #[default]
     N,
     /// Disk: database transactions.
@@ -22,12 +22,12 @@ pub enum ServiceClass {
 }
 
 impl ServiceClass {
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: usize = 4;
-    /// Every class.
+    /// All classes.
     pub const ALL: [Self; Self::COUNT] = [Self::N, Self::Db, Self::Cb, Self::Dcb];
 
-    /// The name used in configuration, tables and logs.
+    /// Returns the name used in configuration, tables and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::N => "n",
@@ -37,7 +37,7 @@ impl ServiceClass {
         }
     }
 
-    /// Its place in [`ServiceClass::ALL`].
+    /// Returns the index of the class in [`ServiceClass::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_places_are_read_back() {
+    fn names_and_indices_round_trip() {
         for (at, class) in ServiceClass::ALL.into_iter().enumerate() {
             assert_eq!((class.name().parse(), class.index()), (Ok(class), at));
         }

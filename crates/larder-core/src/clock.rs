@@ -1,40 +1,40 @@
-//! A bounded table of targets that forgets those not used lately.
+//! A bounded table of targets that evicts targets not used recently.
 //!
-//! It forgets by the clock method (second chance), the usual stand-in for LRU: a hand goes round the entries, clears the
-//! *used* mark where it is set, and forgets the first entry that was not used since it last passed. A new target starts
-//! without the mark, so one that is asked for once goes first. A use writes nothing once the mark is set: no list to keep in
-//! order, and a hot target's entry stays in every processor's cache. A sweep looks at no more than [`SWEEP`] buckets; if all
-//! targets there were in use, the first of them goes.
+//! Eviction uses the clock algorithm (second chance), the usual approximation of LRU. A hand moves around the entries and
+//! clears the *used* marks. It evicts the first entry that was not used since its last visit. A new target starts without
+//! the mark, so a target that is requested once is evicted first. A use writes nothing once the mark is set. There is no
+//! list to maintain, and a popular target's entry stays in every processor's cache. An eviction examines at most
+//! [`SWEEP`] buckets; if all targets there were used, the first of them is evicted.
 
 use crate::id::TargetId;
 use crate::spread::Spread;
 use hashbrown::HashTable;
 
-/// Buckets that the hand passes at most to forget one target, unless all of them are empty.
+/// The largest number of buckets that the hand visits to evict one target, unless all of them are empty.
 pub(crate) const SWEEP: usize = 128;
 
 /// An entry of the table.
-pub(crate) trait Entry {
-    /// Whose entry it is.
+pub(crate) trait ClockEntry {
+    /// Returns the entry's target.
     fn target(&self) -> TargetId;
-    /// Whether it was used since the hand last passed.
+    /// Returns whether the entry was used since the hand last visited it.
     fn used(&mut self) -> &mut bool;
 }
 
-/// An entry that says no more than that its target is there.
+/// An entry that contains only its target.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct TargetMark {
     target: TargetId,
     used: bool,
 }
 
-impl Mark {
+impl TargetMark {
     pub(crate) const fn new(target: TargetId) -> Self {
         Self { target, used: false }
     }
 }
 
-impl Entry for Mark {
+impl ClockEntry for TargetMark {
     fn target(&self) -> TargetId {
         self.target
     }
@@ -44,42 +44,42 @@ impl Entry for Mark {
     }
 }
 
-/// The table.
+/// A bounded table of entries with clock eviction.
 #[derive(Debug)]
 pub(crate) struct ClockTable<E> {
     table: HashTable<E>,
     spread: Spread,
     hand: usize,
     targets_max: usize,
-    /// How often entries may have changed their buckets.
-    laid: u32,
+    /// The number of times that entries may have moved to other buckets.
+    layout_version: u32,
 }
 
-/// An entry found: valid until another target is touched or removed.
+/// The index of an entry. Valid until another target is touched or removed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot(usize);
+pub(crate) struct EntryIndex(usize);
 
-impl<E: Entry> ClockTable<E> {
-    /// An empty table of at most `targets_max` targets, at least 1.
+impl<E: ClockEntry> ClockTable<E> {
+    /// Creates an empty table of at most `targets_max` targets, at least 1.
     pub(crate) fn new(targets_max: usize) -> Self {
         Self::spread(targets_max, Spread::new(0))
     }
 
-    /// The same, with targets in buckets by this function.
+    /// Creates an empty table in which `spread` maps targets to buckets; see [`ClockTable::new`].
     pub(crate) fn spread(targets_max: usize, spread: Spread) -> Self {
-        Self { table: HashTable::new(), spread, hand: 0, targets_max, laid: 0 }
+        Self { table: HashTable::new(), spread, hand: 0, targets_max, layout_version: 0 }
     }
 
-    /// The entry of a target, without counting as a use.
+    /// Returns the entry of a target without marking it as used.
     #[inline]
-    pub(crate) fn find(&self, target: TargetId) -> Option<Slot> {
-        self.table.find_bucket_index(self.spread.of(target), |entry| entry.target() == target).map(Slot)
+    pub(crate) fn find(&self, target: TargetId) -> Option<EntryIndex> {
+        self.table.find_bucket_index(self.spread.of(target), |entry| entry.target() == target).map(EntryIndex)
     }
 
-    /// The entry of a target, used now; made if there was none, in place of one not used lately where the table is full.
-    /// Returns what was forgotten for it.
+    /// Returns the entry of a target and marks it as used. If there is none, it is created. A full table first
+    /// evicts an entry, which is returned too.
     #[inline]
-    pub(crate) fn touch(&mut self, target: TargetId, make: impl FnOnce() -> E) -> (Slot, Option<E>) {
+    pub(crate) fn touch(&mut self, target: TargetId, make: impl FnOnce() -> E) -> (EntryIndex, Option<E>) {
         if let Some(slot) = self.find(target) {
             let used = self.get_mut(slot).used();
             if !*used {
@@ -87,64 +87,65 @@ impl<E: Entry> ClockTable<E> {
             }
             return (slot, None);
         }
-        let forgotten = if self.table.len() >= self.targets_max { self.forget_one() } else { None };
-        // Without room the table moves its entries: to a larger one, or within itself over the marks of those removed.
+        let evicted = if self.table.len() >= self.targets_max { self.evict_one() } else { None };
+        // A table without room moves its entries: to a larger table, or within itself over the marks of removed
+        // entries.
         if self.table.capacity() == self.table.len() {
-            self.laid = self.laid.wrapping_add(1);
+            self.layout_version = self.layout_version.wrapping_add(1);
         }
         let spread = self.spread;
         let made = self.table.insert_unique(spread.of(target), make(), |entry| spread.of(entry.target()));
-        (Slot(made.bucket_index()), forgotten)
+        (EntryIndex(made.bucket_index()), evicted)
     }
 
-    /// An entry.
+    /// Returns an entry.
     #[inline]
-    pub(crate) fn get(&self, slot: Slot) -> &E {
+    pub(crate) fn get(&self, slot: EntryIndex) -> &E {
         self.table.get_bucket(slot.0).expect("a slot is used before its table changes")
     }
 
-    /// An entry, to be changed in all but its target.
+    /// Returns an entry for a change that must keep its target.
     #[inline]
-    pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut E {
+    pub(crate) fn get_mut(&mut self, slot: EntryIndex) -> &mut E {
         self.table.get_bucket_mut(slot.0).expect("a slot is used before its table changes")
     }
 
-    /// Forgets a target.
+    /// Removes a target.
     pub(crate) fn remove(&mut self, target: TargetId) {
         if let Ok(found) = self.table.find_entry(self.spread.of(target), |entry| entry.target() == target) {
             found.remove();
         }
     }
 
-    /// All entries, to be changed in all but their targets, in no order that means anything.
+    /// Returns all entries for changes that must keep their targets, in an arbitrary order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut E> {
         self.table.iter_mut()
     }
 
-    /// All entries with their places, in the order of the places.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (Slot, &E)> {
+    /// Returns all entries with their indices, in the order of the indices.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (EntryIndex, &E)> {
         let all = 0..self.table.num_buckets();
-        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (Slot(at), entry)))
+        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (EntryIndex(at), entry)))
     }
 
-    /// The entries from a bucket on, each with its bucket.
-    pub(crate) fn slots_from(&self, begin: usize) -> impl Iterator<Item = (usize, Slot, &E)> {
+    /// Returns the entries from bucket `begin` on, each with its bucket.
+    pub(crate) fn slots_from(&self, begin: usize) -> impl Iterator<Item = (usize, EntryIndex, &E)> {
         let all = begin..self.table.num_buckets().max(begin);
-        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (at, Slot(at), entry)))
+        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (at, EntryIndex(at), entry)))
     }
 
-    /// Places of entries are the same for as long as this is.
-    pub(crate) const fn laid(&self) -> u32 {
-        self.laid
+    /// Returns the layout version. The indices of entries stay the same while it does.
+    pub(crate) const fn layout_version(&self) -> u32 {
+        self.layout_version
     }
 
-    /// Targets in the table.
+    /// Returns the number of targets in the table.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Forgets the target at which the hand stops.
-    fn forget_one(&mut self) -> Option<E> {
+    /// Evicts the target at which the hand stops.
+    fn evict_one(&mut self) -> Option<E> {
         let buckets = self.table.num_buckets();
         let mut fallback = None;
         for step in 0..buckets {
@@ -163,24 +164,24 @@ impl<E: Entry> ClockTable<E> {
         }
         let at = fallback?;
         self.hand = (at + 1) % buckets;
-        let forgotten = self.table.get_bucket_entry(at).ok().map(|found| found.remove().0);
-        // Removals leave marks in the table that use up its room. Where they have used up all of it, the table is
-        // laid anew at its size; left alone it would double.
+        let evicted = self.table.get_bucket_entry(at).ok().map(|found| found.remove().0);
+        // Removals leave marks in the table that use up its room. When the room is used up, the table is rebuilt at
+        // the same size; otherwise it would double.
         if self.table.capacity() == self.table.len() {
             let (mut fresh, spread) = (HashTable::with_capacity(self.table.len() + 1), self.spread);
             for entry in self.table.drain() {
                 fresh.insert_unique(spread.of(entry.target()), entry, |entry| spread.of(entry.target()));
             }
             self.table = fresh;
-            self.laid = self.laid.wrapping_add(1);
+            self.layout_version = self.layout_version.wrapping_add(1);
         }
-        forgotten
+        evicted
     }
 }
 
 #[cfg(test)]
 impl<E> ClockTable<E> {
-    /// Buckets that take memory.
+    /// Returns the number of buckets, which take memory.
     pub(crate) fn buckets(&self) -> usize {
         self.table.num_buckets()
     }

@@ -1,12 +1,12 @@
-//! Logarithm and exponential from the four basic operations.
+//! The logarithm and the exponential function, computed from the four basic operations.
 //!
-//! The standard library takes them from the platform, whose last bits differ from machine to machine. Decisions must
-//! not: two switches place alike, and a run repeats. IEEE 754 fixes the basic operations to the bit, so these give the
-//! same everywhere. Their relative error is below 1e-12.
+//! The standard library takes them from the platform, and their last bits differ between machines. Decisions must
+//! not differ: two switches place alike, and a run repeats. IEEE 754 defines the basic operations to the bit, so
+//! these functions give the same result everywhere. Their relative error is below 1e-12.
 
 use core::f64::consts::{LN_2, SQRT_2};
 
-/// The natural logarithm of a finite `x` above 0; for anything else the result has no meaning.
+/// Returns the natural logarithm of a finite `x` above 0. The result for any other `x` is undefined.
 pub(crate) fn ln(x: f64) -> f64 {
     const MANTISSA: u64 = (1 << 52) - 1;
     let bits = x.to_bits();
@@ -36,7 +36,7 @@ const FACTORIALS: [f64; 12] = {
     parts
 };
 
-/// e^-x for x of 0 and more; 0 from 700 on.
+/// Returns e^-x for x of 0 and more; 0 from 700 on.
 pub(super) fn exp_minus(x: f64) -> f64 {
     if x.is_nan() || x >= 700.0 {
         return 0.0;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_agree_with_the_platforms_to_twelve_digits() {
+    fn results_agree_with_the_platform_to_twelve_digits() {
         for step in 1..20_000_u32 {
             let x = f64::from(step) / 777.0;
             assert!((ln(x) - x.ln()).abs() <= 1e-12 * x.ln().abs().max(1e-3), "ln {x}");

@@ -1,8 +1,9 @@
-//! Extended LARD: what a node does about a later request of a connection that it was handed (Aron, Druschel and Zwaenepoel,
-//! USENIX 1999, section 4.2 and figure 4).
+//! Extended LARD: a node's decision about a later request on a connection that was handed off to it (Aron, Druschel
+//! and
+//! Zwaenepoel, USENIX 1999, section 4.2 and figure 4).
 //!
-//! A front-end that hands connections over decides by the first request. Of the later ones some belong to other nodes. The
-//! *connection handling node* either serves such a request itself or fetches the reply from a node that has it:
+//! A front-end that hands connections off decides by the first request. Some of the later requests belong to other nodes. The
+//! *connection handling node* either serves such a request itself or fetches the reply from a node that has the target:
 //!
 //! ```text
 //! t is cached here, or fewer than disk_low events wait for the disks here:   serve
@@ -10,112 +11,113 @@
 //!   balancing(s)     = 0 if load(s) < idle, load(s) - idle otherwise, infinite if load(s) > overload
 //!   locality(t, s)   = 1 if t is mapped to s, else miss
 //!   replacement(t,s) = 0 if load(s) < idle or t is mapped to s, else miss
-//! what was not here is kept only if fewer than disk_low events wait, else memory is taken to thrash; or if t is mapped here
+//! a missed target is kept only if fewer than disk_low events wait (else memory is assumed to thrash), or if t is mapped here
 //! ```
+//!
 //! The unit of cost and load is the delay of a request for a cached target at an unloaded node. The paper gives `idle` 30,
-//! `overload` 130 and the cost of a miss 50; that fewer than 5 waiting events make a disk's utilisation low is read from its
-//! text.
+//! `overload` 130 and the cost of a miss 50. That fewer than 5 waiting events mean a low disk utilisation is derived from its text.
 //!
-//! Where the paper is silent: *ties* go to the node itself, then to the first candidate. *All infinite*: they are compared
-//! without that bound, as in [`crate::policy`]'s `lard-cost`. *A target that nobody is known to have* is served here. *Kept
-//! where it is mapped*: a target that belongs here is kept whatever the disk does, as for a first request; the paper's rule is
-//! about what belongs elsewhere. *A target that is mapped nowhere* is for the front-end to place first, by basic LARD.
+//! The paper does not define the following. *Ties* go to the node itself, then to the first candidate. *All costs infinite*: they
+//! are compared without that bound, as in [`crate::policy`]'s `lard-cost`. *A target that no node is known to have* is served
+//! here. *Keeping*: a target that is mapped here is kept for any disk load, as for a first request; the paper's rule is about
+//! targets that belong to other nodes. *A target that is mapped nowhere* is first placed by the front-end, by basic LARD.
 //!
-//! The load of a node that is fetched from does not count at the front-end: it is one reply out of its memory.
+//! The load of a node from which a reply is fetched does not count at the front-end: it is one reply from its memory.
 
 use crate::id::NodeId;
 
 /// The constants of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Costs {
-    /// Load below which a node is under-used. Requests. The paper: 30.
+pub struct LateralCosts {
+    /// The load below which a node is under-used. Requests. The paper: 30.
     pub idle: u32,
-    /// Load above which what it delays is unacceptable. Requests. The paper: 130.
+    /// The load above which its delay is unacceptable. Requests. The paper: 130.
     pub overload: u32,
-    /// What a miss costs, and what the replacement that it causes will cost. Units. The paper: 50.
+    /// The cost of a miss, and of the replacement that it causes. Units. The paper: 50.
     pub miss: u32,
-    /// Fewer disk events than these that run or wait are a low utilisation of the disk. 5; with 0 it never is.
+    /// The number of running or waiting disk events below which the disk's utilisation is low. 5; with 0 it is never
+    /// low.
     pub disk_low: u32,
 }
 
-impl Costs {
+impl LateralCosts {
     /// The paper's constants.
     pub const PAPER: Self = Self { idle: 30, overload: 130, miss: 50, disk_low: 5 };
 }
 
-impl Default for Costs {
+impl Default for LateralCosts {
     fn default() -> Self {
         Self::PAPER
     }
 }
 
-/// The node that has the connection.
+/// The state of the node that has the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Here {
-    /// The target is in its cache.
+pub struct LocalState {
+    /// Whether the target is in the node's cache.
     pub cached: bool,
-    /// The front-end maps the target to it, whatever its cache holds.
+    /// Whether the front-end maps the target to this node, regardless of its cache.
     pub mapped: bool,
-    /// Its load as the front-end counts it. Requests; stale by as much as the candidates' is.
+    /// The node's load as the front-end counts it. Requests; as stale as the candidates' load.
     pub load: u32,
-    /// Its disk events that run or wait, now.
+    /// The current number of running or waiting disk events at the node.
     pub disk_queue: u32,
 }
 
 /// Another node that has the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// Its load as the front-end counts it. Requests.
+    /// The node's load as the front-end counts it. Requests.
     pub load: u32,
 }
 
-/// Where the reply comes from.
+/// The source of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// From this node.
+pub enum LateralChoice {
+    /// This node serves the reply.
     Serve,
-    /// From another node; this one passes it on.
+    /// The reply is fetched from another node, and this node passes it on.
     Fetch(NodeId),
 }
 
-/// What is done about a request.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Where the reply comes from.
-    pub choice: Choice,
-    /// Whether what was not in the cache here goes into it.
+pub struct LateralDecision {
+    /// The source of the reply.
+    pub choice: LateralChoice,
+    /// Whether a target that was not in the cache here is stored in it.
     pub keep: bool,
 }
 
-/// Whether candidates matter at all: else the request is served here, and nobody need be asked who has the target.
-pub const fn asks(costs: &Costs, here: &Here) -> bool {
+/// Returns whether candidates matter. If not, the request is served here without asking which nodes have the target.
+pub const fn needs_candidates(costs: &LateralCosts, here: &LocalState) -> bool {
     !here.cached && here.disk_queue >= costs.disk_low
 }
 
-/// What is done about a later request on a handed-over connection.
-pub fn decide(costs: &Costs, here: &Here, candidates: &[Candidate]) -> Verdict {
+/// Decides about a later request on a handed-off connection.
+pub fn decide(costs: &LateralCosts, here: &LocalState, candidates: &[Candidate]) -> LateralDecision {
     let keep = here.mapped || here.disk_queue < costs.disk_low;
-    let serve = Verdict { choice: Choice::Serve, keep };
-    if !asks(costs, here) {
+    let serve = LateralDecision { choice: LateralChoice::Serve, keep };
+    if !needs_candidates(costs, here) {
         return serve;
     }
-    // The first of equals stays: strictly less is asked for.
+    // Of equal costs the first one stays, so a candidate must be strictly cheaper.
     let mut least = costs.of(here.load, here.mapped);
-    let mut verdict = serve;
+    let mut decision = serve;
     for candidate in candidates {
         let cost = costs.of(candidate.load, true);
         if cost < least {
             least = cost;
-            verdict.choice = Choice::Fetch(candidate.node);
+            decision.choice = LateralChoice::Fetch(candidate.node);
         }
     }
-    verdict
+    decision
 }
 
-impl Costs {
-    /// The sum at a node with so much load: first whether it is infinite, then what it is without that bound.
+impl LateralCosts {
+    /// Returns the cost at a node with this load: whether it is infinite, and the cost without that bound.
     fn of(&self, load: u32, mapped: bool) -> (bool, u64) {
         let balancing = u64::from(load.saturating_sub(self.idle));
         let miss = u64::from(self.miss);
@@ -133,37 +135,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PAPER: Costs = Costs::PAPER;
-    const BUSY: Here = Here { cached: false, mapped: false, load: 0, disk_queue: 5 };
+    const PAPER: LateralCosts = LateralCosts::PAPER;
+    const BUSY: LocalState = LocalState { cached: false, mapped: false, load: 0, disk_queue: 5 };
 
     fn other(load: u32) -> Candidate {
         Candidate { node: NodeId(1), load }
     }
 
-    fn choice(here: Here, loads: &[u32]) -> Choice {
+    fn choice(here: LocalState, loads: &[u32]) -> LateralChoice {
         let candidates: Vec<Candidate> =
             (1..).zip(loads).map(|(node, &load)| Candidate { node: NodeId(node), load }).collect();
         decide(&PAPER, &here, &candidates).choice
     }
 
     #[test]
-    fn what_is_cached_or_comes_off_an_idle_disk_is_served() {
-        let cached = Here { cached: true, disk_queue: 99, load: 1_000, ..BUSY };
-        assert_eq!(decide(&PAPER, &cached, &[other(0)]), Verdict { choice: Choice::Serve, keep: false });
-        let idle = Here { disk_queue: 4, ..BUSY };
-        assert_eq!(decide(&PAPER, &idle, &[other(0)]), Verdict { choice: Choice::Serve, keep: true });
-        let fetched = Verdict { choice: Choice::Fetch(NodeId(1)), keep: false };
+    fn cached_targets_and_an_idle_disk_are_served_here() {
+        let cached = LocalState { cached: true, disk_queue: 99, load: 1_000, ..BUSY };
+        assert_eq!(
+            decide(&PAPER, &cached, &[other(0)]),
+            LateralDecision { choice: LateralChoice::Serve, keep: false }
+        );
+        let idle = LocalState { disk_queue: 4, ..BUSY };
+        assert_eq!(
+            decide(&PAPER, &idle, &[other(0)]),
+            LateralDecision { choice: LateralChoice::Serve, keep: true }
+        );
+        let fetched = LateralDecision { choice: LateralChoice::Fetch(NodeId(1)), keep: false };
         assert_eq!(decide(&PAPER, &BUSY, &[other(0)]), fetched, "the fifth event makes it busy");
-        assert_eq!(decide(&PAPER, &BUSY, &[]), Verdict { choice: Choice::Serve, keep: false });
+        assert_eq!(decide(&PAPER, &BUSY, &[]), LateralDecision { choice: LateralChoice::Serve, keep: false });
     }
 
-    /// By hand from the formulas: here costs 50 below load 30 and load - 30 + 100 from there on; a node that has the target
-    /// costs 1 and load - 30 + 1.
+    /// By hand from the formulas: this node costs 50 below load 30 and load - 30 + 100 from there on; a node that
+    /// has the target costs 1 and load - 30 + 1.
     #[test]
-    fn the_papers_costs_decide() {
+    fn costs_of_the_paper_decide() {
         for (here, there, fetches) in [
             (0, 0, true),
-            // 50 against 79 - 30 + 1 = 50: a tie is served.
+            // 50 against 79 - 30 + 1 = 50: a tie is served here.
             (0, 78, true),
             (0, 79, false),
             (29, 78, true),
@@ -174,41 +182,47 @@ mod tests {
             // 101 against 101: 130 is not yet above the bound.
             (31, 130, false),
             (32, 130, true),
-            // Infinite against what is not, and back.
+            // Infinite against finite, in both directions.
             (0, 131, false),
             (131, 130, true),
             // Both infinite: 201 against 102 without the bound.
             (131, 131, true),
             (131, 231, false),
         ] {
-            let here = Here { load: here, ..BUSY };
-            let expected = if fetches { Choice::Fetch(NodeId(1)) } else { Choice::Serve };
+            let here = LocalState { load: here, ..BUSY };
+            let expected = if fetches { LateralChoice::Fetch(NodeId(1)) } else { LateralChoice::Serve };
             assert_eq!(choice(here, &[there]), expected, "{here:?}, {there}");
         }
-        // Mapped here as well, the miss is not charged: 1 against 1.
-        let mapped = Here { mapped: true, ..BUSY };
-        assert_eq!(decide(&PAPER, &mapped, &[other(0)]), Verdict { choice: Choice::Serve, keep: true });
-        assert_eq!(choice(Here { mapped: true, load: 31, ..BUSY }, &[0]), Choice::Fetch(NodeId(1)));
+        // If the target is mapped here as well, the miss does not count: 1 against 1.
+        let mapped = LocalState { mapped: true, ..BUSY };
+        assert_eq!(
+            decide(&PAPER, &mapped, &[other(0)]),
+            LateralDecision { choice: LateralChoice::Serve, keep: true }
+        );
+        assert_eq!(
+            choice(LocalState { mapped: true, load: 31, ..BUSY }, &[0]),
+            LateralChoice::Fetch(NodeId(1))
+        );
     }
 
     #[test]
-    fn the_cheapest_node_is_asked_and_of_equals_the_first() {
-        assert_eq!(choice(BUSY, &[40, 31, 35]), Choice::Fetch(NodeId(2)));
-        assert_eq!(choice(BUSY, &[7, 3, 29]), Choice::Fetch(NodeId(1)), "all idle: each costs 1");
+    fn cheapest_candidate_is_chosen_and_of_equals_the_first() {
+        assert_eq!(choice(BUSY, &[40, 31, 35]), LateralChoice::Fetch(NodeId(2)));
+        assert_eq!(choice(BUSY, &[7, 3, 29]), LateralChoice::Fetch(NodeId(1)), "all idle: each costs 1");
     }
 
     proptest! {
         #[test]
-        fn a_fetch_is_never_dearer_than_any_other_way(
+        fn fetch_is_never_more_expensive_than_an_alternative(
             load in 0..200_u32, mapped: bool, disk_queue in 0..10_u32, cached: bool,
             loads in prop::collection::vec(0..200_u32, 0..6),
         ) {
-            let here = Here { cached, mapped, load, disk_queue };
+            let here = LocalState { cached, mapped, load, disk_queue };
             let candidates: Vec<Candidate> =
                 (1..).zip(&loads).map(|(node, &load)| Candidate { node: NodeId(node), load }).collect();
-            let Verdict { choice, keep } = decide(&PAPER, &here, &candidates);
+            let LateralDecision { choice, keep } = decide(&PAPER, &here, &candidates);
             prop_assert_eq!(keep, disk_queue < 5 || mapped);
-            // The formulas once more, with infinity as such.
+            // The formulas again, with a real infinity.
             let cost = |load: u32, mapped: bool| {
                 let balancing = if load < 30 { 0.0 } else { f64::from(load) - 30.0 };
                 let locality = if mapped { 1.0 } else { 50.0 };
@@ -217,13 +231,13 @@ mod tests {
                 balancing + locality + replacement + bound
             };
             match choice {
-                Choice::Serve if cached || disk_queue < 5 => {}
-                Choice::Serve => {
+                LateralChoice::Serve if cached || disk_queue < 5 => {}
+                LateralChoice::Serve => {
                     let here = cost(load, mapped);
                     prop_assert!(loads.iter().all(|&there| here <= cost(there, true)));
                 }
-                Choice::Fetch(node) => {
-                    prop_assert!(asks(&PAPER, &here));
+                LateralChoice::Fetch(node) => {
+                    prop_assert!(needs_candidates(&PAPER, &here));
                     let chosen = cost(loads[usize::from(node.0) - 1], true);
                     prop_assert!(chosen < cost(load, mapped) || chosen.is_infinite());
                     prop_assert!(loads.iter().all(|&there| chosen <= cost(there, true)));
@@ -232,10 +246,10 @@ mod tests {
         }
 
         #[test]
-        fn more_load_there_never_makes_a_fetch_of_what_was_served(load in 0..300_u32, there in 0..300_u32) {
-            let here = Here { load, ..BUSY };
-            if choice(here, &[there]) == Choice::Serve {
-                prop_assert_eq!(choice(here, &[there + 1]), Choice::Serve);
+        fn more_load_at_a_candidate_never_causes_a_fetch(load in 0..300_u32, there in 0..300_u32) {
+            let here = LocalState { load, ..BUSY };
+            if choice(here, &[there]) == LateralChoice::Serve {
+                prop_assert_eq!(choice(here, &[there + 1]), LateralChoice::Serve);
             }
         }
     }

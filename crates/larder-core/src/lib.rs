@@ -1,10 +1,9 @@
-//! What to do next, never how.
+//! Decisions of the cluster: which node serves a request, when a request must wait, and which objects a cache keeps.
 //!
-//! This crate decides which node serves a request, when a request must wait, and what a cache keeps. It is pure:
-//! time comes in as [`time::Time`], chance as a seed, and nothing here opens a socket, reads a clock, starts a
-//! thread or writes a log. The live switch, the nodes and the simulator run this same code.
+//! The crate is pure. Time is an argument of type [`time::Time`], and random numbers come from a seed. Nothing here opens
+//! a socket, reads a clock, starts a thread or writes a log. The live switch, the nodes and the simulator all run this code.
 //!
-//! Start at [`dispatch::Dispatcher`].
+//! [`dispatch::Dispatcher`] is the starting point for a reader.
 
 pub mod cache;
 pub mod cache_status;
@@ -15,37 +14,38 @@ pub mod cost;
 mod curve;
 pub mod dispatch;
 pub mod handoff;
-pub mod handover;
-pub mod hottest;
 pub mod id;
-pub mod kept;
 pub mod lateral;
+pub mod life_table;
 pub mod nodes;
 pub mod peers;
 pub mod policy;
 mod range;
+pub mod read_log;
+mod read_source;
 pub mod record;
 pub mod rules;
 pub mod shadow;
-mod source;
+pub mod snapshot;
 mod spread;
 pub mod switches;
-pub mod tape;
 pub mod time;
+pub mod top_targets;
 pub mod unit;
 mod wire;
 
 pub use class::ServiceClass;
 pub use dispatch::{
-    Arrival, CacheEvent, Decision, Dispatcher, Exclude, Found, Refusal, Request, RouteSpec, Served, Settings,
-    Started,
+    Arrival, CacheEvent, CacheResult, Decision, DequeuedRequest, Dispatcher, ExcludedNodes, Refusal,
+    ReplyFeedback, Request, RouteSpec, Settings,
 };
-pub use handover::{Handover, HandoverError};
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
-    GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Signal, Weight,
+    ClusterView, GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal,
+    Weight,
 };
 pub use policy::{PolicyKind, Reason};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use time::Time;
 pub use unit::Bytes;
 pub use wire::WireError;

@@ -1,18 +1,19 @@
-//! Spreads targets over shards and buckets so that outsiders cannot aim at one of them.
+//! A keyed hash that spreads targets over shards and buckets, so that an attacker cannot select one of them.
 //!
-//! A target's id is a public function of its URL, so anyone can find URLs whose ids agree in the bits that choose a shard
-//! or a bucket. [`Spread`] hashes the id once more, with a secret key: `h(x) = (a x + b mod 2^128) / 2^64`, the multiply-shift
-//! scheme of Dietzfelbinger ("Universal hashing and k-wise independent random variables via integer arithmetic without primes", STACS
-//! 1996, theorem 3). With `a` and `b` uniform, `h` is strongly universal: two ids that were chosen without knowledge of the key
-//! agree in given `k` bits with probability `2^-k`, whatever the ids are. Two multiplications and an addition, no table.
+//! A target's id is a public function of its URL. Anyone can find URLs whose ids agree in the bits that select a
+//! shard or a bucket. [`Spread`] hashes the id once more, with a secret key: `h(x) = (a x + b mod 2^128) / 2^64`.
+//! This is the multiply-shift scheme of Dietzfelbinger ("Universal hashing and k-wise independent random variables
+//! via integer arithmetic without primes", STACS 1996, theorem 3). With uniform `a` and `b`, `h` is strongly
+//! universal: two ids chosen without knowledge of the key agree in `k` given bits with probability `2^-k`. It costs
+//! two multiplications and an addition, and needs no table.
 //!
-//! The key is expanded from 64 random bits. Key 0 stands for no key: `h(x) = x`. Simulations use it, so that they give the same result
-//! everywhere.
+//! The key is expanded from 64 random bits. Key 0 means no key: `h(x) = x`. Simulations use it, so that they give
+//! the same result on every machine.
 
 use crate::id::TargetId;
 use crate::nodes::mix;
 
-/// A keyed function from targets to 64 evenly spread bits.
+/// A keyed function from targets to 64 evenly distributed bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     factor: u128,
@@ -20,7 +21,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// The function of this key; 0 for the function that gives the target's id itself.
+    /// Creates the function of a key. Key 0 gives the function that returns the target's id.
     pub(crate) fn new(key: u64) -> Self {
         if key == 0 {
             return Self { factor: 1 << 64, summand: 0 };
@@ -30,7 +31,7 @@ impl Spread {
         Self { factor: wide(words[0], words[1]), summand: wide(words[2], words[3]) }
     }
 
-    /// The bits of a target.
+    /// Returns the bits of a target.
     #[inline]
     pub(crate) const fn of(self, target: TargetId) -> u64 {
         (self.factor.wrapping_mul(target.0 as u128).wrapping_add(self.summand) >> 64) as u64
@@ -42,15 +43,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_leaves_ids_as_they_are() {
+    fn without_a_key_ids_are_unchanged() {
         for id in [0, 1, 7 << 32, u64::MAX] {
             assert_eq!(Spread::new(0).of(TargetId(id)), id);
         }
     }
 
-    /// Ids that agree in the bits which choose a bucket, a shard, or both, and ids in arithmetic progressions.
+    /// Ids that agree in the bits that select a bucket, a shard, or both, and ids in arithmetic progressions.
     #[test]
-    fn chosen_ids_are_spread_evenly_by_every_bit() {
+    fn every_bit_spreads_chosen_ids_evenly() {
         const IDS: u64 = 1 << 14;
         for step in [1, 1 << 7, 1 << 16, 1 << 38, 1 << 50, 0x9E37_79B9_7F4A_7C15] {
             for key in 1..=16_u64 {
@@ -59,7 +60,7 @@ mod tests {
                     let ones = (0..IDS)
                         .filter(|n| spread.of(TargetId(n.wrapping_mul(step))) >> bit & 1 == 1)
                         .count();
-                    // Far beyond what 2^14 tosses of a coin give; a bit that does not depend on the ids gives 0 or all.
+                    // Far more than 2^14 coin tosses deviate; a bit that does not depend on the ids gives 0 or all.
                     let share = ones as f64 / IDS as f64;
                     assert!((0.3..0.7).contains(&share), "step {step:#x} key {key} bit {bit}: {share}");
                 }

@@ -1,7 +1,7 @@
-//! Time as an argument: nanoseconds since the run started.
+//! Time as an argument: nanoseconds since the start of the run.
 //!
-//! Nothing in this crate reads a clock. A live program measures against its own start instant, the simulator
-//! advances a counter, a test writes the number down.
+//! This crate reads no clock. A live program measures from its start instant, the simulator advances a counter, and
+//! a test passes a number.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -14,45 +14,45 @@ pub struct Time(u64);
 impl Time {
     /// The start of the run.
     pub const ZERO: Self = Self(0);
-    /// Later than any other time: the deadline that never comes.
+    /// A time later than any other: a deadline that never comes.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The time `ns` nanoseconds after the start.
+    /// Returns the time `ns` nanoseconds after the start.
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// The time `us` microseconds after the start; saturates.
+    /// Returns the time `us` microseconds after the start; saturates.
     pub const fn from_micros(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
-    /// The time `ms` milliseconds after the start; saturates.
+    /// Returns the time `ms` milliseconds after the start; saturates.
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// The time `s` seconds after the start; saturates.
+    /// Returns the time `s` seconds after the start; saturates.
     pub const fn from_secs(s: u64) -> Self {
         Self(s.saturating_mul(1_000_000_000))
     }
 
-    /// Whole seconds.
+    /// Returns the whole seconds since the start.
     pub const fn whole_secs(self) -> u64 {
         self.0 / 1_000_000_000
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Seconds since the start.
+    /// Returns the seconds since the start.
     pub const fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time from `earlier` to this time; zero if this is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -61,7 +61,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Saturates at [`Time::MAX`].
+    /// Adds a duration; saturates at [`Time::MAX`].
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -76,7 +76,7 @@ impl AddAssign<Duration> for Time {
 impl Sub for Time {
     type Output = Duration;
 
-    /// Zero where `earlier` is later.
+    /// Returns the time from `earlier` to this time; zero if `earlier` is later.
     fn sub(self, earlier: Self) -> Duration {
         self.since(earlier)
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_saturate_instead_of_wrapping() {
+    fn durations_saturate() {
         assert_eq!(Time::from_secs(1).since(Time::from_secs(2)), Duration::ZERO);
         assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
         assert_eq!(Time::from_millis(1_500) - Time::from_secs(1), Duration::from_millis(500));

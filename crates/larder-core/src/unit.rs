@@ -1,4 +1,4 @@
-//! Units that must not be mixed up.
+//! Units as types, so that they cannot be confused.
 
 use core::fmt;
 use core::iter::Sum;
@@ -9,40 +9,41 @@ use core::ops::{Add, AddAssign, Sub, SubAssign};
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// No bytes.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// `n` times 1,024 bytes (the papers' KB); saturates.
+    /// Returns `n` times 1,024 bytes (the papers' KB); saturates.
     pub const fn kib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 10))
     }
 
-    /// `n` times 2^20 bytes; saturates.
+    /// Returns `n` times 2^20 bytes; saturates.
     pub const fn mib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 20))
     }
 
-    /// The plain number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The size for a text that repeats what a user has written.
+    /// Returns a display of the size for a text that repeats user input.
     pub const fn exact(self) -> ExactBytes {
         ExactBytes(self)
     }
 }
 
-/// Shows a size as a user would write it: the shortest exact number with its unit, `256 MiB` or `1.5 GB`. The alternate form
-/// has no space, as fields of log lines and config files have it.
+/// A size that is displayed as a user would write it: the shortest exact number with its unit, `256 MiB` or `1.5
+/// GB`. The alternate form has no space, as in log fields and config files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactBytes(Bytes);
 
-/// Characters of a number that is shown to people exactly.
+/// The largest number of characters of a number that is displayed exactly.
 const EXACT_CHARS: usize = 5;
 
 impl ExactBytes {
-    /// The shortest number with at most three digits after the point, and its unit. The larger unit wins a tie.
+    /// Returns the shortest number with at most three digits after the point, and its unit. The larger unit wins a
+    /// tie.
     fn shortest(self) -> Option<(String, &'static str)> {
         const UNITS: [(u64, &str); 8] = [
             (1 << 40, "TiB"),
@@ -64,14 +65,15 @@ impl ExactBytes {
     }
 }
 
-/// `1500` thousandths are `1.5`.
+/// Formats thousandths as a decimal number: `1500` is `1.5`.
 fn decimal(thousandths: u128) -> String {
     let text = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 impl fmt::Display for ExactBytes {
-    /// A size without a short exact text is rounded, as by [`Bytes`]; in the alternate form it is the plain number.
+    /// Writes the size. A size without a short exact text is rounded, as by [`Bytes`]; in the alternate form it is
+    /// the plain number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = self.0.get().to_string();
         match (self.shortest(), f.alternate()) {
@@ -118,7 +120,7 @@ impl Sum for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// Decimal units, one digit: `16.8 MB`.
+    /// Writes the size in decimal units with one digit: `16.8 MB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 4] =
             [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB")];
@@ -129,19 +131,19 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What reading [`Bytes`] from a text that is no size gives.
+/// The error of parsing a text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is not a size: write a number of bytes, or one with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
 )]
-pub struct BadSize(String);
+pub struct ParseBytesError(String);
 
 impl core::str::FromStr for Bytes {
-    type Err = BadSize;
+    type Err = ParseBytesError;
 
-    /// Reads `4096`, `16MB`, `1.5 GiB`. Letters may be in either case; `K`, `M`, `G`, `T` alone are decimal.
-    fn from_str(text: &str) -> Result<Self, BadSize> {
-        let bad = || BadSize(text.chars().take(40).collect());
+    /// Parses `4096`, `16MB`, `1.5 GiB`. Letters may have either case; `K`, `M`, `G`, `T` alone are decimal.
+    fn from_str(text: &str) -> Result<Self, ParseBytesError> {
+        let bad = || ParseBytesError(text.chars().take(40).collect());
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
         let number: f64 = trimmed[..split].trim().parse().map_err(|_| bad())?;
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_written() {
+    fn sizes_parse() {
         for (text, bytes) in
             [("0", 0), ("16MB", 16_000_000), ("1.5 GiB", 1_610_612_736), ("44 kib", 45_056), ("7 b", 7)]
         {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_repeated_as_written() {
+    fn exact_display_repeats_the_written_size() {
         for text in ["256 MiB", "1.5 GiB", "18 MB", "1 GB", "4 KiB", "0.5 KB", "1000 MiB", "2.25 TB", "7 B"] {
             let bytes: Bytes = text.parse().unwrap();
             let expected = if text == "0.5 KB" { "500 B" } else { text };

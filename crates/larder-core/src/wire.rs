@@ -1,33 +1,33 @@
-//! Numbers and texts as bytes: what records and messages between peers are made of.
+//! The encoding of numbers and texts as bytes, for records and messages between peers.
 
 use crate::id::NodeId;
 
-/// Why bytes are not what they should be.
+/// The reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// They end in the middle of a value.
+    /// The bytes end in the middle of a value.
     #[error("it ends in the middle of {0}")]
     Short(&'static str),
-    /// A value that means nothing.
+    /// A number is invalid.
     #[error("{value} is no {what}")]
     Value {
-        /// What it should be.
+        /// The expected kind of value.
         what: &'static str,
-        /// What it is.
+        /// The number.
         value: u64,
     },
-    /// A text that means nothing.
+    /// A text is invalid.
     #[error("'{text}' is no {what}")]
     Text {
-        /// What it should be.
+        /// The expected kind of value.
         what: &'static str,
-        /// How it begins.
+        /// The beginning of the text.
         text: String,
     },
     /// Bytes are left over.
     #[error("{0} bytes are left over")]
     Left(usize),
-    /// More bytes than the whole may have.
+    /// There are more bytes than allowed.
     #[error("{0} bytes are more than it may have")]
     TooLong(u64),
 }
@@ -47,7 +47,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Bytes being read.
+/// A reader of encoded bytes.
 #[derive(Debug)]
 pub(crate) struct Wire<'a>(pub(crate) &'a [u8]);
 
@@ -58,7 +58,7 @@ impl<'a> Wire<'a> {
         Ok(*first)
     }
 
-    /// A varint.
+    /// Reads a varint.
     pub(crate) fn number(&mut self, what: &'static str) -> Result<u64, WireError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -75,38 +75,38 @@ impl<'a> Wire<'a> {
         Err(WireError::Value { what, value })
     }
 
-    /// A varint that fits a smaller type.
+    /// Reads a varint that must fit a smaller type.
     pub(crate) fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T, WireError> {
         let value = self.number(what)?;
         T::try_from(value).map_err(|_| WireError::Value { what, value })
     }
 
-    /// A number of things that follow.
+    /// Reads the number of values that follow, at most `most`.
     pub(crate) fn count(&mut self, what: &'static str, most: usize) -> Result<usize, WireError> {
         let value = self.number(what)?;
         let count = usize::try_from(value).ok().filter(|count| *count <= most);
         count.ok_or(WireError::Value { what, value })
     }
 
-    /// A node slot.
+    /// Reads a node slot.
     pub(crate) fn node(&mut self) -> Result<NodeId, WireError> {
         self.small("node").map(NodeId)
     }
 
-    /// One of a list, by its place.
+    /// Reads the index of a value in a list.
     pub(crate) fn one_of<T: Copy>(&mut self, all: &[T], what: &'static str) -> Result<T, WireError> {
         let at = self.byte(what)?;
         all.get(usize::from(at)).copied().ok_or(WireError::Value { what, value: at.into() })
     }
 
-    /// Eight bytes, the lowest first.
+    /// Reads eight bytes, the lowest first.
     pub(crate) fn word(&mut self, what: &'static str) -> Result<u64, WireError> {
         let (word, rest) = self.0.split_first_chunk::<8>().ok_or(WireError::Short(what))?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     pub(crate) fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], WireError> {
         let length = self.number(what)?;
         let length = usize::try_from(length).map_err(|_| WireError::TooLong(length))?;
@@ -115,7 +115,7 @@ impl<'a> Wire<'a> {
         Ok(bytes)
     }
 
-    /// A length and a text.
+    /// Reads a length and a text.
     pub(crate) fn text(&mut self, what: &'static str) -> Result<&'a str, WireError> {
         let bytes = self.bytes(what)?;
         core::str::from_utf8(bytes).map_err(|_| WireError::Text {
@@ -124,7 +124,7 @@ impl<'a> Wire<'a> {
         })
     }
 
-    /// Nothing is left.
+    /// Checks that no bytes are left.
     pub(crate) fn end(&self) -> Result<(), WireError> {
         if self.0.is_empty() { Ok(()) } else { Err(WireError::Left(self.0.len())) }
     }

@@ -1,10 +1,10 @@
-//! The smallest proxy on this engine: every request goes to one server.
+//! The smallest proxy on this engine: it relays every request to one server.
 //!
 //! ```text
 //! cargo run --release -p larder-http --example relay -- 127.0.0.1:8080 127.0.0.1:80 [CERTIFICATE.pem]
 //! ```
 //!
-//! With a file that holds a certificate and its key, clients speak TLS, and HTTP/2 if they offer it.
+//! If the file has a certificate and its key, clients use TLS, and HTTP/2 if they offer it.
 
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-struct One(SocketAddr);
+struct OneServerProxy(SocketAddr);
 
-impl Proxy for One {
+impl Proxy for OneServerProxy {
     type Client = ();
     type Exchange = ();
     type Server = SocketAddr;
@@ -44,7 +44,7 @@ impl Proxy for One {
         (request, _): (&RequestHead, &ReplyHead),
         failure: &Failure,
     ) -> Next<SocketAddr> {
-        // The server has perhaps closed a connection that waited.
+        // The server may have closed an idle connection.
         if failure.stage == (Stage::Request { reused: true }) && request.is_idempotent() {
             return Next::Server(self.0);
         }
@@ -52,7 +52,7 @@ impl Proxy for One {
     }
 }
 
-/// TLS with the certificate and the key in a file.
+/// Returns a TLS acceptor with the certificate and the key in a file.
 fn acceptor(file: &str) -> Result<TlsAcceptor, Box<dyn Error>> {
     let chain = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -72,11 +72,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: relay LISTEN SERVER [CERTIFICATE.pem]".into()),
     };
     let listen = listen.parse::<SocketAddr>()?;
-    let worker = Rc::new(Worker::new(One(server.parse()?), PoolLimits::default()));
+    let worker = Rc::new(Worker::new(OneServerProxy(server.parse()?), PoolLimits::default()));
     runtime()?.block_on(async {
         let listener = TcpListener::bind(listen).await?;
-        let tended = worker.clone();
-        tokio::task::spawn_local(async move { tended.tend().await });
+        let sweeping = worker.clone();
+        tokio::task::spawn_local(async move { sweeping.run_sweeper().await });
         loop {
             let (client, _) = listener.accept().await?;
             client.set_nodelay(true)?;
@@ -89,7 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                             Ok(client) if client.get_ref().1.alpn_protocol() == Some(b"h2") => {
                                 serve_http2(client, None, &(), &worker).await;
                             }
-                            // Without a farewell of TLS the client sees that something is missing.
+                            // Without a close_notify of TLS the client detects an incomplete reply.
                             Ok(client) => drop(serve(Start::new(client), &(), &worker).await),
                             Err(_) => {}
                         }
@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     }
                 };
                 if let End::Reset(client) = cut {
-                    // Fails only for a connection that is reset already.
+                    // This fails only if the connection is already reset.
                     let _ = client.set_zero_linger();
                 }
             });

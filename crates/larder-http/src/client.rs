@@ -1,6 +1,8 @@
-//! A client of HTTP/1.1 for requests that need no speed: to admin interfaces, nodes, collectors and authorities.
+//! An HTTP/1.1 client for requests that are not time-critical: to admin interfaces, nodes, collectors and
+//! certificate authorities.
 //!
-//! hyper speaks the protocol. This module bounds a reply and names the errors:
+//! The crate hyper implements the protocol. This module limits the size and time of a reply, and classifies
+//! errors:
 //!
 //! | limit | error |
 //! |---|---|
@@ -29,22 +31,22 @@ use tower_service::Service as _;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a reply's head.
+/// Largest accepted head of a reply, in bytes.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Why there is no reply.
+/// Reason why a request has no complete reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// There is no connection. The text is the caller's, who connects.
+    /// No connection could be opened. The text is the error of the caller's `connect`.
     #[error("{0}")]
     Connect(String),
     /// The connection ended before the end of the reply.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// The reply breaks the rules of HTTP/1, or its head exceeds [`HEAD_BYTES_MAX`].
+    /// The reply violates HTTP/1, or its head exceeds [`HEAD_BYTES_MAX`].
     #[error("the answer cannot be read: {0}")]
     Malformed(String),
-    /// The reply's body exceeds this number of bytes.
+    /// The body of the reply exceeds this number of bytes.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
     /// The reply was not complete within this time.
@@ -54,50 +56,58 @@ pub enum ClientError {
 
 impl From<hyper::Error> for ClientError {
     fn from(error: hyper::Error) -> Self {
-        if error.is_parse() { Self::Malformed(chain(&error)) } else { Self::Broken(chain(&error)) }
+        if error.is_parse() {
+            Self::Malformed(error_chain(&error))
+        } else {
+            Self::Broken(error_chain(&error))
+        }
     }
 }
 
 /// Limits of [`Client::exchange`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time from the connection to the last byte of the reply.
+    /// Longest time from the connection attempt to the last byte of the reply.
     pub time: Duration,
-    /// Bytes of the reply's body.
+    /// Largest accepted body of a reply, in bytes.
     pub body_bytes: usize,
 }
 
-/// A client of one server. It keeps its connection after a reply that was read whole.
+/// A client of one server. After a reply was read completely, the client keeps its connection for the next
+/// request.
 #[derive(Debug, Default)]
 pub struct Client {
-    kept: Option<Connection>,
+    idle: Option<OpenConnection>,
 }
 
+/// A connection and the task that drives it.
 #[derive(Debug)]
-struct Connection {
+struct OpenConnection {
     sender: SendRequest<Full<Bytes>>,
-    /// The task that reads and writes. It ends with this.
+    /// The task that reads from and writes to the connection. The task is aborted when this field is dropped.
     _driver: JoinSet<hyper::Result<()>>,
 }
 
-/// A reply whose body is still to be read.
+/// A reply whose head has arrived. Its body has not been read.
 #[derive(Debug)]
 pub struct Reply<'a> {
     head: Parts,
     body: Incoming,
-    connection: Connection,
-    home: &'a mut Option<Connection>,
+    connection: OpenConnection,
+    idle_slot: &'a mut Option<OpenConnection>,
 }
 
 impl Client {
-    /// Sends a request, and waits for the head of its reply. The request's target is a path, and it names a `Host`.
+    /// Sends a request, and waits for the head of its reply.
     ///
-    /// An idempotent request goes over the kept connection, if there is one. If that connection ends before the reply,
-    /// the server may have closed it for its silence, and the request is sent once more. Otherwise the request goes over
-    /// the connection that `connect` makes.
+    /// The target of the request must be a path, and the request must have a `Host` field.
+    ///
+    /// An idempotent request is sent on the idle connection, if there is one. If that connection ends before
+    /// the reply, the request is sent again on a new connection, because servers close idle connections.
+    /// Every other request is sent on a new connection, which `connect` opens.
     ///
     /// # Errors
-    /// There is no connection, or no head within its limit.
+    /// No connection could be opened, or the head is malformed, too large or incomplete.
     pub async fn send<S, E: Display>(
         &mut self,
         connect: impl Future<Output = Result<S, E>>,
@@ -107,12 +117,13 @@ impl Client {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let request = request.map(Full::new);
-        // Taken out while it is in use: if this future is dropped, the connection goes with it.
-        if let Some(mut kept) = self.kept.take().filter(|_| request.method().is_idempotent())
-            && kept.sender.ready().await.is_ok()
+        // The connection is taken out while it is in use. If this future is dropped, the connection is
+        // closed.
+        if let Some(mut idle) = self.idle.take().filter(|_| request.method().is_idempotent())
+            && idle.sender.ready().await.is_ok()
         {
-            match kept.sender.send_request(request.clone()).await.map_err(ClientError::from) {
-                Ok(reply) => return Ok(Reply::new(reply, kept, &mut self.kept)),
+            match idle.sender.send_request(request.clone()).await.map_err(ClientError::from) {
+                Ok(reply) => return Ok(Reply::new(reply, idle, &mut self.idle)),
                 Err(ClientError::Broken(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -123,13 +134,13 @@ impl Client {
         let mut driver = JoinSet::new();
         driver.spawn(connection);
         let reply = sender.send_request(request).await?;
-        Ok(Reply::new(reply, Connection { sender, _driver: driver }, &mut self.kept))
+        Ok(Reply::new(reply, OpenConnection { sender, _driver: driver }, &mut self.idle))
     }
 
-    /// Sends a request as [`Self::send`] does, and reads its reply whole.
+    /// Sends a request as [`Self::send`] does, and reads the complete reply.
     ///
     /// # Errors
-    /// There is no connection, or no whole reply within the limits.
+    /// No connection could be opened, or the reply is incomplete, malformed, too large or late.
     pub async fn exchange<S, E: Display>(
         &mut self,
         connect: impl Future<Output = Result<S, E>>,
@@ -145,25 +156,29 @@ impl Client {
 }
 
 impl<'a> Reply<'a> {
-    fn new(reply: Response<Incoming>, connection: Connection, home: &'a mut Option<Connection>) -> Self {
+    fn new(
+        reply: Response<Incoming>,
+        connection: OpenConnection,
+        idle_slot: &'a mut Option<OpenConnection>,
+    ) -> Self {
         let (head, body) = reply.into_parts();
-        Self { head, body, connection, home }
+        Self { head, body, connection, idle_slot }
     }
 
-    /// The reply's status.
+    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.head.status
     }
 
-    /// The reply's header fields.
+    /// Returns the header fields.
     pub fn headers(&self) -> &HeaderMap {
         &self.head.headers
     }
 
-    /// Waits for the next piece of the body; `None` at its end.
+    /// Waits for the next piece of the body. Returns `None` at the end of the body.
     ///
     /// # Errors
-    /// The connection ended before the body, or the body is malformed.
+    /// The connection ended before the end of the body, or the body is malformed.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
             if let Ok(data) = frame?.into_data() {
@@ -173,10 +188,10 @@ impl<'a> Reply<'a> {
         Ok(None)
     }
 
-    /// Reads the whole body, and keeps the connection for the next request.
+    /// Reads the complete body, and keeps the connection for the next request.
     ///
     /// # Errors
-    /// As for [`Self::piece`], or the body is longer than `body_bytes_max`.
+    /// As for [`Self::piece`], or [`ClientError::TooLong`] if the body exceeds `body_bytes_max` bytes.
     pub async fn read(mut self, body_bytes_max: usize) -> Result<Response<Bytes>, ClientError> {
         let mut whole = BytesMut::new();
         while let Some(piece) = self.piece().await? {
@@ -185,28 +200,30 @@ impl<'a> Reply<'a> {
             }
             whole.extend_from_slice(&piece);
         }
-        *self.home = Some(self.connection);
+        *self.idle_slot = Some(self.connection);
         Ok(Response::from_parts(self.head, whole.freeze()))
     }
 }
 
-/// Connects to `HOST:PORT` by TCP. If the host has addresses of both families, the second is tried soon after the first
-/// (RFC 8305).
+/// Connects to `HOST:PORT` over TCP.
+///
+/// If the host has addresses of both families, the second family is tried shortly after the first (RFC 8305).
 ///
 /// # Errors
-/// The name has no address, or none accepts. The text is that of the system.
+/// The name has no address, or no address accepts the connection. The text is that of the operating system.
 pub async fn tcp(authority: &str) -> io::Result<TcpStream> {
     let to = Uri::builder().scheme("http").authority(authority).path_and_query("/").build();
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let connecting = connector.call(to.map_err(io::Error::other)?);
-    let stream =
-        connecting.await.map_err(|error| io::Error::other(error.source().map_or_else(String::new, chain)))?;
+    let stream = connecting
+        .await
+        .map_err(|error| io::Error::other(error.source().map_or_else(String::new, error_chain)))?;
     Ok(stream.into_inner())
 }
 
-/// The text of an error, followed by its causes, which libraries leave out of their own texts.
-fn chain(error: &(dyn Error + 'static)) -> String {
+/// Returns the text of an error and of its causes. Libraries leave the causes out of the text of an error.
+fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
         let cause = cause.to_string();

@@ -1,8 +1,11 @@
-//! The HTTP engine of switch and node.
+//! The HTTP engine of the switch and the node.
 //!
-//! [`h1`] is HTTP/1 (RFC 9112) as state machines over bytes: it has limits, but no clock and no socket. [`http2`]
-//! limits HTTP/2 where the crate `h2` does not. [`relay`] takes requests from clients to servers, or has them answered. [`convert`] has
-//! heads as the types of crate `http`. [`client`] asks for what needs no speed.
+//! - [`h1`] implements HTTP/1 (RFC 9112) as state machines over bytes. It enforces limits, but uses no clock
+//!   and no socket.
+//! - [`http2`] enforces limits on HTTP/2 clients that the crate `h2` does not enforce.
+//! - [`relay`] carries requests from clients to servers, or has the proxy answer them.
+//! - [`convert`] converts heads to and from the types of the crate `http`.
+//! - [`client`] is an HTTP client for requests that are not time-critical.
 
 pub mod client;
 pub mod convert;

@@ -1,8 +1,10 @@
-//! Relaying a request allocates once: memory for its progress, which a connection that waits does not hold.
+//! Test that relaying a request allocates once: memory for its progress, which an idle connection does not
+//! hold.
 
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, Failure, Next, Passage, PoolLimits, Proxy, Report, Start, Unfit, Worker, runtime, serve,
+    Answer, Failure, MessageRejection, Next, PoolLimits, Proxy, ReplyForwarding, Report, Start, Worker,
+    runtime, serve,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,9 +15,9 @@ const REQUEST: &[u8] =
 const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: test\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nbody";
 
-struct One(SocketAddr);
+struct OneServerProxy(SocketAddr);
 
-impl Proxy for One {
+impl Proxy for OneServerProxy {
     type Client = ();
     type Exchange = ();
     type Server = SocketAddr;
@@ -30,9 +32,15 @@ impl Proxy for One {
         tokio::net::TcpStream::connect(server).await
     }
 
-    fn reply(&self, (): &(), (): &mut (), _: &RequestHead, head: &mut ReplyHead) -> Result<Passage, Unfit> {
+    fn reply(
+        &self,
+        (): &(),
+        (): &mut (),
+        _: &RequestHead,
+        head: &mut ReplyHead,
+    ) -> Result<ReplyForwarding, MessageRejection> {
         head.fields.append(b"Via", b"1.1 one").expect("room");
-        Ok(Passage::AsIs)
+        Ok(ReplyForwarding::AsIs)
     }
 
     fn on_failure(
@@ -62,10 +70,10 @@ fn answer_all(mut stream: TcpStream, end: &[u8], answer: &[u8]) {
     }
 }
 
-/// Allocations of the relaying thread for a connection with so many requests.
+/// Returns the number of allocations of the relaying thread for a connection with `requests` requests.
 fn allocations(requests: usize) -> u64 {
     let servers = TcpListener::bind("127.0.0.1:0").expect("binds");
-    let proxy = One(servers.local_addr().expect("bound"));
+    let proxy = OneServerProxy(servers.local_addr().expect("bound"));
     let server = thread::spawn(move || answer_all(servers.accept().expect("accepts").0, b"\r\n\r\n", REPLY));
     let clients = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = clients.local_addr().expect("bound");

@@ -8,7 +8,7 @@
  * A wscale of 15 means that the client offered none. The client returns the sequence number in the handshake's last
  * packet and in the first segment, and the timestamp too. The first segment therefore proves 36 bits of the hash, or 24
  * bits without timestamps. With two live keys, a forged segment is accepted with a probability of 2^-35 or 2^-23;
- * docs/handoff.md describes the consequences.
+ * docs/reference/handoff.md describes the consequences.
  *
  * The hash is SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012) over addresses and ports, the client's initial
  * sequence number, the low byte and the clock. Only the switches and their nodes know its key. src/cookie.rs is the

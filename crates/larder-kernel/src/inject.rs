@@ -10,9 +10,9 @@
 //!
 //! Needs `CAP_NET_ADMIN`, `CAP_BPF` and `/dev/net/tun`. Kernel: drivers/net/tun.c, Documentation/networking/tuntap.rst.
 
-mod checksum;
 mod tun;
 
+use crate::frame::complete_checksum;
 use crate::guard::attach::Attachment;
 use crate::guard::{GuardError, interface_index};
 use crate::plane::syscalls::{Hook, interface_mac};
@@ -83,7 +83,7 @@ impl Tap {
         }
         let mut frame = frame.to_vec();
         frame[..6].copy_from_slice(&self.mac);
-        checksum::complete(&mut frame);
+        complete_checksum(&mut frame);
         let written = (&self.file).write(&frame)?;
         if written == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }

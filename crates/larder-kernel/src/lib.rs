@@ -19,6 +19,7 @@ mod bpffs;
 mod cookie;
 pub mod cpu;
 mod flow;
+pub mod frame;
 pub mod guard;
 pub mod inject;
 pub mod interface;

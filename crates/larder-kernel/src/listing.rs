@@ -5,13 +5,11 @@
 
 #![expect(unsafe_code, reason = "libbpf-rs takes a short batch for the last one")]
 
-use crate::abi::{Flow, RawFlowKey};
 use libbpf_rs::libbpf_sys as sys;
-use libbpf_rs::{MapCore as _, MapHandle};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
-use zerocopy::{FromBytes, IntoBytes as _};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use zerocopy::FromBytes;
 
 /// Initial batch size. Entries.
 const BATCH: u32 = 1024;
@@ -19,48 +17,16 @@ const BATCH: u32 = 1024;
 const BATCH_MAX: u32 = 1 << 20;
 
 /// Passes every entry to `show`. An entry that is added or removed during the call may or may not be included. No entry
-/// is passed twice unless the table is resized.
+/// is passed twice unless the table is resized. Keys and values must have the map's sizes.
 ///
 /// # Errors
 ///
-/// If the kernel rejects the call, or the entries have another size.
+/// If the kernel rejects the call.
 pub(crate) fn each_entry<K: FromBytes, V: FromBytes>(
     map: BorrowedFd<'_>,
     mut show: impl FnMut(K, V),
 ) -> io::Result<()> {
-    each_of(map, (size_of::<K>(), size_of::<V>()), |key, value| {
-        if let (Ok(key), Ok(value)) = (K::read_from_bytes(key), V::read_from_bytes(value)) {
-            show(key, value);
-        }
-    })
-}
-
-/// Passes every entry of a flow table to `show`. The values may be of an earlier, shorter version; missing fields are
-/// 0.
-///
-/// # Errors
-///
-/// If the kernel rejects the call, or the entries are longer.
-pub(crate) fn each_flow_of(map: &MapHandle, mut show: impl FnMut(RawFlowKey, Flow)) -> io::Result<()> {
-    let (key_bytes, value_bytes) = (map.key_size() as usize, map.value_size() as usize);
-    if key_bytes != size_of::<RawFlowKey>() || value_bytes > size_of::<Flow>() {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    each_of(map.as_fd(), (key_bytes, value_bytes), |key, value| {
-        let mut flow = Flow::default();
-        flow.as_mut_bytes()[..value_bytes].copy_from_slice(value);
-        if let Ok(key) = RawFlowKey::read_from_bytes(key) {
-            show(key, flow);
-        }
-    })
-}
-
-/// The sizes must be those of the map.
-fn each_of(
-    map: BorrowedFd<'_>,
-    (key_bytes, value_bytes): (usize, usize),
-    mut show: impl FnMut(&[u8], &[u8]),
-) -> io::Result<()> {
+    let (key_bytes, value_bytes) = (size_of::<K>(), size_of::<V>());
     // Position of the next batch as the kernel returned it: a bucket's number, at most as long as a key.
     let mut place = vec![0_u8; key_bytes.max(8)];
     let (mut started, mut batch) = (false, BATCH);
@@ -96,7 +62,11 @@ fn each_of(
         };
         let got = (count.min(batch)) as usize;
         let entries = keys.chunks_exact(key_bytes).zip(values.chunks_exact(value_bytes)).take(got);
-        entries.for_each(|(key, value)| show(key, value));
+        for (key, value) in entries {
+            if let (Ok(key), Ok(value)) = (K::read_from_bytes(key), V::read_from_bytes(value)) {
+                show(key, value);
+            }
+        }
         if last {
             return Ok(());
         }

@@ -17,7 +17,7 @@ mod wire;
 pub use capture::{Capture, CapturedFrame, FRAME_BYTES_MAX};
 pub use skip::{or_skip, root_or_skip, skip};
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
-pub use wire::{TcpFrame, Wire, set_tcp_checksum};
+pub use wire::Wire;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};

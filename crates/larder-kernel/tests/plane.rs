@@ -14,7 +14,7 @@ use plane_lab::{Lab, wait_for};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const VIP: &str = "10.9.0.100:80";
@@ -223,8 +223,18 @@ fn tc_forwards() {
     connects_and_is_forwarded(AttachMode::Tc);
 }
 
-/// A successor finds the connections of the one before and replaces its programs, in a table of another size too; what
-/// a crash leaves can be cleaned.
+/// Returns a pinned map of the plane, and its pin.
+fn pinned(config: &PlaneConfig, map: &str) -> (MapHandle, PathBuf) {
+    let instances =
+        ["/sys/fs/bpf/larder", "/run/larder/bpf/larder"].map(|at| Path::new(at).join(&config.name));
+    let instance = instances.iter().find(|instance| instance.exists()).expect("it is pinned");
+    let layout = fs::read_dir(instance).expect("read").next().expect("one").expect("read").path();
+    let pin = layout.join(map);
+    (MapHandle::from_pinned_path(&pin).expect("the map"), pin)
+}
+
+/// A successor finds the connections of the one before and replaces its programs; what a crash leaves can be cleaned.
+/// Tables keep their size until then.
 #[test]
 fn new_process_takes_over() {
     let Some(lab) = Lab::new() else { return };
@@ -260,10 +270,13 @@ fn new_process_takes_over() {
     // If the start took long, the client sends what came before again, and no more until that is acknowledged.
     assert!(node.sees_one_of(&[b"and after", b"while nobody looks", GET]));
 
-    // A crash without a shutdown. The next plane has another size.
+    // A crash without a shutdown. The next plane is to have other sizes.
     drop(second);
-    let third = start(&PlaneConfig { flows_max: 8192, ..config.clone() });
+    let resized = PlaneConfig { flows_max: 8192, targets_max: 1024, ring_bytes: 1 << 16, ..config.clone() };
+    let sizes = || ["flows", "targets", "events"].map(|map| pinned(&config, map).0.max_entries());
+    let third = start(&resized);
     assert!(third.adopted());
+    assert_eq!(sizes(), [4096, 4096, 1 << 18]);
     assert_eq!(third.flow(key).map(|flow| (flow.node, flow.state)), Some((0, 2)));
     assert_eq!(third.services().len(), 2);
     // Nothing was acknowledged, so the client retransmits everything, at growing intervals.
@@ -272,7 +285,7 @@ fn new_process_takes_over() {
     larder_testkit::eventually("a retransmission is forwarded", || (forwarded() > before).then_some(()));
     // At another hook: the old one's program is detached.
     drop(third);
-    let fourth = start(&PlaneConfig { flows_max: 8192, attach: AttachMode::Tc, ..config.clone() });
+    let fourth = start(&PlaneConfig { attach: AttachMode::Tc, ..resized.clone() });
     assert!(fourth.adopted());
     assert!(!lab.has_xdp("f", "wf"));
     prepare(&fourth, &lab);
@@ -281,11 +294,14 @@ fn new_process_takes_over() {
     Plane::clean(&config.name).expect("cleaned");
     assert!(!answers(&lab));
     Plane::clean(&config.name).expect("nothing left to clean");
+    let fifth = start(&resized);
+    assert!(!fifth.adopted());
+    assert_eq!(sizes(), [8192, 1024, 1 << 16]);
 }
 
-/// A version with a shorter entry: its entries remain valid.
+/// Tables of a version with a shorter entry are replaced by new ones of the configured size.
 #[test]
-fn connections_of_the_previous_process_are_kept() {
+fn tables_of_another_layout_are_replaced() {
     let Some(lab) = Lab::new() else { return };
     let config = config(&lab, AttachMode::Auto);
     let start = || lab.inside("f", || Plane::start(&config)).expect("a plane");
@@ -294,29 +310,19 @@ fn connections_of_the_previous_process_are_kept() {
     let key = FlowKey::new("10.9.0.2:40000".parse().expect("an address"), 0);
     first.put_flow_seen(key, FlowDestination::Node(0), 11, 22).expect("a flow");
     drop(first);
-    let instances =
-        ["/sys/fs/bpf/larder", "/run/larder/bpf/larder"].map(|at| Path::new(at).join(&config.name));
-    let instance = instances.iter().find(|instance| instance.exists()).expect("it is pinned");
-    let layout = fs::read_dir(instance).expect("read").next().expect("one").expect("read").path();
-    let pin = layout.join("flows");
-    let now = MapHandle::from_pinned_path(&pin).expect("the map");
-    let shorter = now.value_size() - 16;
-    let (kind, keys, most) = (now.map_type(), now.key_size(), now.max_entries());
+    let (now, pin) = pinned(&config, "flows");
+    let (kind, keys, shorter) = (now.map_type(), now.key_size(), now.value_size() - 16);
     let options = MapCreateOpts { sz: size_of::<MapCreateOpts>() as _, ..MapCreateOpts::default() };
-    let mut old = MapHandle::create(kind, Some("flows"), keys, shorter, most, &options).expect("a map");
-    for key in now.keys() {
-        let value = now.lookup(&key, MapFlags::ANY).expect("read").expect("there");
-        old.update(&key, &value[..shorter as usize], MapFlags::ANY).expect("room");
-    }
+    let mut old = MapHandle::create(kind, Some("flows"), keys, shorter, 1024, &options).expect("a map");
+    old.update(&vec![1; keys as usize], &vec![0; shorter as usize], MapFlags::ANY).expect("room");
     fs::remove_file(&pin).expect("removed");
     old.pin(&pin).expect("pinned");
 
     let second = start();
-    assert!(second.adopted());
-    let flow = second.flow(key).expect("the flow of the first");
-    assert_eq!((flow.node, flow.last_seq, flow.last_ack), (0, 11, 22));
-    assert_eq!((flow.frozen_seq, flow.denied), (0, 0));
-    assert_eq!(second.services().len(), 2);
+    assert!(!second.adopted());
+    assert!(second.flow(key).is_none() && second.services().is_empty());
+    let (now, _) = pinned(&config, "flows");
+    assert_eq!((now.value_size(), now.max_entries()), (shorter + 16, 4096));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a hit costs beyond the HTTP server: a node and a bare hyper loop that sends the same bytes, side by side.
+//! Measures the cost of a hit beyond the HTTP server: a node and a bare hyper loop send the same bytes.
 //!
 //! ```text
 //! cargo run --release -p larder-node --example hit_cost -- node 8001 1024 10
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     })?;
     let ticks = std::fs::read_to_string("/proc/self/stat")?;
-    // Fields 14 and 15, user and system time in hundredths of a second, counted after the name in parentheses.
+    // Fields 14 and 15 are user and system time in hundredths of a second, after the name in parentheses.
     let after_name = ticks.rsplit(')').next().unwrap_or_default();
     let spent: u64 = after_name.split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap_or(0)).sum();
     println!("{which}: {served} requests, {:.2} us of CPU each", spent as f64 * 1e4 / served.max(1) as f64);
@@ -52,7 +52,7 @@ async fn node(listener: TcpListener, len: usize, time: Duration) -> Result<u64, 
     std::fs::write(root.join("file"), vec![b'x'; len])?;
     let store = StoreConfig::Directory { root: root.clone(), bypass_page_cache: false };
     let node = Node::new(NodeConfig::new("n", store))?;
-    // The file is new, and settles before it is measured.
+    // The file is new. Its validators become strong before the measurement.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let ended = Arc::clone(&node).serve(listener, tokio::time::sleep(time)).await;
     std::fs::remove_dir_all(root)?;

@@ -1,4 +1,4 @@
-//! Bodies of replies: nothing, bytes from memory, the chunks of a long object, or a stream that somebody else sends.
+//! Bodies of replies: empty, bytes from memory, the chunks of a long object, or a stream.
 
 use crate::objects::Chunks;
 use crate::store::StoreError;
@@ -9,22 +9,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Bytes left of a body whose length is not known.
+/// The value of `remaining` for a body of unknown length.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The body of a reply.
 pub(crate) struct Body {
     content: Content,
-    left: u64,
+    remaining: u64,
 }
 
-/// A body that is neither in memory nor in the store.
+/// A body that comes neither from memory nor from the store.
 pub(crate) trait Stream: Send {
-    /// The next bytes, which are not empty; `None` at the end.
+    /// Polls for the next bytes, which are never empty; `None` at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>>;
 
-    /// The error of a body that ends before its length.
-    fn cut_short(&self) -> StoreError;
+    /// Returns the error for a body that ends before its length.
+    fn truncation_error(&self) -> StoreError;
 }
 
 enum Content {
@@ -32,49 +32,49 @@ enum Content {
     Pieces(Pieces),
     Chunks(Box<Chunks>),
     Stream(Box<dyn Stream>),
-    /// Has no length; it ends when it ends.
-    Endless(Box<dyn Stream>),
+    /// A stream without a length, which ends when its client leaves.
+    Unbounded(Box<dyn Stream>),
 }
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self::whole(Bytes::new())
+        Self::from_bytes(Bytes::new())
     }
 
-    pub(crate) fn whole(bytes: Bytes) -> Self {
-        Self { left: bytes.len() as u64, content: Content::Whole(bytes) }
+    pub(crate) fn from_bytes(bytes: Bytes) -> Self {
+        Self { remaining: bytes.len() as u64, content: Content::Whole(bytes) }
     }
 
-    /// The bytes `part` of these pieces.
+    /// Creates a body of the bytes `part` of these pieces.
     pub(crate) fn pieces(pieces: Arc<[Bytes]>, part: Range<u64>) -> Self {
-        Self { left: part.end - part.start, content: Content::Pieces(Pieces::new(pieces, part)) }
+        Self { remaining: part.end - part.start, content: Content::Pieces(Pieces::new(pieces, part)) }
     }
 
     pub(crate) fn chunks(chunks: Chunks) -> Self {
-        Self { left: chunks.left(), content: Content::Chunks(Box::new(chunks)) }
+        Self { remaining: chunks.remaining(), content: Content::Chunks(Box::new(chunks)) }
     }
 
-    /// A body that somebody else sends, of this length if it is known.
+    /// Creates a body from a stream of `len` bytes; `None` if the length is unknown.
     pub(crate) fn stream(stream: impl Stream + 'static, len: Option<u64>) -> Self {
-        Self { left: len.unwrap_or(UNKNOWN), content: Content::Stream(Box::new(stream)) }
+        Self { remaining: len.unwrap_or(UNKNOWN), content: Content::Stream(Box::new(stream)) }
     }
 
-    /// A body that has no end but its client's leaving.
-    pub(crate) fn endless(stream: impl Stream + 'static) -> Self {
-        Self { left: UNKNOWN, content: Content::Endless(Box::new(stream)) }
+    /// Creates a body that ends only when its client leaves.
+    pub(crate) fn unbounded(stream: impl Stream + 'static) -> Self {
+        Self { remaining: UNKNOWN, content: Content::Unbounded(Box::new(stream)) }
     }
 
-    /// Makes it the body of a reply to HEAD: a text that such a reply would have is not sent, by any version of HTTP.
+    /// Removes the body's text for a reply to HEAD. No version of HTTP sends a body with such a reply.
     pub(crate) fn of_head(&mut self) {
         if let Content::Whole(bytes) = &mut self.content {
             *bytes = Bytes::new();
-            self.left = 0;
+            self.remaining = 0;
         }
     }
 
-    /// Whether it has no end but its client's leaving.
-    pub(crate) fn is_endless(&self) -> bool {
-        matches!(self.content, Content::Endless(_))
+    /// Returns whether the body ends only when its client leaves.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        matches!(self.content, Content::Unbounded(_))
     }
 }
 
@@ -86,23 +86,23 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
-        if self.left == 0 {
+        if self.remaining == 0 {
             return Poll::Ready(None);
         }
-        let known = self.left != UNKNOWN;
+        let known = self.remaining != UNKNOWN;
         let bytes = match &mut self.content {
             Content::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
             Content::Pieces(pieces) => Some(pieces.next().ok_or(StoreError::Abandoned)),
             Content::Chunks(chunks) => Some(ready!(chunks.poll_next(cx))),
             Content::Stream(stream) => match ready!(stream.poll_next(cx)) {
-                // It ended before its length: the client must not take it for whole.
-                None if known => Some(Err(stream.cut_short())),
+                // The stream ended before its length. The client must not take the body for complete.
+                None if known => Some(Err(stream.truncation_error())),
                 next => next,
             },
-            Content::Endless(stream) => {
+            Content::Unbounded(stream) => {
                 let lines = ready!(stream.poll_next(cx));
                 if lines.is_none() {
-                    self.left = 0;
+                    self.remaining = 0;
                 }
                 return Poll::Ready(lines.map(|lines| lines.map(Frame::data)));
             }
@@ -110,31 +110,31 @@ impl http_body::Body for Body {
         match &bytes {
             Some(Err(_)) => {}
             Some(Ok(bytes)) if known => {
-                self.left = self.left.saturating_sub(bytes.len() as u64);
+                self.remaining = self.remaining.saturating_sub(bytes.len() as u64);
             }
             Some(Ok(_)) => {}
-            None => self.left = 0,
+            None => self.remaining = 0,
         }
-        if self.left == 0 {
-            // Gives back what the contents held, such as a slot of the origin, before the last bytes leave.
+        if self.remaining == 0 {
+            // Releases resources of the content, such as a slot of the origin, before the last bytes are sent.
             self.content = Content::Whole(Bytes::new());
         }
         Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.left {
+        match self.remaining {
             UNKNOWN => SizeHint::default(),
-            _ => SizeHint::with_exact(self.left),
+            _ => SizeHint::with_exact(self.remaining),
         }
     }
 }
 
-/// A part of pieces that are in memory.
+/// A range of the bytes of pieces in memory.
 struct Pieces {
     pieces: Arc<[Bytes]>,
     index: usize,
@@ -152,7 +152,7 @@ impl Pieces {
         Self { pieces, index, at: start, end: start + (part.end - part.start) }
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     fn next(&mut self) -> Option<Bytes> {
         let piece = self.pieces.get(self.index).filter(|_| self.at < self.end)?;
         let len = piece.len() as u64;
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_of_the_pieces_is_that_part_of_the_whole(
+        fn a_range_of_the_chunks_equals_that_range_of_the_body(
             lens in prop::collection::vec(1..9_usize, 1..9), a in 0..80_u64, b in 0..80_u64,
         ) {
             let whole: Vec<u8> = (0..lens.iter().sum::<usize>()).map(|n| n as u8).collect();

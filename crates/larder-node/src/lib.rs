@@ -1,32 +1,35 @@
-//! The live content node: HTTP/1 and HTTP/2 in front of a bounded memory cache in front of a store.
+//! A content node: a server for HTTP/1 and HTTP/2 with a bounded memory cache in front of a source of contents.
 //!
 //! ```text
-//! client -> accept -> larder_http::relay -> service -> contents -> memory (larder_core::cache decides what stays) -> store: directory | model
-//!                                                                                                                 or origin
+//! client -> accept -> larder_http::relay -> service -> contents -> memory -> store: directory or model
+//!                                                               -> origin -> memory, or an HTTP origin
+//!                                                               -> programs (dynamic content)
 //! ```
 //!
-//! [`Node::new`] takes a [`NodeConfig`], [`Node::serve`] a listening socket and a future that ends it. [`Node::change`] tells a
-//! running node what may be otherwise.
-//! Contents up to the chunk size are read, kept and sent whole; longer ones in chunks, so that a range that misses
-//! reads no more than its chunks. One read serves all who wait for the same thing. Every reply says in
-//! `Cache-Status` (RFC 9211) what the cache did for it.
+//! [`Node::new`] creates a node from a [`NodeConfig`]. [`Node::serve`] serves a listening socket until a future
+//! completes. [`Node::change`] applies a changed configuration to a running node. [`larder_core::cache`] decides
+//! which contents stay in memory.
 //!
-//! Choices of ours: GET and HEAD only. HEAD and conditional requests that miss look at the store and put nothing
-//! into the cache unless a body has to be sent. A request for several ranges gets the whole. Files whose names begin
-//! with a dot are not served. A changed file is noticed within the time between two checks of its validity.
+//! Contents up to the chunk size are read, stored and sent as one piece. Longer contents are read and stored in
+//! chunks, so a range that misses reads only its own chunks. One read serves all concurrent requests for the same
+//! contents. Each reply reports the cache's part in `Cache-Status` (RFC 9211).
+//!
+//! A store serves GET and HEAD only. A HEAD or conditional request that misses stores no body unless a body has
+//! to be sent. A request for several ranges gets the whole contents. Files whose names begin with a dot are not
+//! served. A change of a file is noticed at the next validity check of its cache entry.
 
 mod accept;
-mod access;
+mod access_log;
 mod body;
-mod bound;
+mod common_parts;
+mod concurrency;
 mod config;
 mod connection;
 mod contents;
 mod cooperate;
-mod counts;
+mod counters;
 mod edge;
-mod ground;
-mod handover;
+mod handoff;
 mod http;
 mod lifecycle;
 mod machine;
@@ -39,16 +42,16 @@ mod pages;
 mod purge;
 mod reply;
 mod report;
+mod request_trace;
 mod responder;
 mod service;
+mod settings;
 mod signing;
 mod store;
-mod terms;
-mod traced;
 mod uptime;
 
-pub use accept::{Drained, Handed};
-pub use access::ACCESS_FIELDS;
+pub use accept::{DrainReport, IncomingHandoffs};
+pub use access_log::ACCESS_FIELDS;
 pub use config::{
     Amount, CacheConfig, ClientNoCache, ConfigError, CpuConfig, CpuScope, DynamicConfig, DynamicDisk,
     Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, OriginTls, Preload, ReportConfig,
@@ -60,16 +63,17 @@ pub use cooperate::{
     WardConfig,
 };
 pub use edge::{Listeners, TlsView};
-pub use handover::{
-    Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
+pub use handoff::{
+    PeerHandoff, PeerHandoffConfig, PeerHandoffError, PeerHandoffView, RelayReason,
+    SERVICES_MAX as HANDOFF_SERVICES_MAX,
 };
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
-pub use memory::Purged;
+pub use memory::PurgeReport;
 pub use node::{Node, NodeError};
-pub use origin::{OriginStanding, OriginStats};
-pub use report::{LoadCounters, NodeStats, Origin, ReloadCounts};
-pub use signing::Signing;
+pub use origin::{OriginStats, OriginStatus};
+pub use report::{DeviceSource, LoadCounters, NodeStats, ReloadCounts};
+pub use signing::SigningKeys;
 pub use store::{DirectoryError, ManifestError};
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.

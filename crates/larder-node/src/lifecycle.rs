@@ -1,12 +1,12 @@
-//! The end of a node: it drains, and then ends.
+//! The node's lifecycle: it serves, drains, and shuts down.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether a node drains, and whether it ends.
+/// Whether the node drains, and whether it shuts down.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
-    /// Whether the node ends: how many connections there may be stays as it is.
+    /// Whether the node shuts down. Once it does, the limit on connections no longer changes.
     ending: Mutex<bool>,
     draining: AtomicBool,
 }
@@ -17,23 +17,24 @@ impl Lifecycle {
         self.draining.store(draining, Relaxed);
     }
 
-    /// Whether the health path answers 503.
+    /// Returns whether the health path answers 503.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
     }
 
-    /// Whether the node ends.
+    /// Returns whether the node shuts down.
     pub(crate) fn is_ending(&self) -> bool {
         *self.lock()
     }
 
-    /// Does something unless the node ends, which does not begin meanwhile. `None` if it ends.
-    pub(crate) fn unless_ending<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
+    /// Runs `act` unless the node shuts down. The shutdown cannot begin while `act` runs. Returns `None` if the
+    /// node shuts down.
+    pub(crate) fn run_unless_ending<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         let ending = self.lock();
         (!*ending).then(act)
     }
 
-    /// The node ends from now on.
+    /// Begins the shutdown.
     pub(crate) fn begin_to_end(&self) {
         *self.lock() = true;
         self.set_draining(true);

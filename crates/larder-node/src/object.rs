@@ -1,10 +1,9 @@
-//! Contents as a reply needs them: length, validators and type as header values made once, and the body if it is
-//! short.
+//! Objects: contents with length, validators and type as ready header values, and the body if it is short.
 //!
-//! The entity tag is `"<seconds>-<nanoseconds>-<length>"` of the file in hexadecimal (with a model's target hash
-//! appended), so nodes with equal copies send equal tags. It is strong, except while the file's last change is so
-//! recent that a further one could leave the same time: then it goes out with `W/`, and the contents are read again
-//! when their validity is next looked at.
+//! The entity tag is `"<seconds>-<nanoseconds>-<length>"` of the file in hexadecimal; a model appends the
+//! target's hash. So nodes with equal copies send equal tags. The tag is strong, unless the file's last change
+//! is so recent that another change could have the same time. Then the tag is sent with `W/`, and the contents
+//! are read again at the next validity check.
 
 use crate::http::condition::Validators;
 use crate::http::content_type;
@@ -15,19 +14,19 @@ use larder_core::TargetId;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// 9999-12-31 23:59:59 UTC, the last second an HTTP date can name.
+/// 9999-12-31 23:59:59 UTC, the last second that an HTTP date can express.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// The use of contents that a request has read.
+/// Whether and under which target id the contents of a read are stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
-    /// By which id the switch knows the target.
-    pub(crate) told: Option<TargetId>,
-    /// Whether they go into the cache.
-    pub(crate) keep: bool,
+pub(crate) struct StoragePolicy {
+    /// The id by which the switch knows the target.
+    pub(crate) target_id: Option<TargetId>,
+    /// Whether the contents go into the cache.
+    pub(crate) may_store: bool,
 }
 
-/// Contents under a name.
+/// The contents of one name.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) name: Box<[u8]>,
@@ -35,13 +34,13 @@ pub(crate) struct Object {
     pub(crate) etag: HeaderValue,
     pub(crate) last_modified: HeaderValue,
     pub(crate) content_type: HeaderValue,
-    /// The whole body, unless it is kept in chunks (or was not read).
+    /// The whole body; `None` if the object is stored in chunks or was not read.
     pub(crate) body: Option<Bytes>,
-    /// The target it belongs to, as a switch knows it.
-    pub(crate) told: Option<TargetId>,
-    /// Whether its chunks go into the cache.
-    pub(crate) keep: bool,
-    /// When the store was last asked about it, in milliseconds since the node's start.
+    /// The id of the target that the object belongs to, if a switch named one.
+    pub(crate) target_id: Option<TargetId>,
+    /// Whether the object's chunks go into the cache.
+    pub(crate) may_store: bool,
+    /// Time of the last validity check, in milliseconds since the node's start.
     checked_ms: AtomicU64,
 }
 
@@ -50,7 +49,7 @@ impl Object {
         let weak = if meta.fresh { "W/" } else { "" };
         let tag = if meta.tag == 0 { String::new() } else { format!("-{:x}", meta.tag) };
         let etag = format!("{weak}\"{:x}-{:x}-{:x}{tag}\"", meta.modified.0, meta.modified.1, meta.size);
-        // A reply must not claim a change that is still to come.
+        // A reply must not claim a change in the future.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
         let seconds = meta.modified.0.clamp(0, LAST_SECOND.min(now));
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds as u64));
@@ -59,21 +58,21 @@ impl Object {
             meta,
             etag: HeaderValue::try_from(etag).unwrap_or(HeaderValue::from_static("\"\"")),
             last_modified: HeaderValue::try_from(date).unwrap_or(HeaderValue::from_static("")),
-            content_type: HeaderValue::from_static(content_type::of(name)),
+            content_type: HeaderValue::from_static(content_type::from_name(name)),
             body,
-            told: None,
-            keep: true,
+            target_id: None,
+            may_store: true,
             checked_ms: AtomicU64::new(now_ms),
         }
     }
 
-    /// The object as a part of what a switch knows as a target, to be kept or not.
-    pub(crate) fn of(self, keeping: Keeping) -> Self {
-        let Keeping { told, keep } = keeping;
-        Self { told, keep, ..self }
+    /// Sets the target id, and whether the object is stored.
+    pub(crate) fn with_storage(self, storage: StoragePolicy) -> Self {
+        let StoragePolicy { target_id, may_store } = storage;
+        Self { target_id, may_store, ..self }
     }
 
-    /// What preconditions are held against.
+    /// Returns the validators for preconditions.
     pub(crate) fn validators(&self) -> Validators<'_> {
         let quoted = self.etag.as_bytes();
         let opaque = quoted.strip_prefix(b"W/").unwrap_or(quoted);
@@ -81,19 +80,19 @@ impl Object {
         Validators { opaque, strong: !self.meta.fresh, modified: Some(self.meta.modified.0) }
     }
 
-    /// Whether what is kept of `self` can stand for `other`.
-    pub(crate) fn stands_for(&self, other: &Self) -> bool {
+    /// Returns whether stored contents of `self` are valid for `other`.
+    pub(crate) fn is_valid_for(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
-            || (self.name == other.name && self.meta.same(&other.meta) && !self.meta.fresh)
+            || (self.name == other.name && self.meta.is_same(&other.meta) && !self.meta.fresh)
     }
 
-    /// Whether the last check of validity is `every_ms` or longer ago.
+    /// Returns whether the last validity check is at least `every_ms` milliseconds ago.
     pub(crate) fn is_check_due(&self, now_ms: u64, every_ms: u64) -> bool {
         now_ms.saturating_sub(self.checked_ms.load(Relaxed)) >= every_ms
     }
 
-    /// Claims the check of validity that is due if the last is `every_ms` or longer ago: true for one caller, false
-    /// for those who come while that one checks.
+    /// Claims the validity check if the last one is at least `every_ms` milliseconds ago. Exactly one caller
+    /// gets true.
     pub(crate) fn claim_check(&self, now_ms: u64, every_ms: u64) -> bool {
         let checked = self.checked_ms.load(Relaxed);
         now_ms.saturating_sub(checked) >= every_ms
@@ -110,21 +109,21 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_file_has_a_strong_tag_and_a_fresh_one_a_weak_one() {
-        let settled = object(false, (1_000_000_000, 10));
-        assert_eq!(settled.etag, "\"3b9aca00-a-ff\"");
-        assert_eq!(settled.last_modified, "Sun, 09 Sep 2001 01:46:40 GMT");
-        assert_eq!(settled.validators().opaque, b"3b9aca00-a-ff");
+    fn an_old_file_has_a_strong_tag_and_a_recent_one_a_weak_tag() {
+        let old = object(false, (1_000_000_000, 10));
+        assert_eq!(old.etag, "\"3b9aca00-a-ff\"");
+        assert_eq!(old.last_modified, "Sun, 09 Sep 2001 01:46:40 GMT");
+        assert_eq!(old.validators().opaque, b"3b9aca00-a-ff");
         let fresh = object(true, (1_000_000_000, 10));
         assert_eq!(fresh.etag, "W/\"3b9aca00-a-ff\"");
         assert_eq!(fresh.validators().opaque, b"3b9aca00-a-ff");
         assert!(!fresh.validators().strong);
-        assert!(!fresh.stands_for(&settled), "it may have been read before the last change");
-        assert!(settled.stands_for(&fresh));
+        assert!(!fresh.is_valid_for(&old), "it may have been read before the last change");
+        assert!(old.is_valid_for(&fresh));
     }
 
     #[test]
-    fn times_out_of_the_calendar_are_moved_into_it() {
+    fn modification_times_are_clamped_to_1970_and_now() {
         assert_eq!(object(false, (-5, 0)).last_modified, "Thu, 01 Jan 1970 00:00:00 GMT");
         let future = object(true, (i64::MAX, 0));
         assert!(

@@ -1,14 +1,14 @@
-//! Purges: who may ask for one, and what is done.
+//! Purges: who may request them, and how they run.
 //!
-//! A node has no cache on a disk: a directory is the source of its contents and stays as it is.
+//! A node has no cache on disk. A directory is the source of its contents and is never changed.
 
 use crate::body::Body;
 use crate::contents::Contents;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
-use crate::memory::{Memory, Purged};
+use crate::memory::{Memory, PurgeReport};
 use crate::reply::Replies;
-use crate::terms::Terms;
+use crate::settings::NodeSettings;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
@@ -17,18 +17,18 @@ use larder_edge::{PURGE_FIELD, PermissionError, Purge, permit};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Purges by switches that are under way or wait at one time; further ones get 503.
+/// Most purges from switches that run or wait at one time. Further ones get 503.
 const PURGES_MAX: usize = 16;
 
-/// Removes contents from the memory at an operator's wish.
+/// Removes contents from the memory cache on request.
 #[derive(Debug)]
 pub(crate) struct Purger {
     contents: Arc<Contents>,
     memory: Arc<Memory>,
     counters: Arc<Counters>,
     replies: Arc<Replies>,
-    /// For purges of switches.
-    places: Arc<Semaphore>,
+    /// Permits for purges from switches.
+    permits: Arc<Semaphore>,
 }
 
 impl Purger {
@@ -43,13 +43,13 @@ impl Purger {
             memory: Arc::clone(memory),
             counters: Arc::clone(counters),
             replies: Arc::clone(replies),
-            places: Arc::new(Semaphore::new(PURGES_MAX)),
+            permits: Arc::new(Semaphore::new(PURGES_MAX)),
         }
     }
 
-    /// Removes what a purge names from the memory. What is on its way from an origin or a disk is not kept if the purge names it. Blocks
-    /// while it does, and while another purge does.
-    pub(crate) fn purge(&self, purge: &Purge) -> Purged {
+    /// Removes the entries that a purge names from the memory. Contents that are being read or fetched are not
+    /// stored if the purge names them. Blocks until this purge and all earlier ones are done.
+    pub(crate) fn purge(&self, purge: &Purge) -> PurgeReport {
         let selection = self.contents.selection(purge);
         let purged = selection.map(|selection| self.memory.purge(selection)).unwrap_or_default();
         if let Some(origin) = self.contents.origin() {
@@ -57,29 +57,29 @@ impl Purger {
         }
         self.counters.purges.add(1);
         self.counters.purged.add(purged.removed);
-        let Purged { removed, removed_bytes, .. } = purged;
+        let PurgeReport { removed, removed_bytes, .. } = purged;
         tracing::info!(%purge, removed, removed_bytes, "purge: done");
         purged
     }
 
-    /// Answers a switch that asks for a purge and may.
+    /// Answers an admitted purge request of a switch.
     pub(crate) async fn answer(self: &Arc<Self>, parts: &Parts) -> Response<Body> {
         let replies = &self.replies;
         if parts.method != Method::POST {
-            return replies.method_refused("POST");
+            return replies.method_not_allowed("POST");
         }
         let named = parts.headers.get(PURGE_FIELD).and_then(|value| value.to_str().ok());
         let Some(purge) = named.and_then(|text| Purge::parse(text).ok()) else {
             return replies.plain(StatusCode::BAD_REQUEST, Outcome::Local("purge"), "no purge is named");
         };
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let outcome = Outcome::Local("purges-full");
             return replies.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "purges-full");
         };
         let purger = Arc::clone(self);
         let purging = tokio::task::spawn_blocking(move || {
             let purged = purger.purge(&purge);
-            drop(place);
+            drop(permit);
             purged
         });
         match purging.await.ok().and_then(|purged| serde_json::to_vec(&purged).ok()) {
@@ -94,23 +94,23 @@ impl Purger {
     }
 }
 
-/// Whether who shows this `Authorization` may purge. A refusal is counted.
+/// Checks whether the sender of this `Authorization` may purge. A refusal is counted.
 ///
 /// # Errors
-/// The node has no token, or another one.
+/// Fails if the node has no purge token, or if the token differs.
 pub(crate) fn permit_purge(
-    terms: &Terms,
+    settings: &NodeSettings,
     counters: &Counters,
     authorization: Option<&[u8]>,
 ) -> Result<(), PermissionError> {
-    let permitted = permit(terms.purge.as_ref(), authorization);
+    let permitted = permit(settings.purge.as_ref(), authorization);
     if permitted.is_err() {
         counters.purges_denied.add(1);
     }
     permitted
 }
 
-/// The `Authorization` of a request.
+/// Returns the `Authorization` of a request.
 pub(crate) fn authorization(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)
 }

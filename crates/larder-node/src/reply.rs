@@ -1,8 +1,8 @@
-//! Replies: status, header fields, and a line in the counts.
+//! Creates replies (status and header fields) and counts them.
 
 use crate::body::Body;
-use crate::counts::Counters;
-use crate::http::cache_status::{Outcome, Speller, Why};
+use crate::counters::Counters;
+use crate::http::cache_status::{CacheStatusWriter, ForwardReason, Outcome};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
@@ -11,39 +11,40 @@ use std::sync::Arc;
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 pub(crate) const ACCEPT_RANGES_BYTES: HeaderValue = HeaderValue::from_static("bytes");
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
-/// Marks a reply, within this node, as an error of the node itself, which another may not have.
+/// Marks a reply, within this node, as an error of this node that another node may not have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnFault;
+pub(crate) struct NodeFault;
 
-/// Fields of a reply with contents; reserving them avoids growing the map.
+/// Header fields of a reply with contents. The map reserves this capacity to avoid growing.
 const FIELDS: usize = 12;
 
-/// Name of the field that says that contents are made up.
+/// Field that marks synthetic contents.
 pub(crate) const LARDER_STORE: HeaderName = HeaderName::from_static("x-larder-store");
 
-/// Makes the replies of a node, and counts them.
+/// Creates the replies of a node, and counts them.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    pub(crate) speller: Speller,
+    pub(crate) cache_status: CacheStatusWriter,
     counters: Arc<Counters>,
-    /// The kind of the store, if its contents are made up.
-    made_up: Option<HeaderValue>,
+    /// The kind of the store, if its contents are synthetic.
+    synthetic: Option<HeaderValue>,
 }
 
 impl Replies {
-    /// Replies of the node of this name. `made_up`: the kind of the store, if its contents are made up.
-    pub(crate) fn new(name: &str, counters: &Arc<Counters>, made_up: Option<&'static str>) -> Self {
-        let made_up = made_up.map(HeaderValue::from_static);
-        Self { speller: Speller::new(name), counters: Arc::clone(counters), made_up }
+    /// Creates the replies of the named node. `synthetic` is the kind of the store, if its contents are
+    /// synthetic.
+    pub(crate) fn new(name: &str, counters: &Arc<Counters>, synthetic: Option<&'static str>) -> Self {
+        let synthetic = synthetic.map(HeaderValue::from_static);
+        Self { cache_status: CacheStatusWriter::new(name), counters: Arc::clone(counters), synthetic }
     }
 
-    /// A reply with a line of text, for errors and the node's own paths.
+    /// Returns a reply with one line of text, for errors and the node's own paths.
     pub(crate) fn plain(&self, status: StatusCode, outcome: Outcome, text: &'static str) -> Response<Body> {
         let body = if text.is_empty() { Bytes::new() } else { Bytes::from(format!("{text}\n")) };
         self.text(status, outcome, "text/plain; charset=utf-8", body)
     }
 
-    /// A reply with a short text of a type.
+    /// Returns a reply with a short text of a content type.
     pub(crate) fn text(
         &self,
         status: StatusCode,
@@ -52,26 +53,26 @@ impl Replies {
         body: Bytes,
     ) -> Response<Body> {
         let len = body.len() as u64;
-        let mut reply = self.start(status, outcome, Body::whole(body));
+        let mut reply = self.start(status, outcome, Body::from_bytes(body));
         let headers = reply.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
         reply
     }
 
-    /// Replies to a range that a body of `size` bytes does not have.
-    pub(crate) fn unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
+    /// Returns the 416 for a body of `size` bytes.
+    pub(crate) fn range_unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
         let mut reply = self.plain(StatusCode::RANGE_NOT_SATISFIABLE, outcome, "");
         insert(reply.headers_mut(), header::CONTENT_RANGE, format!("bytes */{size}"));
         reply
     }
 
-    /// A reply with the fields that all have, counted.
+    /// Counts a reply, and returns it with the common fields.
     pub(crate) fn start(&self, status: StatusCode, outcome: Outcome, body: Body) -> Response<Body> {
         self.count(status, outcome);
         let mut headers = HeaderMap::with_capacity(FIELDS);
-        headers.insert(CACHE_STATUS, self.speller.spell(outcome));
-        if let Some(kind) = &self.made_up {
+        headers.insert(CACHE_STATUS, self.cache_status.format(outcome));
+        if let Some(kind) = &self.synthetic {
             headers.insert(LARDER_STORE, kind.clone());
         }
         let mut reply = Response::new(body);
@@ -80,8 +81,8 @@ impl Replies {
         reply
     }
 
-    /// A reply with somebody else's headers and this node's.
-    pub(crate) fn merged(
+    /// Returns a reply with the given header and this node's fields.
+    pub(crate) fn merge(
         &self,
         status: StatusCode,
         mut headers: HeaderMap,
@@ -89,7 +90,7 @@ impl Replies {
         body: Body,
     ) -> Response<Body> {
         let mut reply = self.start(status, outcome, body);
-        // Caches nearer to the origin stand first in the list.
+        // Members of caches nearer to the origin come first in the list.
         for value in reply.headers().get_all(CACHE_STATUS) {
             headers.append(CACHE_STATUS, value.clone());
         }
@@ -97,20 +98,20 @@ impl Replies {
         reply
     }
 
-    /// The kind of the store, if its contents are made up.
-    pub(crate) fn made_up(&self) -> Option<&HeaderValue> {
-        self.made_up.as_ref()
+    /// Returns the kind of the store, if its contents are synthetic.
+    pub(crate) fn synthetic(&self) -> Option<&HeaderValue> {
+        self.synthetic.as_ref()
     }
 
-    /// Replies to a request with a method that is not among `allowed`.
-    pub(crate) fn method_refused(&self, allowed: &'static str) -> Response<Body> {
+    /// Returns the 405 for a method that is not among `allowed`.
+    pub(crate) fn method_not_allowed(&self, allowed: &'static str) -> Response<Body> {
         let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
         reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
         reply
     }
 
-    /// Replies to a request for which there is no room now.
-    pub(crate) fn full(&self, detail: &'static str) -> Response<Body> {
+    /// Returns the 503 for a request beyond a limit.
+    pub(crate) fn over_limit(&self, detail: &'static str) -> Response<Body> {
         let mut reply = self.plain(StatusCode::SERVICE_UNAVAILABLE, Outcome::Local(detail), detail);
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         reply
@@ -120,13 +121,13 @@ impl Replies {
     pub(crate) fn count(&self, status: StatusCode, outcome: Outcome) {
         let counters = &self.counters;
         match outcome {
-            Outcome::Hit | Outcome::Kept { .. } => counters.hits.add(1),
-            Outcome::Pulled { why: Why::Bypass | Why::Method, .. } => {}
-            Outcome::Forward { collapsed, .. } | Outcome::Pulled { collapsed, .. } => {
+            Outcome::Hit | Outcome::OriginHit { .. } => counters.hits.add(1),
+            Outcome::OriginForward { reason: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
+            Outcome::Forward { collapsed, .. } | Outcome::OriginForward { collapsed, .. } => {
                 counters.misses.add(1);
                 counters.collapsed.add(u64::from(collapsed));
             }
-            Outcome::Failed { why: Why::Bypass | Why::Method, .. } => {}
+            Outcome::Failed { reason: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
             Outcome::Failed { .. } => counters.misses.add(1),
             Outcome::Lateral { .. } | Outcome::Program { .. } | Outcome::Local(_) => {}
         }
@@ -141,7 +142,7 @@ impl Replies {
     }
 }
 
-/// Sets a field to a text, unless the text cannot be one's value.
+/// Sets a field, unless the text is not a valid field value.
 pub(crate) fn insert(headers: &mut HeaderMap, name: HeaderName, text: String) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);

@@ -1,20 +1,20 @@
-//! The origin or the peer that a reply is from, for the access log.
+//! The origin or the peer that sent a reply, for the access log.
 
 use http::Response;
 use http::uri::Authority;
 use larder_peers::Name;
 
-/// Marks a reply, within this node, with who was asked for it.
+/// The sender of a reply. It is attached to the reply as an extension within this node.
 #[derive(Clone, Debug)]
 pub(crate) enum Responder {
-    /// An origin, or another node by its address.
+    /// An origin, or another node that is named by its address.
     Origin(Authority),
     /// A peer.
     Peer(Name),
 }
 
 impl Responder {
-    /// Its host and port, or its name.
+    /// Returns the authority of an origin, or the name of a peer.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Origin(authority) => authority.as_str(),
@@ -22,7 +22,7 @@ impl Responder {
         }
     }
 
-    /// Marks a reply of an origin.
+    /// Attaches the origin to a reply, if there is one.
     pub(crate) fn mark<B>(mut reply: Response<B>, origin: Option<Authority>) -> Response<B> {
         if let Some(origin) = origin {
             reply.extensions_mut().insert(Self::Origin(origin));

@@ -1,14 +1,15 @@
-//! Signatures of requests to a store that wants AWS Signature Version 4, such as Amazon S3, MinIO or Ceph.
+//! Signatures of requests to a store that requires AWS Signature Version 4, such as Amazon S3, MinIO or Ceph.
 //!
-//! The node signs each attempt when it is sent. Signed are `Host`, `Content-Type`, `Content-MD5` and all `x-amz-*` fields, as S3
-//! demands. Conditions, `Range` and the fields that proxies add are not signed: a relay between node and store may change them.
+//! The node signs each attempt when it is sent. It signs `Host`, `Content-Type`, `Content-MD5` and all
+//! `x-amz-*` fields, as S3 demands. It does not sign conditions, `Range` and the fields that proxies add,
+//! because a relay between node and store may change them.
 //!
-//! | body | what is signed of it |
+//! | body | signed payload hash |
 //! |---|---|
-//! | none | the digest of nothing |
-//! | the client says its digest, `UNSIGNED-PAYLOAD` or `STREAMING-UNSIGNED-PAYLOAD-TRAILER` | the same |
-//! | the client signs each chunk (`STREAMING-AWS4-...`) | cannot be signed anew: the request is refused |
-//! | any other | `UNSIGNED-PAYLOAD`, since it is sent as it comes |
+//! | none | the digest of the empty body |
+//! | the client sends its digest, `UNSIGNED-PAYLOAD` or `STREAMING-UNSIGNED-PAYLOAD-TRAILER` | the same value |
+//! | the client signs each chunk (`STREAMING-AWS4-...`) | cannot be signed again: the request is refused |
+//! | any other | `UNSIGNED-PAYLOAD`, since the body is sent as it arrives |
 
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{
@@ -31,23 +32,24 @@ pub(crate) static SIGNATURE: [HeaderName; 3] = [
     HeaderName::from_static("x-amz-security-token"),
 ];
 
-/// The keys that requests are signed with.
+/// The keys that sign requests to the origin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Signing {
-    /// Debug output hides the secret ones.
+pub struct SigningKeys {
+    /// The keys. Debug output hides the secret ones.
     credentials: Credentials,
     region: String,
     service: String,
-    /// Methods of requests that are signed; others are refused.
+    /// Methods of requests that are signed. Requests with other methods are refused.
     methods: Vec<Method>,
 }
 
-/// A request cannot be signed.
+/// A request that cannot be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unsignable;
+pub(crate) struct SigningError;
 
-impl Signing {
-    /// For a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS: whoever reaches the node has the rights of the keys.
+impl SigningKeys {
+    /// Creates the keys for a service in a region; S3 is "s3". Signs GET, HEAD and OPTIONS, because every
+    /// client of the node gets the rights of the keys.
     pub fn new(
         (access_key, secret_key): (&str, &str),
         session_token: Option<String>,
@@ -59,7 +61,7 @@ impl Signing {
         Self { credentials, region: region.to_owned(), service: service.to_owned(), methods }
     }
 
-    /// Signs requests with these methods alone.
+    /// Restricts signing to these methods.
     #[must_use]
     pub fn with_methods(self, methods: Vec<Method>) -> Self {
         Self { methods, ..self }
@@ -69,27 +71,30 @@ impl Signing {
         self.methods.contains(method)
     }
 
-    /// The permitted methods as a list, such as for `Allow`.
-    pub(crate) fn allowed(&self) -> String {
+    /// Returns the permitted methods as a list, for example for `Allow`.
+    pub(crate) fn allowed_methods(&self) -> String {
         self.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Signs a request whose header is complete. A request whose URL is signed (`X-Amz-Signature`) stays as it is: stores refuse
-    /// two signatures.
+    /// Signs a request whose header is complete. A request with a presigned URL (`X-Amz-Signature`) is not
+    /// changed, because stores refuse two signatures.
+    ///
+    /// # Errors
+    /// Fails if a signed field is not UTF-8 or the client signs each chunk of the body.
     pub(crate) fn sign(
         &self,
         (method, target): (&Method, &PathAndQuery),
         headers: &mut HeaderMap,
         has_body: bool,
         now: SystemTime,
-    ) -> Result<(), Unsignable> {
+    ) -> Result<(), SigningError> {
         if target.query().is_some_and(is_presigned) {
             return Ok(());
         }
         for name in &SIGNATURE {
             headers.remove(name);
         }
-        let body = body_of(headers.remove(CONTENT_SHA256).as_ref(), has_body)?;
+        let body = payload_hash(headers.remove(CONTENT_SHA256).as_ref(), has_body)?;
         let identity = self.credentials.clone().into();
         let params = v4::SigningParams::builder()
             .identity(&identity)
@@ -98,18 +103,18 @@ impl Signing {
             .time(now)
             .settings(self.settings())
             .build()
-            .map_err(|_| Unsignable)?
+            .map_err(|_| SigningError)?
             .into();
         let mut signed = Vec::new();
         for (name, value) in headers.iter().filter(|(name, _)| is_signed(name)) {
-            signed.push((name.as_str(), std::str::from_utf8(value.as_bytes()).map_err(|_| Unsignable)?));
+            signed.push((name.as_str(), std::str::from_utf8(value.as_bytes()).map_err(|_| SigningError)?));
         }
-        let uri = format!("https://larder{}", self.canonical(target));
+        let uri = format!("https://larder{}", self.canonical_target(target));
         let request = SignableRequest::new(method.as_str(), uri, signed.into_iter(), body);
-        let output = sign(request.map_err(|_| Unsignable)?, &params).map_err(|_| Unsignable)?;
+        let output = sign(request.map_err(|_| SigningError)?, &params).map_err(|_| SigningError)?;
         let (made, _) = output.into_parts().0.into_parts();
         for field in made {
-            let mut value = HeaderValue::from_str(field.value()).map_err(|_| Unsignable)?;
+            let mut value = HeaderValue::from_str(field.value()).map_err(|_| SigningError)?;
             value.set_sensitive(true);
             headers.insert(HeaderName::from_static(field.name()), value);
         }
@@ -130,13 +135,13 @@ impl Signing {
         settings
     }
 
-    /// The target as it is signed. S3 decodes the path of a request and encodes all but unreserved characters, so `/a+b` and
-    /// `/a%2Bb` have one signature.
-    fn canonical<'t>(&self, target: &'t PathAndQuery) -> Cow<'t, str> {
+    /// Returns the target in the form that is signed. S3 decodes the path and encodes all but unreserved
+    /// characters, so `/a+b` and `/a%2Bb` have the same signature.
+    fn canonical_target<'t>(&self, target: &'t PathAndQuery) -> Cow<'t, str> {
         if !self.is_s3() {
             return target.as_str().into();
         }
-        let path = encoded(&decoded(target.path().as_bytes()));
+        let path = percent_encode(&percent_decode(target.path().as_bytes()));
         match target.query() {
             None => path.into(),
             Some(query) => format!("{path}?{query}").into(),
@@ -145,11 +150,11 @@ impl Signing {
 }
 
 fn is_signed(name: &HeaderName) -> bool {
-    const ALWAYS: [&str; 3] = ["host", "content-type", "content-md5"];
-    ALWAYS.contains(&name.as_str()) || name.as_str().starts_with("x-amz-")
+    const SIGNED_FIELDS: [&str; 3] = ["host", "content-type", "content-md5"];
+    SIGNED_FIELDS.contains(&name.as_str()) || name.as_str().starts_with("x-amz-")
 }
 
-/// Whether a URL has a signature of its own, of version 4 or 2.
+/// Returns whether a URL carries a signature of version 4 or 2.
 pub(crate) fn is_presigned(query: &str) -> bool {
     query.split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
@@ -157,19 +162,19 @@ pub(crate) fn is_presigned(query: &str) -> bool {
     })
 }
 
-/// Whether a query has the store set header fields of its reply (`response-content-type` and the like), which S3 does for signed
-/// requests alone.
+/// Returns whether a query sets header fields of the reply, such as `response-content-type`. S3 allows this for
+/// signed requests only.
 pub(crate) fn sets_fields_of_reply(query: &str) -> bool {
     query.split('&').any(|pair| {
-        let name = decoded(pair.split('=').next().unwrap_or_default().as_bytes());
+        let name = percent_decode(pair.split('=').next().unwrap_or_default().as_bytes());
         name.to_ascii_lowercase().starts_with(b"response-")
     })
 }
 
-/// The digest of a body that is signed; the client may have given one.
-fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, Unsignable> {
-    let said = said.map(|value| value.to_str().unwrap_or("?"));
-    match said {
+/// Returns the payload hash to sign. `stated` is the hash that the client sent.
+fn payload_hash(stated: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, SigningError> {
+    let stated = stated.map(|value| value.to_str().unwrap_or("?"));
+    match stated {
         None if has_body => Ok(SignableBody::UnsignedPayload),
         None => Ok(SignableBody::Bytes(&[])),
         Some("UNSIGNED-PAYLOAD") => Ok(SignableBody::UnsignedPayload),
@@ -177,12 +182,12 @@ fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'s
         Some(hex) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             Ok(SignableBody::Precomputed(hex.to_owned()))
         }
-        Some(_) => Err(Unsignable),
+        Some(_) => Err(SigningError),
     }
 }
 
-/// Text without percent-encoding. What is no encoding stays.
-fn decoded(text: &[u8]) -> Vec<u8> {
+/// Decodes percent-encoding. Invalid sequences stay unchanged.
+fn percent_decode(text: &[u8]) -> Vec<u8> {
     let digit = |at: usize| text.get(at).and_then(|byte| (*byte as char).to_digit(16));
     let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
     while let Some(byte) = text.get(at) {
@@ -200,8 +205,8 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A path with all but slashes and unreserved characters (RFC 3986 section 2.3) encoded.
-fn encoded(path: &[u8]) -> String {
+/// Encodes all bytes of a path except slashes and unreserved characters (RFC 3986 section 2.3).
+fn percent_encode(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path {
         if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
@@ -218,18 +223,19 @@ mod tests {
     use super::*;
     use std::time::{Duration, UNIX_EPOCH};
 
-    /// The keys, time and bucket of the examples in Amazon's "Authenticating Requests: Using the Authorization Header".
-    fn example(token: Option<&str>) -> (Signing, SystemTime) {
+    /// Keys, time and bucket of the examples in Amazon's "Authenticating Requests: Using the Authorization
+    /// Header".
+    fn example(token: Option<&str>) -> (SigningKeys, SystemTime) {
         let keys = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
-        let signing = Signing::new(keys, token.map(str::to_owned), "us-east-1", "s3");
+        let signing = SigningKeys::new(keys, token.map(str::to_owned), "us-east-1", "s3");
         (signing, UNIX_EPOCH + Duration::from_secs(1_369_353_600))
     }
 
-    fn signed(
+    fn sign_request(
         (method, target): (Method, &'static str),
         fields: &[(&'static str, &'static str)],
         has_body: bool,
-    ) -> Result<HeaderMap, Unsignable> {
+    ) -> Result<HeaderMap, SigningError> {
         let mut headers = HeaderMap::new();
         headers.insert("host", HeaderValue::from_static("examplebucket.s3.amazonaws.com"));
         for (name, value) in fields {
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn amazons_examples_have_the_signatures_of_its_documentation() {
+    fn the_examples_of_amazon_have_their_documented_signatures() {
         let head = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, \
                     SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature=";
         for (target, signature) in [
@@ -256,7 +262,7 @@ mod tests {
             // Conditions, ranges and the fields of proxies are not signed.
             let fields =
                 [("range", "bytes=0-9"), ("if-match", "\"x\""), ("via", "1.1 n"), ("x-forwarded-for", "::1")];
-            let headers = signed((Method::GET, target), &fields, false).unwrap();
+            let headers = sign_request((Method::GET, target), &fields, false).unwrap();
             assert_eq!(authorization(&headers), format!("{head}{signature}"));
             assert_eq!(headers["x-amz-date"], "20130524T000000Z");
             assert_eq!(headers["range"], "bytes=0-9");
@@ -265,23 +271,23 @@ mod tests {
     }
 
     #[test]
-    fn one_object_has_one_signature_however_its_path_is_written() {
-        let of = |target| authorization(&signed((Method::GET, target), &[], false).unwrap());
+    fn one_object_has_one_signature_in_every_encoding_of_its_path() {
+        let of = |target| authorization(&sign_request((Method::GET, target), &[], false).unwrap());
         assert_eq!(of("/test$file.text"), of("/test%24file.text"));
         assert_eq!(of("/a+b%c3%a9"), of("/a%2Bb%C3%A9"));
         assert_ne!(of("/a//b/../c"), of("/a/c"), "a key may have any segments");
-        assert_eq!(encoded(&decoded(b"/100%/%zz%4")), "/100%25/%25zz%254");
+        assert_eq!(percent_encode(&percent_decode(b"/100%/%zz%4")), "/100%25/%25zz%254");
     }
 
     #[test]
-    fn a_clients_signature_is_replaced_and_a_signed_url_is_not_touched() {
+    fn a_clients_signature_is_replaced_and_a_signed_url_is_unchanged() {
         let own = [
             ("authorization", "AWS4-HMAC-SHA256 Credential=other"),
             ("x-amz-date", "20000101T000000Z"),
             ("x-amz-security-token", "other"),
             ("x-amz-checksum-mode", "ENABLED"),
         ];
-        let headers = signed((Method::GET, "/x"), &own, false).unwrap();
+        let headers = sign_request((Method::GET, "/x"), &own, false).unwrap();
         assert!(
             authorization(&headers)
                 .contains("SignedHeaders=host;x-amz-checksum-mode;x-amz-content-sha256;x-amz-date")
@@ -289,7 +295,7 @@ mod tests {
         assert!(!headers.contains_key("x-amz-security-token"));
         assert_eq!(headers.get_all("x-amz-date").iter().count(), 1);
         for query in ["/x?X-Amz-Signature=1", "/x?a=b&Signature=1"] {
-            let headers = signed((Method::GET, query), &own, false).unwrap();
+            let headers = sign_request((Method::GET, query), &own, false).unwrap();
             assert_eq!(headers["authorization"], own[0].1);
         }
         let (signing, now) = example(Some("session"));
@@ -297,12 +303,12 @@ mod tests {
         signing.sign((&Method::GET, &PathAndQuery::from_static("/x")), &mut headers, false, now).unwrap();
         assert_eq!(headers["x-amz-security-token"], "session");
         assert!(authorization(&headers).contains("x-amz-security-token"));
-        let shown = format!("{signing:?} {headers:?}");
-        assert!(!shown.contains("wJalr") && !shown.contains("session"), "{shown}");
+        let text = format!("{signing:?} {headers:?}");
+        assert!(!text.contains("wJalr") && !text.contains("session"), "{text}");
     }
 
     #[test]
-    fn a_query_that_sets_fields_of_the_reply_is_seen_in_any_writing() {
+    fn a_query_that_sets_response_fields_is_detected_in_any_encoding() {
         for (query, expected) in [
             ("response-content-type=text%2Fhtml", true),
             ("versionId=1&Response-Cache-Control=x", true),
@@ -316,23 +322,23 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_signed_as_far_as_they_can_be() {
+    fn the_payload_hash_follows_the_body_and_the_clients_field() {
         const DIGEST: &str = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
         const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        for (said, has_body, expected) in [
+        for (stated, has_body, expected) in [
             (None, false, Ok(NOTHING)),
             (None, true, Ok("UNSIGNED-PAYLOAD")),
             (Some(DIGEST), true, Ok(DIGEST)),
             (Some("UNSIGNED-PAYLOAD"), true, Ok("UNSIGNED-PAYLOAD")),
             (Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), true, Ok("STREAMING-UNSIGNED-PAYLOAD-TRAILER")),
-            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), true, Err(Unsignable)),
-            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"), true, Err(Unsignable)),
-            (Some("zz"), true, Err(Unsignable)),
+            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), true, Err(SigningError)),
+            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"), true, Err(SigningError)),
+            (Some("zz"), true, Err(SigningError)),
         ] {
-            let fields: Vec<_> = said.iter().map(|said| ("x-amz-content-sha256", *said)).collect();
-            let found = signed((Method::PUT, "/x"), &fields, has_body);
+            let fields: Vec<_> = stated.iter().map(|stated| ("x-amz-content-sha256", *stated)).collect();
+            let found = sign_request((Method::PUT, "/x"), &fields, has_body);
             let found = found.as_ref().map(|headers| headers["x-amz-content-sha256"].to_str().unwrap());
-            assert_eq!(found.map_err(|error| *error), expected, "{said:?}");
+            assert_eq!(found.map_err(|error| *error), expected, "{stated:?}");
         }
     }
 }

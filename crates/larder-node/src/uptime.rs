@@ -1,24 +1,24 @@
-//! The node's clock: time since the node was made.
+//! The node's clock: the time since the node was created.
 
 use std::time::{Duration, Instant};
 
-/// The time at which the node was made.
+/// The time at which the node was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptime(Instant);
 
 impl Uptime {
-    /// Starts the clock now.
+    /// Starts the clock.
     pub(crate) fn begin() -> Self {
         Self(Instant::now())
     }
 
-    /// Milliseconds until now.
+    /// Returns the milliseconds since the node was created.
     pub(crate) fn now_ms(self) -> u64 {
         u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Time until `at`.
-    pub(crate) fn at(self, at: Instant) -> Duration {
+    /// Returns the time between the node's creation and `at`; zero if `at` is earlier.
+    pub(crate) fn elapsed_at(self, at: Instant) -> Duration {
         at.saturating_duration_since(self.0)
     }
 }

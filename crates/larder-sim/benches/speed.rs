@@ -1,8 +1,9 @@
-//! How fast the simulator is, and how its cost grows: `cargo bench -p larder-sim --bench speed`.
+//! Speed of the simulator, and the growth of its cost: `cargo bench -p larder-sim --bench speed`.
 //!
-//! A rice-like trace (LARD section 3.2) through `lard-r` and Greedy-Dual-Size, on one core. Printed: simulated
-//! requests per second, median of the rounds, and the resident memory's peak. `LARDER_BENCH_SCALE` (0 to 1) shortens
-//! the trace, `LARDER_BENCH_ROUNDS` sets the rounds, `LARDER_BENCH_PART` picks `nodes` or `length`.
+//! Simulates a rice-like trace (LARD section 3.2) with `lard-r` and Greedy-Dual-Size on one core. Prints the
+//! simulated requests per second (median of the rounds) and the peak of the resident memory.
+//! `LARDER_BENCH_SCALE` (0 to 1) shortens the trace, `LARDER_BENCH_ROUNDS` sets the number of rounds, and
+//! `LARDER_BENCH_PART` selects `nodes` or `length`.
 
 use std::time::Instant;
 
@@ -28,7 +29,7 @@ fn rate(workload: &Workload, nodes: usize, rounds: usize) -> (f64, f64) {
     (rates[rates.len() / 2], throughput)
 }
 
-/// Peak resident memory in MB, from the kernel.
+/// Returns the peak resident memory in MB, from the kernel.
 fn peak_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

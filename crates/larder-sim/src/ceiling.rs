@@ -1,55 +1,55 @@
-//! What no policy can exceed, so that every table has its ceiling.
+//! Upper bounds on the hits and the throughput of all policies.
 //!
-//! Two memories that cannot be built stand for all policies: one that never forgets, and one that knows the future.
-//! Both are the whole cluster's memory in one piece, used by perfectly balanced nodes, so a real cluster can only miss
-//! more and balance worse.
+//! Two ideal memories bound all policies: a memory without limit, and a memory that knows the future. Both
+//! are the whole cluster's memory in one piece, and the nodes are perfectly balanced. A real cluster
+//! therefore misses more and balances worse.
 //!
-//! * *unbounded*: only the first use of an item misses;
-//! * *clairvoyant*: knows every request to come. Keeping an item from one use to the next takes its bytes times the
-//!   requests in between; all the memory there is, is the capacity times all requests. Taking the cheapest intervals
-//!   until that is spent (for bytes and disk time: those that save most for their room) is a relaxation of the best
-//!   possible cache, and so a bound that no real one exceeds: PFOO-U of Berger, Beckmann and Harchol-Balter,
-//!   "Practical Bounds on Optimal Caching with Variable Object Sizes", SIGMETRICS 2018.
+//! * *unbounded*: only the first use of an item misses.
+//! * *clairvoyant*: all future requests are known. Keeping an item until its next use takes its bytes times
+//!   the requests in between. The total room is the capacity times all requests. The bound takes the cheapest
+//!   intervals until the room is used up; for bytes and disk time, the intervals that save most for their
+//!   room. This relaxes the best possible cache: PFOO-U of Berger, Beckmann and Harchol-Balter, "Practical
+//!   Bounds on Optimal Caching with Variable Object Sizes", SIGMETRICS 2018.
 //!
-//! The one thing that the bounds leave out is a read that several requests share: it costs the memory nothing.
+//! The bounds do not cover a read that several requests share, because it takes no room in memory.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Lard98;
 use crate::workload::Workload;
 
-/// What a memory misses.
+/// The misses of an ideal memory, and the throughput that they allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// Requests that miss.
     pub misses: u64,
-    /// Bytes of these.
+    /// Bytes of the requests that miss.
     pub bytes_missed: u64,
     /// Share of the requests that miss, 0 to 1.
     pub miss_ratio: f64,
-    /// Requests per second that nodes of the cost model could serve with so few misses, if they were evenly busy.
+    /// Requests per second of evenly loaded nodes of the cost model with these misses.
     pub throughput: f64,
 }
 
-/// A memory without limit. O(requests).
+/// Computes the bound of a memory without limit. O(requests).
 pub fn unbounded(workload: &Workload, nodes: usize, costs: &Lard98) -> Ceiling {
     unbounded_after(workload, 0, nodes, costs)
 }
 
-/// [`unbounded`], the first `warmup` requests not counted.
+/// Computes [`unbounded`] without counting the first `warmup` requests.
 pub fn unbounded_after(workload: &Workload, warmup: usize, nodes: usize, costs: &Lard98) -> Ceiling {
     let mut seen = vec![false; workload.items.len()];
     let asked = workload.requests.iter().copied().enumerate();
     let missed = asked.filter(|(_, item)| !core::mem::replace(&mut seen[*item as usize], true));
-    of(workload, warmup, missed, nodes, costs)
+    ceiling_from_misses(workload, warmup, missed, nodes, costs)
 }
 
-/// A memory of `bytes` that knows the future: a bound. O(requests * log requests).
+/// Computes the bound of a memory of `bytes` that knows the future. O(requests * log requests).
 pub fn clairvoyant(workload: &Workload, bytes: u64, nodes: usize, costs: &Lard98) -> Ceiling {
     clairvoyant_after(workload, 0, bytes, nodes, costs)
 }
 
-/// [`clairvoyant`], the first `warmup` requests not counted.
+/// Computes [`clairvoyant`] without counting the first `warmup` requests.
 pub fn clairvoyant_after(
     workload: &Workload,
     warmup: usize,
@@ -59,13 +59,14 @@ pub fn clairvoyant_after(
 ) -> Ceiling {
     let times = costs.times();
     let asked = workload.requests.len();
-    let mut kept = intervals(workload, warmup, bytes);
+    let mut intervals = find_intervals(workload, warmup, bytes);
     let room = bytes as f64 * asked.saturating_sub(warmup) as f64;
     let size = |item: u32| workload.items[item as usize].bytes;
-    let all = of(workload, warmup, workload.requests.iter().copied().enumerate(), nodes, costs);
-    let hits = saved(&mut kept, room, |_| 1.0);
-    let bytes_hit = saved(&mut kept, room, |item| size(item) as f64);
-    let disk_saved = saved(&mut kept, room, |item| times.read_ns(size(item)) as f64);
+    let all =
+        ceiling_from_misses(workload, warmup, workload.requests.iter().copied().enumerate(), nodes, costs);
+    let hits = max_saving(&mut intervals, room, |_| 1.0);
+    let bytes_hit = max_saving(&mut intervals, room, |item| size(item) as f64);
+    let disk_saved = max_saving(&mut intervals, room, |item| times.read_ns(size(item)) as f64);
     let measured = &workload.requests[warmup.min(asked)..];
     let whole = |time: &dyn Fn(u64) -> u64| measured.iter().map(|item| time(size(*item))).sum::<u64>() as f64;
     let (disk_ns, cpu_ns) = (whole(&|bytes| times.read_ns(bytes)), whole(&|bytes| times.hit_ns(bytes)));
@@ -79,38 +80,38 @@ pub fn clairvoyant_after(
     }
 }
 
-/// From one use of an item to its next.
+/// The interval from one use of an item to its next use.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     item: u32,
-    /// Bytes times requests in between, those of the warm-up not counted.
+    /// Room that keeping the item takes: bytes times requests in between, without the warm-up.
     room: f64,
 }
 
-/// The intervals that end after the warm-up, of items that fit.
-fn intervals(workload: &Workload, warmup: usize, bytes: u64) -> Vec<Interval> {
+/// Returns the intervals that end after the warm-up, for items that fit into `bytes`.
+fn find_intervals(workload: &Workload, warmup: usize, bytes: u64) -> Vec<Interval> {
     let mut last: Vec<Option<usize>> = vec![None; workload.items.len()];
-    let mut kept = Vec::new();
+    let mut intervals = Vec::new();
     for (at, item) in workload.requests.iter().copied().enumerate() {
         let memory = workload.items[item as usize].memory;
         if let Some(before) = last[item as usize].replace(at)
             && at >= warmup
             && memory <= bytes
         {
-            kept.push(Interval { item, room: memory as f64 * (at - before.max(warmup)) as f64 });
+            intervals.push(Interval { item, room: memory as f64 * (at - before.max(warmup)) as f64 });
         }
     }
-    kept
+    intervals
 }
 
-/// The most that can be saved in so much room, the last interval in part.
-fn saved(kept: &mut [Interval], mut room: f64, value: impl Fn(u32) -> f64) -> f64 {
-    kept.sort_unstable_by(|a, b| {
+/// Returns the largest total value of intervals that fit into `room`. The last interval counts in part.
+fn max_saving(intervals: &mut [Interval], mut room: f64, value: impl Fn(u32) -> f64) -> f64 {
+    intervals.sort_unstable_by(|a, b| {
         let (dear, cheap) = (a.room * value(b.item), b.room * value(a.item));
         dear.total_cmp(&cheap).then(a.item.cmp(&b.item)).then(a.room.total_cmp(&b.room))
     });
     let mut sum = 0.0;
-    for interval in kept {
+    for interval in intervals {
         let part = if interval.room <= room { 1.0 } else { room / interval.room };
         sum += part * value(interval.item);
         room -= part * interval.room;
@@ -121,8 +122,8 @@ fn saved(kept: &mut [Interval], mut room: f64, value: impl Fn(u32) -> f64) -> f6
     sum
 }
 
-/// What the misses, each with the number of its request, come to.
-fn of(
+/// Computes the ceiling from the misses, each given as the number of its request and the item.
+fn ceiling_from_misses(
     workload: &Workload,
     warmup: usize,
     missed: impl Iterator<Item = (usize, u32)>,
@@ -162,17 +163,19 @@ mod tests {
     }
 
     #[test]
-    fn the_future_is_used() {
-        // Room of 10 for 8 requests is 80. Intervals: 0 and 1 take 30 and then 20 each, 2 takes 50.
+    fn the_clairvoyant_cache_uses_the_future() {
+        // Room of 10 for 8 requests is 80. Intervals: 0 and 1 take 30 and then 20 each; 2 takes 50.
         let workload = workload(&[0, 1, 2, 0, 1, 0, 1, 2]);
         let costs = Lard98::default();
-        // 20 + 20 + 30 fit, and a third of 30: rounded up, four of the eight are hits.
+        // Intervals of 20, 20 and 30 fit, and a third of one of 30. Rounded up, four of the eight requests
+        // hit.
         assert_eq!(clairvoyant(&workload, 10, 1, &costs).misses, 4);
         assert_eq!(clairvoyant(&workload, 20, 1, &costs).misses, 3);
         assert_eq!(clairvoyant(&workload, 5, 1, &costs).misses, 8, "nothing fits");
         assert_eq!(unbounded(&workload, 1, &costs).misses, 3);
         assert_eq!(unbounded_after(&workload, 3, 1, &costs).misses, 0);
-        // Room of 50 after 0 1 2: the parts of the intervals that lie there take 0, 10, 20 and 20, and 2 takes 40.
+        // The room is 50 after requests 0 1 2. The parts of the intervals within it take 0, 10, 20 and 20;
+        // item 2 takes 40.
         assert_eq!(clairvoyant_after(&workload, 3, 10, 1, &costs).misses, 1);
         assert_eq!(clairvoyant_after(&workload, 3, 5, 1, &costs).misses, 5);
     }

@@ -1,25 +1,25 @@
-//! What can be wrong with a simulation before it begins.
+//! Errors of a simulation that cannot begin.
 
 use larder_core::dispatch::SettingsError;
 
-/// A simulation that cannot be run; the arguments are at fault.
+/// An error in the arguments of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
     /// A parameter is out of range.
     #[error("{key} is out of range: it must be {range}")]
     OutOfRange {
-        /// Which, as written in an experiment file.
+        /// The parameter, as written in an experiment file.
         key: &'static str,
-        /// What it may be.
+        /// The valid range.
         range: &'static str,
     },
-    /// The workload cannot be asked for.
+    /// The workload is inconsistent.
     #[error("{0}")]
     Workload(&'static str),
-    /// No routing table can be made from the requests.
+    /// No routing table can be computed from the requests.
     #[error("no routing table can be made: {0}")]
     Table(String),
-    /// A setting of the dispatcher.
+    /// A setting of the dispatcher is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }

@@ -1,35 +1,35 @@
-//! Figures: lines over two axes, as data. The reports of experiments and of live runs draw them.
+//! Figures as data: lines over two axes. The reports of experiments and of live runs draw them.
 
 use serde::Serialize;
 
-/// A figure, to be laid beside a paper's.
+/// A figure, for comparison with a paper's figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// As the paper calls it: "Figure 7".
+    /// The figure's name in the paper, such as "Figure 7".
     pub name: String,
     /// The figure's title.
     pub title: String,
-    /// The x axis, unit included.
+    /// The label of the x axis, with its unit.
     pub x_label: String,
-    /// The y axis, unit included.
+    /// The label of the y axis, with its unit.
     pub y_label: String,
-    /// The end of the y axis. `None`: at the largest value.
+    /// The upper end of the y axis; `None` for the largest value.
     pub y_max: Option<f64>,
-    /// Shares are drawn as percent.
+    /// Whether the y values are shares that are drawn as percent.
     pub y_percent: bool,
-    /// A logarithmic x axis.
+    /// Whether the x axis is logarithmic.
     pub x_log: bool,
-    /// The lines, in the order of the paper's legend, ceilings last.
+    /// The lines, in the order of the paper's legend. Ceilings are last.
     pub lines: Vec<Line>,
 }
 
 /// One line of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// Its name.
+    /// The name in the legend.
     pub name: String,
-    /// Whether it is a ceiling rather than a line of the paper.
+    /// Whether the line is a ceiling and not a line of the paper.
     pub ceiling: bool,
-    /// Points by rising x.
+    /// The points, in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }

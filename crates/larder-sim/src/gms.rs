@@ -1,75 +1,79 @@
-//! One memory out of many: the idealised global memory system of the LARD comparison WRR/GMS.
+//! The idealised global memory system of the LARD comparison WRR/GMS.
 //!
-//! After Feeley, Morgan, Pighin, Karlin, Levy and Thekkath, "Implementing Global Memory Management in a Workstation
-//! Cluster", SOSP 1995, as LARD section 3.2 idealises it: the directory and the choice of the globally least valuable
-//! page are free and exact. Pages are whole items here. A copy is *local* if its node used it and *global* if the
-//! node keeps it for others.
+//! It follows Feeley, Morgan, Pighin, Karlin, Levy and Thekkath, "Implementing Global Memory Management in a
+//! Workstation Cluster", SOSP 1995, as LARD section 3.2 idealises it. The directory and the choice of the
+//! globally least valuable page are free and exact. Pages are whole items here. A copy is *local* if its node
+//! used it, and *global* if the node keeps it for other nodes.
 //!
 //! ```text
-//! look(n, x):   x at n: it is local and has its full value again
-//!               x at another node as a global copy: it moves to n
-//!               x at another node as a local copy: n gets a copy of its own
-//! room at n:    n's least valuable item y leaves. If no other node has y, it goes to the node that holds the least
-//!               valuable item of all, if that is worth less than y, and keeps its value there as a global copy
+//! look_up(n, x): x is at n: it becomes local and has its full value again
+//!                x is at another node as a global copy: it moves to n
+//!                x is at another node as a local copy: n gets a copy of its own
+//! room at n:     n evicts its least valuable item y. If y was the last copy, and the least valuable item of all
+//!                nodes is worth less than y, y replaces that item as a global copy and keeps its value
 //! ```
 //!
-//! Value is what the nodes' replacement policy says it is, so that the comparison differs in nothing else: under
-//! Greedy-Dual-Size `H = L + cost / size`, with one L for the cluster that rises to the H of what leaves; under LRU the
-//! time of the last use, which is Feeley's. With one node this is the ordinary cache, and a test holds it to that. Of
-//! several holders, another one sends each time. Cost: O(log items) a step, O(nodes) where something moves.
+//! Values are those of the node's replacement policy, so that the comparison differs in nothing else. Under
+//! Greedy-Dual-Size the value is `H = L + cost / size`, with one L for the cluster that rises to the H of
+//! each evicted item. Under LRU it is the time of the last use, as in Feeley et al. With one node this is the
+//! ordinary cache; a test checks this. If several nodes hold an item, the sender rotates among them. Cost:
+//! O(log items) per step, and O(nodes) if an item moves.
 
 use std::collections::BTreeSet;
 
 use larder_core::NodeId;
 use larder_core::cache::{CacheKind, GdsCost};
 
-/// The place where a lookup found an item.
+/// The result of a lookup in the memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    Here,
-    At(NodeId),
-    Nowhere,
+pub(crate) enum CacheLookup {
+    /// The item is in the memory of the node.
+    Local,
+    /// The item is in the memory of another node.
+    Remote(NodeId),
+    /// The item is in no memory.
+    Miss,
 }
 
-/// An item's value, least first: H in the order of its bits (it is never negative), then when it was set.
+/// The value of a copy, least first: the bits of H (never negative), then the time at which it was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Value {
     h: u64,
     set_at: u64,
 }
 
-/// The memories of all nodes.
+/// The global memory: the memories of all nodes.
 #[derive(Debug)]
 pub(crate) struct GlobalMemory {
-    nodes: Vec<Part>,
+    nodes: Vec<NodeMemory>,
     cost: Option<GdsCost>,
-    /// Who holds an item, a bit for each node, and who of them for others.
+    /// Two bit sets per item: the nodes that hold it, and the nodes that hold it as a global copy.
     holders: Vec<(u64, u64)>,
     bytes: Vec<u64>,
-    /// What `item` is worth at `node`: `values[item * nodes + node]`.
+    /// The value of `item` at `node`: `values[item * nodes + node]`.
     values: Vec<Value>,
     clock: u64,
     inflation: f64,
 }
 
 #[derive(Debug)]
-struct Part {
+struct NodeMemory {
     capacity: u64,
     used: u64,
     by_value: BTreeSet<(Value, u32)>,
 }
 
-impl Part {
+impl NodeMemory {
     fn has_room(&self, bytes: u64) -> bool {
         self.capacity - self.used >= bytes
     }
 }
 
 impl GlobalMemory {
-    /// At most 64 nodes.
+    /// Creates an empty global memory of at most 64 nodes.
     pub(crate) fn new(kind: CacheKind, capacities: impl Iterator<Item = u64>, items: usize) -> Self {
-        let part = |capacity| Part { capacity, used: 0, by_value: BTreeSet::new() };
-        let nodes: Vec<Part> = capacities.map(part).collect();
+        let part = |capacity| NodeMemory { capacity, used: 0, by_value: BTreeSet::new() };
+        let nodes: Vec<NodeMemory> = capacities.map(part).collect();
         Self {
             cost: match kind {
                 CacheKind::Lru => None,
@@ -85,23 +89,23 @@ impl GlobalMemory {
         }
     }
 
-    pub(crate) fn look(&mut self, node: usize, item: u32) -> Looked {
+    pub(crate) fn look_up(&mut self, node: usize, item: u32) -> CacheLookup {
         let (held, global) = self.holders[item as usize];
         if held == 0 {
-            return Looked::Nowhere;
+            return CacheLookup::Miss;
         }
         if held & (1 << node) != 0 {
             self.drop_copy(node, item);
-            self.use_at(node, item);
-            return Looked::Here;
+            self.touch_at(node, item);
+            return CacheLookup::Local;
         }
         let turn = (self.clock % 64) as u32;
         let holder = ((held.rotate_right(turn).trailing_zeros() + turn) % 64) as usize;
         if global & (1 << holder) != 0 {
             self.drop_copy(holder, item);
         }
-        self.use_at(node, item);
-        Looked::At(NodeId(holder as u16))
+        self.touch_at(node, item);
+        CacheLookup::Remote(NodeId(holder as u16))
     }
 
     pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) {
@@ -109,11 +113,11 @@ impl GlobalMemory {
         if self.holders[item as usize].0 & (1 << node) != 0 {
             self.drop_copy(node, item);
         }
-        self.use_at(node, item);
+        self.touch_at(node, item);
     }
 
-    /// The item has its full value at the node.
-    fn use_at(&mut self, node: usize, item: u32) {
+    /// Gives the item its full value at the node, and evicts items until it fits.
+    fn touch_at(&mut self, node: usize, item: u32) {
         let bytes = self.bytes[item as usize];
         if bytes > self.nodes[node].capacity {
             return;
@@ -121,8 +125,8 @@ impl GlobalMemory {
         while !self.nodes[node].has_room(bytes) {
             let Some((value, least)) = self.nodes[node].by_value.first().copied() else { return };
             self.drop_copy(node, least);
-            if self.holders[least as usize].0 > 0 || !self.settle(node, least, value) {
-                self.lose(value);
+            if self.holders[least as usize].0 > 0 || !self.place_global_copy(node, least, value) {
+                self.raise_inflation(value);
             }
         }
         self.clock += 1;
@@ -130,8 +134,8 @@ impl GlobalMemory {
         self.add_copy(node, item, Value { h: h.to_bits(), set_at: self.clock }, false);
     }
 
-    /// Finds a place for the only copy of an item that its node has no room for. False if it leaves the cluster.
-    fn settle(&mut self, from: usize, item: u32, value: Value) -> bool {
+    /// Moves the last copy of an evicted item to another node. Returns false if the item leaves the cluster.
+    fn place_global_copy(&mut self, from: usize, item: u32, value: Value) -> bool {
         let bytes = self.bytes[item as usize];
         let others =
             || (0..self.nodes.len()).filter(|node| *node != from && self.nodes[*node].capacity >= bytes);
@@ -142,7 +146,7 @@ impl GlobalMemory {
             match self.nodes[to].by_value.first().copied() {
                 Some((least, victim)) if least < value => {
                     self.drop_copy(to, victim);
-                    self.lose(least);
+                    self.raise_inflation(least);
                 }
                 _ => return false,
             }
@@ -151,8 +155,8 @@ impl GlobalMemory {
         true
     }
 
-    /// Something of this value has left a memory: what stays ages relative to what comes.
-    fn lose(&mut self, value: Value) {
+    /// Raises the inflation L to the value of an evicted copy, so that the remaining copies age.
+    fn raise_inflation(&mut self, value: Value) {
         self.inflation = self.inflation.max(f64::from_bits(value.h));
     }
 
@@ -185,18 +189,22 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_globally_oldest_leaves_and_used_copies_multiply() {
+    fn the_globally_oldest_page_is_evicted_and_used_pages_are_copied() {
         let mut memory = GlobalMemory::new(CacheKind::Lru, [100, 100].into_iter(), 8);
         memory.store(1, 2, 60);
         memory.store(0, 1, 60);
         memory.store(0, 3, 60);
-        // Node 0's oldest (1) is younger than node 1's (2): 1 takes 2's place for others.
-        assert_eq!(memory.look(0, 2), Looked::Nowhere);
-        assert_eq!(memory.look(0, 1), Looked::At(NodeId(1)), "it moves back, and 3 takes its place");
-        assert_eq!(memory.look(0, 1), Looked::Here);
-        assert_eq!(memory.look(1, 3), Looked::Here, "used there now");
-        assert_eq!(memory.look(0, 3), Looked::At(NodeId(1)), "copied");
-        assert_eq!((memory.look(0, 3), memory.look(1, 3)), (Looked::Here, Looked::Here));
+        // Node 0's oldest item (1) is younger than node 1's (2): item 1 replaces item 2 as a global copy.
+        assert_eq!(memory.look_up(0, 2), CacheLookup::Miss);
+        assert_eq!(
+            memory.look_up(0, 1),
+            CacheLookup::Remote(NodeId(1)),
+            "it moves back, and 3 takes its place"
+        );
+        assert_eq!(memory.look_up(0, 1), CacheLookup::Local);
+        assert_eq!(memory.look_up(1, 3), CacheLookup::Local, "used there now");
+        assert_eq!(memory.look_up(0, 3), CacheLookup::Remote(NodeId(1)), "copied");
+        assert_eq!((memory.look_up(0, 3), memory.look_up(1, 3)), (CacheLookup::Local, CacheLookup::Local));
     }
 
     proptest! {
@@ -207,7 +215,7 @@ mod tests {
         ) {
             let mut memory = GlobalMemory::new(CacheKind::ALL[kind], [50, 80, 30].into_iter(), 20);
             for (node, item) in steps {
-                if memory.look(node, item) == Looked::Nowhere {
+                if memory.look_up(node, item) == CacheLookup::Miss {
                     memory.store(node, item, 5 + u64::from(item));
                 }
                 for (node, part) in memory.nodes.iter().enumerate() {
@@ -236,7 +244,7 @@ mod tests {
             for item in requests {
                 let bytes = 5 + u64::from(item) * 2;
                 let here = cache.touch(&item);
-                prop_assert_eq!(memory.look(0, item) == Looked::Here, here);
+                prop_assert_eq!(memory.look_up(0, item) == CacheLookup::Local, here);
                 if !here {
                     cache.insert(item, Bytes(bytes), &mut Vec::new());
                     memory.store(0, item, bytes);

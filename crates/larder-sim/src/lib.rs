@@ -1,17 +1,18 @@
-//! The simulated cluster: many nodes, one dispatcher, no clock but its own.
+//! The simulated cluster: nodes, a dispatcher and clients in simulated time.
 //!
-//! The dispatcher, the policies and the caches are those of the live switch and the live node (`larder-core`); what is
-//! simulated is what they act upon: clients ([`source`]), nodes with processors and disks ([`cost`]), and time.
+//! The dispatcher, the policies and the caches are those of the live switch and the live node
+//! (`larder-core`). Clients ([`source`]), nodes with processors and disks ([`cost`]) and time are simulated.
 //!
-//! * [`Workload`] and [`Scenario`] go into [`simulate`], an [`Outcome`] comes out;
-//! * [`simulate_with`] takes clients of a caller's own: any [`Source`](source::Source);
-//! * [`sweep()`] runs many of them on all cores;
-//! * [`churn()`](churn::churn) says what nodes that come and go cost under each policy;
-//! * [`faults`] is the test of the protocol between peers: all that can go wrong between them, from seeds;
-//! * [`cooperation`] is the cluster without a front-end: the live nodes' protocol on modelled networks;
-//! * [`ceiling`] says what no policy can exceed.
+//! * [`simulate`] runs a [`Workload`] through a [`Scenario`] and returns an [`Outcome`].
+//! * [`simulate_with`] takes the caller's own clients: any [`RequestSource`](source::RequestSource).
+//! * [`sweep()`] runs many simulations on all cores.
+//! * [`churn()`](churn::churn) measures the cost of nodes that join, leave and return, under each policy.
+//! * [`faults`] tests the protocols between peers and switches under faults that are drawn from seeds.
+//! * [`cooperation`] simulates the cluster without a front-end: the live protocols over modelled networks.
+//! * [`ceiling`] computes upper bounds that no policy exceeds.
 //!
-//! The same workload, scenario and seed give the same outcome on every machine and on any number of threads.
+//! The same workload, scenario and seed give the same outcome on every machine and with any number of
+//! threads.
 
 mod calendar;
 pub mod ceiling;
@@ -27,7 +28,6 @@ mod memory;
 pub mod outcome;
 pub mod plan;
 pub mod press;
-mod prices;
 pub mod replay;
 mod scenario;
 pub mod source;
@@ -36,14 +36,15 @@ mod sweep;
 pub mod tables;
 mod tally;
 pub mod text;
+mod ward_costs;
 mod workload;
 
 pub use cost::Costs;
-pub use engine::{Seen, Watched, simulate, simulate_watched, simulate_with};
+pub use engine::{RequestOutcome, RunHistory, simulate, simulate_with, simulate_with_history};
 pub use error::SimError;
 pub use outcome::{Delays, NodeOutcome, Outcome};
-pub use prices::prices;
-pub use scenario::{CacheChoice, Happening, Planned, Refresh, Scenario, SideBySide, SimNode};
+pub use scenario::{CacheChoice, NodeChange, Scenario, ScheduledChange, SimNode, SwitchGroup, TableRefresh};
 pub use source::Arrivals;
 pub use sweep::sweep;
+pub use ward_costs::measure_ward_costs;
 pub use workload::{Item, Workload};

@@ -1,20 +1,20 @@
-//! The nodes' memories.
+//! The memories of the nodes.
 
 use larder_core::Bytes;
 use larder_core::cache::ByteCache;
 
-use crate::gms::{GlobalMemory, Looked};
+use crate::gms::{CacheLookup, GlobalMemory};
 use crate::scenario::{CacheChoice, Scenario};
 
-/// All memories.
+/// The memories of all nodes.
 #[derive(Debug)]
-pub(crate) enum Memories {
-    Own {
+pub(crate) enum NodeMemories {
+    PerNode {
         caches: Vec<ByteCache<u32>>,
         least: u64,
         evicted: Vec<(u32, Bytes)>,
     },
-    /// `held[item * nodes + node]`, a bit each.
+    /// Bit `item * nodes + node` of `held` is set if the node has read the item.
     Unbounded {
         held: Vec<u64>,
         nodes: usize,
@@ -22,14 +22,14 @@ pub(crate) enum Memories {
     Global(GlobalMemory),
 }
 
-impl Memories {
-    /// For so many keys: items, and chunks of them.
+impl NodeMemories {
+    /// Creates the memories for `items` keys. Keys are items and chunks of items.
     pub(crate) fn new(scenario: &Scenario, items: usize) -> Self {
         let nodes = scenario.nodes.len();
         match scenario.cache {
             CacheChoice::Kind(kind) => {
                 let cache = |node: &crate::SimNode| ByteCache::new(kind, node.cache, scenario.object_max);
-                Self::Own {
+                Self::PerNode {
                     caches: scenario.nodes.iter().map(cache).collect(),
                     least: scenario.object_min.get(),
                     evicted: Vec::new(),
@@ -43,27 +43,27 @@ impl Memories {
         }
     }
 
-    pub(crate) fn look(&mut self, node: usize, item: u32) -> Looked {
+    pub(crate) fn look_up(&mut self, node: usize, item: u32) -> CacheLookup {
         match self {
-            Self::Own { caches, .. } => {
+            Self::PerNode { caches, .. } => {
                 if caches[node].touch(&item) {
-                    Looked::Here
+                    CacheLookup::Local
                 } else {
-                    Looked::Nowhere
+                    CacheLookup::Miss
                 }
             }
             Self::Unbounded { held, nodes } => {
                 let bit = item as usize * *nodes + node;
-                if held[bit / 64] & (1 << (bit % 64)) == 0 { Looked::Nowhere } else { Looked::Here }
+                if held[bit / 64] & (1 << (bit % 64)) == 0 { CacheLookup::Miss } else { CacheLookup::Local }
             }
-            Self::Global(memory) => memory.look(node, item),
+            Self::Global(memory) => memory.look_up(node, item),
         }
     }
 
-    /// Whether the node itself keeps it. Does not count as a use.
+    /// Returns whether the node itself holds the item. Does not count as a use.
     pub(crate) fn holds(&self, node: usize, item: u32) -> bool {
         match self {
-            Self::Own { caches, .. } => caches[node].contains(&item),
+            Self::PerNode { caches, .. } => caches[node].contains(&item),
             Self::Unbounded { held, nodes } => {
                 let bit = item as usize * *nodes + node;
                 held[bit / 64] & (1 << (bit % 64)) != 0
@@ -72,10 +72,10 @@ impl Memories {
         }
     }
 
-    /// The node's memory is lost, as by a restart. Nothing happens to a memory that all share.
-    pub(crate) fn lose(&mut self, node: usize, scenario: &Scenario) {
+    /// Empties a node's memory, as a restart does. A global memory is not changed.
+    pub(crate) fn clear_node(&mut self, node: usize, scenario: &Scenario) {
         match (self, scenario.cache) {
-            (Self::Own { caches, .. }, CacheChoice::Kind(kind)) => {
+            (Self::PerNode { caches, .. }, CacheChoice::Kind(kind)) => {
                 caches[node] = ByteCache::new(kind, scenario.nodes[node].cache, scenario.object_max);
             }
             (Self::Unbounded { held, nodes }, _) => {
@@ -87,10 +87,11 @@ impl Memories {
         }
     }
 
-    /// An item has been read. Gives what it drove out of the same node's memory, and whether it was kept.
+    /// Stores an item that has been read. Returns the items evicted from the same node's memory, and whether
+    /// the item was kept.
     pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) -> (&[(u32, Bytes)], bool) {
         match self {
-            Self::Own { caches, least, evicted } => {
+            Self::PerNode { caches, least, evicted } => {
                 evicted.clear();
                 caches[node].insert(item, Bytes(bytes.max(*least)), evicted);
                 (evicted, caches[node].contains(&item))

@@ -1,27 +1,27 @@
-//! What a simulated run gave.
+//! The outcome of a simulated run.
 
 use hdrhistogram::Histogram;
 use larder_core::policy::Reason;
 use serde::{Deserialize, Serialize};
 
-/// How long requests (or pages) took, in seconds of simulated time, the wait at the front-end included.
+/// Delays of requests or pages in seconds of simulated time, including the wait at the front-end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Delays {
-    /// How many were measured.
+    /// The number of measured delays.
     pub count: u64,
-    /// Mean.
+    /// The mean.
     pub mean_s: f64,
-    /// Half took no longer. Percentiles are read from a histogram with 1 % resolution.
+    /// The median. Percentiles are read from a histogram with 1 % resolution.
     pub p50_s: f64,
-    /// Nine in ten took no longer.
+    /// The 90th percentile.
     pub p90_s: f64,
-    /// 99 in 100 took no longer.
+    /// The 99th percentile.
     pub p99_s: f64,
-    /// The longest.
+    /// The maximum.
     pub max_s: f64,
 }
 
-/// Collects delays.
+/// A histogram of delays, with their exact sum and maximum.
 #[derive(Clone, Debug)]
 pub struct DelayLog {
     histogram: Histogram<u64>,
@@ -30,18 +30,18 @@ pub struct DelayLog {
     max_ns: u64,
 }
 
-/// Longest delay that the histogram tells apart: 10,000 s.
+/// The longest delay that the histogram distinguishes, in us: 10,000 s.
 const LONGEST_US: u64 = 10_000_000_000;
 
 impl DelayLog {
-    /// An empty log.
+    /// Creates an empty log.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_US, 2)
             .unwrap_or_else(|error| unreachable!("the bounds are fixed and valid: {error}"));
         Self { histogram, sum_ns: 0, count: 0, max_ns: 0 }
     }
 
-    /// One delay.
+    /// Records a delay of `ns` nanoseconds.
     pub fn note(&mut self, ns: u64) {
         self.histogram.saturating_record(ns.div_ceil(1_000).max(1));
         self.sum_ns += u128::from(ns);
@@ -49,13 +49,13 @@ impl DelayLog {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Forgets everything.
+    /// Removes all delays.
     pub fn clear(&mut self) {
         self.histogram.reset();
         (self.sum_ns, self.count, self.max_ns) = (0, 0, 0);
     }
 
-    /// The delays in figures; zeros if there are none.
+    /// Returns the summary of the delays; zeros if there are none.
     pub fn delays(&self) -> Delays {
         let at = |q: f64| (self.histogram.value_at_quantile(q) as f64 / 1e6).min(self.max_ns as f64 / 1e9);
         if self.count == 0 {
@@ -71,7 +71,7 @@ impl DelayLog {
         }
     }
 
-    /// Share of the delays that are at most `seconds`, 0 to 1; 0 if there are none.
+    /// Returns the share of the delays that are at most `seconds`, 0 to 1; 0 if there are none.
     pub fn share_within(&self, seconds: f64) -> f64 {
         if self.count == 0 {
             return 0.0;
@@ -86,26 +86,27 @@ impl Default for DelayLog {
     }
 }
 
-/// One node's part.
+/// The outcome of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeOutcome {
-    /// Requests it served.
+    /// Requests that the node served.
     pub requests: u64,
-    /// Of these, found in its memory.
+    /// Requests found in the node's memory.
     pub hits: u64,
-    /// Share of the time its processor worked, 0 to 1.
+    /// Utilisation of the processor, 0 to 1.
     pub cpu_busy: f64,
-    /// Share of the time its disks worked, mean over the disks, 0 to 1.
+    /// Mean utilisation of the disks, 0 to 1.
     pub disk_busy: f64,
-    /// Share of the time its network interface worked, 0 to 1; 0 where the model has none.
+    /// Utilisation of the network interface, 0 to 1; 0 if the model has none.
     pub nic_busy: f64,
-    /// Share of the time its back-end server worked, 0 to 1; 0 where the model has none.
+    /// Utilisation of the back-end server, 0 to 1; 0 if the model has none.
     pub back_busy: f64,
-    /// Share of the time it had fewer requests than [`Scenario::idle_below`](crate::Scenario::idle_below), 0 to 1.
+    /// Share of the time with fewer requests than [`Scenario::idle_below`](crate::Scenario::idle_below), 0 to
+    /// 1.
     pub idle: f64,
 }
 
-/// A run in figures. Everything but `requests_all` counts after the warm-up.
+/// The outcome of a run. All values but `requests_all` count after the warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Requests of the run, warm-up included.
@@ -114,20 +115,21 @@ pub struct Outcome {
     pub requests: u64,
     /// Requests that the dispatcher refused.
     pub refused: u64,
-    /// Simulated seconds measured.
+    /// Measured time in simulated seconds.
     pub seconds: f64,
-    /// Requests served per simulated second, whole cluster.
+    /// Requests served per simulated second by the whole cluster.
     pub throughput: f64,
-    /// Requests that ended per simulated second from the first measured arrival to the last one: what a longer run
-    /// would tend to, without how the cluster runs empty. As `throughput` where fewer than half had ended by then.
+    /// Requests that ended per simulated second, from the first measured arrival to the last arrival. A
+    /// longer run tends to this value, because it excludes the drain of the cluster at the end. It equals
+    /// `throughput` if fewer than half of the requests had ended by then.
     pub steady_throughput: f64,
     /// Requests whose item was in the memory of the node that served it.
     pub hits: u64,
-    /// Requests that shared a read another request had begun; they count as misses.
+    /// Requests that shared a read of another request; they count as misses.
     pub shared: u64,
     /// Requests served from another node's memory (global memory only).
     pub peer_hits: u64,
-    /// `1 - (hits + peer_hits) / requests`: what was in no memory, as the LARD paper defines it.
+    /// `1 - (hits + peer_hits) / requests`: the miss ratio as the LARD paper defines it.
     pub miss_ratio: f64,
     /// Bytes sent to clients.
     pub bytes_sent: u64,
@@ -135,30 +137,30 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// Delays of requests.
     pub delay: Delays,
-    /// Mean delay at the slowest node less that at the fastest, in seconds: mean over whole windows of 20 s; 0 if the
-    /// run is shorter than one.
+    /// Spread of the nodes' mean delays in seconds: the slowest node less the fastest, as a mean over whole
+    /// windows of 20 s. 0 if the run is shorter than one window.
     pub delay_apart_s: f64,
-    /// Delays of pages, for clients that fetch pages.
+    /// Delays of pages, if the clients fetch pages.
     pub page_delay: Option<Delays>,
-    /// Share of the time that a node is underutilised, mean over the nodes (LARD section 3.3).
+    /// Share of the time that a node is underutilised, as the mean over the nodes (LARD section 3.3).
     pub idle_share: f64,
-    /// Share of the requests served elsewhere than at the node the client had reached.
+    /// Share of the requests that another node served than the one the client had reached.
     pub forwarded_share: f64,
-    /// Requests of the busiest node over the mean.
+    /// Requests of the busiest node, relative to the mean.
     pub imbalance: f64,
-    /// Share of the time that the front-end worked, 0 to 1; 0 where the model has none.
+    /// Utilisation of the front-end, 0 to 1; 0 if the model has none.
     pub front_busy: f64,
-    /// The nodes, by slot.
+    /// The outcomes of the nodes, by slot.
     pub nodes: Vec<NodeOutcome>,
-    /// Decisions by reason, those that occurred, in the order of [`Reason::ALL`].
+    /// Decisions by reason, without reasons that did not occur, in the order of [`Reason::ALL`].
     pub reasons: Vec<(String, u64)>,
 }
 
-/// Counts decisions by reason.
+/// Counts of decisions by reason.
 #[derive(Clone, Debug)]
-pub(crate) struct Reasons([u64; Reason::ALL.len()]);
+pub(crate) struct ReasonCounts([u64; Reason::ALL.len()]);
 
-impl Reasons {
+impl ReasonCounts {
     pub(crate) const fn new() -> Self {
         Self([0; Reason::ALL.len()])
     }

@@ -1,4 +1,4 @@
-//! A cluster to be simulated.
+//! Scenarios: the cluster to be simulated.
 
 use core::time::Duration;
 
@@ -13,85 +13,85 @@ use crate::SimError;
 use crate::cost::Costs;
 use crate::source::Arrivals;
 
-/// A node.
+/// A simulated node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimNode {
-    /// Its memory for contents.
+    /// The node's memory for contents.
     pub cache: Bytes,
-    /// Its weight for the dispatcher.
+    /// The node's weight for the dispatcher.
     pub weight: Weight,
-    /// The groups it belongs to; routes may be confined to one.
+    /// The node's groups; a route may be confined to one group.
     pub groups: Groups,
-    /// How many times faster its processor is than the cost model's; above 0.
+    /// The speed of the processor relative to the cost model; above 0.
     pub cpu_speed: f64,
-    /// How many times faster its disks are than the cost model's; above 0.
+    /// The speed of the disks relative to the cost model; above 0.
     pub disk_speed: f64,
-    /// Its disks, 1 to 64. Items are spread over them in turn, in the order of how often they are asked for (LARD
+    /// The number of disks, 1 to 64. Items are striped over the disks in decreasing request frequency (LARD
     /// section 4.3).
     pub disks: u16,
 }
 
 impl SimNode {
-    /// A node of speed 1 with one disk.
+    /// Creates a node of speed 1 with one disk.
     pub const fn with_cache(cache: Bytes) -> Self {
         Self { cache, weight: Weight::ONE, groups: Groups::NONE, cpu_speed: 1.0, disk_speed: 1.0, disks: 1 }
     }
 }
 
-/// How nodes use their memory.
+/// The organisation of the nodes' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheChoice {
-    /// As the live node does.
+    /// A cache per node with this replacement policy, as in the live node.
     Kind(CacheKind),
-    /// Nothing ever leaves: only first uses miss.
+    /// A memory without limit per node: only first uses miss.
     Unbounded,
-    /// One memory for all, replaced by global age, with free bookkeeping: WRR/GMS of LARD section 3.2, after Feeley
-    /// et al., SOSP 1995. At most 64 nodes.
+    /// One memory of all nodes, replaced by global age, with free bookkeeping: WRR/GMS of LARD section 3.2,
+    /// after Feeley et al., SOSP 1995. At most 64 nodes.
     Global(CacheKind),
 }
 
-/// What happens to a node.
+/// A change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
-    /// It joins; until then it was no member. Nodes that join are the last ones, and join in order.
+pub enum NodeChange {
+    /// The node joins. It was no member before. Nodes that join are the last ones, and they join in order.
     Join,
-    /// It leaves for good.
+    /// The node leaves for good.
     Leave,
-    /// It drains.
+    /// The node drains.
     Drain,
-    /// It fails. Requests in flight there end there.
+    /// The node fails. Its requests in flight end there.
     Down,
-    /// It is back, with the memory it had.
+    /// The node is back, with its memory unchanged.
     Up,
-    /// It is back, and its memory is empty.
+    /// The node is back with an empty memory.
     Restart,
-    /// It gets another weight.
+    /// The node gets another weight.
     Reweigh(Weight),
 }
 
-/// Something that happens while a run goes on.
+/// A change to a node at a given point of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// After so many requests have come.
+pub struct ScheduledChange {
+    /// The number of requests that arrive before the change.
     pub after: u64,
-    /// The node: its place in [`Scenario::nodes`].
+    /// The node: its index in [`Scenario::nodes`].
     pub node: u16,
-    /// What happens to it.
-    pub what: Happening,
+    /// The change.
+    pub change: NodeChange,
 }
 
-/// Switches side by side.
+/// A group of switches in front of the same nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SideBySide {
-    /// The number of switches, 1 to 64. One alone places as several would, and hears of nobody.
+pub struct SwitchGroup {
+    /// The number of switches, 1 to 64. A single switch runs the protocol without peers.
     pub count: u16,
-    /// The time that a message between two of them takes; at most 10 s.
+    /// The delay of a message between two switches; at most 10 s.
     pub delay: Duration,
-    /// The settings of their protocol.
+    /// The settings of the protocol between switches.
     pub settings: SwitchesSettings,
 }
 
-impl SideBySide {
+impl SwitchGroup {
     fn check(&self) -> Result<(), SimError> {
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if !(1..=64).contains(&self.count) {
@@ -105,62 +105,65 @@ impl SideBySide {
     }
 }
 
-/// The times at which the table of `ward` and `part` is made anew from the requests since the last time.
+/// The periodic refresh of the routing tables of `ward` and `part` from the requests since the last refresh.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refresh {
-    /// The period, in simulated time; above 0. The paper's is a day; it mentions 15 minutes.
+pub struct TableRefresh {
+    /// The period in simulated time; above 0. The paper uses a day and mentions 15 minutes.
     pub every: Duration,
-    /// Most targets counted.
+    /// The largest number of targets counted.
     pub targets_max: usize,
-    /// Thousandths of a count that are carried over into the next period.
+    /// The part of each count that is carried over into the next period, in thousandths.
     pub carry_permille: u16,
-    /// The prices.
-    pub prices: WardCosts,
+    /// The costs for ward-analysis.
+    pub costs: WardCosts,
 }
 
-impl Refresh {
-    /// So often, at most 1,048,576 targets (2^20) counted, half of each count carried over.
-    pub const fn new(every: Duration, prices: WardCosts) -> Self {
-        Self { every, targets_max: 1 << 20, carry_permille: 500, prices }
+impl TableRefresh {
+    /// Creates a refresh with this period, at most 1,048,576 (2^20) targets, and half of each count carried
+    /// over.
+    pub const fn new(every: Duration, costs: WardCosts) -> Self {
+        Self { every, targets_max: 1 << 20, carry_permille: 500, costs }
     }
 }
 
-/// Everything of a run but the workload.
+/// The cluster and the arrivals of a run: everything but the workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// The nodes.
     pub nodes: Vec<SimNode>,
-    /// The dispatcher's settings; its table has room for the nodes whatever `nodes_max` says.
+    /// The dispatcher's settings. Its node table has room for the nodes whatever `nodes_max` is.
     pub settings: Settings,
-    /// How nodes use their memory.
+    /// The organisation of the nodes' memory.
     pub cache: CacheChoice,
-    /// Items above this are not kept in memory.
+    /// The size of the largest item that is kept in memory.
     pub object_max: Bytes,
-    /// Memory that an item takes at least; the live node charges 512 bytes for the smallest object.
+    /// The least memory that an item takes. The live node charges 512 bytes for the smallest object.
     pub object_min: Bytes,
-    /// Who asks, and when.
+    /// The arrival process.
     pub arrivals: Arrivals,
-    /// What requests take.
+    /// The cost model.
     pub costs: Costs,
-    /// How many requests, from the first, are not measured.
+    /// The number of requests, from the first, that are not measured.
     pub warmup: usize,
-    /// How often nodes report their load to the dispatcher; never if `None`.
+    /// The period of the nodes' load reports; `None` if there are none.
     pub report_every: Option<Duration>,
-    /// Routes beside the default one, whose settings are [`Scenario::settings`]; [`Item::route`](crate::Item::route)
-    /// says which a request takes.
+    /// The routes beside the default route, whose settings are [`Scenario::settings`].
+    /// [`Item::route`](crate::Item::route) names the route of a request.
     pub routes: Vec<RouteSpec>,
-    /// When the table of `ward` and `part` is made anew; never if `None`.
-    pub refresh: Option<Refresh>,
-    /// Switches side by side; one alone, which knows of no others, if `None`.
-    pub switches: Option<SideBySide>,
-    /// What happens to the nodes, in order.
-    pub changes: Vec<Planned>,
-    /// A node with fewer requests in flight counts as underutilised; the paper's is 40 % of T_low, which is 10.
+    /// The refresh of the tables of `ward` and `part`; `None` if the tables stay.
+    pub refresh: Option<TableRefresh>,
+    /// The group of switches; `None` for a single switch without peers.
+    pub switches: Option<SwitchGroup>,
+    /// The changes to the nodes, in order.
+    pub changes: Vec<ScheduledChange>,
+    /// The load below which a node counts as underutilised. The paper's is 40 % of T_low, which is 10
+    /// (section 3.3).
     pub idle_below: u32,
 }
 
 impl Scenario {
-    /// The LARD simulation: `count` nodes of 32 MB (2^20 bytes) under Greedy-Dual-Size, S requests outstanding.
+    /// Creates the scenario of the LARD simulation: `count` nodes of 32 MB (2^20 bytes) under
+    /// Greedy-Dual-Size, S requests outstanding.
     pub fn lard98(count: usize, settings: Settings) -> Self {
         Self {
             nodes: vec![SimNode::with_cache(Bytes::mib(32)); count],
@@ -183,7 +186,7 @@ impl Scenario {
     /// Checks that all values are within their ranges, as every run does first.
     ///
     /// # Errors
-    /// The first value that is out of its range.
+    /// Returns an error for the first value that is out of its range.
     pub fn check(&self) -> Result<(), SimError> {
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if self.nodes.is_empty() || self.nodes.len() > NODES_LIMIT as usize {
@@ -223,7 +226,7 @@ impl Scenario {
         if self.changes.iter().any(|planned| usize::from(planned.node) >= self.nodes.len()) {
             return out("about nodes that exist");
         }
-        let joining = self.changes.iter().filter(|planned| planned.what == Happening::Join);
+        let joining = self.changes.iter().filter(|planned| planned.change == NodeChange::Join);
         let first = self.nodes.len() - joining.clone().count().min(self.nodes.len());
         if first == 0 || !joining.zip(first..).all(|(planned, node)| usize::from(planned.node) == node) {
             return out("such that the last nodes join, in order, and one at least is there from the start");
@@ -231,8 +234,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// How many nodes are there from the start.
+    /// Returns the number of nodes that are members from the start.
     pub(crate) fn initial_nodes(&self) -> usize {
-        self.nodes.len() - self.changes.iter().filter(|planned| planned.what == Happening::Join).count()
+        self.nodes.len() - self.changes.iter().filter(|planned| planned.change == NodeChange::Join).count()
     }
 }

@@ -1,71 +1,74 @@
-//! Something that serves one job after another, in the order in which they came: a processor, a disk, a network
-//! interface.
+//! A station: a single server with a queue in order of arrival. Processors, disks and network interfaces are
+//! stations.
 //!
-//! A job's service time is known when it comes, so its end is known at once: `end = max(now, free) + time`. Only the
-//! first job in line is an event of the calendar. A job that learns its time only when its turn comes stands in line
-//! with none and then [serves](Station::serve): those behind it end later by as much.
+//! The service time of a job is known when the job arrives, so its end is known at once: `end = max(now,
+//! free) + time`. Only the first job of a queue is an event of the calendar. A job may also learn its service
+//! time when it reaches the head of the queue. Such a job is enqueued with no time and then
+//! [served](Station::serve), which delays the jobs behind it.
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use larder_core::Time;
 
-use crate::calendar::{Calendar, Key};
+use crate::calendar::{Calendar, EventKey};
 
-/// One server with its line of waiting jobs.
+/// A single server with its queue of jobs.
 #[derive(Debug)]
 pub(crate) struct Station {
-    clock: usize,
+    timer: usize,
     free_ns: u64,
-    given_ns: u64,
-    /// How late the last wake-up was, if nothing was waiting then.
+    served_ns: u64,
+    /// The delay of the last wake-up, in ns, if no job was waiting then.
     late_ns: u64,
-    /// By how much those in line end later than when they came it seemed they would.
+    /// The delay of the queued jobs beyond the ends that were computed at their arrival, in ns.
     shift_ns: u64,
-    /// Ends without the shift.
-    line: VecDeque<(Key, u32)>,
+    /// The queued jobs, each with its end without the shift.
+    queue: VecDeque<(EventKey, u32)>,
 }
 
-/// Most that a late wake-up is made up for, as in the live node.
+/// The longest delay of a wake-up that is compensated, in ns, as in the live node.
 const LATE_MAX_NS: u64 = 20_000_000;
 
 impl Station {
-    /// An idle station that strikes with this clock of the calendar.
-    pub(crate) fn new(clock: usize) -> Self {
-        Self { clock, free_ns: 0, given_ns: 0, late_ns: 0, shift_ns: 0, line: VecDeque::new() }
+    /// Creates an idle station that uses this timer of the calendar.
+    pub(crate) fn new(timer: usize) -> Self {
+        Self { timer, free_ns: 0, served_ns: 0, late_ns: 0, shift_ns: 0, queue: VecDeque::new() }
     }
 
-    /// A job comes that takes `time_ns` of service.
+    /// Enqueues a job that takes `time_ns` of service.
     pub(crate) fn enqueue(&mut self, calendar: &mut Calendar, now: Time, time_ns: u64, seq: u64, job: u32) {
         let end = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
         self.free_ns = end;
-        self.given_ns = self.given_ns.saturating_add(time_ns);
-        if self.line.is_empty() {
-            calendar.set(self.clock, Key::new(Time::from_nanos(end), seq));
+        self.served_ns = self.served_ns.saturating_add(time_ns);
+        if self.queue.is_empty() {
+            calendar.set(self.timer, EventKey::new(Time::from_nanos(end), seq));
         }
-        self.line.push_back((Key::new(Time::from_nanos(end - self.shift_ns), seq), job));
+        self.queue.push_back((EventKey::new(Time::from_nanos(end - self.shift_ns), seq), job));
     }
 
-    /// Something takes `time_ns` of service whose end nobody waits for.
+    /// Adds `time_ns` of service whose end no job waits for.
     pub(crate) fn charge(&mut self, now: Time, time_ns: u64) {
         self.free_ns = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
-        self.given_ns = self.given_ns.saturating_add(time_ns);
+        self.served_ns = self.served_ns.saturating_add(time_ns);
     }
 
-    /// The job that stood in line without a time, and has just been [popped](Station::pop) at `now`, takes `time_ns`
-    /// from now on. Not for a station with late wake-ups.
+    /// Serves a job for `time_ns` from `now` on. The job was enqueued without a time and has just been
+    /// [popped](Station::pop). This must not be used on a station with late wake-ups.
     pub(crate) fn serve(&mut self, calendar: &mut Calendar, now: Time, time_ns: u64, seq: u64, job: u32) {
         self.free_ns = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
-        self.given_ns = self.given_ns.saturating_add(time_ns);
-        // Before all that follow, whose ends move along. What has been added so far was served before now.
+        self.served_ns = self.served_ns.saturating_add(time_ns);
+        // The job goes before all jobs that follow, whose ends move along. The time added so far was served
+        // before `now`.
         let before = now.as_nanos() - self.shift_ns;
         self.shift_ns = self.shift_ns.saturating_add(time_ns);
-        self.line.push_front((Key::new(Time::from_nanos(before), seq), job));
-        calendar.set(self.clock, Key::new(Time::from_nanos(now.as_nanos().saturating_add(time_ns)), seq));
+        self.queue.push_front((EventKey::new(Time::from_nanos(before), seq), job));
+        calendar
+            .set(self.timer, EventKey::new(Time::from_nanos(now.as_nanos().saturating_add(time_ns)), seq));
     }
 
-    /// [`Station::enqueue`] for somebody who came late because a timer was late: the job is dated back by as much.
-    /// Gives the job's end, which may lie before `now`.
+    /// Enqueues a job that comes late because of a late timer: the job is dated back by that delay
+    /// ([`Station::enqueue`]). Returns the job's end, which may lie before `now`.
     pub(crate) fn enqueue_late(
         &mut self,
         calendar: &mut Calendar,
@@ -78,86 +81,88 @@ impl Station {
         let asked_ns = now.as_nanos().saturating_sub(late_ns);
         let end_ns = self.free_ns.max(asked_ns).saturating_add(time_ns);
         self.free_ns = end_ns;
-        self.given_ns = self.given_ns.saturating_add(time_ns);
-        let key = Key::new(Time::from_nanos(end_ns).max(now), seq);
-        if self.line.is_empty() {
-            calendar.set(self.clock, key);
+        self.served_ns = self.served_ns.saturating_add(time_ns);
+        let key = EventKey::new(Time::from_nanos(end_ns).max(now), seq);
+        if self.queue.is_empty() {
+            calendar.set(self.timer, key);
         }
-        self.line.push_back((key, job));
+        self.queue.push_back((key, job));
         end_ns
     }
 
-    /// Somebody notices at `now` that his job has ended at `end_ns`.
-    pub(crate) fn woke(&mut self, end_ns: u64, now: Time) {
-        // With another job queued behind, nothing waited for the wake-up.
+    /// Records that the owner of a job noticed at `now` that the job had ended at `end_ns`.
+    pub(crate) fn note_wake(&mut self, end_ns: u64, now: Time) {
+        // If another job was queued behind, no job waited for the wake-up.
         if end_ns == self.free_ns {
             self.late_ns = now.as_nanos().saturating_sub(end_ns).min(LATE_MAX_NS);
         }
     }
 
-    /// The first job in line has ended.
+    /// Removes the first job of the queue, which has ended.
     pub(crate) fn pop(&mut self, calendar: &mut Calendar) -> Option<u32> {
-        let (_, job) = self.line.pop_front()?;
-        calendar.set(self.clock, self.line.front().map_or(Key::NEVER, |(key, _)| key.later(self.shift_ns)));
+        let (_, job) = self.queue.pop_front()?;
+        calendar
+            .set(self.timer, self.queue.front().map_or(EventKey::NEVER, |(key, _)| key.later(self.shift_ns)));
         Some(job)
     }
 
-    /// Jobs that wait for their turn.
+    /// Returns the number of jobs that wait for service.
     pub(crate) fn waiting(&self) -> usize {
-        self.line.len().saturating_sub(1)
+        self.queue.len().saturating_sub(1)
     }
 
-    /// Nanoseconds of service given until `now`.
+    /// Returns the service given until `now`, in ns.
     pub(crate) fn busy_ns(&self, now: Time) -> u64 {
-        self.given_ns - self.free_ns.saturating_sub(now.as_nanos())
+        self.served_ns - self.free_ns.saturating_sub(now.as_nanos())
     }
 }
 
-/// Several servers with one line: a job goes to the server that is free first.
+/// A pool of servers with one queue: each job goes to the server that is free first.
 ///
-/// Service times are known when jobs come, so that is first come, first served.
+/// Service times are known when jobs arrive, so the queue is first come, first served.
 #[derive(Debug)]
 pub(crate) struct Pool {
     free_ns: BinaryHeap<Reverse<u64>>,
-    given_ns: u64,
-    /// When those begin that had to wait. Never falling, for the line is served in order.
-    begins_ns: VecDeque<u64>,
+    served_ns: u64,
+    /// Start times of the jobs that had to wait, in ns. They never decrease, because the queue is served in
+    /// order.
+    starts_ns: VecDeque<u64>,
 }
 
 impl Pool {
-    /// So many idle servers; at least one.
+    /// Creates a pool of idle servers; at least one.
     pub(crate) fn new(servers: u32) -> Self {
         let free_ns = (0..servers.max(1)).map(|_| Reverse(0)).collect();
-        Self { free_ns, given_ns: 0, begins_ns: VecDeque::new() }
+        Self { free_ns, served_ns: 0, starts_ns: VecDeque::new() }
     }
 
-    /// A job comes that takes `time_ns` of service; gives its end.
+    /// Enqueues a job that takes `time_ns` of service and returns its end.
     pub(crate) fn enqueue(&mut self, now: Time, time_ns: u64) -> Time {
         let free = self.free_ns.pop().map_or(0, |Reverse(free)| free);
         let now_ns = now.as_nanos();
-        while self.begins_ns.front().is_some_and(|begin| *begin <= now_ns) {
-            self.begins_ns.pop_front();
+        while self.starts_ns.front().is_some_and(|begin| *begin <= now_ns) {
+            self.starts_ns.pop_front();
         }
         if free > now_ns {
-            self.begins_ns.push_back(free);
+            self.starts_ns.push_back(free);
         }
         let end = free.max(now_ns).saturating_add(time_ns);
         self.free_ns.push(Reverse(end));
-        self.given_ns = self.given_ns.saturating_add(time_ns);
+        self.served_ns = self.served_ns.saturating_add(time_ns);
         Time::from_nanos(end)
     }
 
-    /// Jobs that wait for a server at `now`.
+    /// Returns the number of jobs that wait for a server at `now`.
     pub(crate) fn waiting(&self, now: Time) -> usize {
-        let begun = self.begins_ns.partition_point(|begin| *begin <= now.as_nanos());
-        self.begins_ns.len() - begun
+        let begun = self.starts_ns.partition_point(|begin| *begin <= now.as_nanos());
+        self.starts_ns.len() - begun
     }
 
-    /// Nanoseconds of service given until `now`, mean over the servers.
+    /// Returns the service given until `now`, in ns, as the mean over the servers.
     pub(crate) fn busy_ns(&self, now: Time) -> u64 {
         let ahead = |end: &Reverse<u64>| end.0.saturating_sub(now.as_nanos());
         let planned: u64 = self.free_ns.iter().map(ahead).sum();
-        self.given_ns.saturating_sub(planned) / self.free_ns.len() as u64
+        self.served_ns.saturating_sub(planned) / self.free_ns.len() as u64
     }
 }
 
@@ -166,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_servers_the_first_free_one_takes_the_next_job() {
+    fn the_first_free_server_takes_the_next_job() {
         let (mut pool, at) = (Pool::new(2), Time::from_nanos);
         let ends: Vec<u64> = [10, 4, 5, 1].map(|ns| pool.enqueue(at(0), ns).as_nanos()).to_vec();
         assert_eq!(ends, [10, 4, 9, 10]);
@@ -177,19 +182,19 @@ mod tests {
     }
 
     #[test]
-    fn a_late_wake_up_is_made_up_for_once() {
+    fn a_late_wake_up_is_compensated_once() {
         let (mut calendar, mut station, at) = (Calendar::new(1), Station::new(0), Time::from_nanos);
         assert_eq!(station.enqueue_late(&mut calendar, at(0), 10, 0, 1), 10);
         assert_eq!(station.pop(&mut calendar), Some(1));
-        station.woke(10, at(14));
-        // Four too late: what is asked for at 15 would have been asked for at 11.
+        station.note_wake(10, at(14));
+        // The timer was 4 ns late: the job asked for at 15 is dated back to 11.
         assert_eq!(station.enqueue_late(&mut calendar, at(15), 10, 1, 2), 21);
-        station.woke(10, at(16));
+        station.note_wake(10, at(16));
         assert_eq!(station.enqueue_late(&mut calendar, at(30), 10, 2, 3), 40);
     }
 
     #[test]
-    fn who_learns_his_time_at_his_turn_keeps_his_place() {
+    fn a_job_with_a_late_service_time_keeps_its_turn() {
         let (mut calendar, mut station, at) = (Calendar::new(1), Station::new(0), Time::from_nanos);
         station.enqueue(&mut calendar, at(10), 5, 0, 7);
         station.enqueue(&mut calendar, at(11), 0, 1, 8);
@@ -202,24 +207,24 @@ mod tests {
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(115), Some(8)));
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(117), Some(9)));
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(117), Some(6)));
-        // The last one in line, after a pause.
+        // The last job of the queue, after a pause.
         station.serve(&mut calendar, at(117), 3, 5, 6);
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(120), Some(6)));
-        assert_eq!(calendar.next().1, Key::NEVER);
+        assert_eq!(calendar.next().1, EventKey::NEVER);
         station.enqueue(&mut calendar, at(200), 4, 6, 5);
         assert_eq!(calendar.next().1.time(), at(204));
         assert_eq!(station.busy_ns(at(202)), 112);
     }
 
     #[test]
-    fn what_nobody_waits_for_takes_its_time_in_line() {
+    fn charged_work_takes_its_time_in_the_queue() {
         let (mut calendar, mut station, at) = (Calendar::new(1), Station::new(0), Time::from_nanos);
         station.charge(at(10), 5);
         station.enqueue(&mut calendar, at(11), 5, 0, 7);
         assert_eq!(calendar.next().1.time(), at(20));
         station.charge(at(12), 100);
         assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(20), Some(7)));
-        assert_eq!((calendar.next().1, station.busy_ns(at(30))), (Key::NEVER, 20));
+        assert_eq!((calendar.next().1, station.busy_ns(at(30))), (EventKey::NEVER, 20));
         station.enqueue(&mut calendar, at(30), 1, 1, 8);
         assert_eq!(calendar.next().1.time(), at(121));
     }
@@ -236,8 +241,8 @@ mod tests {
         assert_eq!(station.pop(&mut calendar), Some(7));
         assert_eq!(calendar.next().1.time(), Time::from_nanos(20));
         assert_eq!(station.pop(&mut calendar), Some(8));
-        assert_eq!((calendar.next().1, station.pop(&mut calendar)), (Key::NEVER, None));
-        // Idle from 20 to 30.
+        assert_eq!((calendar.next().1, station.pop(&mut calendar)), (EventKey::NEVER, None));
+        // The station is idle from 20 to 30.
         station.enqueue(&mut calendar, Time::from_nanos(30), 5, 2, 9);
         assert_eq!(station.busy_ns(Time::from_nanos(31)), 11);
     }

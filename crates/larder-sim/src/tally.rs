@@ -1,50 +1,51 @@
-//! Counts what happens in a run.
+//! Counters of a run.
 
 use core::time::Duration;
 
 use larder_core::Time;
 use larder_core::policy::Reason;
 
-use crate::cost::Found;
-use crate::outcome::{DelayLog, Delays, NodeOutcome, Outcome, Reasons};
+use crate::cost::LookupOutcome;
+use crate::outcome::{DelayLog, Delays, NodeOutcome, Outcome, ReasonCounts};
 use crate::scenario::Scenario;
 
-/// How long a node's stations have worked since the run began.
+/// The busy times of a node's stations since the run began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Busy {
+pub(crate) struct BusyTimes {
     pub(crate) cpu_ns: u64,
-    /// Sum over the disks.
+    /// Sum over the disks, in ns.
     pub(crate) disk_ns: u64,
     pub(crate) nic_ns: u64,
     pub(crate) back_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PerNode {
+struct NodeTally {
     active: u32,
     requests: u64,
     hits: u64,
-    /// Since when it is underutilised, and for how long it was before.
+    /// The time since which the node is underutilised; `None` if it is not.
     idle_since: Option<Time>,
     idle_ns: u64,
-    // Of all requests, measured or not: reports count from the run's beginning.
+    // Counts of all requests, measured or not, because load reports count from the run's beginning.
     served_all: u64,
     served_ns_all: u64,
     read_all: u64,
 }
 
-/// How far the nodes' delays lie apart, window by window.
+/// The spread of the nodes' mean delays: the slowest node less the fastest, averaged over time windows.
 #[derive(Debug)]
-struct Apart {
+struct DelaySpread {
     ends: Time,
-    /// Of each node in this window: sum of delays and how many.
+    /// For each node in this window: the sum of delays in ns, and their count.
     delays: Vec<(u64, u64)>,
     sum_s: f64,
     windows: u32,
 }
 
-impl Apart {
-    /// Long enough for hundreds of requests at a slow node, short enough for a load to stand for one.
+impl DelaySpread {
+    /// The length of a window: long enough for hundreds of requests at a slow node, short enough to show one
+    /// load.
     const WINDOW: Duration = Duration::from_secs(20);
 
     fn new(nodes: usize, now: Time) -> Self {
@@ -80,26 +81,26 @@ impl Apart {
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    /// From when it was asked.
+pub(crate) struct CompletedRequest {
+    /// Delay since the client's request, in ns.
     pub(crate) delay_ns: u64,
     pub(crate) bytes: u64,
     pub(crate) forwarded: bool,
-    /// Whether it counts, or only warmed the caches.
+    /// Whether the request is measured; otherwise it only warms the caches.
     pub(crate) measured: bool,
 }
 
-/// The counts.
+/// The counters of a run.
 #[derive(Debug)]
-pub(crate) struct Tally {
-    nodes: Vec<PerNode>,
+pub(crate) struct RunTally {
+    nodes: Vec<NodeTally>,
     disks: Vec<u16>,
     warmup: u64,
     idle_below: u32,
     began: Time,
-    /// Requests that had ended when measuring began.
+    /// The number of requests that had ended when measuring began.
     ended_before: u64,
-    busy_before: Vec<Busy>,
+    busy_before: Vec<BusyTimes>,
     front_before: u64,
     ended_all: u64,
     requests: u64,
@@ -111,17 +112,17 @@ pub(crate) struct Tally {
     bytes_read: u64,
     forwarded: u64,
     last_end: Time,
-    /// When the last request arrived, and how many had ended by then.
+    /// The time of the last arrival, and the number of requests ended by then.
     last_arrival: (Time, u64),
     delays: DelayLog,
-    apart: Apart,
-    reasons: Reasons,
+    delay_spread: DelaySpread,
+    reasons: ReasonCounts,
 }
 
-impl Tally {
+impl RunTally {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let idle =
-            PerNode { idle_since: (scenario.idle_below > 0).then_some(Time::ZERO), ..PerNode::default() };
+            NodeTally { idle_since: (scenario.idle_below > 0).then_some(Time::ZERO), ..NodeTally::default() };
         Self {
             nodes: vec![idle; scenario.nodes.len()],
             disks: scenario.nodes.iter().map(|node| node.disks).collect(),
@@ -129,7 +130,7 @@ impl Tally {
             idle_below: scenario.idle_below,
             began: Time::ZERO,
             ended_before: 0,
-            busy_before: vec![Busy::default(); scenario.nodes.len()],
+            busy_before: vec![BusyTimes::default(); scenario.nodes.len()],
             front_before: 0,
             ended_all: 0,
             requests: 0,
@@ -143,8 +144,8 @@ impl Tally {
             last_end: Time::ZERO,
             last_arrival: (Time::ZERO, 0),
             delays: DelayLog::new(),
-            apart: Apart::new(scenario.nodes.len(), Time::ZERO),
-            reasons: Reasons::new(),
+            delay_spread: DelaySpread::new(scenario.nodes.len(), Time::ZERO),
+            reasons: ReasonCounts::new(),
         }
     }
 
@@ -172,29 +173,29 @@ impl Tally {
         }
     }
 
-    pub(crate) fn note_found(&mut self, found: Found, node: usize, bytes: u64, measured: bool) {
+    pub(crate) fn count_lookup(&mut self, found: LookupOutcome, node: usize, bytes: u64, measured: bool) {
         let one = u64::from(measured);
         match found {
-            Found::Memory => {
+            LookupOutcome::Memory => {
                 self.hits += one;
                 self.nodes[node].hits += one;
             }
-            Found::Shared => self.shared += one,
-            Found::Peer => self.peer_hits += one,
-            Found::Read | Found::Never => self.note_read(node, bytes, measured),
-            Found::Unknown => {}
+            LookupOutcome::Shared => self.shared += one,
+            LookupOutcome::Peer => self.peer_hits += one,
+            LookupOutcome::Read | LookupOutcome::Never => self.note_read(node, bytes, measured),
+            LookupOutcome::Unknown => {}
         }
     }
 
-    /// Bytes are read from disk or origin.
+    /// Counts bytes that are read from disk or origin.
     pub(crate) fn note_read(&mut self, node: usize, bytes: u64, measured: bool) {
         self.bytes_read += if measured { bytes } else { 0 };
         self.nodes[node].read_all += bytes;
     }
 
-    pub(crate) fn note_end(&mut self, now: Time, node: usize, end: &Ended) {
+    pub(crate) fn note_end(&mut self, now: Time, node: usize, end: &CompletedRequest) {
         if end.measured {
-            self.apart.note(now, node, end.delay_ns);
+            self.delay_spread.note(now, node, end.delay_ns);
         }
         let node = &mut self.nodes[node];
         if node.active == self.idle_below {
@@ -214,13 +215,14 @@ impl Tally {
         }
     }
 
-    /// Whether request number `number`, from 0, counts; the first that does begins the measured part.
-    pub(crate) fn counts(&self, number: u64) -> bool {
+    /// Returns whether request number `number`, from 0, is measured. The first such request begins the
+    /// measured part.
+    pub(crate) fn is_measured(&self, number: u64) -> bool {
         number >= self.warmup
     }
 
-    /// Measuring begins.
-    pub(crate) fn begin(&mut self, now: Time, busy: Vec<Busy>, front_ns: u64) {
+    /// Begins the measured part.
+    pub(crate) fn begin(&mut self, now: Time, busy: Vec<BusyTimes>, front_ns: u64) {
         self.began = now;
         self.ended_before = self.ended_all;
         self.busy_before = busy;
@@ -229,10 +231,10 @@ impl Tally {
             node.idle_ns = 0;
             node.idle_since = node.idle_since.map(|_| now);
         }
-        self.apart = Apart::new(self.nodes.len(), now);
+        self.delay_spread = DelaySpread::new(self.nodes.len(), now);
     }
 
-    /// Requests in hand.
+    /// Returns the number of a node's requests in progress.
     pub(crate) fn active(&self, node: usize) -> u32 {
         self.nodes[node].active
     }
@@ -249,11 +251,11 @@ impl Tally {
         self.nodes[node].read_all
     }
 
-    /// The run in figures. The time ends with the last request.
-    pub(crate) fn outcome(&self, busy: &[Busy], front_ns: u64, pages: Option<Delays>) -> Outcome {
+    /// Returns the outcome of the run. The measured time ends with the last request.
+    pub(crate) fn outcome(&self, busy: &[BusyTimes], front_ns: u64, pages: Option<Delays>) -> Outcome {
         let span_ns = self.last_end.since(self.began).as_nanos().max(1) as f64;
         let nodes: Vec<NodeOutcome> =
-            (0..self.nodes.len()).map(|node| self.node(node, busy[node], span_ns)).collect();
+            (0..self.nodes.len()).map(|node| self.node_outcome(node, busy[node], span_ns)).collect();
         let count = nodes.len() as f64;
         let share = |part: u64| part as f64 / (self.requests.max(1)) as f64;
         let most = nodes.iter().map(|node| node.requests).max().unwrap_or(0) as f64;
@@ -271,7 +273,7 @@ impl Tally {
             bytes_sent: self.bytes_sent,
             bytes_read: self.bytes_read,
             delay: self.delays.delays(),
-            delay_apart_s: self.apart.mean_s(),
+            delay_apart_s: self.delay_spread.mean_s(),
             page_delay: pages,
             idle_share: nodes.iter().map(|node| node.idle).sum::<f64>() / count,
             forwarded_share: share(self.forwarded),
@@ -282,7 +284,8 @@ impl Tally {
         }
     }
 
-    /// At least half the requests must have ended, or the cluster was never full.
+    /// Returns the throughput up to the last arrival. At least half of the requests must have ended by then;
+    /// otherwise the cluster was never full, and the result is the overall throughput.
     fn steady_throughput(&self, span_ns: f64) -> f64 {
         let (at, ended_all) = self.last_arrival;
         let ended = ended_all.saturating_sub(self.ended_before);
@@ -295,7 +298,7 @@ impl Tally {
         ended as f64 / (span_ns / 1e9)
     }
 
-    fn node(&self, index: usize, busy: Busy, span_ns: f64) -> NodeOutcome {
+    fn node_outcome(&self, index: usize, busy: BusyTimes, span_ns: f64) -> NodeOutcome {
         let (node, before) = (&self.nodes[index], self.busy_before[index]);
         let open_ns = node.idle_since.map_or(0, |since| self.last_end.since(since).as_nanos() as u64);
         let share = |now: u64, before: u64| (now - before) as f64 / span_ns;

@@ -1,12 +1,13 @@
-//! Numbers for people, as reports and tables write them.
+//! Formatting of numbers for reports and tables.
 
 use larder_core::Bytes;
 
-/// A number with three significant digits below a thousand, and whole with its thousands grouped above.
+/// Formats a number with three significant digits below 1,000, and as a whole number with grouped thousands
+/// above.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 1_000.0 {
-        return grouped(value.round());
+        return group_digits(value.round());
     }
     let digits = if value == value.trunc() || size >= 100.0 {
         0
@@ -18,36 +19,36 @@ pub fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A number of things with its noun, whose plural has an `s`: `1 node`, `16 nodes`.
+/// Formats a count with its noun, whose plural has an `s`: `1 node`, `16 nodes`.
 pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", number(count as f64))
 }
 
-/// A number of events per second with the digits that count: `0.41`, `4.6`, `186`.
+/// Formats a number of events per second with its significant digits: `0.41`, `4.6`, `186`.
 pub fn per_s(value: f64) -> String {
     let digits = match value {
         small if small < 1.0 && small > 0.0 => 2,
         middle if middle < 100.0 && middle != middle.trunc() => 1,
-        _ => return grouped(value.round()),
+        _ => return group_digits(value.round()),
     };
     format!("{value:.digits$}")
 }
 
-/// Requests per second with their unit: `4.6 requests/s`.
+/// Formats a request rate with its unit: `4.6 requests/s`.
 pub fn rate(requests_per_s: f64) -> String {
     format!("{} requests/s", per_s(requests_per_s))
 }
 
-/// A cluster by its size: `4 nodes with 256 MiB each`.
+/// Formats a cluster by its size: `4 nodes with 256 MiB each`.
 pub fn cluster(nodes: impl TryInto<u64>, memory: Bytes) -> String {
     let nodes = counted(nodes, "node");
     let each = if nodes.ends_with('s') { " each" } else { "" };
     format!("{nodes} with {}{each}", memory.exact())
 }
 
-fn grouped(whole: f64) -> String {
+fn group_digits(whole: f64) -> String {
     let digits = format!("{:.0}", whole.abs());
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted() {
         for (value, text) in
             [(0.0, "0"), (1.239, "1.24"), (12.34, "12.3"), (742.4, "742"), (1_234_567.0, "1,234,567")]
         {

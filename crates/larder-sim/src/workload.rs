@@ -1,4 +1,4 @@
-//! What is asked of the simulated cluster: the things, and the order in which they are asked for.
+//! The workload of a simulated cluster: the items, and the requests in their order.
 
 use larder_core::class::ServiceClass;
 use larder_core::{RouteId, TargetId, Time};
@@ -6,30 +6,30 @@ use larder_trace::Trace;
 
 use crate::SimError;
 
-/// Something that is asked for.
+/// An item that clients request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its identity for the dispatcher.
+    /// The item's target id for the dispatcher.
     pub id: TargetId,
     /// Size of the reply in bytes.
     pub bytes: u64,
-    /// Memory it takes where it is kept, in bytes; as large as the reply, except in samples of a log, where an item
-    /// that stands for a part of its requests takes a part of its memory.
+    /// Memory that the item takes, in bytes: the size of its reply. In samples of a log, an item that stands
+    /// for a part of its requests takes that part of its memory.
     pub memory: u64,
-    /// The class of service it needs.
+    /// The item's service class.
     pub class: ServiceClass,
-    /// The route its requests take.
+    /// The route of the item's requests.
     pub route: RouteId,
-    /// Whether a node may keep it in memory.
+    /// Whether a node may keep the item in memory.
     pub cacheable: bool,
-    /// Processor time it takes on top of what its bytes take, in ns.
+    /// Processor time beyond the time for its bytes, in ns.
     pub cpu_ns: u64,
-    /// Time it takes of the node's back-end server (database), in ns.
+    /// Time of the node's back-end server (database), in ns.
     pub back_ns: u64,
 }
 
 impl Item {
-    /// A file: class N, cacheable, no demand beyond its bytes.
+    /// Creates a file: class N, cacheable, no demand beyond its bytes.
     pub const fn file(id: TargetId, bytes: u64) -> Self {
         Self {
             id,
@@ -47,16 +47,17 @@ impl Item {
 /// Items and requests for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// What there is, at most 2^32 items.
+    /// The items, at most 2^32.
     pub items: Vec<Item>,
-    /// What is asked for, in order: indexes into `items`.
+    /// The requests in order, as indexes into `items`.
     pub requests: Vec<u32>,
-    /// When, if the trace says: as many as `requests`, rising, or none.
+    /// The arrival times, never decreasing: one per request, or none if the trace has no times.
     pub times: Vec<Time>,
 }
 
 impl Workload {
-    /// A trace, each target with the size of its largest reply. Times are kept if the trace has any.
+    /// Creates the workload of a trace. An item has the size of its target's largest reply. Times are kept if
+    /// the trace has any.
     pub fn from_trace(trace: &Trace) -> Self {
         let item = |target: &larder_trace::Target| {
             Item::file(TargetId::of(target.name.as_bytes()), target.size.get().max(1))
@@ -73,9 +74,9 @@ impl Workload {
         }
     }
 
-    /// The shares of nodes that suit the classes asked for: as the classes' requests are to each other, so
-    /// [`StaticSettings::shares`](larder_core::policy::StaticSettings::shares). A class nobody asks for has none; where
-    /// all is of one class, that has them all.
+    /// Returns the shares of nodes for each service class, in proportion to the requests of the classes
+    /// ([`StaticSettings::shares`](larder_core::policy::StaticSettings::shares)). A class without requests
+    /// has share 0. If all requests are of one class, that class has share 1.
     pub fn class_shares(&self) -> [u32; ServiceClass::COUNT] {
         let mut counts = [0_u64; ServiceClass::COUNT];
         for item in &self.requests {
@@ -85,11 +86,12 @@ impl Workload {
         if counts.iter().filter(|count| **count > 0).count() < 2 {
             return counts.map(|count| u32::from(count > 0));
         }
-        // Thousandths of the largest; only the ratios count.
+        // Shares are thousandths of the largest count; only the ratios matter.
         counts.map(|count| if count == 0 { 0 } else { (count * 1_000 / most).max(1) as u32 })
     }
 
-    /// The items ranked by how often they are asked for, most first, equal ones in order: `ranks[item]`.
+    /// Ranks the items by the number of their requests, most requested first, equal ones by index:
+    /// `ranks[item]`.
     pub fn ranks(&self) -> Vec<u32> {
         let counts = self.counts();
         let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
@@ -101,7 +103,7 @@ impl Workload {
         ranks
     }
 
-    /// How often each item is asked for.
+    /// Returns the number of requests of each item.
     pub fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0_u32; self.items.len()];
         for item in &self.requests {
@@ -110,7 +112,7 @@ impl Workload {
         counts
     }
 
-    /// Bytes of all items together.
+    /// Returns the bytes of all items together.
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|item| item.bytes).sum()
     }

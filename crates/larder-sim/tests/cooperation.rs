@@ -1,6 +1,7 @@
-//! One small simulation of every server that needs no front-end, and of the switch beside them, kept in `experiments/golden/cooperation/`: what changes a
-//! decision of the peers' protocol, or a time of their simulator, shows here. `LARDER_GOLDEN=write cargo test -p larder-sim
-//! --test cooperation` writes the files; the difference is then for the eye.
+//! Golden test: one small simulation of every kind of cooperative server, and of the switch. The results are
+//! kept in `experiments/golden/cooperation/`. A changed decision of the peers' protocol, or a changed time of
+//! their simulator, shows here. `LARDER_GOLDEN=write cargo test -p larder-sim --test cooperation` writes the
+//! files; review the difference.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,28 +9,28 @@ use std::time::Duration;
 
 use larder_core::Bytes;
 use larder_sim::Workload;
-use larder_sim::cooperation::{Cooperation, Outcome, Server, cooperate};
+use larder_sim::cooperation::{CooperationOutcome, CooperativeCluster, ServerKind, cooperate};
 use larder_trace::synth::{Recipe, generate};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/golden/cooperation")
 }
 
-/// 2,000 targets by Zipf's law; six nodes with an eighth of their bytes each, which judge early and tell late, so that all
-/// kinds of messages occur.
-fn outcome(server: Server) -> Outcome {
+/// Simulates 2,000 targets with Zipf popularity on six nodes with an eighth of the targets' bytes each. The
+/// settings make all kinds of messages occur.
+fn outcome(server: ServerKind) -> CooperationOutcome {
     let trace = generate(&Recipe::zipf(2_000, 24_000, 0.9), 7, 1.0).expect("the recipe is possible");
     let workload = Workload::from_trace(&trace);
-    let mut cluster = Cooperation::new(server, 6, Bytes(workload.bytes() / 8));
+    let mut cluster = CooperativeCluster::new(server, 6, Bytes(workload.bytes() / 8));
     cluster.protocol.overload = 50;
     cluster.protocol.sharing.window = 200;
-    // Several tables while the run goes on.
+    // Several tables are made during the run.
     cluster.ward.settings.first_requests = 800;
     cluster.ward.settings.refresh = Some(Duration::from_secs(2));
     cooperate(&workload, &cluster).expect("a good cluster")
 }
 
-fn text(server: Server, outcome: &Outcome) -> String {
+fn text(server: ServerKind, outcome: &CooperationOutcome) -> String {
     let mut text = format!("# {}: recipe in crates/larder-sim/tests/cooperation.rs\n", server.name());
     let mut line = |key: &str, value: String| {
         // Writing to a string does not fail.
@@ -58,7 +59,7 @@ fn text(server: Server, outcome: &Outcome) -> String {
     ] {
         line(key, format!("{value:.6}"));
     }
-    if matches!(server, Server::Card | Server::Ward | Server::Part) {
+    if matches!(server, ServerKind::Card | ServerKind::Ward | ServerKind::Part) {
         for (key, value) in [
             ("asks", outcome.asks),
             ("batch", outcome.batch),
@@ -84,11 +85,11 @@ fn text(server: Server, outcome: &Outcome) -> String {
 }
 
 #[test]
-fn every_server_gives_what_is_kept() {
+fn every_server_gives_the_stored_outcome() {
     let folder = folder();
     let writes = std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write");
     let mut differing = Vec::new();
-    for server in Server::ALL {
+    for server in ServerKind::ALL {
         let path = folder.join(format!("{}.txt", server.name()));
         let ours = text(server, &outcome(server));
         if writes {

@@ -1,10 +1,10 @@
-//! One small simulation of every policy, whose result is kept in `experiments/golden/`: what changes a decision of any
-//! policy, or a time of the simulator, shows here.
+//! Golden test: one small simulation of every policy. The results are kept in `experiments/golden/`. A
+//! changed decision of a policy, or a changed time of the simulator, shows here.
 //!
-//! All policies serve the same requests (classes, sizes, times of day: none) on the same nodes, of which one is slow and
-//! one has little memory; nodes report, tell what they cache, fail, come back, join, leave and change weight, and the
-//! routing table is made anew. `LARDER_GOLDEN=write cargo test -p larder-sim --test golden` writes the files; the
-//! difference is then for the eye.
+//! All policies serve the same requests (classes and sizes, no times) on the same nodes. One node is slow and
+//! one has little memory. Nodes report, report what they cache, fail, return, join, leave and change their
+//! weight, and the routing table is refreshed. `LARDER_GOLDEN=write cargo test -p larder-sim --test golden`
+//! writes the files; review the difference.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ use larder_core::dispatch::Settings;
 use larder_core::policy::{CostSettings, PolicySettings};
 use larder_core::{Bytes, PolicyKind, TargetId, Weight};
 use larder_sim::cost::Lard98;
-use larder_sim::tables::{needs_table, table_of_first};
+use larder_sim::tables::{compute_initial_table, needs_table};
 use larder_sim::{
-    Arrivals, CacheChoice, Costs, Happening, Outcome, Planned, Scenario, SimNode, Watched, Workload,
-    simulate_watched,
+    Arrivals, CacheChoice, Costs, NodeChange, Outcome, RunHistory, Scenario, ScheduledChange, SimNode,
+    Workload, simulate_with_history,
 };
-use larder_sim::{Refresh, prices};
+use larder_sim::{TableRefresh, measure_ward_costs};
 use larder_trace::synth::{Recipe, generate};
 
 const REQUESTS: u64 = 24_000;
@@ -31,7 +31,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/golden")
 }
 
-/// 2,000 targets by Zipf's law; of ten one is of class DB, two of CB and one of DCB, and those take the processor.
+/// Creates a workload of 2,000 targets with Zipf popularity. Of ten targets one has class DB, two CB and one
+/// DCB, which take processor time.
 fn workload() -> Workload {
     let trace = generate(&Recipe::zipf(2_000, REQUESTS, 0.9), 7, 1.0).expect("the recipe is possible");
     let mut workload = Workload { times: Vec::new(), ..Workload::from_trace(&trace) };
@@ -53,9 +54,10 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
     nodes[1].cpu_speed = 0.5;
     nodes[3].cache = Bytes(memory.get() / 4);
     let costs = Costs::Lard98(Lard98::default());
-    let prices = prices(&costs, workload.bytes() / workload.items.len() as u64).expect("the model is valid");
+    let ward_costs = measure_ward_costs(&costs, workload.bytes() / workload.items.len() as u64)
+        .expect("the model is valid");
     let table = needs_table(policy).then(|| {
-        table_of_first(workload, workload.requests.len() / 4, &nodes[..6], &prices)
+        compute_initial_table(workload, workload.requests.len() / 4, &nodes[..6], &ward_costs)
             .expect("there is memory")
             .into()
     });
@@ -63,7 +65,7 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
         policy,
         t_low: 6,
         t_high: 15,
-        // As small as the thresholds, or no load here would cost anything.
+        // The costs are as small as the thresholds, so that loads have an effect here.
         policies: PolicySettings {
             cost: CostSettings { idle: 6, overload: 26, ..CostSettings::default() },
             ..PolicySettings::default()
@@ -75,7 +77,8 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
         table,
         ..Settings::default()
     };
-    let planned = |percent: u64, node, what| Planned { after: REQUESTS * percent / 100, node, what };
+    let planned =
+        |percent: u64, node, change| ScheduledChange { after: REQUESTS * percent / 100, node, change };
     Scenario {
         nodes,
         cache: CacheChoice::Kind(CacheKind::Gds),
@@ -83,24 +86,24 @@ fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
         costs,
         warmup: REQUESTS as usize / 10,
         report_every: Some(Duration::from_millis(200)),
-        refresh: Some(Refresh::new(Duration::from_secs(5), prices)),
+        refresh: Some(TableRefresh::new(Duration::from_secs(5), ward_costs)),
         changes: vec![
-            planned(40, 2, Happening::Down),
-            planned(48, 2, Happening::Up),
-            planned(56, 6, Happening::Join),
-            planned(64, 0, Happening::Reweigh(Weight::from_milli(2_500).expect("in range"))),
-            planned(72, 5, Happening::Drain),
-            planned(78, 5, Happening::Restart),
-            planned(86, 4, Happening::Leave),
+            planned(40, 2, NodeChange::Down),
+            planned(48, 2, NodeChange::Up),
+            planned(56, 6, NodeChange::Join),
+            planned(64, 0, NodeChange::Reweigh(Weight::from_milli(2_500).expect("in range"))),
+            planned(72, 5, NodeChange::Drain),
+            planned(78, 5, NodeChange::Restart),
+            planned(86, 4, NodeChange::Leave),
         ],
         ..Scenario::lard98(7, settings)
     }
 }
 
-/// The result as it is kept: figures, and a digest of which node served each request and whether it hit.
-fn text(policy: PolicyKind, outcome: &Outcome, watched: &Watched) -> String {
-    let mut bytes = Vec::with_capacity(watched.seen.len() * 7);
-    for seen in &watched.seen {
+/// Formats the kept result: values, and a digest of the node and the hit of each request.
+fn text(policy: PolicyKind, outcome: &Outcome, history: &RunHistory) -> String {
+    let mut bytes = Vec::with_capacity(history.requests.len() * 7);
+    for seen in &history.requests {
         bytes.extend_from_slice(&seen.item.to_le_bytes());
         bytes.extend_from_slice(&seen.node.to_le_bytes());
         bytes.push(u8::from(seen.hit));
@@ -130,14 +133,14 @@ fn text(policy: PolicyKind, outcome: &Outcome, watched: &Watched) -> String {
 
 fn simulated(policy: PolicyKind, workload: &Workload) -> String {
     let scenario = scenario(policy, workload);
-    let (outcome, watched) =
-        simulate_watched(workload, &scenario).unwrap_or_else(|error| unreachable!("{policy}: {error}"));
-    assert_eq!(watched.changed_at.len(), scenario.changes.len(), "{policy}: everything happens");
-    text(policy, &outcome, &watched)
+    let (outcome, history) =
+        simulate_with_history(workload, &scenario).unwrap_or_else(|error| unreachable!("{policy}: {error}"));
+    assert_eq!(history.changed_at.len(), scenario.changes.len(), "{policy}: everything happens");
+    text(policy, &outcome, &history)
 }
 
 #[test]
-fn every_policy_gives_what_is_kept() {
+fn every_policy_gives_the_stored_outcome() {
     let (workload, folder) = (workload(), folder());
     let writes = std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write");
     let mut differing = Vec::new();
@@ -156,7 +159,7 @@ fn every_policy_gives_what_is_kept() {
 }
 
 #[test]
-fn nothing_is_kept_of_policies_that_are_gone() {
+fn no_outcome_is_stored_for_removed_policies() {
     let known: BTreeSet<String> = PolicyKind::ALL.iter().map(|policy| format!("{policy}.txt")).collect();
     for file in std::fs::read_dir(folder()).expect("the folder is there") {
         let name = file.expect("it can be read").file_name().to_string_lossy().into_owned();
@@ -168,7 +171,7 @@ fn nothing_is_kept_of_policies_that_are_gone() {
 }
 
 #[test]
-fn the_run_repeats_to_the_last_bit_and_exercises_what_it_should() {
+fn the_run_repeats_exactly_and_covers_its_features() {
     let workload = workload();
     for policy in [PolicyKind::LardR, PolicyKind::Hacc, PolicyKind::Ward] {
         assert_eq!(simulated(policy, &workload), simulated(policy, &workload), "{policy}");

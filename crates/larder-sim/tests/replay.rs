@@ -1,32 +1,33 @@
-//! Threads drive a recorded dispatcher as hard as they can; the record, replayed, decides alike.
+//! Stress test of record and replay: threads drive a recorded dispatcher, and the replay of the record must
+//! decide alike.
 //!
-//! `LARDER_SEED` chooses the inputs; which thread comes first at a lock is the machine's, on every run anew.
+//! `LARDER_SEED` chooses the inputs. The order of the threads at a lock differs in every run.
 
 use larder_core::dispatch::{Admission, CacheEvent};
 use larder_core::nodes::LoadReport;
-use larder_core::record::{Changed, Decided, End, Frame, Header, Witness};
-use larder_core::tape::{Entry, Fault, Read};
+use larder_core::read_log::{ReadKind, ReadLogEntry, ReplayFault};
+use larder_core::record::{ChangeRecord, DecisionRecord, EndReason, Frame, Header, RecordSink};
 use larder_core::{
     Arrival, Bytes, Dispatcher, NodeId, NodeSpec, PolicyKind, Request, Settings, TargetId, Time, Weight,
 };
-use larder_sim::replay::{Replay, ReplayError, Summary, Trouble};
+use larder_sim::replay::{FrameError, Replay, ReplayError, Summary};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const THREADS: u64 = 4;
 
-/// Keeps all frames.
+/// A witness that keeps all frames.
 #[derive(Clone, Debug, Default)]
-struct Keeper(Arc<Mutex<Vec<Frame>>>);
+struct FrameRecorder(Arc<Mutex<Vec<Frame>>>);
 
-impl Witness for Keeper {
-    fn decided(&self, decided: Decided) -> bool {
-        self.0.lock().expect("not poisoned").push(Frame::Decided(decided));
+impl RecordSink for FrameRecorder {
+    fn record_decision(&self, decided: DecisionRecord) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Decision(decided));
         true
     }
 
-    fn changed(&self, changed: Changed) -> bool {
-        self.0.lock().expect("not poisoned").push(Frame::Changed(changed));
+    fn record_change(&self, changed: ChangeRecord) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Change(changed));
         true
     }
 }
@@ -44,16 +45,16 @@ const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-struct Lots(u64);
+struct Rng(u64);
 
-impl Lots {
+impl Rng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = mix(self.0);
         self.0 % n
     }
 }
 
-/// Milliseconds that pass a little with every look.
+/// A clock that advances by 3 ms with every read.
 #[derive(Debug, Default)]
 struct Clock(AtomicU64);
 
@@ -63,13 +64,13 @@ impl Clock {
     }
 }
 
-/// One thread's requests: so many, and up to ten times as many until `done`.
-fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, done: &AtomicBool) {
+/// Sends the requests of one thread: `rounds`, and up to ten times as many until `done`.
+fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Rng, rounds: u64, done: &AtomicBool) {
     let (mut held, mut started, mut expired) = (Vec::new(), Vec::new(), Vec::new());
     let mut round = 0;
     while round < rounds || round < 10 * rounds && !done.load(Ordering::Relaxed) {
         round += 1;
-        // Few targets, some of them hot, so that sets grow, shrink and are forgotten.
+        // There are few targets, some of them hot, so that sets grow, shrink and are forgotten.
         let hot = if lots.below(3) == 0 { 4 } else { 300 };
         let request = Request::new(TargetId(mix(lots.below(hot))));
         let request = request.with_class(larder_core::ServiceClass::ALL[lots.below(4) as usize]);
@@ -77,7 +78,7 @@ fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, do
             if lots.below(2) == 0 { request } else { request.with_origin(NodeId(lots.below(6) as u16)) };
         if let Arrival::Start(decision) = dispatcher.arrive(clock.now(), request) {
             held.push((decision.node, request));
-            // A forwarding plane uses the decision again, also where the node has gone meanwhile.
+            // A forwarding plane reuses the decision, even if the node has gone in the meantime.
             if lots.below(5) == 0 && dispatcher.reuse(clock.now(), request, decision.node) {
                 held.push((decision.node, request));
             }
@@ -111,8 +112,9 @@ fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, do
     }
 }
 
-/// Nodes fail, drain, recover, join, leave, become backups, get other weights and report, so many times.
-fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
+/// Disturbs the nodes `times` times: they fail, drain, recover, join, leave, become backups, change weights
+/// and report.
+fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Rng, times: u32) {
     let mut started = Vec::new();
     let mut joined = 0_u32;
     for _ in 0..times {
@@ -152,7 +154,7 @@ fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
             }
         }
         for decision in started.drain(..).filter_map(|started| started.outcome.ok()).collect::<Vec<_>>() {
-            // Its client is gone at once.
+            // The client is gone at once.
             dispatcher.finish(clock.now(), decision.node, &mut Vec::new());
         }
         for _ in 0..lots.below(4) {
@@ -179,43 +181,45 @@ fn settings(policy: PolicyKind) -> Settings {
     }
 }
 
-/// A recorded run of several threads.
+/// Records a run of several threads.
 fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes: Vec<NodeSpec> = (0..6)
         .map(|i| NodeSpec { cache: Bytes::mib(64 << (i % 2)), ..NodeSpec::named(format!("n{i}")) })
         .collect();
-    let keeper = Keeper::default();
-    let dispatcher = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
-        .expect("in range");
+    let keeper = FrameRecorder::default();
+    let dispatcher =
+        Dispatcher::with_record_sink(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
+            .expect("in range");
     let (clock, done, seed) = (Clock::default(), AtomicBool::new(false), seed());
     std::thread::scope(|scope| {
         let (dispatcher, clock, done) = (&dispatcher, &clock, &done);
         for thread in 1..=THREADS {
-            scope.spawn(move || serve(dispatcher, clock, Lots(mix(seed + thread * 77)), rounds, done));
+            scope.spawn(move || serve(dispatcher, clock, Rng(mix(seed + thread * 77)), rounds, done));
         }
-        disturb(dispatcher, clock, Lots(mix(seed)), 150);
+        disturb(dispatcher, clock, Rng(mix(seed)), 150);
         done.store(true, Ordering::Relaxed);
     });
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
     (Header { settings: settings(policy), routes: Vec::new(), nodes }, frames)
 }
 
-/// A run without races: what is recorded is the same every time.
+/// Records a run without races, which is the same every time.
 fn calm(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b"), NodeSpec::named("c")];
-    let keeper = Keeper::default();
-    let dispatcher = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
-        .expect("in range");
+    let keeper = FrameRecorder::default();
+    let dispatcher =
+        Dispatcher::with_record_sink(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
+            .expect("in range");
     let clock = Clock::default();
     let done = AtomicBool::new(true);
-    serve(&dispatcher, &clock, Lots(7), rounds, &done);
+    serve(&dispatcher, &clock, Rng(7), rounds, &done);
     dispatcher.fail(clock.now(), NodeId(1), &mut Vec::new());
-    serve(&dispatcher, &clock, Lots(8), rounds, &done);
+    serve(&dispatcher, &clock, Rng(8), rounds, &done);
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
     (Header { settings: settings(policy), routes: Vec::new(), nodes }, frames)
 }
 
-fn bytes((header, frames): &(Header, Vec<Frame>), end: End) -> Vec<u8> {
+fn bytes((header, frames): &(Header, Vec<Frame>), end: EndReason) -> Vec<u8> {
     let mut bytes = header.encode().expect("it can be recorded");
     for frame in frames.iter().chain([&Frame::End(end, frames.len() as u64)]) {
         bytes.extend(frame.encode().expect("short enough"));
@@ -223,7 +227,7 @@ fn bytes((header, frames): &(Header, Vec<Frame>), end: End) -> Vec<u8> {
     bytes
 }
 
-/// Both logs.
+/// Replays a record and returns both logs.
 fn replayed(record: &[u8]) -> Result<(String, String, Summary), ReplayError> {
     let mut replay = Replay::open(record)?;
     let (mut live, mut again) = (String::new(), String::new());
@@ -236,11 +240,11 @@ fn replayed(record: &[u8]) -> Result<(String, String, Summary), ReplayError> {
 }
 
 #[test]
-fn what_threads_decided_together_is_decided_again_alone() {
+fn concurrent_decisions_are_replayed_exactly() {
     for policy in PolicyKind::ALL {
         let run = run(policy, 1_000);
         let (live, again, summary) =
-            replayed(&bytes(&run, End::Complete)).unwrap_or_else(|error| panic!("{policy}: {error}"));
+            replayed(&bytes(&run, EndReason::Complete)).unwrap_or_else(|error| panic!("{policy}: {error}"));
         assert!(live == again, "{policy}: the logs differ in {} lines", summary.differing);
         assert_eq!((summary.differing, summary.left_out), (0, 0), "{policy}");
         assert_eq!(
@@ -253,34 +257,34 @@ fn what_threads_decided_together_is_decided_again_alone() {
     }
 }
 
-/// The log of a run, made from the frames alone: what a switch writes as it goes.
+/// Checks that the log made from the frames alone equals the live log of a switch.
 #[test]
-fn the_live_log_is_that_of_the_frames() {
-    use larder_core::record::{changed_line, decided_line, first_visit};
+fn the_live_log_matches_the_frames() {
+    use larder_core::record::{first_visit, write_change_line, write_decision_line};
     let run = run(PolicyKind::LardR, 500);
     let mut text = String::new();
     for frame in &run.1 {
         match frame {
-            Frame::Decided(d) => {
-                decided_line(
+            Frame::Decision(d) => {
+                write_decision_line(
                     &mut text,
                     d.generation,
-                    first_visit(&d.tape),
+                    first_visit(&d.read_log),
                     d.at,
                     d.request.target,
                     d.outcome,
                 );
             }
-            Frame::Changed(c) => changed_line(&mut text, c.generation, c.at, &c.change, c.node),
+            Frame::Change(c) => write_change_line(&mut text, c.generation, c.at, &c.change, c.node),
             Frame::End(..) => {}
         }
     }
-    assert_eq!(replayed(&bytes(&run, End::Complete)).expect("replays").1, text);
+    assert_eq!(replayed(&bytes(&run, EndReason::Complete)).expect("replays").1, text);
 }
 
 #[test]
-fn another_threshold_decides_otherwise() {
-    let record = bytes(&calm(PolicyKind::LardR, 2_000), End::Complete);
+fn another_threshold_changes_decisions() {
+    let record = bytes(&calm(PolicyKind::LardR, 2_000), EndReason::Complete);
     assert_eq!(
         Replay::open(&record[..])
             .expect("a record")
@@ -294,66 +298,69 @@ fn another_threshold_decides_otherwise() {
 }
 
 #[test]
-fn a_load_that_was_not_read_shows() {
+fn a_wrong_load_is_detected() {
     let mut run = calm(PolicyKind::LeastConn, 300);
-    let Some(Frame::Decided(decided)) = run.1.get_mut(100) else { panic!("a decision") };
+    let Some(Frame::Decision(decided)) = run.1.get_mut(100) else { panic!("a decision") };
     let Arrival::Start(decision) = decided.outcome else { panic!("it started: {decided:?}") };
-    // The node chosen seems busy; the slots are read from the turn on.
-    for entry in &mut decided.tape {
-        if let Entry::Read(Read::Turn, turn) = entry {
+    // The chosen node seems busy. Slots are read from the turn on.
+    for entry in &mut decided.read_log {
+        if let ReadLogEntry::Read(ReadKind::Turn, turn) = entry {
             *turn = 0;
         }
     }
-    let loads = decided.tape.iter_mut().filter(|entry| matches!(entry, Entry::Read(Read::Load, _)));
+    let loads =
+        decided.read_log.iter_mut().filter(|entry| matches!(entry, ReadLogEntry::Read(ReadKind::Load, _)));
     let load = loads.into_iter().nth(decision.node.index()).expect("all loads were read");
-    *load = Entry::Read(Read::Load, 90);
-    let (live, again, summary) = replayed(&bytes(&run, End::Complete)).expect("it can be replayed");
+    *load = ReadLogEntry::Read(ReadKind::Load, 90);
+    let (live, again, summary) = replayed(&bytes(&run, EndReason::Complete)).expect("it can be replayed");
     assert!(live != again && summary.differing >= 1);
 }
 
 #[test]
-fn a_forged_outcome_shows() {
+fn a_forged_outcome_is_detected() {
     let mut run = calm(PolicyKind::Hash, 300);
-    let Some(Frame::Decided(decided)) = run.1.get_mut(5) else { panic!("a decision") };
+    let Some(Frame::Decision(decided)) = run.1.get_mut(5) else { panic!("a decision") };
     let Arrival::Start(decision) = &mut decided.outcome else { panic!("it started") };
     decision.node = NodeId(decision.node.0 + 1);
-    let (_, _, summary) = replayed(&bytes(&run, End::Complete)).expect("it can be replayed");
+    let (_, _, summary) = replayed(&bytes(&run, EndReason::Complete)).expect("it can be replayed");
     assert_eq!(summary.differing, 1);
 }
 
-/// What replaying gives once frame 11 was spoilt.
-fn trouble(policy: PolicyKind, spoil: impl FnOnce(&mut Vec<Frame>)) -> String {
+/// Returns the replay's error after the frames have been spoilt.
+fn cause(policy: PolicyKind, spoil: impl FnOnce(&mut Vec<Frame>)) -> String {
     let mut run = calm(policy, 300);
     spoil(&mut run.1);
-    replayed(&bytes(&run, End::Complete)).expect_err("it is spoilt").to_string()
+    replayed(&bytes(&run, EndReason::Complete)).expect_err("it is spoilt").to_string()
 }
 
-fn tape(frames: &mut [Frame], at: usize) -> &mut Vec<Entry> {
-    let Frame::Decided(decided) = &mut frames[at] else { unreachable!("frame {at} is a decision") };
-    &mut decided.tape
+fn tape(frames: &mut [Frame], at: usize) -> &mut Vec<ReadLogEntry> {
+    let Frame::Decision(decided) = &mut frames[at] else { unreachable!("frame {at} is a decision") };
+    &mut decided.read_log
 }
 
 #[test]
-fn troubles_name_the_record() {
-    let text = trouble(PolicyKind::LardR, |frames| tape(frames, 10).truncate(1));
+fn errors_name_the_record() {
+    let text = cause(PolicyKind::LardR, |frames| tape(frames, 10).truncate(1));
     assert!(text.starts_with("record 11: the tape runs short"), "{text}");
-    let text = trouble(PolicyKind::LardR, |frames| tape(frames, 10).push(Entry::Read(Read::Load, 0)));
+    let text =
+        cause(PolicyKind::LardR, |frames| tape(frames, 10).push(ReadLogEntry::Read(ReadKind::Load, 0)));
     assert!(text.starts_with("record 11: ") && text.contains("nothing reads"), "{text}");
-    let text = trouble(PolicyKind::Wrr, |frames| tape(frames, 10)[1] = Entry::Read(Read::Minimum, 0));
+    let text =
+        cause(PolicyKind::Wrr, |frames| tape(frames, 10)[1] = ReadLogEntry::Read(ReadKind::Minimum, 0));
     assert!(
         text.starts_with("record 11: ") && text.contains("where a count of outstanding requests is read"),
         "{text}"
     );
-    let text = trouble(PolicyKind::Rr, |frames| drop(frames.remove(10)));
+    let text = cause(PolicyKind::Rr, |frames| drop(frames.remove(10)));
     assert!(text.contains("needs turn at"), "{text}");
-    let text = trouble(PolicyKind::Rr, |frames| {
+    let text = cause(PolicyKind::Rr, |frames| {
         let twin = frames[10].clone();
         frames.insert(0, twin.clone());
         frames.insert(0, twin);
     });
     assert!(text.starts_with("record 2: it is visit ") && text.ends_with("so is record 1"), "{text}");
-    let text = trouble(PolicyKind::Hash, |frames| {
-        if let Frame::Decided(decided) = &mut frames[10] {
+    let text = cause(PolicyKind::Hash, |frames| {
+        if let Frame::Decision(decided) = &mut frames[10] {
             decided.generation = 9;
         }
     });
@@ -362,13 +369,13 @@ fn troubles_name_the_record() {
 
 #[test]
 fn cut_records_and_foreign_bytes_end_in_errors() {
-    let record = bytes(&calm(PolicyKind::Lard, 20), End::Complete);
+    let record = bytes(&calm(PolicyKind::Lard, 20), EndReason::Complete);
     assert!(replayed(&record).is_ok());
     for cut in 0..record.len() {
         assert!(replayed(&record[..cut]).is_err(), "cut at {cut}");
     }
     let longer = [&record[..], b"x"].concat();
-    assert!(matches!(replayed(&longer), Err(ReplayError::Frame { trouble: Trouble::AfterEnd, .. })));
+    assert!(matches!(replayed(&longer), Err(ReplayError::Frame { cause: FrameError::AfterEnd, .. })));
     let other = [&record[..8], &[1], &record[9..]].concat();
     let error = replayed(&other).expect_err("another version").to_string();
     let read = larder_core::record::VERSION;
@@ -376,10 +383,10 @@ fn cut_records_and_foreign_bytes_end_in_errors() {
     assert!(matches!(replayed(b"GET / HTTP/1.1\r\n"), Err(ReplayError::Magic)));
 }
 
-/// A bit that falls over anywhere: an error, another log, or a log that is about another input; never a panic.
+/// Flips every bit of a record. The replay must give an error or a log, but never panic.
 #[test]
-fn no_flipped_bit_breaks_the_replay() {
-    let record = bytes(&calm(PolicyKind::LardR, 30), End::Complete);
+fn a_flipped_bit_never_panics() {
+    let record = bytes(&calm(PolicyKind::LardR, 30), EndReason::Complete);
     for at in 9..record.len() {
         for bit in 0..8 {
             let mut spoilt = record.clone();
@@ -390,15 +397,15 @@ fn no_flipped_bit_breaks_the_replay() {
 }
 
 #[test]
-fn after_an_overrun_all_but_the_torn_end_is_replayed() {
+fn an_overrun_record_is_replayed_up_to_its_torn_end() {
     let mut run = calm(PolicyKind::Rr, 300);
     let length = run.1.len();
-    // The writer had no room for this one, and others under way came after it.
+    // The writer had no room for this frame, and other frames in progress followed it.
     run.1.remove(length - 5);
-    let (live, again, summary) = replayed(&bytes(&run, End::Overrun)).expect("it can be replayed");
+    let (live, again, summary) = replayed(&bytes(&run, EndReason::Overrun)).expect("it can be replayed");
     assert_eq!((live.lines().count(), summary.left_out), (length - 5, 4));
     assert!(live == again && summary.end == Some("overrun"));
-    let complete = replayed(&bytes(&run, End::Complete)).expect_err("a gap");
+    let complete = replayed(&bytes(&run, EndReason::Complete)).expect_err("a gap");
     assert!(
         complete.to_string().starts_with(&format!("record {}: it needs turn at", length - 4)),
         "{complete}"
@@ -406,7 +413,7 @@ fn after_an_overrun_all_but_the_torn_end_is_replayed() {
 }
 
 #[test]
-fn a_fault_says_what_was_read() {
-    let fault = Fault::Kind { at: 2, found: Entry::Read(Read::Load, 3), wanted: "turn" };
+fn tape_faults_name_the_entry() {
+    let fault = ReplayFault::Kind { at: 2, found: ReadLogEntry::Read(ReadKind::Load, 3), wanted: "turn" };
     assert_eq!(fault.to_string(), "entry 2 of the tape is Read(Load, 3) where a turn is read");
 }

@@ -23,7 +23,7 @@ impl AdmissionLog {
             limit,
             waiting,
             times,
-            key = "switch.admission",
+            key = "switch.admission.limit",
             "admission: limit reached, requests wait"
         );
     }
@@ -46,7 +46,7 @@ impl AdmissionLog {
                     limit = limit(dispatcher, route),
                     queue_max = settings.queue_max,
                     times,
-                    keys = "switch.admission, switch.queue_max",
+                    keys = "switch.admission.limit, switch.admission.queue_max",
                     "admission: queue full, requests are answered with 503"
                 );
             }
@@ -57,7 +57,7 @@ impl AdmissionLog {
                     limit = limit(dispatcher, route),
                     queue_timeout = ?settings.queue_timeout,
                     times,
-                    keys = "switch.admission, switch.queue_timeout",
+                    keys = "switch.admission.limit, switch.admission.queue_timeout",
                     "admission: queue timeout, requests are answered with 503"
                 );
             }
@@ -74,8 +74,8 @@ impl AdmissionLog {
             node = &*dispatcher.nodes().name(node),
             limit = dispatcher.settings().long_lived_max,
             times,
-            key = "switch.long_lived.max_per_node",
-            "admission: limit of long-lived requests reached, further ones count against switch.admission"
+            key = "switch.admission.long_lived.max_per_node",
+            "admission: limit of long-lived requests reached, further ones count against switch.admission.limit"
         );
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::decider::Decider;
 use crate::edits::{Sticky, StickyBy, rendezvous};
-use larder_core::dispatch::{Request, Tie};
+use larder_core::dispatch::{Request, RequestAffinity};
 use larder_core::rules::Head;
 use larder_core::{NodeId, Time};
 
@@ -13,7 +13,7 @@ pub(crate) struct Affinity {
     /// The node.
     pub(crate) node: NodeId,
     /// Form in which the dispatcher takes it.
-    pub(crate) tie: Tie,
+    pub(crate) tie: RequestAffinity,
     /// Whether the client has named the node by the switch's cookie.
     pub(crate) by_cookie: bool,
 }
@@ -34,7 +34,11 @@ impl Decider {
             (StickyBy::Key(key), _) => (self.session_node(request, key.session(head)?)?, false),
             (StickyBy::Cookie(_), None) => return None,
         };
-        let tie = if self.keeps_sessions(node, sticky, now) { Tie::Wish(node) } else { Tie::Past(node) };
+        let tie = if self.keeps_sessions(node, sticky, now) {
+            RequestAffinity::Sticky(node)
+        } else {
+            RequestAffinity::Expired(node)
+        };
         Some(Affinity { node, tie, by_cookie })
     }
 

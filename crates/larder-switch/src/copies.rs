@@ -13,7 +13,7 @@ use crate::dial::{Announcement, NodeProtocol};
 use crate::lease::Lease;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
-use larder_core::dispatch::Served;
+use larder_core::dispatch::ReplyFeedback;
 use larder_core::{Decision, Request};
 use larder_http::client::Client;
 use larder_http::h1::{Body, RequestHead};
@@ -70,12 +70,12 @@ impl RequestCopy {
             let now = decider.clock.now();
             match asked {
                 Ok(Some(())) => {
-                    let served = Served { elapsed: now - began, first_byte: None, found: None };
-                    decider.dispatcher.served(now, &self.request, decision.node, &served);
+                    let served = ReplyFeedback { elapsed: now - began, first_byte: None, found: None };
+                    decider.dispatcher.observe_reply(now, &self.request, decision.node, &served);
                     self.permit.0.count(CopyOutcome::Done);
                 }
                 failed => {
-                    decider.dispatcher.unserved(now, &self.request, decision.node, now - began);
+                    decider.dispatcher.observe_failure(now, &self.request, decision.node, now - began);
                     self.permit.0.count(if failed.is_err() {
                         CopyOutcome::TimedOut
                     } else {

@@ -9,7 +9,7 @@ use crate::node::{Node, NodeCondition};
 use crate::nodes::Nodes;
 use crate::routing::Routing;
 use crate::waiters::Waiters;
-use larder_core::{Dispatcher, NodeState, Started, Time};
+use larder_core::{DequeuedRequest, Dispatcher, NodeState, Time};
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -117,7 +117,7 @@ impl Decider {
     }
 
     /// Wakes the requests that the dispatcher has started.
-    pub(crate) fn deliver_started(&self, now: Time, started: Vec<Started>) {
+    pub(crate) fn deliver_started(&self, now: Time, started: Vec<DequeuedRequest>) {
         self.waiters.deliver(&self.dispatcher, now, started);
     }
 }

@@ -3,8 +3,8 @@
 //! Requests are sampled, the fewer the higher the load, and counted under one lock without waiting: a request that
 //! finds it taken is not counted. Counts cover the last 30 to 60 seconds.
 
-use larder_core::hottest::Hottest;
 use larder_core::shadow::Sampler;
+use larder_core::top_targets::TopTargets;
 use larder_core::{Request, TargetId, Time};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -31,7 +31,7 @@ pub(crate) struct HotList {
 
 #[derive(Debug)]
 struct HotCounts {
-    targets: Hottest<TargetLabel>,
+    targets: TopTargets<TargetLabel>,
     /// Starts of the current and the previous window.
     began: Time,
     before: Time,
@@ -46,7 +46,7 @@ pub(crate) struct TargetLabel {
 
 impl HotList {
     pub(crate) fn new(now: Time) -> Self {
-        let targets = Hottest::new(COUNTED_MAX);
+        let targets = TopTargets::new(COUNTED_MAX);
         Self { level: AtomicU32::new(0), counts: Mutex::new(HotCounts { targets, began: now, before: now }) }
     }
 
@@ -54,11 +54,11 @@ impl HotList {
     #[inline]
     pub(crate) fn note(&self, now: Time, request: &Request, host: &[u8], path: &[u8]) {
         let level = self.level.load(Relaxed);
-        if !Sampler::lot(request.target, now, level) {
+        if !Sampler::draws_at_level(request.target, now, level) {
             return;
         }
         let Ok(mut counts) = self.counts.try_lock() else { return };
-        counts.targets.note(request.target, || TargetLabel { text: text(host, path), request: *request });
+        counts.targets.count(request.target, || TargetLabel { text: text(host, path), request: *request });
         self.rotate(&mut counts, now, level);
     }
 
@@ -76,7 +76,7 @@ impl HotList {
             counts.targets.clear();
             (counts.before, counts.began) = (now, now);
         } else if over {
-            counts.targets.turn();
+            counts.targets.rotate();
             (counts.before, counts.began) = (counts.began, now);
         }
     }

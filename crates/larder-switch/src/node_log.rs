@@ -71,7 +71,7 @@ fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
         }
         Failure::NodeClosed => {
             "the server closed the connection before its reply was complete; its log may say why. \
-             If it speaks TLS on this port, set switch.node_tls"
+             If it speaks TLS on this port, set switch.connect.tls"
         }
         _ => "does the server speak HTTP on this port?",
     }
@@ -87,11 +87,11 @@ fn tls_remedy(error: &str) -> &'static str {
         ),
         (
             &["UnknownIssuer"],
-            "write the file with the certificate of the server's authority, or with its own, into switch.node_tls.ca",
+            "write the file with the certificate of the server's authority, or with its own, into switch.connect.tls.ca",
         ),
         (
             &["NotValidForName", "not valid for name"],
-            "the certificate is for other names: write one of them into switch.node_tls.name, or give the server a \
+            "the certificate is for other names: write one of them into switch.connect.tls.name, or give the server a \
              certificate for its address",
         ),
         (
@@ -101,7 +101,7 @@ fn tls_remedy(error: &str) -> &'static str {
         (&["NotValidYet", "not valid yet"], "check the clocks of both machines, or wait"),
         (
             &["CertificateRequired"],
-            "the server asks for a certificate: write the switch's into switch.node_tls.certificate",
+            "the server asks for a certificate: write the switch's into switch.connect.tls.certificate",
         ),
         (
             &["InvalidContentType", "corrupt message"],
@@ -114,7 +114,7 @@ fn tls_remedy(error: &str) -> &'static str {
     ];
     let known = |words: &[&str]| words.iter().any(|word| error.contains(word));
     let hint = HINTS.iter().find(|(words, _)| known(words)).map(|(_, hint)| *hint);
-    hint.unwrap_or("compare the TLS versions and certificates of the server with switch.node_tls")
+    hint.unwrap_or("compare the TLS versions and certificates of the server with switch.connect.tls")
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
         for failure in FAILURES {
             for http2 in [false, true] {
                 let hint = remedy(failure, "unknown", http2);
-                assert!(hint.contains("switch.n") || hint.contains("server"), "{failure}: {hint}");
+                assert!(hint.contains("switch.") || hint.contains("server"), "{failure}: {hint}");
             }
         }
     }
@@ -135,11 +135,11 @@ mod tests {
     fn rustls_errors_have_remedies() {
         use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
         for (error, says) in [
-            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "switch.node_tls.ca"),
-            (Error::InvalidCertificate(CertificateError::NotValidForName), "switch.node_tls.name"),
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "switch.connect.tls.ca"),
+            (Error::InvalidCertificate(CertificateError::NotValidForName), "switch.connect.tls.name"),
             (Error::InvalidCertificate(CertificateError::Expired), "renew"),
             (Error::InvalidCertificate(CertificateError::NotValidYet), "clocks"),
-            (Error::AlertReceived(AlertDescription::CertificateRequired), "switch.node_tls.certificate"),
+            (Error::AlertReceived(AlertDescription::CertificateRequired), "switch.connect.tls.certificate"),
             (Error::AlertReceived(AlertDescription::HandshakeFailure), "in common"),
             (Error::InvalidMessage(InvalidMessage::InvalidContentType), "tls = false"),
             (Error::DecryptError, "compare the TLS versions"),

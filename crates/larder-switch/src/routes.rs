@@ -108,7 +108,7 @@ pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
     let names: Vec<RouteId> = rules.iter().map(|(_, route)| *route).collect();
     let name = |rule: usize| &config.routes[names[rule - 1].index() - 1].name;
     RouteRules::new(rules).map_err(|error| match error {
-        RuleError::Unreachable { rule, by, everything } => {
+        RuleError::Unreachable { rule, by, coverage: everything } => {
             let what = if everything.0 { "every request" } else { "the same requests" };
             let right =
                 if everything.0 { "put that route last" } else { "leave one of the two matchers out" };

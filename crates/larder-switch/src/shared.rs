@@ -210,7 +210,7 @@ fn dispatcher(
     };
     let recorder = Arc::new(Recorder::open(record, &header).map_err(SwitchError::Record)?);
     let witness = Box::new(recorder.clone());
-    let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, witness)?;
+    let dispatcher = Dispatcher::with_record_sink(header.settings, header.routes, &header.nodes, witness)?;
     Ok((dispatcher, Some(recorder)))
 }
 

@@ -5,7 +5,7 @@
 //! Each ticket is therefore settled under the lock of its shard, and the second side finds what the first side left.
 
 use larder_core::dispatch::Cancel;
-use larder_core::{Decision, Dispatcher, Refusal, RouteId, Started, Ticket, Time};
+use larder_core::{Decision, DequeuedRequest, Dispatcher, Refusal, RouteId, Ticket, Time};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
@@ -74,9 +74,9 @@ impl Waiters {
 
     /// Wakes the tasks whose requests the dispatcher has started. Requests whose task is gone are finished at once,
     /// which may start others.
-    pub(crate) fn deliver(&self, dispatcher: &Dispatcher, now: Time, mut started: Vec<Started>) {
+    pub(crate) fn deliver(&self, dispatcher: &Dispatcher, now: Time, mut started: Vec<DequeuedRequest>) {
         let mut next = 0;
-        while let Some(&Started { ticket, outcome }) = started.get(next) {
+        while let Some(&DequeuedRequest { ticket, outcome }) = started.get(next) {
             next += 1;
             if let Some((decision, route)) = self.settle(ticket, outcome) {
                 dispatcher.finish_on(now, route, decision.node, &mut started);
@@ -131,7 +131,7 @@ mod tests {
         (dispatcher, ticket)
     }
 
-    fn first_ends(dispatcher: &Dispatcher) -> Vec<Started> {
+    fn first_ends(dispatcher: &Dispatcher) -> Vec<DequeuedRequest> {
         let mut started = Vec::new();
         dispatcher.finish(Time::ZERO, NodeId(0), &mut started);
         assert_eq!(started.len(), 1);

@@ -5,7 +5,7 @@
 use crate::accept::{Acceptor, ListenerProtocol};
 use crate::request::Requests;
 use crate::shared::Shared;
-use larder_http::relay::{Begun, PoolLimits, Threads, Worker};
+use larder_http::relay::{PoolLimits, StartupSignal, Threads, Worker};
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -77,7 +77,7 @@ impl Workers {
 impl WorkerThread {
     /// Serves until the switch ends and all connections have ended. Reports to `startup` whether the thread can
     /// serve.
-    async fn serve(self, startup: Begun) {
+    async fn serve(self, startup: StartupSignal) {
         let Self { shared, listeners, mut stage, pool } = self;
         let registered = listeners.into_iter().map(|(listener, protocol)| {
             tokio::net::TcpListener::from_std(listener).map(|listener| (listener, protocol))
@@ -97,7 +97,7 @@ impl WorkerThread {
         }
         drop(acceptor);
         let tended = worker.clone();
-        spawn_local(async move { tended.tend().await });
+        spawn_local(async move { tended.run_sweeper().await });
         let all_ended = async { while accepting.join_next().await.is_some() {} };
         let follow = async {
             while stage.changed().await.is_ok() {

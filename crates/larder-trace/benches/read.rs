@@ -1,8 +1,11 @@
 //! Speed of log reading, in bytes of log per second on one core.
 //!
-//! `cargo bench -p larder-trace --bench read`. The log is a synthetic one of a million lines (78 bytes each, 64,651
-//! targets), already in memory: what is measured is parsing, and parsing with counting, not the disk. A Combined log is
-//! the same with a referrer and a user agent of usual length behind each line. The samples of the other formats are those
+//! The command is `cargo bench -p larder-trace --bench read`. The log is synthetic, with a million lines of
+//! 78 bytes and 64,651 targets. It is in memory, so that the benchmark measures parsing, with and without
+//! counting, but not the disk.
+//!
+//! The Combined log is the same log with a referrer and a user agent of usual length on each line. The
+//! samples of the other formats are those of `tests/logs`, repeated to 16 MB.
 //! of `tests/logs`, repeated to 16 MB.
 
 use std::hint::black_box;
@@ -31,7 +34,7 @@ fn combined(common: &[u8]) -> Vec<u8> {
     common.strip_suffix(b"\n").unwrap_or(common).split(|&b| b == b'\n').flat_map(with).collect()
 }
 
-/// A sample of the tests, many times.
+/// Returns a sample of the tests, repeated to about 16 MB.
 fn repeated(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name);
     let sample = std::fs::read(path).expect("a sample");

@@ -1,22 +1,22 @@
-//! The ways in which a file may be packed.
+//! Compression formats of trace files.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The way in which a file is packed.
+/// The compression format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// Not at all.
+    /// The file is not compressed.
     None,
-    /// RFC 1952, any number of members.
+    /// gzip (RFC 1952), with any number of members.
     Gzip,
-    /// RFC 8878, any number of frames.
+    /// Zstandard (RFC 8878), with any number of frames.
     Zstd,
-    /// The .xz format, any number of streams.
+    /// The .xz format, with any number of streams.
     Xz,
-    /// bzip2, any number of streams.
+    /// bzip2, with any number of streams.
     Bzip2,
 }
 

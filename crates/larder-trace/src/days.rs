@@ -1,7 +1,7 @@
-//! A trace cut into days: 24 hours each, counted from its first request.
+//! Division of a trace into days of 24 hours, counted from its first request.
 //!
-//! WARD (HPL-2001-2, section 3.4) runs today's requests by a table made from yesterday's, so a day must be a trace of
-//! its own.
+//! WARD (HPL-2001-2, section 3.4) serves the requests of a day by a table made from the previous day. A day
+//! must therefore be a trace of its own.
 
 use std::ops::Range;
 
@@ -10,23 +10,26 @@ use serde::Serialize;
 
 use crate::trace::{Request, Target, Trace};
 
+/// Length of a day in nanoseconds.
 const DAY_NS: u64 = 86_400_000_000_000;
-/// A last day is whole if it lasts into its 24th hour.
+/// The last day is whole if its last request is in its 24th hour. In nanoseconds.
 const LAST_DAY_MIN_NS: u64 = DAY_NS / 24 * 23;
 
-/// A day that has requests.
+/// A day with requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Day {
-    /// Its number, from 0 at the trace's first request; a day without requests has a number and no entry.
+    /// Number of the day, from 0 at the first request of the trace. Days without requests are numbered, but
+    /// have no entry.
     pub number: u64,
-    /// Its requests: a range of [`Trace::requests`].
+    /// The requests of the day: a range of [`Trace::requests`].
     pub requests: Range<usize>,
-    /// False for a last day that ends before its 23rd hour: its figures are those of a part.
+    /// Whether the day is whole. False for a last day that ends before its 24th hour, so that its figures are
+    /// those of a part.
     pub is_whole: bool,
 }
 
 impl Trace {
-    /// The days with requests, in order. A trace without times is a single part of a day.
+    /// Returns the days with requests, in order. A trace without times is a single incomplete day.
     pub fn days(&self) -> Vec<Day> {
         let number = |request: &Request| request.time.as_nanos() / DAY_NS;
         let mut days = Vec::new();
@@ -42,11 +45,13 @@ impl Trace {
         days
     }
 
-    /// What a log of these requests alone would be loaded as: only the targets they ask for, sized by their largest
-    /// reply among them, and times counted from the first of them. Client numbers stay as they are.
+    /// Returns the trace that a log of only these requests would be loaded as.
+    ///
+    /// It has only the targets of these requests. The size of a target is its largest reply among them. Times
+    /// are counted from the first of these requests. Client numbers do not change.
     ///
     /// # Panics
-    /// If the range reaches beyond [`Trace::requests`].
+    /// If the range exceeds [`Trace::requests`].
     pub fn part(&self, range: Range<usize>) -> Self {
         let part = &self.requests[range];
         let start = part.first().map_or(Time::from_nanos(0), |request| request.time).as_nanos();
@@ -56,7 +61,7 @@ impl Trace {
         for request in part {
             let number = &mut numbers[request.target as usize];
             if *number == u32::MAX {
-                // A part has no more targets than the whole, whose numbers are 32 bits.
+                // A part has no more targets than the whole trace, whose numbers have 32 bits.
                 *number = targets.len() as u32;
                 let name = self.targets[request.target as usize].name.clone();
                 targets.push(Target { name, size: Bytes::ZERO });
@@ -83,7 +88,7 @@ mod tests {
 
     const HOUR_NS: u64 = DAY_NS / 24;
 
-    /// Requests of (hour, target, size).
+    /// Creates a trace of requests that are given as (hour, target, size).
     fn trace(asks: &[(u64, u32, u64)]) -> Trace {
         let first = asks.first().map_or(0, |ask| ask.0);
         let requests: Vec<_> = asks
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_what_its_lines_would_be_loaded_as() {
+    fn a_part_equals_a_load_of_its_lines() {
         let whole = trace(&[(10, 2, 5), (40, 1, 7), (41, 2, 3), (42, 1, 9)]);
         let part = whole.part(1..4);
         let target = |name: &str, size| Target { name: name.to_owned(), size: Bytes(size) };
@@ -130,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_days_are_all_the_requests(hours in prop::collection::vec((0_u64..40, 0_u32..4), 0..60)) {
+        fn days_partition_all_requests(hours in prop::collection::vec((0_u64..40, 0_u32..4), 0..60)) {
             let mut hour = 0;
             let asks: Vec<_> = hours.iter().map(|&(step, target)| { hour += step; (hour, target, 1) }).collect();
             let whole = trace(&asks);

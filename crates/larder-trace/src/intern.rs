@@ -1,26 +1,28 @@
-//! Names to dense indices: each distinct key is stored once, in order of first appearance.
+//! A table from names to dense indices. Each distinct key is stored once, in order of first appearance.
 //!
-//! Keys are hashed with the project's placement hash and compared byte for byte, so that two targets are never
-//! counted as one. The table is bounded in entries and in bytes; beyond either limit new keys are refused and known
-//! ones are still found.
+//! Keys are hashed with the placement hash of the project, and compared byte for byte, so that two targets
+//! are never counted as one. The number of keys and their bytes are limited. Beyond a limit, new keys are
+//! refused, and known keys are still found.
 
 use hashbrown::HashTable;
 use larder_core::TargetId;
 
 use crate::record::Key;
 
-/// A key in the hash table: enough to tell most other keys without looking elsewhere, and where the bytes are. Sixteen
-/// bytes, because looking up rare targets in a large table is what reading a log waits for most.
-struct Slot {
+/// A key in the hash table. It holds enough to exclude most other keys without a memory access, and the
+/// position of the bytes.
+///
+/// It has 16 bytes, because lookups of rare targets in a large table take most of the time of reading a log.
+struct KeyEntry {
     hash_high: u32,
     start: u32,
     length: u32,
     index: u32,
 }
 
-/// Distinct keys and their indices.
+/// The distinct keys and their indices.
 pub(crate) struct Interner {
-    table: HashTable<Slot>,
+    table: HashTable<KeyEntry>,
     bytes: Vec<u8>,
     starts: Vec<u32>,
     keys_max: usize,
@@ -28,29 +30,31 @@ pub(crate) struct Interner {
 }
 
 impl Interner {
-    /// An empty table for at most `keys_max` keys of together at most `bytes_max` bytes, each up to 2^32 - 1.
+    /// Creates an empty table for at most `keys_max` keys with at most `bytes_max` bytes in total. Both
+    /// limits are at most 2^32 - 1.
     pub(crate) fn new(keys_max: usize, bytes_max: usize) -> Self {
         let most = u32::MAX as usize;
         let (keys_max, bytes_max) = (keys_max.min(most), bytes_max.min(most));
         Self { table: HashTable::new(), bytes: Vec::new(), starts: Vec::new(), keys_max, bytes_max }
     }
 
-    /// The key's index, new or known; `None` if it is new and the table is full.
+    /// Returns the index of a key, which is added if it is new. Returns `None` if the key is new and the
+    /// table is full.
     pub(crate) fn intern(&mut self, key: &[u8]) -> Option<u32> {
         self.intern_hashed(hash(key), key)
     }
 
-    /// [`Interner::intern`] where the caller has the key's [`hash`] already.
+    /// Returns the index as [`Interner::intern`] does, for a key whose [`hash`] is known.
     pub(crate) fn intern_hashed(&mut self, hash: u64, key: &[u8]) -> Option<u32> {
         let hash_high = (hash >> 32) as u32;
         let bytes = &self.bytes;
-        let same = |slot: &Slot| {
-            slot.hash_high == hash_high
-                && slot.length as usize == key.len()
-                && bytes[slot.start as usize..][..key.len()] == *key
+        let same = |entry: &KeyEntry| {
+            entry.hash_high == hash_high
+                && entry.length as usize == key.len()
+                && bytes[entry.start as usize..][..key.len()] == *key
         };
-        if let Some(slot) = self.table.find(hash, same) {
-            return Some(slot.index);
+        if let Some(entry) = self.table.find(hash, same) {
+            return Some(entry.index);
         }
         if self.starts.len() >= self.keys_max || self.bytes.len() + key.len() > self.bytes_max {
             return None;
@@ -61,13 +65,13 @@ impl Interner {
         self.bytes.extend_from_slice(key);
         self.starts.push(start);
         let bytes = &self.bytes;
-        let rehash = |slot: &Slot| self::hash(&bytes[slot.start as usize..][..slot.length as usize]);
-        self.table.insert_unique(hash, Slot { hash_high, start, length, index }, rehash);
+        let rehash = |entry: &KeyEntry| self::hash(&bytes[entry.start as usize..][..entry.length as usize]);
+        self.table.insert_unique(hash, KeyEntry { hash_high, start, length, index }, rehash);
         Some(index)
     }
 
-    /// [`Interner::intern`] for a record's target. A file has either names or numbers, so a number's bytes meet no
-    /// name.
+    /// Returns the index of the target of a record, as [`Interner::intern`] does. A file has either names or
+    /// numbers, so that the bytes of a number never equal a name.
     pub(crate) fn intern_key(&mut self, key: Key<'_>) -> Option<u32> {
         match key {
             Key::Name(name) => self.intern(name),
@@ -75,12 +79,12 @@ impl Interner {
         }
     }
 
-    /// How many keys are known.
+    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// The key of an index.
+    /// Returns the key with this index.
     pub(crate) fn key(&self, index: u32) -> &[u8] {
         let index = index as usize;
         let end = self.starts.get(index + 1).map_or(self.bytes.len(), |&next| next as usize);
@@ -88,7 +92,7 @@ impl Interner {
     }
 }
 
-/// What keys are looked up by.
+/// Returns the hash by which a key is looked up.
 pub(crate) fn hash(key: &[u8]) -> u64 {
     TargetId::of(key).0
 }
@@ -103,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn indices_are_those_of_first_appearance(keys in prop::collection::vec("[a-c]{0,3}", 0..200)) {
+        fn indices_follow_first_appearance(keys in prop::collection::vec("[a-c]{0,3}", 0..200)) {
             let mut interner = Interner::new(1_000, 10_000);
             let mut naive: HashMap<String, u32> = HashMap::new();
             for key in &keys {
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_new_keys_and_finds_known_ones() {
+    fn a_full_table_finds_only_known_keys() {
         let mut interner = Interner::new(2, 100);
         assert_eq!(interner.intern(b"a"), Some(0));
         assert_eq!(interner.intern(b"b"), Some(1));

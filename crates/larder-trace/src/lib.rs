@@ -1,15 +1,16 @@
-//! Requests as data: access logs and trace files in, statistics out, synthetic traces by recipe.
+//! Requests as data: reading of access logs and trace files, statistics, and synthetic traces.
 //!
-//! * [`read()`]: one pass over a file of any known [`Format`], gzip, zstd, xz and bzip2 unpacked on the way, each request
-//!   handed over as a borrowed [`Record`]; bad lines are counted, never fatal.
-//! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
-//! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.
-//! * [`synth`]: seeded traces with the published figures of traces that cannot be passed on.
-//! * [`ward`]: which targets every node should serve and which node should own the others, and the table of it.
-//! * [`write_clf`], [`save_clf`]: a trace as an access log.
+//! - [`read()`] reads a file of any known [`Format`] in one pass, and decompresses gzip, zstd, xz and bzip2.
+//!   Each request is passed on as a borrowed [`Record`]. Malformed lines are counted and are no errors.
+//! - [`Trace`] holds the replayable requests of a file in memory, for the load generator and the simulator.
+//! - [`stats`] computes the number of requests, their distribution over targets, and the memory that would
+//!   serve them.
+//! - [`synth`] generates traces from a seed, with the published figures of traces that cannot be distributed.
+//! - [`ward`] determines the targets that every node serves, the owners of the others, and the routing table.
+//! - [`write_clf`] and [`save_clf`] write a trace as an access log.
 //!
-//! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
-//! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
+//! All memory is bounded: lines, tables and traces have limits in [`Limits`], and the [`ReadReport`] states
+//! which limit was reached. The crate reads no clock, and draws random numbers only from a given seed.
 
 mod compression;
 mod days;
@@ -20,6 +21,7 @@ mod line;
 mod read;
 mod record;
 mod report;
+mod size_unit;
 mod source;
 pub mod stats;
 pub mod synth;
@@ -33,8 +35,9 @@ pub use error::{Fault, TraceError};
 pub use format::Format;
 pub use format::json_fields::JsonFields;
 pub use read::{Limits, Progress, ReadOptions, read, read_from};
-pub use record::{Client, Key, Method, Reason, Record};
-pub use report::{Ended, MalformedLine, ReadReport, TokenSums};
+pub use record::{Client, Key, Method, Reason, Record, TokenSums};
+pub use report::{MalformedLine, ReadEnd, ReadReport};
+pub use size_unit::SizeUnit;
 pub use stats::Stats;
-pub use trace::{LoadOptions, Request, SizeUnit, Target, Trace};
+pub use trace::{LoadOptions, Request, Target, Trace};
 pub use write::{save_clf, write_clf};

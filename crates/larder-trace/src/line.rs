@@ -1,4 +1,4 @@
-//! Lines and fixed-size records out of a [`Source`], without an allocation each.
+//! Reading of lines and fixed-size records from a [`Source`], without an allocation per line.
 
 use std::io;
 
@@ -6,20 +6,20 @@ use memchr::memchr;
 
 use crate::source::Source;
 
-/// What stands next in the file.
-pub(crate) enum Piece<'a> {
-    /// A line without its end, or a whole record.
+/// An item of a file.
+pub(crate) enum ReadItem<'a> {
+    /// A line without its end, or a complete record.
     Whole(&'a [u8]),
-    /// A line longer than allowed; it is skipped to its end.
+    /// A line that exceeds the limit. It is skipped.
     TooLong,
-    /// The file ends inside a fixed-size record.
+    /// The file ends within a fixed-size record.
     Partial,
     /// The end of the file.
     End,
 }
 
-/// The next line, at most `line_bytes_max` long, without `\n` or `\r\n`.
-pub(crate) fn next_line<'a>(source: &'a mut Source<'_>, line_bytes_max: usize) -> io::Result<Piece<'a>> {
+/// Reads the next line, without `\n` or `\r\n`. The line has at most `line_bytes_max` bytes.
+pub(crate) fn next_line<'a>(source: &'a mut Source<'_>, line_bytes_max: usize) -> io::Result<ReadItem<'a>> {
     let mut searched = 0;
     let length = loop {
         let window = source.window();
@@ -29,41 +29,42 @@ pub(crate) fn next_line<'a>(source: &'a mut Source<'_>, line_bytes_max: usize) -
         searched = window.len();
         if searched > line_bytes_max {
             skip_line(source)?;
-            return Ok(Piece::TooLong);
+            return Ok(ReadItem::TooLong);
         }
         if !source.fill()? {
             if searched == 0 {
-                return Ok(Piece::End);
+                return Ok(ReadItem::End);
             }
             break searched;
         }
     };
     let begin = source.advance(length, 1);
     if length > line_bytes_max {
-        return Ok(Piece::TooLong);
+        return Ok(ReadItem::TooLong);
     }
     let line = source.at(begin, length);
-    Ok(Piece::Whole(line.strip_suffix(b"\r").unwrap_or(line)))
+    Ok(ReadItem::Whole(line.strip_suffix(b"\r").unwrap_or(line)))
 }
 
-/// The next record of `size` bytes.
-pub(crate) fn next_record<'a>(source: &'a mut Source<'_>, size: usize) -> io::Result<Piece<'a>> {
+/// Reads the next record of `size` bytes.
+pub(crate) fn next_record<'a>(source: &'a mut Source<'_>, size: usize) -> io::Result<ReadItem<'a>> {
     if source.window().len() < size {
         source.fill_to(size)?;
     }
     match source.window().len() {
-        0 => Ok(Piece::End),
+        0 => Ok(ReadItem::End),
         n if n < size => {
             source.consume(n);
-            Ok(Piece::Partial)
+            Ok(ReadItem::Partial)
         }
         _ => {
             let begin = source.advance(size, 0);
-            Ok(Piece::Whole(source.at(begin, size)))
+            Ok(ReadItem::Whole(source.at(begin, size)))
         }
     }
 }
 
+/// Skips the rest of a line that exceeds the limit.
 fn skip_line(source: &mut Source<'_>) -> io::Result<()> {
     loop {
         let window = source.window();
@@ -86,10 +87,10 @@ mod tests {
         let mut out = Vec::new();
         loop {
             match next_line(&mut source, max).expect("in memory") {
-                Piece::Whole(line) => out.push(Some(line.to_vec())),
-                Piece::TooLong => out.push(None),
-                Piece::Partial => unreachable!("lines have no partial records"),
-                Piece::End => return out,
+                ReadItem::Whole(line) => out.push(Some(line.to_vec())),
+                ReadItem::TooLong => out.push(None),
+                ReadItem::Partial => unreachable!("lines have no partial records"),
+                ReadItem::End => return out,
             }
         }
     }
@@ -101,23 +102,23 @@ mod tests {
     }
 
     #[test]
-    fn records_are_cut_to_size_and_a_rest_is_named() {
+    fn a_partial_last_record_is_reported() {
         let mut source = Source::new(&b"abcdefgh"[..], None).expect("starts");
         for expected in [&b"abc"[..], b"def"] {
-            assert!(matches!(next_record(&mut source, 3), Ok(Piece::Whole(r)) if r == expected));
+            assert!(matches!(next_record(&mut source, 3), Ok(ReadItem::Whole(r)) if r == expected));
         }
-        assert!(matches!(next_record(&mut source, 3), Ok(Piece::Partial)));
-        assert!(matches!(next_record(&mut source, 3), Ok(Piece::End)));
+        assert!(matches!(next_record(&mut source, 3), Ok(ReadItem::Partial)));
+        assert!(matches!(next_record(&mut source, 3), Ok(ReadItem::End)));
     }
 
     proptest! {
         #[test]
-        fn lines_are_those_of_split(text in "[ab\n]{0,200}") {
+        fn lines_equal_those_of_split(text in "[ab\n]{0,200}") {
             let mut expected: Vec<_> = text.split('\n').map(|l| Some(l.as_bytes().to_vec())).collect();
             if text.is_empty() || text.ends_with('\n') {
                 expected.pop();
             }
-            // The source takes a leading magic for packing; these letters are none.
+            // The letters are no magic bytes of a compression format.
             prop_assert_eq!(lines(text.as_bytes(), 1_000), expected);
         }
     }

@@ -1,4 +1,4 @@
-//! One pass over a trace file: each request is handed over, each bad line is counted.
+//! Reading of a trace file in one pass. Each request is passed on, and each malformed line is counted.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -7,30 +7,29 @@ use std::path::Path;
 use crate::compression::Compression;
 use crate::error::TraceError;
 use crate::format::json_fields::JsonFields;
-use crate::format::parser::Parser;
-use crate::format::{DETECT_BYTES, Format};
-use crate::line::{Piece, next_line, next_record};
+use crate::format::{DETECT_BYTES, Format, FormatParser};
+use crate::line::{ReadItem, next_line, next_record};
 use crate::record::{Reason, Record};
-use crate::report::{Ended, ReadReport};
+use crate::report::{ReadEnd, ReadReport};
 use crate::source::{Source, cannot_start};
 
-/// How many lines or records pass between two progress reports.
+/// Number of lines or records between two progress reports.
 const PROGRESS_EVERY: u64 = 1 << 15;
 
-/// What a reader may use at most. What happens beyond is named in the [`ReadReport`].
+/// Limits on the resources of a reader. The [`ReadReport`] states what was dropped because of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest line in bytes; a longer one is skipped and counted as [`Reason::TooLong`]. Default 64 KiB.
+    /// Largest line in bytes. A longer line is skipped and counted as [`Reason::TooLong`]. Default: 64 KiB.
     pub line_bytes_max: usize,
-    /// Most distinct targets; requests for further ones are counted in [`ReadReport::over_targets_max`] and dropped.
-    /// Default 16,777,216.
+    /// Largest number of distinct targets. Requests for further targets are dropped and counted in
+    /// [`ReadReport::over_targets_max`]. Default: 16,777,216.
     pub targets_max: usize,
-    /// Most bytes of all target names together, with the same outcome. Default 1 GiB.
+    /// Largest total size of all target names in bytes, with the same effect. Default: 1 GiB.
     pub target_name_bytes_max: usize,
-    /// Most distinct clients; further ones are taken as unknown. Default 4,194,304.
+    /// Largest number of distinct clients. Further clients count as unknown. Default: 4,194,304.
     pub clients_max: usize,
-    /// Most requests kept in memory by [`Trace::load`](crate::Trace::load); reading then ends with
-    /// [`Ended::RequestsMax`]. Default 100,000,000 (3.2 GB).
+    /// Largest number of requests that [`Trace::load`](crate::Trace::load) keeps in memory. Reading then ends
+    /// with [`ReadEnd::RequestsMax`]. Default: 100,000,000 (3.2 GB).
     pub requests_max: usize,
 }
 
@@ -46,19 +45,19 @@ impl Default for Limits {
     }
 }
 
-/// How to read.
+/// Options for reading a file.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// The format; told from the first bytes (and for bare keys from the file name) if `None`.
+    /// The format. `None`: it is detected from the first bytes, or for bare keys from the file name.
     pub format: Option<Format>,
-    /// The keys of JSON lines; the format is [`Format::Json`] then.
+    /// The keys of JSON lines. They imply [`Format::Json`].
     pub json_fields: Option<JsonFields>,
-    /// What may be used at most.
+    /// Limits on resources.
     pub limits: Limits,
 }
 
 impl ReadOptions {
-    /// The format, if the options say it.
+    /// Returns the format, if the options determine it.
     fn format(&self) -> Result<Option<Format>, TraceError> {
         match (self.format, &self.json_fields) {
             (None | Some(Format::Json), Some(_)) => Ok(Some(Format::Json)),
@@ -73,23 +72,23 @@ impl ReadOptions {
     }
 }
 
-/// How far reading has come.
+/// The progress of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the file taken so far, as packed.
+    /// Bytes of the file that were read, compressed.
     pub bytes: u64,
-    /// Bytes of the whole file, where known.
+    /// Size of the file in bytes, if it is known.
     pub bytes_total: Option<u64>,
-    /// Lines or records so far.
+    /// Number of lines or records that were read.
     pub lines: u64,
 }
 
-/// Reads a file: `on_record` gets every well-formed request in file order and may stop the reading, `on_progress` is
-/// called every few thousand lines.
+/// Reads a file. `on_record` gets every valid request in file order, and may stop the reading. `on_progress`
+/// is called every few thousand lines.
 ///
 /// # Errors
-/// [`TraceError`] when the file cannot be opened, is packed in an unknown way or damaged, or holds no known format.
-/// Malformed lines are no error as long as there is one good line.
+/// [`TraceError`] if the file cannot be opened, has an unsupported compression or an unknown format, or is
+/// damaged. Malformed lines are no error if there is at least one valid line.
 pub fn read(
     path: &Path,
     options: &ReadOptions,
@@ -100,10 +99,10 @@ pub fn read(
     run(Source::open(path)?, options.format()?.or(by_name), options, on_record, on_progress)
 }
 
-/// [`read`] from any reader, packed or not: a pipe, a test's bytes.
+/// Reads as [`read`] does, but from any reader, for example a pipe. The bytes may be compressed.
 ///
 /// # Errors
-/// As [`read`].
+/// As for [`read`].
 pub fn read_from(
     reader: impl Read,
     options: &ReadOptions,
@@ -113,6 +112,7 @@ pub fn read_from(
     run(Source::new(reader, None)?, options.format()?, options, on_record, on_progress)
 }
 
+/// Reads a source in the given format, or in the detected one.
 fn run(
     mut source: Source<'_>,
     format: Option<Format>,
@@ -131,16 +131,16 @@ fn run(
             }
         },
     };
-    let mut pass = Pass {
-        sink: Sink { report: ReadReport::new(format, source.compression), on_record },
+    let mut pass = ReadPass {
+        sink: RecordSink { report: ReadReport::new(format, source.compression), on_record },
         line_bytes_max: options.limits.line_bytes_max,
-        parser: Parser::new(format, options.json_fields.as_ref()),
+        parser: FormatParser::new(format, options.json_fields.as_ref()),
         on_progress,
     };
-    // A stream cut within the first bytes has a format only by what came before the cut.
+    // If a stream is incomplete within its first bytes, the format is detected from the bytes before the end.
     let outcome = pass.drain(&mut source).and(filled);
     let mut report = pass.sink.report;
-    report.tokens = pass.parser.tokens;
+    report.tokens = pass.parser.tokens();
     report.bytes_unpacked = source.bytes_unpacked();
     match outcome {
         Err(error) if report.compression == Compression::None => {
@@ -155,39 +155,40 @@ fn run(
     }
 }
 
-/// The state of one pass.
-struct Pass<'p, F> {
-    sink: Sink<F>,
+/// The state of one pass over a file.
+struct ReadPass<'p, F> {
+    sink: RecordSink<F>,
     line_bytes_max: usize,
-    parser: Parser,
+    parser: FormatParser,
     on_progress: &'p mut dyn FnMut(Progress),
 }
 
-impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Pass<'_, F> {
+impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> ReadPass<'_, F> {
+    /// Reads to the end of the source, or until the receiver stops the reading.
     fn drain(&mut self, source: &mut Source<'_>) -> io::Result<()> {
-        let record_bytes = self.parser.record_bytes();
+        let record_bytes = self.sink.report.format.record_bytes();
         let Self { sink, parser, .. } = self;
         loop {
             if sink.report.lines.is_multiple_of(PROGRESS_EVERY) {
                 let (bytes, bytes_total) = (source.bytes_packed(), source.packed_bytes);
                 (self.on_progress)(Progress { bytes, bytes_total, lines: sink.report.lines });
             }
-            let piece = match record_bytes {
+            let item = match record_bytes {
                 None => next_line(source, self.line_bytes_max)?,
                 Some(size) => next_record(source, size)?,
             };
-            if matches!(piece, Piece::End) {
+            if matches!(item, ReadItem::End) {
                 return Ok(());
             }
             sink.report.lines += 1;
-            let flow = match piece {
-                Piece::Whole(b"") | Piece::End => ControlFlow::Continue(()),
-                Piece::Whole(bytes) => parser.parse(bytes, |parsed| sink.take(parsed)),
-                Piece::TooLong => sink.take(Err(Reason::TooLong)),
-                Piece::Partial => sink.take(Err(Reason::Partial)),
+            let flow = match item {
+                ReadItem::Whole(b"") | ReadItem::End => ControlFlow::Continue(()),
+                ReadItem::Whole(bytes) => parser.parse(bytes, |parsed| sink.take(parsed)),
+                ReadItem::TooLong => sink.take(Err(Reason::TooLong)),
+                ReadItem::Partial => sink.take(Err(Reason::Partial)),
             };
             if flow.is_break() {
-                sink.report.ended = Ended::Stopped;
+                sink.report.ended = ReadEnd::Stopped;
                 return Ok(());
             }
         }
@@ -195,12 +196,12 @@ impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Pass<'_, F> {
 }
 
 /// The receiver of the records, and the report.
-struct Sink<F> {
+struct RecordSink<F> {
     report: ReadReport,
     on_record: F,
 }
 
-impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Sink<F> {
+impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> RecordSink<F> {
     fn take(&mut self, parsed: Result<Record<'_>, Reason>) -> ControlFlow<()> {
         match parsed {
             Ok(record) => {
@@ -208,7 +209,7 @@ impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Sink<F> {
                 (self.on_record)(&record)
             }
             Err(reason) => {
-                self.report.note_malformed(reason);
+                self.report.record_malformed(reason);
                 ControlFlow::Continue(())
             }
         }

@@ -1,24 +1,24 @@
-//! One request as a trace file states it, borrowed from the read buffer, or the reason why there is none.
+//! A request as a trace file states it, borrowed from the read buffer, and the reasons why a line has none.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The request method, as far as replay cares.
+/// The method of a request, as far as it matters for a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// GET, and every request of a format that records no method.
+    /// GET, and every request in a format without methods.
     Get,
     /// HEAD.
     Head,
     /// POST.
     Post,
-    /// Anything else, nothing at all included.
+    /// Any other method, or none.
     Other,
 }
 
 impl Method {
-    /// The method of a request line; case matters, as in HTTP.
+    /// Returns the method of this name. Methods are case-sensitive (RFC 9110 section 9.1).
     pub fn of(name: &[u8]) -> Self {
         match name {
             b"GET" => Self::Get,
@@ -29,72 +29,72 @@ impl Method {
     }
 }
 
-/// What is asked for.
+/// A requested target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key<'a> {
-    /// A path with its query, as logged: escapes are kept, bytes need not be UTF-8.
+    /// A path with its query, as logged. Escapes are kept, and the bytes need not be UTF-8.
     Name(&'a [u8]),
-    /// A number, in formats that have renumbered their targets.
+    /// A number, in formats that number their targets.
     Number(u64),
 }
 
-/// Who asks.
+/// A client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Client<'a> {
     /// An address or a host name, as logged.
     Name(&'a [u8]),
-    /// A number, in formats that have renumbered their clients.
+    /// A number, in formats that number their clients.
     Number(u32),
-    /// The format does not say.
+    /// The client is not known.
     Unknown,
 }
 
-/// One request.
+/// A request of a trace file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When, in nanoseconds since 1970-01-01 UTC or since the file's own origin; `None` in formats without times.
-    /// Resolution is the format's: 1 s in logs, 1 ms in Mooncake traces.
+    /// Time in nanoseconds since 1970-01-01 UTC, or since the origin of the file; `None` in formats without
+    /// times. The resolution is that of the format: 1 s in logs, 1 ms in Mooncake traces.
     pub time_ns: Option<i64>,
-    /// Who.
+    /// The client.
     pub client: Client<'a>,
-    /// How.
+    /// The method.
     pub method: Method,
-    /// What.
+    /// The target.
     pub target: Key<'a>,
-    /// The reply's status code; 200 in formats that record only successful accesses.
+    /// Status code of the reply. It is 200 in formats that record only successful requests.
     pub status: u16,
-    /// The reply's body in bytes (in Mooncake traces: in tokens), 0 where the log says `-`; `None` in formats that
-    /// record no sizes.
+    /// Body of the reply in bytes, or in tokens in Mooncake traces. It is 0 if the log has `-`, and `None` in
+    /// formats without sizes.
     pub body: Option<u64>,
 }
 
 impl Record<'_> {
-    /// Whether the request is one a cache cluster can be asked again: a GET answered 200 with a body. Statistics and
-    /// [`Trace`](crate::Trace) keep only these.
+    /// Returns whether the request can be replayed on a cache cluster: a GET with status 200 and a body.
+    /// Statistics and [`Trace`](crate::Trace) use only these requests.
     pub fn is_replayable(&self) -> bool {
         self.method == Method::Get && self.status == 200 && self.body != Some(0)
     }
 }
 
-/// The reason why a line or record is malformed.
+/// Reason why a line or record is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// No time where the format has one, or an impossible one.
+    /// The time is missing or invalid.
     NoTime,
-    /// No request after the time.
+    /// The request is missing.
     NoRequest,
-    /// No end of the request with a status code behind it.
+    /// The status code after the request is missing or invalid.
     NoStatus,
-    /// A reply size that is no number.
+    /// The size of the reply is not a number.
     BadSize,
-    /// Not a JSON object with the format's fields.
+    /// The line is not a JSON object with the fields of the format.
     NotJson,
-    /// No line before it names the columns.
+    /// No earlier line names the columns.
     NoFields,
-    /// Longer than [`Limits::line_bytes_max`](crate::Limits::line_bytes_max).
+    /// The line exceeds [`Limits::line_bytes_max`](crate::Limits::line_bytes_max).
     TooLong,
-    /// The file ends inside a record.
+    /// The file ends within the record.
     Partial,
 }
 
@@ -111,4 +111,13 @@ impl fmt::Display for Reason {
             Self::Partial => "the file ends inside the record",
         })
     }
+}
+
+/// Token sums of an LLM trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenSums {
+    /// Input tokens of all requests.
+    pub input: u64,
+    /// Output tokens of all requests.
+    pub output: u64,
 }

@@ -1,4 +1,4 @@
-//! The account of one pass over a trace file.
+//! The report of one pass over a trace file.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use crate::compression::Compression;
 use crate::format::Format;
-use crate::record::Reason;
+use crate::record::{Reason, TokenSums};
 
-/// Malformed lines that are named; further ones are only counted.
+/// Largest number of malformed lines that are listed. Further ones are only counted.
 const MALFORMED_NAMED_MAX: usize = 5;
 
-/// A line or record that could not be read.
+/// A malformed line or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MalformedLine {
     /// Number of the line or record, from 1.
@@ -26,52 +26,46 @@ impl fmt::Display for MalformedLine {
     }
 }
 
-/// The end of reading, where that is no error.
+/// Reason why reading has ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ended {
-    /// At the end of the file.
+pub enum ReadEnd {
+    /// The end of the file was reached.
     EndOfFile,
-    /// The receiver of the records wanted no more.
+    /// The receiver of the records has stopped the reading.
     Stopped,
-    /// [`Limits::requests_max`](crate::Limits::requests_max) requests were kept; the rest of the file was not read.
+    /// [`Limits::requests_max`](crate::Limits::requests_max) requests were kept. The rest of the file was not
+    /// read.
     RequestsMax,
 }
 
-/// Token sums of an LLM trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TokenSums {
-    /// Input tokens of all requests.
-    pub input: u64,
-    /// Output tokens of all requests.
-    pub output: u64,
-}
-
-/// The account of a pass.
+/// The report of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReadReport {
-    /// The format, as given or told.
+    /// The format, given or detected.
     pub format: Format,
-    /// The packing of the file.
+    /// The compression format of the file.
     pub compression: Compression,
-    /// Unpacked bytes read.
+    /// Number of decompressed bytes that were read.
     pub bytes_unpacked: u64,
-    /// Lines (or binary records) seen, blank and malformed ones included.
+    /// Number of lines or binary records, including blank and malformed ones.
     pub lines: u64,
-    /// Requests handed over. In Mooncake traces a line holds many.
+    /// Number of requests that were passed on. In Mooncake traces a line has many.
     pub records: u64,
-    /// Requests that are replayable: GET, status 200, a body. Counted by [`Trace`](crate::Trace) and statistics.
+    /// Number of replayable requests: GET, status 200, with a body. [`Trace`](crate::Trace) and the
+    /// statistics set it.
     pub replayable: u64,
-    /// Replayable requests dropped because their target came after [`Limits::targets_max`](crate::Limits::targets_max) others.
+    /// Number of replayable requests that were dropped, because the trace had
+    /// [`Limits::targets_max`](crate::Limits::targets_max) other targets before.
     pub over_targets_max: u64,
-    /// Malformed lines (or records).
+    /// Number of malformed lines or records.
     pub malformed: u64,
-    /// The first few of them.
+    /// The first malformed lines.
     pub first_malformed: Vec<MalformedLine>,
     /// Token sums, in formats that have them.
     pub tokens: Option<TokenSums>,
-    /// The end of reading.
-    pub ended: Ended,
+    /// Reason why reading has ended.
+    pub ended: ReadEnd,
 }
 
 impl ReadReport {
@@ -87,11 +81,11 @@ impl ReadReport {
             malformed: 0,
             first_malformed: Vec::new(),
             tokens: None,
-            ended: Ended::EndOfFile,
+            ended: ReadEnd::EndOfFile,
         }
     }
 
-    pub(crate) fn note_malformed(&mut self, reason: Reason) {
+    pub(crate) fn record_malformed(&mut self, reason: Reason) {
         self.malformed += 1;
         if self.first_malformed.len() < MALFORMED_NAMED_MAX {
             self.first_malformed.push(MalformedLine { line: self.lines, reason });

@@ -1,5 +1,5 @@
-//! Bytes from a file: gzip, zstd, xz and bzip2 recognised by their magic and unpacked on the way, in a buffer of bounded
-//! size.
+//! Reading of a file into a buffer of bounded size. gzip, zstd, xz and bzip2 are detected by their magic
+//! bytes and decompressed.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -10,38 +10,39 @@ use std::rc::Rc;
 use crate::compression::Compression;
 use crate::error::TraceError;
 
-/// Bytes asked from the file at a time. Large enough that the system call does not show, small enough to stay in L2.
+/// Bytes per read from the file. The size makes system calls cheap, and the buffer fits into the L2 cache.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Most memory of an xz decoder, in KiB: the dictionary of `xz -9` is 64 MiB. A file that needs more is an error.
+/// Largest memory of an xz decoder in KiB. The dictionary of `xz -9` has 64 MiB. A file that needs more
+/// memory is an error.
 const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;
 
-/// Counts what is taken from the packed file, for progress.
-struct Counted<R> {
+/// A reader that counts the bytes it has read, for progress reports.
+struct CountingReader<R> {
     inner: R,
-    taken: Rc<Cell<u64>>,
+    bytes_read: Rc<Cell<u64>>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(out)?;
-        self.taken.set(self.taken.get() + n as u64);
+        self.bytes_read.set(self.bytes_read.get() + n as u64);
         Ok(n)
     }
 }
 
-/// An open trace file: unpacked bytes in a window that is refilled from the front.
+/// An open trace file. The decompressed bytes are in a window, which is refilled at its end.
 pub(crate) struct Source<'r> {
     reader: Box<dyn Read + 'r>,
-    taken: Rc<Cell<u64>>,
+    bytes_read: Rc<Cell<u64>>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
     finished: bool,
     unpacked: u64,
-    /// How the file is packed.
+    /// The compression format of the file.
     pub(crate) compression: Compression,
-    /// Length of the packed file in bytes, where known.
+    /// Size of the compressed file in bytes, if it is known.
     pub(crate) packed_bytes: Option<u64>,
 }
 
@@ -60,10 +61,10 @@ impl Source<'static> {
 }
 
 impl<'r> Source<'r> {
-    /// Wraps a reader of packed or plain bytes.
+    /// Wraps a reader of compressed or plain bytes.
     pub(crate) fn new(reader: impl Read + 'r, packed_bytes: Option<u64>) -> Result<Self, TraceError> {
-        let taken = Rc::new(Cell::new(0));
-        let mut counted = Counted { inner: reader, taken: Rc::clone(&taken) };
+        let bytes_read = Rc::new(Cell::new(0));
+        let mut counted = CountingReader { inner: reader, bytes_read: Rc::clone(&bytes_read) };
         let mut magic = [0_u8; 4];
         let known = read_up_to(&mut counted, &mut magic).map_err(cannot_start)?;
         let head = io::Cursor::new(magic).take(known as u64);
@@ -75,7 +76,7 @@ impl<'r> Source<'r> {
                 (Compression::Zstd, Box::new(decoder))
             }
             [0xFD, b'7', b'z', b'X'] => {
-                // The decoder takes single bytes.
+                // The decoder reads single bytes.
                 let whole = io::BufReader::with_capacity(CHUNK_BYTES, whole);
                 let decoder = lzma_rust2::XzReader::new_mem_limit(whole, true, XZ_MEMORY_KIB_MAX);
                 (Compression::Xz, Box::new(decoder))
@@ -89,7 +90,7 @@ impl<'r> Source<'r> {
         };
         Ok(Self {
             reader,
-            taken,
+            bytes_read,
             buffer: vec![0; CHUNK_BYTES],
             start: 0,
             end: 0,
@@ -100,40 +101,41 @@ impl<'r> Source<'r> {
         })
     }
 
-    /// The bytes at hand.
+    /// Returns the bytes in the window.
     pub(crate) fn window(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Drops `n` bytes from the front of the window.
+    /// Removes `n` bytes from the start of the window.
     pub(crate) fn consume(&mut self, n: usize) {
         self.start = (self.start + n).min(self.end);
     }
 
-    /// Drops `length + skip` bytes (or what is there) from the front and says where they began, for [`Source::at`].
+    /// Removes up to `length + skip` bytes from the start of the window. Returns their position, for
+    /// [`Source::at`].
     pub(crate) fn advance(&mut self, length: usize, skip: usize) -> usize {
         let begin = self.start;
         self.consume(length + skip);
         begin
     }
 
-    /// Bytes just dropped by [`Source::advance`]; they stay in place until the next fill.
+    /// Returns bytes that [`Source::advance`] has just removed. They stay in place until the next fill.
     pub(crate) fn at(&self, begin: usize, length: usize) -> &[u8] {
         &self.buffer[begin..begin + length]
     }
 
-    /// Unpacked bytes consumed so far.
+    /// Returns the number of decompressed bytes that were removed from the window.
     pub(crate) fn bytes_unpacked(&self) -> u64 {
         self.unpacked - (self.end - self.start) as u64
     }
 
-    /// Packed bytes taken from the file so far.
+    /// Returns the number of compressed bytes that were read from the file.
     pub(crate) fn bytes_packed(&self) -> u64 {
-        self.taken.get()
+        self.bytes_read.get()
     }
 
-    /// Adds bytes to the window. False at the end of the file. The window grows as far as the caller leaves bytes in
-    /// it; the caller's limit is the buffer's limit.
+    /// Adds bytes to the window. Returns false at the end of the file. The window grows if the caller leaves
+    /// bytes in it. The caller must therefore limit them.
     pub(crate) fn fill(&mut self) -> io::Result<bool> {
         if self.finished {
             return Ok(false);
@@ -158,17 +160,19 @@ impl<'r> Source<'r> {
         Ok(n > 0)
     }
 
-    /// Fills until the window holds `bytes` bytes or the file ends.
+    /// Fills the window until it has `bytes` bytes or the file ends.
     pub(crate) fn fill_to(&mut self, bytes: usize) -> io::Result<()> {
         while self.end - self.start < bytes && self.fill()? {}
         Ok(())
     }
 }
 
+/// Returns the error for a stream whose first bytes cannot be read.
 pub(crate) fn cannot_start(source: io::Error) -> TraceError {
     TraceError::Open { path: "the stream".into(), source }
 }
 
+/// Reads until `out` is full or the stream ends. Returns the number of bytes.
 fn read_up_to(reader: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
     let mut known = 0;
     while known < out.len() {
@@ -236,7 +240,7 @@ mod tests {
         xz_with(bytes, 1 << 18)
     }
 
-    /// Bytes that do not get shorter.
+    /// Returns bytes that do not compress.
     fn noise() -> Vec<u8> {
         (0..100_000_u32)
             .flat_map(|i| i.wrapping_mul(2_654_435_761).rotate_left(i % 32).to_le_bytes())
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn packing_is_told_by_magic_and_members_are_joined() {
+    fn compression_is_detected_and_members_are_joined() {
         let plain = b"abc\n".repeat(100_000);
         let twice = |pack: &dyn Fn(&[u8]) -> Vec<u8>| [pack(&plain[..7]), pack(&plain[7..])].concat();
         for (compression, packed) in [
@@ -281,7 +285,8 @@ mod tests {
     fn a_stream_that_needs_much_memory_is_an_error() {
         let mut packed = xz_with(b"abc\n", 1 << 26);
         assert_eq!(unpack(&packed).1.expect("64 MiB are allowed"), b"abc\n");
-        // The largest dictionary: the property of LZMA2 in the block header, whose checksum follows it.
+        // The largest dictionary size is set in the LZMA2 property of the block header. The checksum of the
+        // header follows.
         let property = 12 + 4;
         assert_eq!(packed[property - 2..property], [0x21, 1]);
         packed[property] = 40;
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn short_files_and_foreign_packers() {
+    fn short_files_are_plain_and_other_compressions_are_errors() {
         assert_eq!(unpack(b"").1.expect("empty"), b"");
         assert_eq!(unpack(b"ab").1.expect("short"), b"ab");
         assert!(matches!(Source::new(&b"\x1f\x9d\x90"[..], None), Err(TraceError::UnknownCompression(_))));

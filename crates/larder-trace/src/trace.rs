@@ -1,13 +1,12 @@
 //! The replayable requests of a file, in memory and in time order.
 //!
-//! Kept are the requests a cluster can be asked again: GET, status 200, a body (see [`Record::is_replayable`]). In
-//! formats without methods, codes or sizes every request counts as such.
+//! Replayable requests are GET requests with status 200 and a body (see [`Record::is_replayable`]). In
+//! formats without methods, status codes or sizes, every request counts as replayable.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use larder_core::{Bytes, Time};
-use serde::Serialize;
 
 use crate::error::TraceError;
 use crate::format::Format;
@@ -15,78 +14,57 @@ use crate::format::json_fields::JsonFields;
 use crate::intern::Interner;
 use crate::read::{Limits, Progress, ReadOptions, read};
 use crate::record::{Client, Record};
-use crate::report::{Ended, ReadReport};
+use crate::report::{ReadEnd, ReadReport};
+use crate::size_unit::SizeUnit;
 
-/// A thing that is asked for.
+/// A requested target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Path with query as logged; bytes that cannot stand in a request line are written `%XX`. In formats with
-    /// numbered targets, `/` and the number.
+    /// The path with the query, as logged. Bytes that are not allowed in a request line are written as `%XX`.
+    /// In formats with numbered targets, it is `/` and the number.
     pub name: String,
-    /// Its largest reply; [`LoadOptions::unsized_bytes`] in formats without sizes.
+    /// Size of the largest reply. In formats without sizes, it is [`LoadOptions::unsized_bytes`].
     pub size: Bytes,
 }
 
-/// One request of a [`Trace`].
+/// A request of a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When, counted from the trace's first request. Zero in formats without times.
+    /// Time since the first request of the trace. Zero in formats without times.
     pub time: Time,
-    /// Which target: an index into [`Trace::targets`].
+    /// The target: an index into [`Trace::targets`].
     pub target: u32,
-    /// Who: from 1 in order of first appearance, 0 if unknown.
+    /// The client: numbered from 1 in order of first appearance; 0 if it is unknown.
     pub client: u32,
-    /// Body of this reply.
+    /// Size of the body of this reply.
     pub size: Bytes,
 }
 
-/// What sizes are counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SizeUnit {
-    /// Bytes.
-    Bytes,
-    /// Tokens of a language model.
-    Tokens,
-    /// The file states no sizes.
-    Unknown,
-}
-
-impl SizeUnit {
-    /// The unit of a file, whose format may leave it to the server whether sizes are logged.
-    pub const fn of(format: Format, has_sizes: bool) -> Self {
-        match format {
-            Format::Mooncake => Self::Tokens,
-            Format::Sdsc | Format::Keys64 => Self::Unknown,
-            _ if has_sizes => Self::Bytes,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-/// Requests in time order (equal times in file order), and their targets in order of first appearance in the file.
+/// Requests in time order, with equal times in file order, and their targets in order of first appearance in
+/// the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The distinct targets.
     pub targets: Vec<Target>,
     /// The requests.
     pub requests: Vec<Request>,
-    /// What sizes are counted in.
+    /// The unit of sizes.
     pub size_unit: SizeUnit,
-    /// The first request's time in nanoseconds since 1970 UTC (or the file's own origin); `None` without times.
+    /// Time of the first request in nanoseconds since 1970 UTC, or since the origin of the file; `None`
+    /// without times.
     pub origin_ns: Option<i64>,
 }
 
-/// How to load a trace.
+/// Options for loading a trace.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// The format; told from the file if `None`.
+    /// The format. `None`: it is detected from the file.
     pub format: Option<Format>,
     /// The keys of JSON lines, as in [`ReadOptions`].
     pub json_fields: Option<JsonFields>,
-    /// What may be used at most.
+    /// Limits on resources.
     pub limits: Limits,
-    /// The size of a target in formats without sizes. Default 1 byte: every object counts the same.
+    /// Size of a target in formats without sizes. Default: 1 byte, so that every object counts the same.
     pub unsized_bytes: Bytes,
 }
 
@@ -97,35 +75,36 @@ impl Default for LoadOptions {
 }
 
 impl Trace {
-    /// Loads a file of any known format, unpacked on the way.
+    /// Loads a file of any known format, compressed or not.
     ///
     /// # Errors
-    /// As [`read`]. A trace without a replayable request is no error: its `requests` are empty, and the report says
-    /// what was there.
+    /// As for [`read`]. A file without a replayable request is no error: the trace has no requests, and the
+    /// report shows the contents of the file.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<(Self, ReadReport), TraceError> {
         Self::load_with(path, options, &mut |_| ())
     }
 
-    /// [`Trace::load`] with a progress report every few thousand lines.
+    /// Loads a file as [`Trace::load`] does, and reports the progress every few thousand lines.
     ///
     /// # Errors
-    /// As [`Trace::load`].
+    /// As for [`Trace::load`].
     pub fn load_with(
         path: &Path,
         options: &LoadOptions,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, ReadReport), TraceError> {
-        Self::load_noting(path, options, &mut |_| (), on_progress)
+        Self::load_with_skipped(path, options, &mut |_| (), on_progress)
     }
 
-    /// [`Trace::load_with`], each record that cannot be replayed handed to `on_left_out`.
+    /// Loads a file as [`Trace::load_with`] does, and passes each record that cannot be replayed to
+    /// `on_skipped`.
     ///
     /// # Errors
-    /// As [`Trace::load`].
-    pub fn load_noting(
+    /// As for [`Trace::load`].
+    pub fn load_with_skipped(
         path: &Path,
         options: &LoadOptions,
-        on_left_out: &mut dyn FnMut(&Record<'_>),
+        on_skipped: &mut dyn FnMut(&Record<'_>),
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, ReadReport), TraceError> {
         let mut loader = Loader::new(options);
@@ -133,40 +112,41 @@ impl Trace {
         let read_options = ReadOptions { format: options.format, json_fields, limits: options.limits };
         let on_record = |record: &Record<'_>| {
             if !record.is_replayable() {
-                on_left_out(record);
+                on_skipped(record);
             }
             loader.take(record)
         };
         let mut report = read(path, &read_options, on_record, on_progress)?;
         report.replayable = loader.replayable;
         report.over_targets_max = loader.over_targets_max;
-        if report.ended == Ended::Stopped {
-            report.ended = Ended::RequestsMax;
+        if report.ended == ReadEnd::Stopped {
+            report.ended = ReadEnd::RequestsMax;
         }
         Ok((loader.finish(report.format), report))
     }
 
-    /// All targets' sizes together: the memory that holds everything.
+    /// Returns the total size of all targets. A cache of this size holds everything.
     pub fn working_set(&self) -> Bytes {
         self.targets.iter().map(|target| target.size).sum()
     }
 }
 
-/// A request before the trace's first time is known.
-struct Taken {
+/// A request before the first time of the trace is known.
+struct LoadedRequest {
     time_ns: i64,
     target: u32,
     client: u32,
     size: u64,
 }
 
+/// The state of loading a trace.
 struct Loader {
     requests_max: usize,
     unsized_bytes: u64,
     targets: Interner,
     sizes: Vec<u64>,
     clients: Interner,
-    taken: Vec<Taken>,
+    loaded: Vec<LoadedRequest>,
     has_times: bool,
     has_sizes: bool,
     replayable: u64,
@@ -181,9 +161,9 @@ impl Loader {
             unsized_bytes: options.unsized_bytes.get(),
             targets: Interner::new(limits.targets_max, limits.target_name_bytes_max),
             sizes: Vec::new(),
-            // A client's name is at most a line long; host names and addresses rarely pass 64 bytes.
+            // The name of a client is at most one line long. Host names and addresses rarely exceed 64 bytes.
             clients: Interner::new(limits.clients_max, limits.clients_max.saturating_mul(64)),
-            taken: Vec::new(),
+            loaded: Vec::new(),
             has_times: false,
             has_sizes: false,
             replayable: 0,
@@ -195,7 +175,7 @@ impl Loader {
         if !record.is_replayable() {
             return ControlFlow::Continue(());
         }
-        if self.taken.len() >= self.requests_max {
+        if self.loaded.len() >= self.requests_max {
             return ControlFlow::Break(());
         }
         self.replayable += 1;
@@ -215,26 +195,30 @@ impl Loader {
         };
         self.has_times |= record.time_ns.is_some();
         self.has_sizes |= record.body.is_some();
-        self.taken.push(Taken { time_ns: record.time_ns.unwrap_or(0), target, client, size });
+        self.loaded.push(LoadedRequest { time_ns: record.time_ns.unwrap_or(0), target, client, size });
         ControlFlow::Continue(())
     }
 
     fn finish(mut self, format: Format) -> Trace {
-        // Servers write a line when the reply ends and stamp it with the request's begin: lines are a little out of
-        // order. The sort is stable, so what a second holds stays in file order.
-        if !self.taken.is_sorted_by_key(|taken| taken.time_ns) {
-            self.taken.sort_by_key(|taken| taken.time_ns);
+        // Servers write a line when the reply ends, with the time at which the request arrived. Lines are
+        // therefore slightly out of order. The sort is stable, so that requests of the same second stay in
+        // file order.
+        if !self.loaded.is_sorted_by_key(|request| request.time_ns) {
+            self.loaded.sort_by_key(|request| request.time_ns);
         }
-        let has_sizes = self.has_sizes || self.taken.is_empty();
-        let origin = self.taken.first().map_or(0, |first| first.time_ns);
+        let has_sizes = self.has_sizes || self.loaded.is_empty();
+        let origin = self.loaded.first().map_or(0, |first| first.time_ns);
         let since = |time_ns: i64| Time::from_nanos(time_ns.abs_diff(origin));
         let numbered = format.has_numbered_targets();
         let targets = (0_u32..)
             .zip(&self.sizes)
-            .map(|(index, &size)| Target { name: name(self.targets.key(index), numbered), size: Bytes(size) })
+            .map(|(index, &size)| Target {
+                name: target_name(self.targets.key(index), numbered),
+                size: Bytes(size),
+            })
             .collect();
         let requests = self
-            .taken
+            .loaded
             .iter()
             .map(|t| Request {
                 time: since(t.time_ns),
@@ -243,13 +227,13 @@ impl Loader {
                 size: Bytes(t.size),
             })
             .collect();
-        let origin_ns = (self.has_times && !self.taken.is_empty()).then_some(origin);
-        Trace { targets, requests, size_unit: SizeUnit::of(format, has_sizes), origin_ns }
+        let origin_ns = (self.has_times && !self.loaded.is_empty()).then_some(origin);
+        Trace { targets, requests, size_unit: format.size_unit(has_sizes), origin_ns }
     }
 }
 
-/// A key as it can stand in a request line.
-pub(crate) fn name(key: &[u8], numbered: bool) -> String {
+/// Converts a key to a name that is allowed in a request line.
+pub(crate) fn target_name(key: &[u8], numbered: bool) -> String {
     if let (true, Ok(number)) = (numbered, <[u8; 8]>::try_from(key)) {
         return format!("/{}", u64::from_be_bytes(number));
     }
@@ -301,20 +285,21 @@ b - - [20/Feb/2016:00:00:47 -0500] "GET /big HTTP/1.1" 200 30
     }
 
     #[test]
-    fn what_is_left_out_is_handed_over() {
+    fn skipped_records_are_reported() {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(LOG.as_bytes()).expect("written");
         let mut seen = Vec::new();
         let mut note = |record: &Record<'_>| seen.push((record.method, record.status, record.body));
         let options = LoadOptions::default();
-        let (trace, _) = Trace::load_noting(file.path(), &options, &mut note, &mut |_| ()).expect("loads");
+        let (trace, _) =
+            Trace::load_with_skipped(file.path(), &options, &mut note, &mut |_| ()).expect("loads");
         assert_eq!(trace.requests.len(), 3);
         use crate::record::Method::{Get, Head};
         assert_eq!(seen, [(Head, 200, Some(10)), (Get, 404, Some(10)), (Get, 200, Some(0))]);
     }
 
     #[test]
-    fn limits_end_in_named_outcomes() {
+    fn limits_are_reported() {
         let few = |targets_max, requests_max| LoadOptions {
             limits: Limits { targets_max, requests_max, ..Limits::default() },
             ..LoadOptions::default()
@@ -322,11 +307,11 @@ b - - [20/Feb/2016:00:00:47 -0500] "GET /big HTTP/1.1" 200 30
         let (trace, report) = load(LOG.as_bytes(), &few(1, 100));
         assert_eq!((trace.targets.len(), report.over_targets_max), (1, 1));
         let (trace, report) = load(LOG.as_bytes(), &few(100, 2));
-        assert_eq!((trace.requests.len(), report.ended), (2, Ended::RequestsMax));
+        assert_eq!((trace.requests.len(), report.ended), (2, ReadEnd::RequestsMax));
     }
 
     #[test]
-    fn keys_have_no_times_and_a_size_by_choice() {
+    fn bare_keys_have_no_times_and_the_given_size() {
         let keys: Vec<u8> = [7_u64, 9, 7].iter().flat_map(|key| key.to_be_bytes()).collect();
         let options = LoadOptions {
             format: Some(Format::Keys64),

@@ -1,4 +1,4 @@
-//! A trace as an access log.
+//! Writing of a trace as an access log.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -7,14 +7,18 @@ use std::path::Path;
 use crate::format::timestamp;
 use crate::trace::Trace;
 
-/// Times of traces that have none, or whose origin is unknown, start here: 1 June 1998, 00:00 UTC.
+/// Start time of traces without times or without a known origin: 1 June 1998, 00:00 UTC. In seconds since
+/// 1970.
 pub(crate) const ORIGIN_S: i64 = 896_659_200;
 
-/// Writes a trace in Common Log Format: a GET answered 200 a request, times in UTC cut to seconds, client n as `cn`
-/// (unknown ones as `-`). Reading it back gives the same requests and targets, up to the cut of the times.
+/// Writes a trace in the Common Log Format.
+///
+/// Each request is a GET with status 200. Times are in UTC and truncated to seconds. Client n is written as
+/// `cn`, and an unknown client as `-`. Loading the log gives the same requests and targets, apart from the
+/// truncated times.
 ///
 /// # Errors
-/// What `out` gives; a closed pipe among it.
+/// The error of `out`, for example that of a closed pipe.
 pub fn write_clf(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let origin_ns = trace.origin_ns.unwrap_or(ORIGIN_S * 1_000_000_000);
     let mut second = None;
@@ -42,16 +46,18 @@ pub fn write_clf(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a trace in Common Log Format to a file, replacing it; packed if its name ends in `.gz` or `.zst`.
+/// Writes a trace in the Common Log Format to a file, and replaces the file. The file is compressed if its
+/// name ends in `.gz` or `.zst`.
 ///
 /// # Errors
-/// When the file cannot be made or written.
+/// The file cannot be created or written.
 pub fn save_clf(trace: &Trace, path: &Path) -> io::Result<()> {
-    pack(path, &File::create(path)?, |mut out| write_clf(trace, &mut out))
+    write_compressed(path, &File::create(path)?, |mut out| write_clf(trace, &mut out))
 }
 
-/// Writes to a file what `write` writes, packed if the name of `path` ends in `.gz` or `.zst`.
-pub(crate) fn pack(
+/// Passes a writer for the file to `write`. The file is compressed if the name of `path` ends in `.gz` or
+/// `.zst`.
+pub(crate) fn write_compressed(
     path: &Path,
     file: &File,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -87,7 +93,7 @@ mod tests {
     use crate::{LoadOptions, Request, SizeUnit, Target};
 
     #[test]
-    fn packed_or_not_the_log_is_the_same() {
+    fn compressed_and_plain_logs_are_equal() {
         let recipe = crate::synth::Recipe::zipf(50, 500, 0.8);
         let trace = crate::synth::generate(&recipe, 1, 1.0).expect("possible");
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -108,10 +114,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_loaded(asks in prop::collection::vec((0_u64..100_000, 0_u32..5, 0_u32..4), 1..60)) {
+        fn a_written_log_is_loaded_unchanged(asks in prop::collection::vec((0_u64..100_000, 0_u32..5, 0_u32..4), 1..60)) {
             let mut asks = asks;
             asks.sort_by_key(|ask| ask.0);
-            // Loading numbers targets and clients by first appearance, and times count from the first request.
+            // Loading numbers targets and clients in order of first appearance. Times are counted from the
+            // first request.
             let first = asks[0].0;
             let (mut targets, mut clients) = (Vec::new(), vec![0]);
             let place = |seen: &mut Vec<u32>, x: u32| {

@@ -1,5 +1,5 @@
-//! A sample of each log format in `tests/logs`: the same twelve requests, as each server writes them, and a line that is
-//! none. Hosts are those of examples, addresses those of documentation.
+//! Tests with a sample of each log format in `tests/logs`. All samples have the same twelve requests and one
+//! malformed line. Host names and addresses are those reserved for documentation.
 
 #![expect(clippy::panic, reason = "test code: a panic is a failed test")]
 
@@ -10,7 +10,7 @@ use larder_trace::{
     Client, Format, Key, LoadOptions, Method, ReadOptions, ReadReport, SizeUnit, Trace, TraceError, read,
 };
 
-/// Each sample with the format that is told from it.
+/// Each sample with its detected format.
 const SAMPLES: [(&str, Format); 14] = [
     ("combined.log", Format::Clf),
     ("haproxy.log", Format::Haproxy),
@@ -98,7 +98,7 @@ fn every_format_gives_the_same_trace() {
 }
 
 #[test]
-fn a_format_that_is_given_is_not_told() {
+fn a_given_format_is_not_detected() {
     let given = |name, format| {
         let options = ReadOptions { format: Some(format), ..ReadOptions::default() };
         read(&sample(name), &options, |_| ControlFlow::Continue(()), &mut |_| ())
@@ -112,7 +112,7 @@ fn a_format_that_is_given_is_not_told() {
 }
 
 #[test]
-fn json_of_no_known_server_needs_fields() {
+fn other_json_needs_fields() {
     let options = ReadOptions::default();
     let error = read(&sample("custom.json"), &options, |_| ControlFlow::Continue(()), &mut |_| ());
     let text = error.expect_err("no known format").to_string();
@@ -127,6 +127,6 @@ fn a_log_without_sizes_has_unknown_sizes() {
     let (trace, report) =
         Trace::load(&sample("custom.json"), &LoadOptions { json_fields, ..LoadOptions::default() })
             .expect("loads");
-    // Without a method the HEAD counts too.
+    // Without a method the HEAD request counts too.
     assert_eq!((trace.size_unit, report.replayable), (SizeUnit::Unknown, 7));
 }

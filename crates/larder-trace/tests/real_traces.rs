@@ -1,7 +1,9 @@
-//! Statistics of real traces. `LARDER_TRACES` names their folder; by default it is `../shared/traces` beside the
-//! workspace. The traces are other people's data and no part of the project. If a trace is absent, its test is skipped.
+//! Statistics of real traces. `LARDER_TRACES` is their folder. The default is `../shared/traces` beside the
+//! workspace. The traces are third-party data and not part of the project. If a trace is absent, its test is
+//! skipped.
 //!
-//! The expected figures come from a count of the same files by other means (a regular expression and a dictionary).
+//! The expected figures are from an independent count of the same files, with a regular expression and a
+//! dictionary.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +25,7 @@ fn stats(path: &Path) -> Stats {
     Stats::of_file(path, &ReadOptions::default(), &mut |_| ()).expect("a readable trace")
 }
 
-/// The memory that covers 50, 90, 97, 98 and 99 % of the requests, in MB with one digit.
+/// Returns the memory that covers 50, 90, 97, 98 and 99 % of the requests, in MB with one decimal.
 fn memory_mb(stats: &Stats) -> Vec<String> {
     [500, 900, 970, 980, 990]
         .iter()
@@ -32,7 +34,8 @@ fn memory_mb(stats: &Stats) -> Vec<String> {
         .collect()
 }
 
-/// Lines, requests, targets, working set in MB, mean reply in bytes, hottest target in percent.
+/// Returns lines, requests, targets, working set in MB, mean reply in bytes and the share of the hottest
+/// target in percent.
 fn figures(stats: &Stats) -> (u64, u64, u64, String, String, String) {
     let lines = stats.read.as_ref().expect("read from a file").lines;
     let working_set = format!("{:.1}", stats.working_set.expect("sizes") as f64 / 1e6);
@@ -80,7 +83,7 @@ fn mooncake_conversation() {
 }
 
 #[test]
-fn a_loaded_trace_has_the_figures_of_its_file() {
+fn a_trace_has_the_figures_of_its_file() {
     let Some(path) = file("epa-1995.clf.zst") else { return };
     let (trace, report) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
     let (of_trace, of_file) = (Stats::of_trace(&trace), stats(&path));
@@ -92,13 +95,13 @@ fn a_loaded_trace_has_the_figures_of_its_file() {
 }
 
 #[test]
-fn a_per_minute_table_is_no_trace() {
+fn a_per_minute_table_is_refused() {
     let Some(path) = file("clarknet-1995-per-minute.csv.zst") else { return };
     let error = Trace::load(&path, &LoadOptions::default()).expect_err("a CSV of counts");
     assert!(error.to_string().contains("datetime,view"), "{error}");
 }
 
-/// ward-analysis of a real log on four nodes that hold a fifth of it each.
+/// Runs ward-analysis of a real log. Each node has memory for a fifth of the log.
 fn ward(trace: &Trace, nodes: u16) -> ward::Analysis {
     let memory_per_node = Bytes(trace.working_set().get() / 5);
     let cluster = ward::WardCluster { nodes, memory_per_node, costs: ward::WardCosts::ward01() };
@@ -106,7 +109,7 @@ fn ward(trace: &Trace, nodes: u16) -> ward::Analysis {
 }
 
 #[test]
-fn epa_1995_is_placed_evenly_and_by_the_best_core() {
+fn epa_1995_has_an_even_partition_and_the_best_core() {
     let Some(path) = file("epa-1995.clf.zst") else { return };
     let (trace, _) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
     let found = ward(&trace, 4);
@@ -115,12 +118,12 @@ fn epa_1995_is_placed_evenly_and_by_the_best_core() {
     assert!(found.balance.load_max_over_mean < 1.01, "{found}");
     assert!(found.overheads.ward_us <= found.overheads.part_us.min(found.overheads.local_us), "{found}");
     assert_eq!(found.log.requests, trace.requests.len() as u64);
-    // Four fifths of the bytes fit: few targets are left out.
+    // Four fifths of the bytes fit. Few targets are omitted.
     assert!(found.on_disk.targets + found.other.targets < found.log.targets / 4, "{found}");
 }
 
 #[test]
-fn blog_2016_changes_little_in_what_it_adds() {
+fn blog_2016_has_few_requests_to_new_targets() {
     let Some(path) = file("blog-2016.clf.zst") else { return };
     let (trace, _) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
     let stability = ward::Stability::of(&trace);
@@ -130,11 +133,12 @@ fn blog_2016_changes_little_in_what_it_adds() {
     assert_eq!(days.iter().map(|day| day.requests.len()).sum::<usize>(), trace.requests.len());
 }
 
-/// Where targets are served, by a target's index: before the first table by hash.
+/// The place of each target by index. Before the first table it is a hash of the target.
 type Serving = Vec<Place>;
 
-/// Tables one after another, each of the last requests and half of what was counted before: how
-/// many targets with an owner each gives to another, and the most load of a node over the mean.
+/// Makes a series of tables. Each is made from the last requests and half of the earlier counts. For each
+/// table the result has the number of targets that change from one owner to another, and the largest load of
+/// a node divided by the mean.
 fn tables_in_turn(trace: &Trace, every: usize, nodes: u16, stays: bool) -> Vec<(usize, f64)> {
     let memory_per_node = Bytes(trace.working_set().get() / 5);
     let cluster = ward::WardCluster { nodes, memory_per_node, costs: ward::WardCosts::ward01() };
@@ -164,7 +168,7 @@ fn tables_in_turn(trace: &Trace, every: usize, nodes: u16, stays: bool) -> Vec<(
 }
 
 #[test]
-fn tables_of_epa_1995_made_in_turn_leave_targets_with_their_owners() {
+fn successive_tables_of_epa_1995_move_few_targets() {
     let Some(path) = file("epa-1995.clf.zst") else { return };
     let (trace, _) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
     let (stay, anew) = (tables_in_turn(&trace, 4_000, 8, true), tables_in_turn(&trace, 4_000, 8, false));

@@ -1,5 +1,5 @@
-//! The recipes against the figures they are fitted to, each as the project's own statistics measure it on the trace at
-//! full length. Published figures may be off by 2 % at most.
+//! Checks of the recipes against their published figures, by the statistics of the trace at full length. The
+//! tolerance is 2 %.
 
 use larder_trace::Stats;
 use larder_trace::synth::{Popularity, Recipe, SizeGoal, generate};

@@ -1,4 +1,4 @@
-//! Asks a process of ours for JSON over HTTP, on one connection that is kept.
+//! HTTP client for the JSON interfaces of larder's own processes, on one kept-alive connection.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -11,64 +11,65 @@ use larder_http::client::{Client, Limits, tcp};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Limits on an answer.
+/// Limits on a reply.
 const LIMITS: Limits = Limits { time: Duration::from_secs(10), body_bytes: 16 << 20 };
-/// Limits on the answer to a purge, for which a switch takes 40 s at most.
+/// Limits on the reply to a purge. A switch takes at most 40 s for a purge.
 const PURGE_LIMITS: Limits = Limits { time: Duration::from_secs(60), ..LIMITS };
 
-/// Somebody who answers.
+/// A client of one admin interface.
 #[derive(Debug)]
-pub struct Asked {
+pub struct AdminClient {
     address: SocketAddr,
     client: Client,
 }
 
-impl Asked {
-    /// A process that listens at `address`. Nothing is sent yet.
+impl AdminClient {
+    /// Creates a client for the process that listens at `address`. Nothing is sent yet.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, client: Client::default() }
     }
 
-    /// The answer to a GET of `path`, over the connection of the last time if it is still open.
+    /// Sends a GET request for `path` and returns the reply. An open connection is used again.
     ///
     /// # Errors
-    /// No connection, another status than 200, an answer that is too long, late or not what is expected.
+    /// Returns an error if the connection fails, the status is not 200, or the reply is late, too long or has
+    /// an unexpected form.
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
-        self.good(Method::GET, path).await.with_context(|| self.what(path))
+        self.exchange_json(Method::GET, path).await.with_context(|| self.describe(path))
     }
 
-    /// The answer to a POST of `path`, over a connection of its own.
+    /// Sends a POST request to `path` and returns the reply.
     ///
     /// # Errors
-    /// As for [`Self::get`]; what the answer says is wrong is told.
+    /// Fails as [`Self::get`] does. The error includes the text of the reply's field `error`.
     pub(crate) async fn post<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
-        self.good(Method::POST, path).await.with_context(|| self.what(path))
+        self.exchange_json(Method::POST, path).await.with_context(|| self.describe(path))
     }
 
-    /// The answer to a POST of `path` that shows a token, over a connection of its own, and whether its status is 200.
+    /// Sends a POST request with a bearer token. Returns the reply, and whether its status is 200.
     ///
     /// # Errors
-    /// No connection, or an answer that is too long, late or no JSON.
-    pub(crate) async fn post_as(&mut self, path: &str, token: &str) -> anyhow::Result<(bool, Value)> {
+    /// Returns an error if the connection fails, or the reply is late, too long or not JSON.
+    pub(crate) async fn post_with_token(&mut self, path: &str, token: &str) -> anyhow::Result<(bool, Value)> {
         let answer = self.exchange(Method::POST, path, Some(token), PURGE_LIMITS).await;
         let read = answer.and_then(|answer| {
             Ok((answer.status() == StatusCode::OK, serde_json::from_slice(answer.body())?))
         });
-        read.with_context(|| self.what(path))
+        read.with_context(|| self.describe(path))
     }
 
-    fn what(&self, path: &str) -> String {
+    fn describe(&self, path: &str) -> String {
         format!("{path} of {}", self.address)
     }
 
-    /// The answer to a request, whose status is 200.
-    async fn good<T: DeserializeOwned>(&mut self, method: Method, path: &str) -> anyhow::Result<T> {
+    /// Sends a request and parses the reply, if its status is 200.
+    async fn exchange_json<T: DeserializeOwned>(&mut self, method: Method, path: &str) -> anyhow::Result<T> {
         let answer = self.exchange(method, path, None, LIMITS).await?;
         let (status, body) = (answer.status(), answer.body());
         if status != StatusCode::OK {
             let problem: Option<Value> = serde_json::from_slice(body).ok();
-            let said = problem.as_ref().and_then(|problem| problem["error"].as_str()).unwrap_or_default();
-            bail!("it answers {status} {said}");
+            let detail = problem.as_ref().and_then(|problem| problem["error"].as_str()).unwrap_or_default();
+            bail!("it answers {status} {detail}");
         }
         Ok(serde_json::from_slice(body)?)
     }
@@ -89,11 +90,11 @@ impl Asked {
     }
 }
 
-/// The address of an admin interface as an operator writes it: HOST:PORT, a port of this machine, or either as a URL. With the text
-/// that was resolved.
+/// Resolves the address of an admin interface: `HOST:PORT`, a port of this machine, or either as a URL.
+/// Returns the full text and the resolved address.
 ///
 /// # Errors
-/// It is no address, or leads nowhere.
+/// Returns an error if the text is not an address or cannot be resolved.
 pub(crate) fn admin_address(admin: &str) -> anyhow::Result<(String, SocketAddr)> {
     let bare = admin.strip_prefix("http://").unwrap_or(admin).trim_end_matches('/');
     let full = if bare.contains(':') { bare.to_owned() } else { format!("127.0.0.1:{bare}") };

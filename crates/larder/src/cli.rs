@@ -47,14 +47,14 @@ enum Command {
     Purge(cmd::purge::PurgeArgs),
     Check(cmd::check::CheckArgs),
     Doctor(cmd::doctor::DoctorArgs),
-    Completions(cmd::paperwork::CompletionsArgs),
-    Manual(cmd::paperwork::ManualArgs),
+    Completions(cmd::command_docs::CompletionsArgs),
+    Manual(cmd::command_docs::ManualArgs),
     /// Print the version.
     Version,
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Demo(args) => cmd::demo::run(&args),
@@ -70,8 +70,8 @@ impl Cli {
             Command::Purge(args) => cmd::purge::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Doctor(args) => cmd::doctor::run(&args),
-            Command::Completions(args) => cmd::paperwork::completions(args, Self::command()),
-            Command::Manual(args) => cmd::paperwork::manual(&args, Self::command()),
+            Command::Completions(args) => cmd::command_docs::completions(args, Self::command()),
+            Command::Manual(args) => cmd::command_docs::manual(&args, Self::command()),
             Command::Version => version(),
         }
     }

@@ -1,25 +1,27 @@
-//! How the program ends: which error gives which exit code.
+//! The exit code of the program, derived from its result.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use crate::config::ConfigError;
 
-/// The arguments cannot mean anything; the text says what would.
+/// Wrong usage of the command line. The text says how to correct it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// A usage error, ready to return.
+/// Returns a usage error.
 pub fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
-/// The exit code of wrong usage and of a wrong config.
-pub(crate) const WRONG_USE: u8 = 2;
+/// Exit code for wrong usage and for an invalid config.
+pub(crate) const USAGE_EXIT_CODE: u8 = 2;
 
-/// Returns 0 for success and for a reader of stdout that went away, 2 for usage and config errors, and 1 for all other
-/// errors. Writes the error and its causes to stderr, after the name of the program.
+/// Returns the exit code, and writes the error with its causes to stderr after the program's name.
+///
+/// The code is 0 for success and for a closed pipe on stdout, 2 for usage and config errors, and 1 for all
+/// other errors.
 pub fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if is_broken_pipe(&error) {
@@ -29,10 +31,10 @@ pub fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {
     ExitCode::from(code(&error))
 }
 
-/// The exit code for an error.
+/// Returns the exit code for an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
-    let wrong_use = error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<Usage>());
-    if wrong_use { WRONG_USE } else { 1 }
+    let is_usage_error = error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<Usage>());
+    if is_usage_error { USAGE_EXIT_CODE } else { 1 }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -47,15 +49,15 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn exits(error: impl Into<anyhow::Error>) -> String {
+    fn exit_code_of(error: impl Into<anyhow::Error>) -> String {
         format!("{:?}", exit_code("larder", Err(error.into().context("while testing"))))
     }
 
     #[test]
     fn each_kind_of_error_has_its_code() {
         let of = |n: u8| format!("{:?}", ExitCode::from(n));
-        assert_eq!(exits(io::Error::from(ErrorKind::BrokenPipe)), of(0));
-        assert_eq!(exits(io::Error::from(ErrorKind::NotFound)), of(1));
-        assert_eq!(exits(usage("no")), of(2));
+        assert_eq!(exit_code_of(io::Error::from(ErrorKind::BrokenPipe)), of(0));
+        assert_eq!(exit_code_of(io::Error::from(ErrorKind::NotFound)), of(1));
+        assert_eq!(exit_code_of(usage("no")), of(2));
     }
 }

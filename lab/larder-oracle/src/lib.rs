@@ -6,7 +6,14 @@
 //! An independent model of RFC 9111 ([`model`]) then judges whether the client may get that reply.
 //!
 //! The model is written from the RFCs, with one function for each rule, and shares no code with larder. It only forbids: a
-//! reply that violates no rule is right. See `docs/oracle.md`.
+//! reply that violates no rule is right. See `docs/understand/laboratory.md`.
+//!
+//! # Extending the oracle
+//!
+//! * A value: add it to its dimension in [`catalogue`]. The indices of other values move, so the same seed gives other cases.
+//! * A rule: add it with its section to [`model::rule`], write its function, enter it in `STORING` or `REUSE` (or in the checks
+//!   of [`model::reply_form`]), and add a pair of requests to `model/examples.rs` for which it alone decides.
+//! * A system: add it to [`topology`].
 
 pub mod case;
 pub mod catalogue;

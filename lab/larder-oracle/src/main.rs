@@ -1,4 +1,5 @@
-//! `larder-oracle`: sends random requests to a built larder and judges the replies by a model of RFC 9111. See docs/oracle.md.
+//! `larder-oracle`: sends random requests to a built larder and judges the replies by a model of RFC 9111. See
+//! docs/understand/laboratory.md.
 
 use anyhow::{Context, ensure};
 use clap::Parser;

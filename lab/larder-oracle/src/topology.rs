@@ -195,7 +195,7 @@ impl System {
         }
         let broken = broken_node(Arc::clone(dropped)).await?;
         let config = format!(
-            "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\ntrusted_relays = [{}]\n\
+            "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\ntrust.relays = [{}]\n\
              health = {{ check = \"off\", passive_fall = 0 }}\n\
              hedge = {{ after = \"{HEDGE_AFTER}\", share = 100.0 }}\n\
              retries = {{ share = 1.0, min_per_s = 1000000 }}\n\
@@ -219,7 +219,7 @@ fn trusted_relays() -> String {
 fn node(name: &str, origin: SocketAddr, more: &str) -> String {
     let relays = trusted_relays();
     format!(
-        "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncache.size = \"256MiB\"\ntrusted_relays = [{relays}]\n\
+        "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncache.size = \"256MiB\"\ntrust.relays = [{relays}]\n\
          [node.origin]\nurl = \"http://{origin}\"\nrequests_max = 100000\nidle_max = 1000\n{more}"
     )
 }

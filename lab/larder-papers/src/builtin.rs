@@ -1,50 +1,51 @@
-//! Experiments that are code: what a sweep of the simulator cannot express.
+//! The interface of experiments that are code, because a sweep of the simulator cannot express them.
 
 use super::PaperError;
 use super::report::Sample;
 use super::traces::Traces;
 
-/// A source of samples, by name.
+/// A source of samples with a name.
 pub trait Builtin: Sync {
-    /// The name that experiment files call it by.
+    /// Returns the builtin's name in experiment files.
     fn name(&self) -> &'static str;
 
     /// Reads the file's `[params]`.
     ///
     /// # Errors
-    /// What is wrong with which key and what would be right, for people.
+    /// Returns a message with the wrong key and the valid values.
     fn plan(&self, params: &toml::Table) -> Result<Box<dyn Plan>, String>;
 }
 
-/// Work split into jobs. A job's samples depend on nothing but its [key](Plan::key) and the code.
+/// The work of a builtin, split into jobs. A job's samples depend only on its [key](Plan::key) and the code.
 pub trait Plan: Send + Sync {
-    /// The lines of its samples, in the order of the legend.
+    /// Returns the lines of the samples, in the order of the legend.
     fn lines(&self) -> Vec<String>;
 
-    /// The values its samples have.
+    /// Returns the metrics of the samples.
     fn metrics(&self) -> Vec<&'static str>;
 
-    /// How many jobs there are.
+    /// Returns the number of jobs.
     fn jobs(&self) -> usize;
 
-    /// Everything a job's samples depend on, as text: its parameters and its workload.
+    /// Returns everything that a job's samples depend on, as text: its parameters and its workload.
     fn key(&self, job: usize) -> String;
 
-    /// Does a job.
+    /// Runs a job.
     ///
     /// # Errors
-    /// Why it cannot be done. [`PaperError::NoTrace`] leaves the experiment out; others end the run.
+    /// Returns the reason why the job cannot run. [`PaperError::NoTrace`] leaves the experiment out; other
+    /// errors end the run.
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError>;
 }
 
-/// Reads a builtin's parameters into a type of its own, which denies unknown fields.
+/// Reads a builtin's parameters into a type that denies unknown fields.
 ///
 /// # Errors
-/// The error of the TOML reader, in one line, after the key that it is about where that is known.
+/// Returns the error of the TOML reader in one line, after the key if it is known.
 pub(super) fn params<T: serde::de::DeserializeOwned>(table: &toml::Table) -> Result<T, String> {
     table.clone().try_into().map_err(|error: toml::de::Error| {
         let (message, whole) = (error.message(), error.to_string());
-        // The reader says where only in its long form, the path of keys in a line of its own.
+        // The reader states the key only in its long form, as a path on a line of its own.
         let path = whole.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
         let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
         match path.or(unknown) {

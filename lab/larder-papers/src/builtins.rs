@@ -3,7 +3,7 @@
 use super::builtin::Builtin;
 use super::{cap, cap_vector, cooperation, hacc, lard, peers, press, ward};
 
-/// Every builtin.
+/// All builtins.
 const ALL: &[&dyn Builtin] = &[
     &lard::Coverage,
     &press::Model,
@@ -18,14 +18,14 @@ const ALL: &[&dyn Builtin] = &[
     &ward::Change,
     &cap_vector::Vector,
     &cap::Pages,
-    &cap::Gather,
+    &cap::GatherPeriods,
     &cap::Thresholds,
-    &hacc::Bench,
+    &hacc::HaccBench,
     &hacc::Router,
     &peers::EqualP99,
 ];
 
-/// The builtin of that name, or the names there are.
+/// Returns the builtin of that name, or an error that lists the names.
 pub(super) fn by_name(name: &str) -> Result<&'static dyn Builtin, String> {
     let found = ALL.iter().find(|builtin| builtin.name() == name);
     found.copied().ok_or_else(|| {

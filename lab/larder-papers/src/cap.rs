@@ -1,21 +1,22 @@
-//! The CAP paper's experiments (Casalicchio and Colajanni, WWW 2001): page delays at sites of mixed services (figures 4
-//! to 6) and how WRR depends on its gather period (figure 3). Figure 2 is [`super::cap_vector`].
+//! The CAP paper's experiments (Casalicchio and Colajanni, WWW 2001): page delays at sites of mixed services
+//! (figures 4 to 6), and the influence of WRR's gather period (figure 3). Figure 2 is [`super::cap_vector`].
 //!
 //! # The load
-//! The paper gives 100 to 300 sessions a second and 2 to 32 servers, not which of them its figures are for. Here one rule
-//! sets the load of every experiment: so many sessions a second that under CAP the kind of station that works most
-//! (processor, disk, network interface, back-end) works a given share of the time, mean over the nodes. It is found by a
-//! run with few sessions, as utilisation grows in proportion to the rate: what a request takes does not depend on it.
-//! CAP's hit ratio does, as memories are cold in a run with few sessions, so that a second run, at the rate that the first
-//! one gives, corrects it.
+//! The paper gives 100 to 300 sessions per second and 2 to 32 servers, but not the values of each figure.
+//! Here one rule sets the load of every experiment. Under CAP, the busiest kind of station (processor, disk,
+//! network interface, back-end) has a given utilisation, as the mean over the nodes. The session rate is
+//! found by a run with few sessions, because utilisation is proportional to the rate: the demand of a request
+//! does not depend on it. CAP's hit ratio does depend on it, because memories are cold in a run with few
+//! sessions. A second run at the first result's rate corrects this.
 //!
 //! # The policies
-//! CAP, LARD and static partitioning dispatch each request (layer 7); WRR, RR and RAN each connection, which is a page
-//! (layer 4). WRR is "always able to choose the best parameters": here the best of the number of processes gathered every
-//! 0.1, 0.5, 1, 2, 5 and 10 s, by the 90th percentile of a run whose seed is not measured. LARD's utilisation is reported
-//! as often as suits it best, by the same rule. Lines at fixed periods of 2 and 5 s stand beside both. Utilisation is that of the busiest of processor, disk, network interface and back-end. One line is not in
-//! the paper: LARD as its authors published it, which goes by connections that the switch counts itself and needs no
-//! reports.
+//! CAP, LARD and static partitioning dispatch each request (layer 7). WRR, RR and RAN dispatch each
+//! connection, which is a page (layer 4). WRR is "always able to choose the best parameters". Here it uses
+//! the number of processes, gathered every 0.1, 0.5, 1, 2, 5 or 10 s. The best period has the lowest 90th
+//! percentile in a run whose seed is not measured. LARD's utilisation is reported with the period chosen by
+//! the same rule. Additional lines have fixed periods of 2 and 5 s. Utilisation is that of the busiest of
+//! processor, disk, network interface and back-end. One line is not in the paper: LARD as its authors
+//! published it, which uses the switch's own connection counts and needs no reports.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -33,18 +34,19 @@ use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
 use crate::users::{PageLog, SessionUsers, site_workload};
-use larder_sim::cost::{Cap01, Costs, Layer};
+use larder_sim::cost::{Cap01, Costs, SwitchLayer};
 use larder_sim::{CacheChoice, Outcome, Scenario, SimNode, simulate_with};
 
 mod tuning;
 
-pub(super) use tuning::{Gather, Thresholds};
+pub(super) use tuning::{GatherPeriods, Thresholds};
 
-/// Periods of which the best is taken, in seconds.
+/// The periods to choose from, in seconds.
 const PERIODS_S: [f64; 6] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0];
-/// Sessions a second and node of the run that the load is computed from: too few to fill any station.
+/// Sessions per second and node of the probe run that the load is computed from: too few to saturate any
+/// station.
 const PROBE_PER_NODE_S: f64 = 3.0;
-/// The seed of the runs that choose a period; none that is measured.
+/// The seed of the runs that choose a period; it is not measured.
 const CHOOSING_SEED: u64 = 1_000;
 /// A node's memory as a share of the document tree (section 4.2).
 const MEMORY_SHARE: f64 = 0.15;
@@ -60,51 +62,50 @@ const fn until_s() -> f64 {
 /// A cluster and a site.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Bench {
-    /// The site.
+struct CapBench {
     site: String,
-    /// Servers.
+    /// The number of servers.
     nodes: u16,
-    /// The share of the time that the busiest kind of station works under CAP, above 0 and below 1.
+    /// The utilisation of the busiest kind of station under CAP, above 0 and below 1.
     load: f64,
-    /// So many seeds, from 1; their pages are put together.
+    /// The number of seeds, from 1. Their pages are combined.
     seeds: u64,
-    /// Pages that begin before are not measured, in seconds.
+    /// The time before which pages that begin are not measured, in seconds.
     #[serde(default = "warm_s")]
     warm_s: f64,
-    /// No page begins after, in seconds.
+    /// The time after which no page begins, in seconds.
     #[serde(default = "until_s")]
     until_s: f64,
     #[serde(skip)]
     rate: OnceLock<Result<f64, PaperError>>,
 }
 
-/// A policy and what it may be set to.
+/// A policy with its parameters.
 #[derive(Clone, Copy, Debug)]
-struct Setup {
+struct PolicySetup {
     policy: PolicyKind,
-    /// How often nodes report, in seconds.
+    /// The period of load reports, in seconds.
     period_s: f64,
     /// LARD's thresholds, in thousandths.
     low: u16,
     high: u16,
 }
 
-impl Setup {
-    /// With the paper's thresholds.
+impl PolicySetup {
+    /// Creates the parameters with the paper's thresholds.
     const fn new(policy: PolicyKind, period_s: f64) -> Self {
         Self { policy, period_s, low: 300, high: 700 }
     }
 }
 
-/// What a policy gave.
+/// The results of a policy.
 #[derive(Default)]
-struct Run {
+struct CapRun {
     pages: PageLog,
     outcomes: Vec<Outcome>,
 }
 
-impl Bench {
+impl CapBench {
     fn check(&self) -> Result<(), String> {
         let site = self.site.parse::<Site>().map_err(|error| error.to_string())?;
         let good = (1..=1_024).contains(&self.nodes) && (1..=100).contains(&self.seeds);
@@ -128,16 +129,16 @@ impl Bench {
         )
     }
 
-    /// Sessions a second, by the rule.
+    /// Returns the session rate by the rule, in sessions per second.
     fn rate(&self) -> Result<f64, PaperError> {
         let found = self.rate.get_or_init(|| {
             let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
             for _ in 0..2 {
-                let probe = self.run(Setup::new(PolicyKind::Cap, 1.0), rate)?;
+                let probe = self.run(PolicySetup::new(PolicyKind::Cap, 1.0), rate)?;
                 let busiest = probe.busy().into_iter().fold(0.0, f64::max);
                 rate *= self.load / busiest;
             }
-            // Tenths of a session a second, so that a rate can be quoted.
+            // The rate is rounded to tenths, so that it can be quoted.
             Ok((rate * 10.0).round() / 10.0)
         });
         found.clone()
@@ -147,25 +148,27 @@ impl Bench {
         self.site.parse().map_err(|error| PaperError::Workload(format!("{error}")))
     }
 
-    /// All seeds.
-    fn run(&self, setup: Setup, rate: f64) -> Result<Run, PaperError> {
-        let mut run = Run::default();
+    /// Runs all seeds.
+    fn run(&self, setup: PolicySetup, rate: f64) -> Result<CapRun, PaperError> {
+        let mut run = CapRun::default();
         for seed in 1..=self.seeds {
             self.run_seed(setup, rate, seed, &mut run)?;
         }
         Ok(run)
     }
 
-    fn run_seed(&self, setup: Setup, rate: f64, seed: u64, run: &mut Run) -> Result<(), PaperError> {
-        let Setup { policy, period_s, low, high } = setup;
+    fn run_seed(&self, setup: PolicySetup, rate: f64, seed: u64, run: &mut CapRun) -> Result<(), PaperError> {
+        let PolicySetup { policy, period_s, low, high } = setup;
         let site = self.site()?;
         let recipe =
             SessionRecipe { sessions_per_s: rate, span_s: self.until_s, ..SessionRecipe::cap01(site) };
         let sessions = recipe.sessions(seed).map_err(|error| PaperError::Workload(error.to_string()))?;
         let is_layer4 =
             matches!(policy, PolicyKind::Random | PolicyKind::Rr | PolicyKind::WrrNum | PolicyKind::WrrTime);
-        let costs =
-            Cap01 { switch: if is_layer4 { Layer::Layer4 } else { Layer::Layer7 }, ..Cap01::default() };
+        let costs = Cap01 {
+            switch: if is_layer4 { SwitchLayer::Layer4 } else { SwitchLayer::Layer7 },
+            ..Cap01::default()
+        };
         let memory = Bytes((sessions.tree_bytes() as f64 * MEMORY_SHARE) as u64);
         let settings = Settings {
             policy,
@@ -173,8 +176,8 @@ impl Bench {
             admission: Admission::Unlimited,
             t_gat: Duration::from_secs_f64(period_s),
             policies: PolicySettings {
-                // "Proportionally to the percentage arrival of requests for each class": by page, as a user's request
-                // is for a page.
+                // The paper says "proportionally to the percentage arrival of requests for each class". The
+                // shares count pages, because a user's request is for a page.
                 static_partition: StaticSettings { shares: site.classes().map(u32::from) },
                 lard_util: LardUtilSettings {
                     low_permille: low,
@@ -193,21 +196,21 @@ impl Bench {
             report_every: Some(Duration::from_secs_f64(period_s)),
             ..Scenario::lard98(1, settings)
         };
-        let workload = site_workload(&sessions.items, costs.place_ns());
+        let workload = site_workload(&sessions.items, costs.access_ns());
         let window = Time::ZERO + Duration::from_secs_f64(self.warm_s)
             ..Time::ZERO + Duration::from_secs_f64(self.until_s);
         let users = SessionUsers::new(&sessions, window, &mut run.pages);
-        let users = if is_layer4 { users.bound(policy)? } else { users };
+        let users = if is_layer4 { users.bind_connections(policy)? } else { users };
         run.outcomes.push(simulate_with(&workload, &scenario, Box::new(users))?);
         Ok(())
     }
 
-    /// The best of the periods for a policy: the one with the lowest 90th percentile under a seed of its own.
-    fn best(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
+    /// Returns the best period for a policy: the one with the lowest 90th percentile under a separate seed.
+    fn find_best_period(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
         let mut best = (f64::INFINITY, PERIODS_S[0]);
         for period_s in PERIODS_S {
-            let mut run = Run::default();
-            self.run_seed(Setup::new(policy, period_s), rate, CHOOSING_SEED, &mut run)?;
+            let mut run = CapRun::default();
+            self.run_seed(PolicySetup::new(policy, period_s), rate, CHOOSING_SEED, &mut run)?;
             let p90_s = run.pages.all.delays().p90_s;
             if p90_s < best.0 {
                 best = (p90_s, period_s);
@@ -217,12 +220,13 @@ impl Bench {
     }
 }
 
-impl Run {
+impl CapRun {
     fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
     }
 
-    /// Shares of the time that processors, disks, network interfaces and back-ends work, mean over the nodes.
+    /// Returns the utilisation of processors, disks, network interfaces and back-ends, as the mean over the
+    /// nodes.
     fn busy(&self) -> [f64; 4] {
         let of = |part: fn(&larder_sim::NodeOutcome) -> f64| {
             self.mean(|outcome| {
@@ -280,41 +284,42 @@ const METRICS: [&str; 14] = [
     "period_s",
 ];
 
-/// `cap-pages`: how long pages take, by policy.
+/// `cap-pages`: page delays by policy.
 ///
-/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` where there are several classes, and `WRR at
-/// 2 s` and so on with a fixed period. With a second site S (`beside`) also `CAP on S`, `LARD on S`, `WRR on S`, at the
-/// load that the rule gives for S, and `CAP on S, same rate` and so on, at this site's sessions a second.
-/// x: a page delay in seconds. Metrics: `within` (share of the pages that take at most x), and, the same at every x, the
-/// 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and `n_p50_s` (of pages of class N alone), `hit_ratio`, shares of
-/// the time that stations work (mean over the nodes; `busiest_node` is the busiest station of all), `sessions_per_s`, and
-/// the period that suited the policy best.
+/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` (if there are several classes),
+/// and lines with a fixed period such as `WRR at 2 s`. With a second site S (`beside`) also `CAP on S`, `LARD
+/// on S` and `WRR on S`, at the load that the rule gives for S, and `CAP on S, same rate` and so on, at this
+/// site's session rate. x: a page delay in seconds. Metric by x: `within` (share of the pages that take at
+/// most x). Metrics that are equal at every x: the 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and
+/// `n_p50_s` (pages of class N only), `hit_ratio`, the utilisation of stations (mean over the nodes;
+/// `busiest_node` is the busiest station of all), `sessions_per_s`, and the best period of the policy.
 #[derive(Debug)]
 pub(super) struct Pages;
 
-/// Whose site and rate a line has.
+/// The site and rate of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
+enum SiteChoice {
     Here,
     Beside,
     BesideSameRate,
 }
 
+/// A line of `cap-pages`.
 #[derive(Clone, Debug)]
 struct PagesLine {
     name: String,
     policy: PolicyKind,
-    /// The period; the best if `None` and the policy needs one.
+    /// The period; the best one if `None` and the policy needs one.
     period_s: Option<f64>,
-    place: Where,
+    place: SiteChoice,
 }
 
 #[derive(Debug)]
 struct PagesPlan {
-    bench: Bench,
-    beside: Option<Bench>,
+    bench: CapBench,
+    beside: Option<CapBench>,
     lines: Vec<PagesLine>,
-    /// Delays at which the share is read, in seconds.
+    /// The delays at which the share is read, in seconds.
     seconds: Vec<f64>,
 }
 
@@ -332,8 +337,8 @@ const FIXED: [(&str, PolicyKind, f64); 4] = [
     ("WRR at 5 s", PolicyKind::WrrNum, 5.0),
 ];
 
-/// Reads a list of positive numbers and the bench that the other keys describe.
-fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
+/// Reads a list of positive numbers, and the bench that the other keys describe.
+fn read(table: &toml::Table, list: &str) -> Result<(CapBench, Vec<f64>), String> {
     let mut rest = table.clone();
     let values = rest.remove(list).ok_or_else(|| format!("'{list}' is missing"))?;
     let values: Vec<f64> =
@@ -344,26 +349,33 @@ fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
     {
         return Err(format!("'{list}' must be 1 to 1,000 numbers from 0.001 to 3,600"));
     }
-    let bench: Bench = params(&rest)?;
+    let bench: CapBench = params(&rest)?;
     bench.check()?;
     Ok((bench, values))
 }
 
-/// The lines: only sites with several classes have servers to dedicate.
+/// Returns the lines. Only sites with several classes have servers to dedicate.
 fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
     let classes = site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
     let several = classes.iter().filter(|share| **share > 0).count() > 1;
     let policies = &POLICIES[..if several { POLICIES.len() } else { POLICIES.len() - 1 }];
     let line = |name: String, policy, period_s, place| PagesLine { name, policy, period_s, place };
-    let mut lines: Vec<PagesLine> =
-        policies.iter().map(|(name, policy)| line((*name).to_owned(), *policy, None, Where::Here)).collect();
+    let mut lines: Vec<PagesLine> = policies
+        .iter()
+        .map(|(name, policy)| line((*name).to_owned(), *policy, None, SiteChoice::Here))
+        .collect();
     lines.extend(
-        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), Where::Here)),
+        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), SiteChoice::Here)),
     );
     if let Some(other) = beside {
         for (name, policy) in &POLICIES[..3] {
-            lines.push(line(format!("{name} on {other}"), *policy, None, Where::Beside));
-            lines.push(line(format!("{name} on {other}, same rate"), *policy, None, Where::BesideSameRate));
+            lines.push(line(format!("{name} on {other}"), *policy, None, SiteChoice::Beside));
+            lines.push(line(
+                format!("{name} on {other}, same rate"),
+                *policy,
+                None,
+                SiteChoice::BesideSameRate,
+            ));
         }
     }
     lines
@@ -408,16 +420,17 @@ impl Plan for PagesPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let line = &self.lines[job];
         let bench = match (&self.beside, line.place) {
-            (Some(beside), Where::Beside | Where::BesideSameRate) => beside,
+            (Some(beside), SiteChoice::Beside | SiteChoice::BesideSameRate) => beside,
             _ => &self.bench,
         };
-        let rate = if line.place == Where::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
+        let rate =
+            if line.place == SiteChoice::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
         let period_s = match (line.period_s, line.policy) {
             (Some(period_s), _) => period_s,
-            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.best(line.policy, rate)?,
+            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.find_best_period(line.policy, rate)?,
             _ => 1.0,
         };
-        let run = bench.run(Setup::new(line.policy, period_s), rate)?;
+        let run = bench.run(PolicySetup::new(line.policy, period_s), rate)?;
         let values = run.values(rate, period_s);
         let sample = |x: &f64| {
             let within = ("within", run.pages.all.share_within(*x));
@@ -431,19 +444,20 @@ impl Plan for PagesPlan {
 mod tests {
     use super::*;
 
-    fn bench(text: &str) -> Result<Bench, String> {
-        let bench: Bench = params(&text.parse().expect("TOML"))?;
+    fn bench(text: &str) -> Result<CapBench, String> {
+        let bench: CapBench = params(&text.parse().expect("TOML"))?;
         bench.check().map(|()| bench)
     }
 
     #[test]
-    fn the_load_is_what_the_rule_says() {
+    fn the_load_follows_the_rule() {
         let text = "site = 'transaction'\nnodes = 4\nload = 0.6\nseeds = 1\nwarm_s = 20.0\nuntil_s = 80.0";
         let bench = bench(text).expect("good parameters");
         let rate = bench.rate().expect("a rate");
-        let run = bench.run(Setup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
+        let run = bench.run(PolicySetup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
         let busiest = run.busy().into_iter().fold(0.0, f64::max);
-        // A thousand queries: their demands' sum varies by 3 % from run to run, and utilisation with it.
+        // The sum of the demands of a thousand queries varies by 3 % from run to run, and utilisation with
+        // it.
         assert!((busiest - 0.6).abs() < 0.08, "{busiest} at {rate} sessions/s");
         assert!(run.pages.all.delays().count > 500);
     }

@@ -1,12 +1,13 @@
-//! Figure 2 of the CAP paper: seven requests to two servers, dispatched by the dispatcher itself.
+//! Figure 2 of the CAP paper: seven requests to two servers, dispatched by the real dispatcher.
 //!
-//! Server A has a CB and a DCB request, server B an N and a DB request. Then come N, CB, CB, DB, DCB, N, DB. RR starts
-//! at A. LARD is assumed to have DB and CB assigned to A, N and DCB to B; its targets are the classes here.
+//! Server A has a CB and a DCB request, server B an N and a DB request. Then N, CB, CB, DB, DCB, N and DB
+//! arrive. RR starts at A. LARD is assumed to have DB and CB assigned to A, N and DCB to B; its targets are
+//! the classes here.
 
 use core::time::Duration;
 
 use larder_core::class::ServiceClass;
-use larder_core::dispatch::{Admission, Arrival, Dispatcher, Exclude, Request, Settings};
+use larder_core::dispatch::{Admission, Arrival, Dispatcher, ExcludedNodes, Request, Settings};
 use larder_core::nodes::{LoadReport, NodeSpec};
 use larder_core::policy::PolicyKind;
 use larder_core::{NodeId, TargetId, Time};
@@ -24,16 +25,17 @@ const B: NodeId = NodeId(1);
 /// The sequence of arrivals.
 const ARRIVALS: [ServiceClass; 7] = [N, Cb, Cb, Db, Dcb, N, Db];
 
-/// Line, policy, and where the paper sends the arrivals.
+/// The line, the policy, and the paper's placement of the arrivals.
 const PUBLISHED: [(&str, PolicyKind, [NodeId; 7]); 3] = [
     ("CAP", PolicyKind::Cap, [A, B, A, A, B, B, B]),
     ("RR", PolicyKind::Rr, [A, B, A, B, A, B, A]),
     ("LARD", PolicyKind::LardUtil, [B, A, A, A, B, B, A]),
 ];
 
-/// `cap-vector`: where the requests go.
+/// `cap-vector`: the placement of the requests.
 ///
-/// Lines: `CAP`, `RR`, `LARD`. x: the arrival, 1 to 7. Metrics: `server` (1 is A, 2 is B), `as_published` (1 or 0).
+/// Lines: `CAP`, `RR`, `LARD`. x: the arrival, 1 to 7. Metrics: `server` (1 is A, 2 is B), `as_published` (1
+/// or 0).
 #[derive(Debug)]
 pub(super) struct Vector;
 
@@ -89,15 +91,16 @@ impl Plan for VectorPlan {
     }
 }
 
-/// CB and DCB go to A, N and DB to B: their turn is A's next, as A is left out this once.
+/// Sends CB and DCB to A, and N and DB to B. The pointers of N and DB then stand at A, the others at B.
 fn prepare_cap(dispatcher: &Dispatcher) -> Result<(), PaperError> {
     for (class, exclude) in [(Cb, B), (Dcb, B), (N, A), (Db, A)] {
-        start(dispatcher, Request { exclude: Exclude::NONE.with(exclude), ..request(class) })?;
+        start(dispatcher, Request { exclude: ExcludedNodes::NONE.with(exclude), ..request(class) })?;
     }
     Ok(())
 }
 
-/// A class goes to the server that is idle when it comes first. Afterwards neither is loaded.
+/// Assigns each class to the server that is idle when the class first arrives. Afterwards both servers are
+/// idle.
 fn prepare_lard(dispatcher: &Dispatcher) -> Result<(), PaperError> {
     let report = |a: u16, b: u16| {
         for (node, cpu_permille) in [(A, a), (B, b)] {
@@ -143,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_final_states_are_the_papers() {
-        // (N, DB, CB, DCB) at A and at B, the first requests included.
+        // The states are (N, DB, CB, DCB) at A and at B, including the first requests.
         let finals =
             [([1, 1, 2, 1], [2, 2, 1, 1]), ([1, 1, 2, 2], [2, 2, 1, 0]), ([0, 2, 3, 1], [3, 1, 0, 1])];
         for ((name, _, published), (at_a, at_b)) in PUBLISHED.into_iter().zip(finals) {

@@ -1,4 +1,4 @@
-//! The experiments that come with larder.
+//! The catalogue of the experiments that come with larder.
 
 use super::experiment::{Experiment, Paper};
 use super::file::FileError;
@@ -6,7 +6,7 @@ use super::file::FileError;
 /// Declares files under `experiments/` with their texts.
 macro_rules! files {
     ($($name:literal,)+) => {
-        /// Name and text of each file, in the order of the report.
+        /// The name and text of each file, in the order of the report.
         pub const FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../experiments/", $name))),)+];
     };
@@ -91,19 +91,19 @@ files! {
     "many/rice.toml",
 }
 
-/// All experiments.
+/// Returns all experiments.
 ///
 /// # Errors
-/// A file is wrong; a test keeps that from happening.
+/// Returns an error if a file is wrong. A test prevents this.
 pub fn all() -> Result<Vec<Experiment>, FileError> {
     FILES.iter().map(|(name, text)| Experiment::parse(&format!("experiments/{name}"), text)).collect()
 }
 
-/// The experiments of a name: `all` papers, `ci` (those with a small run), a paper or `own`, or an id. Empty if nothing has
-/// the name.
+/// Returns the experiments of a name: `all` papers, `ci` (experiments with a small run), a paper or `own`, or
+/// an id. The list is empty if the name is unknown.
 ///
 /// # Errors
-/// As [`all`].
+/// Fails as [`all`] does.
 pub fn select(name: &str) -> Result<Vec<Experiment>, FileError> {
     let paper = Paper::by_name(name);
     let is_wanted = |experiment: &Experiment| match name {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_claim_follows_from_exists() {
+    fn followed_claims_exist() {
         let experiments = all().unwrap();
         let names = |experiment: &Experiment| {
             let id = experiment.id.clone();

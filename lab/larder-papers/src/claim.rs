@@ -1,11 +1,12 @@
-//! Claims: what a paper says, how ours is measured, and within what bounds the claim holds.
+//! Claims: the published statement, the measurement, and the bounds within which the claim holds.
 
 use serde::{Deserialize, Serialize};
 
 use super::evidence::Evidence;
 use super::report::{Judgement, Sample};
 
-/// How a number is taken from a line. A line may be divided, point by point, by another one (`per`) first.
+/// The measure that reduces a line to a number. The line may first be divided, point by point, by another
+/// line (`per`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -17,13 +18,13 @@ pub enum Measure {
     Most,
     /// The mean of the values from `from` to `to`.
     Mean,
-    /// How far the values from `from` to `to` lie apart: (greatest - least) / mean. 0 is a flat line.
+    /// The spread of the values from `from` to `to`: (greatest - least) / mean. 0 is a flat line.
     Spread,
     /// The value at `to` over the value at `from`.
     Gain,
-    /// The gain from `from` to `to` over `to` / `from`: above 1 the line rises faster than its x.
+    /// The gain from `from` to `to`, divided by `to` / `from`. Above 1, the line rises faster than its x.
     Growth,
-    /// How much the line rises for each unit of x from `from` to `to`: the least-squares slope.
+    /// The least-squares slope from `from` to `to`.
     Slope,
     /// The share of the x from `from` to `to` at which no line of `among` is lower; it may be above by `slack`.
     Lowest,
@@ -31,10 +32,10 @@ pub enum Measure {
     Highest,
     /// The x of the greatest value.
     PeakAt,
-    /// The share of the x from `from` to `to` at which the lines of `order` stand in this order, greatest first; each
-    /// may be below the next by the share `slack`.
+    /// The share of the x from `from` to `to` at which the lines of `order` are in this order, greatest
+    /// first. Each may be below the next by the share `slack`.
     Order,
-    /// How straight the line is: the share of its variance that a straight line explains, 0 to 1.
+    /// The share of the line's variance that a straight line explains, 0 to 1.
     Straight,
     /// The first x at which the line is below `level`.
     FirstBelow,
@@ -42,10 +43,10 @@ pub enum Measure {
     FirstAbove,
 }
 
-/// How a number is written.
+/// The unit in which a number is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Unit {
-    /// As it is.
+    /// A plain number.
     #[default]
     #[serde(rename = "")]
     Plain,
@@ -55,7 +56,7 @@ pub enum Unit {
     /// A share: 0.04 is `4.0 %`.
     #[serde(rename = "%")]
     Percent,
-    /// A factor as what it adds: 1.16 is `16.0 % more`.
+    /// A factor as a difference: 1.16 is `16.0 % more`.
     #[serde(rename = "% more")]
     More,
     /// Requests per second.
@@ -70,7 +71,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The number for people.
+    /// Formats a number in this unit.
     pub fn write(self, value: f64) -> String {
         match self {
             Self::Plain => plain(value),
@@ -89,17 +90,17 @@ fn plain(value: f64) -> String {
     if value == value.trunc() { format!("{value:.0}") } else { format!("{value:.3}") }
 }
 
-/// Within what a claim holds; at least one side.
+/// The bounds within which a claim holds; at least one is given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Not below.
+    /// The lower bound.
     pub min: Option<f64>,
-    /// Not above.
+    /// The upper bound.
     pub max: Option<f64>,
 }
 
 impl Bounds {
-    /// Whether a value lies within.
+    /// Returns whether a value lies within the bounds.
     pub fn hold(&self, value: f64) -> bool {
         self.min.is_none_or(|min| value >= min) && self.max.is_none_or(|max| value <= max)
     }
@@ -115,20 +116,20 @@ impl Bounds {
     }
 }
 
-/// What became of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Ours lies within the bounds.
+    /// Our value lies within the bounds.
     Holds,
-    /// It does not.
+    /// Our value lies outside the bounds.
     HoldsNot,
-    /// There is no ours: the experiment was left out.
+    /// There is no value of ours, because the experiment was left out.
     NotJudged,
 }
 
 impl Verdict {
-    /// In words.
+    /// Returns the verdict in words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -138,24 +139,25 @@ impl Verdict {
     }
 }
 
-/// What a measured value is divided by: the same measure elsewhere. What is not given is as in the claim.
+/// The comparison that a measured value is divided by: the same measure of another line or range. Missing
+/// fields are those of the claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Versus {
-    /// Of which line; with `per`, if that is divided too.
+pub struct Comparison {
+    /// The line; with `per`, it is divided as well.
     pub line: Option<String>,
-    /// Divided by which line.
+    /// The line to divide by.
     pub per: Option<String>,
-    /// Where.
+    /// The x of the value.
     pub at: Option<f64>,
-    /// From where; with this or `to`, the claim's range does not count.
+    /// The start of the range. With this field or `to`, the claim's range is ignored.
     pub from: Option<f64>,
-    /// To where.
+    /// The end of the range.
     pub to: Option<f64>,
 }
 
-impl Versus {
-    /// The claim, asked here.
+impl Comparison {
+    /// Returns the claim with the fields of the comparison.
     fn of(&self, claim: &Claim) -> Claim {
         let (line, per) = match &self.line {
             Some(_) => (self.line.clone(), self.per.clone()),
@@ -172,58 +174,58 @@ impl Versus {
 /// A claim of an experiment file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// Unique within the file.
+    /// The id, unique within the file.
     pub id: String,
-    /// What the paper says, in our words.
+    /// The paper's statement, in our words.
     pub says: String,
-    /// Section and figure.
+    /// The section and figure.
     pub place: String,
-    /// How well the published value is known.
+    /// The evidence for the published value.
     pub known: String,
     /// The published value.
     pub published: String,
-    /// What its verdict is worth.
+    /// The value of the verdict as evidence.
     pub evidence: Evidence,
-    /// How ours is measured.
+    /// The measure of our value.
     pub measure: Measure,
-    /// Of which line; for [`Measure::Order`] none.
+    /// The measured line; `None` for [`Measure::Order`].
     pub line: Option<String>,
-    /// Divided by which line.
+    /// The line that it is divided by.
     pub per: Option<String>,
-    /// What the measured value is divided by.
-    pub versus: Option<Versus>,
+    /// The comparison that the measured value is divided by.
+    pub versus: Option<Comparison>,
     /// The other lines of [`Measure::Lowest`] and [`Measure::Highest`].
     pub among: Vec<String>,
     /// The lines of [`Measure::Order`], greatest first.
     pub order: Vec<String>,
-    /// By what share a line may lie below the next in [`Measure::Order`].
+    /// The share by which a line may be below the next in [`Measure::Order`].
     pub slack: f64,
-    /// Which of the samples' values.
+    /// The metric of the samples.
     pub metric: String,
-    /// Where, for [`Measure::Value`].
+    /// The x of [`Measure::Value`].
     pub at: Option<f64>,
-    /// From where; the first x if `None`.
+    /// The start of the range; the first x if `None`.
     pub from: Option<f64>,
-    /// To where; the last x if `None`.
+    /// The end of the range; the last x if `None`.
     pub to: Option<f64>,
-    /// Of [`Measure::FirstBelow`] and [`Measure::FirstAbove`].
+    /// The level of [`Measure::FirstBelow`] and [`Measure::FirstAbove`].
     pub level: Option<f64>,
-    /// How ours is written.
+    /// The unit of our value.
     pub unit: Unit,
-    /// Within what it holds.
+    /// The bounds within which the claim holds.
     pub bounds: Bounds,
-    /// Why within that.
+    /// The reason for the bounds.
     pub tolerance: String,
-    /// Why it does not hold, if it does not.
+    /// The reason why the claim does not hold, if it does not.
     pub why: String,
-    /// Whether the small run judges it too.
+    /// Whether the small run judges the claim too.
     pub ci: bool,
 }
 
 impl Claim {
-    /// Measures and judges. Without samples for it the claim is not judged.
+    /// Measures and judges the claim. Without samples for it, the claim is not judged.
     pub fn judge(&self, samples: &[Sample]) -> Judgement {
-        let measured = self.measured(samples).filter(|value| !value.is_nan());
+        let measured = self.measure_value(samples).filter(|value| !value.is_nan());
         let ours = measured.filter(|value| value.is_finite());
         let verdict = match (measured, ours) {
             (None, _) => Verdict::NotJudged,
@@ -247,24 +249,28 @@ impl Claim {
         }
     }
 
-    /// The lines it needs.
+    /// Returns the lines that the claim needs.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.line.iter().chain(&self.per).chain(&self.among).chain(&self.order).map(String::as_str)
     }
 
-    fn measured(&self, samples: &[Sample]) -> Option<f64> {
+    fn measure_value(&self, samples: &[Sample]) -> Option<f64> {
         if let Some(versus) = &self.versus {
-            let own = Self { versus: None, ..self.clone() }.measured(samples)?;
-            return Some(own / versus.of(self).measured(samples)?);
+            let own = Self { versus: None, ..self.clone() }.measure_value(samples)?;
+            return Some(own / versus.of(self).measure_value(samples)?);
         }
         match self.measure {
-            Measure::Order => return self.ordered(samples),
-            Measure::Lowest => return self.extreme(samples, |y, other| y <= other * (1.0 + self.slack)),
-            Measure::Highest => return self.extreme(samples, |y, other| y >= other * (1.0 - self.slack)),
+            Measure::Order => return self.share_in_order(samples),
+            Measure::Lowest => {
+                return self.share_of_extremes(samples, |y, other| y <= other * (1.0 + self.slack));
+            }
+            Measure::Highest => {
+                return self.share_of_extremes(samples, |y, other| y >= other * (1.0 - self.slack));
+            }
             _ => {}
         }
         let line = self.ratio(samples);
-        let part = self.part(&line);
+        let part = self.range_of(&line);
         let values = || part.iter().map(|(_, y)| *y);
         let (first, last) = (part.first()?, part.last()?);
         let mean = values().sum::<f64>() / part.len() as f64;
@@ -287,7 +293,7 @@ impl Claim {
         }
     }
 
-    /// The line, divided by the other one where both have a point.
+    /// Returns the line, divided by the line `per` at the x of both.
     fn ratio(&self, samples: &[Sample]) -> Vec<(f64, f64)> {
         let points = |name: &Option<String>| {
             name.as_ref().map_or_else(Vec::new, |name| series(samples, name, &self.metric))
@@ -300,17 +306,17 @@ impl Claim {
         line.into_iter().filter_map(|(x, y)| Some((x, y / at(&per, x)?))).collect()
     }
 
-    fn part<'l>(&self, line: &'l [(f64, f64)]) -> &'l [(f64, f64)] {
+    fn range_of<'l>(&self, line: &'l [(f64, f64)]) -> &'l [(f64, f64)] {
         let (from, to) = (self.from.unwrap_or(f64::NEG_INFINITY), self.to.unwrap_or(f64::INFINITY));
         let begin = line.partition_point(|(x, _)| *x < from);
         let end = line.partition_point(|(x, _)| *x <= to);
         &line[begin.min(end)..end]
     }
 
-    fn ordered(&self, samples: &[Sample]) -> Option<f64> {
+    fn share_in_order(&self, samples: &[Sample]) -> Option<f64> {
         let lines: Vec<Vec<(f64, f64)>> =
             self.order.iter().map(|name| series(samples, name, &self.metric)).collect();
-        let xs: Vec<f64> = self.part(lines.first()?).iter().map(|(x, _)| *x).collect();
+        let xs: Vec<f64> = self.range_of(lines.first()?).iter().map(|(x, _)| *x).collect();
         let in_order = |x: &&f64| {
             let values: Option<Vec<f64>> = lines.iter().map(|line| at(line, **x)).collect();
             values.is_some_and(|values| values.windows(2).all(|pair| pair[0] >= pair[1] * (1.0 - self.slack)))
@@ -318,11 +324,11 @@ impl Claim {
         (!xs.is_empty()).then(|| xs.iter().filter(in_order).count() as f64 / xs.len() as f64)
     }
 
-    /// The share of the x at which the line stands so to each of the others.
-    fn extreme(&self, samples: &[Sample], stands: impl Fn(f64, f64) -> bool) -> Option<f64> {
+    /// Returns the share of the x at which the line has this relation to each of the other lines.
+    fn share_of_extremes(&self, samples: &[Sample], stands: impl Fn(f64, f64) -> bool) -> Option<f64> {
         let line = series(samples, self.line.as_ref()?, &self.metric);
         let others: Vec<_> = self.among.iter().map(|name| series(samples, name, &self.metric)).collect();
-        let part = self.part(&line);
+        let part = self.range_of(&line);
         let stands = |(x, y): &&(f64, f64)| {
             others.iter().all(|other| at(other, *x).is_some_and(|other| stands(*y, other)))
         };
@@ -330,13 +336,13 @@ impl Claim {
     }
 
     fn rule(&self) -> String {
-        let versus = self.versus.as_ref().map(|versus| versus.of(self).what());
+        let versus = self.versus.as_ref().map(|versus| versus.of(self).describe());
         let versus = versus.map_or_else(String::new, |what| format!(", divided by {what}"));
-        format!("{}{versus}: {}", self.what(), self.bounds.text(self.unit))
+        format!("{}{versus}: {}", self.describe(), self.bounds.text(self.unit))
     }
 
-    /// What is measured.
-    fn what(&self) -> String {
+    /// Describes the measured value.
+    fn describe(&self) -> String {
         let metric = self.metric.replace('_', " ");
         let of = match (&self.line, &self.per) {
             (Some(line), Some(per)) => format!("{metric} of {line} over {per}"),
@@ -378,7 +384,7 @@ impl Claim {
     }
 }
 
-/// A line's points by rising x.
+/// Returns the points of a line, in ascending order of x.
 pub(super) fn series(samples: &[Sample], line: &str, metric: &str) -> Vec<(f64, f64)> {
     let of_line = samples.iter().filter(|sample| sample.line == line);
     let mut points: Vec<(f64, f64)> =
@@ -391,12 +397,13 @@ fn at(line: &[(f64, f64)], x: f64) -> Option<f64> {
     line.iter().find(|point| (point.0 - x).abs() < 1e-9).map(|point| point.1)
 }
 
-/// Infinite if it is past nowhere.
+/// Returns the first x past the level; infinite if there is none.
 fn first_x(line: &[(f64, f64)], is_past: fn(f64, f64) -> bool, level: f64) -> f64 {
     line.iter().find(|(_, y)| is_past(*y, level)).map_or(f64::INFINITY, |(x, _)| *x)
 }
 
-/// The coefficient of determination of the least-squares line; `None` for fewer than three points or a level line.
+/// Returns the coefficient of determination of the least-squares line; `None` for fewer than three points or
+/// a level line.
 fn straightness(line: &[(f64, f64)]) -> Option<f64> {
     if line.len() < 3 {
         return None;
@@ -409,7 +416,7 @@ fn straightness(line: &[(f64, f64)]) -> Option<f64> {
     (xx > 0.0 && yy > 0.0).then(|| xy * xy / (xx * yy))
 }
 
-/// The slope of the least-squares line; `None` for fewer than two points.
+/// Returns the slope of the least-squares line; `None` for fewer than two points.
 fn slope(line: &[(f64, f64)]) -> Option<f64> {
     let n = line.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| line.iter().map(of).sum::<f64>() / n;
@@ -451,7 +458,7 @@ mod tests {
         }
     }
 
-    /// a(x) = x^2 and b(x) = 2x at 1, 2, 4, handed over in no order.
+    /// Returns a(x) = x^2 and b(x) = 2x at 1, 2, 4, in no order.
     fn samples() -> Vec<Sample> {
         let of = |line, x, y| Sample::new(line, x, [("m", y)]);
         vec![
@@ -484,7 +491,7 @@ mod tests {
             (Claim { level: Some(2.0), ..claim(Measure::FirstBelow) }, Some(1.0)),
         ];
         for (claim, expected) in cases {
-            let ours = claim.measured(&samples());
+            let ours = claim.measure_value(&samples());
             assert!(
                 ours.zip(expected).map_or(ours == expected, |(a, b)| (a - b).abs() < 1e-12),
                 "{:?}: {ours:?}",
@@ -495,15 +502,16 @@ mod tests {
 
     #[test]
     fn a_measure_is_compared_with_itself_elsewhere() {
-        let versus =
-            |claim: Claim, versus: Versus| Claim { versus: Some(versus), ..claim }.measured(&samples());
-        let b = Versus { line: Some("b".into()), ..Versus::default() };
-        // The slopes: (1,1) (2,4) (4,16) and (1,2) (2,4) (4,8).
-        let slope = claim(Measure::Slope).measured(&samples()).unwrap();
+        let versus = |claim: Claim, versus: Comparison| {
+            Claim { versus: Some(versus), ..claim }.measure_value(&samples())
+        };
+        let b = Comparison { line: Some("b".into()), ..Comparison::default() };
+        // The points are (1,1) (2,4) (4,16) and (1,2) (2,4) (4,8).
+        let slope = claim(Measure::Slope).measure_value(&samples()).unwrap();
         assert!((slope - 36.0 / 7.0).abs() < 1e-12, "{slope}");
         assert!((versus(claim(Measure::Slope), b.clone()).unwrap() - 18.0 / 7.0).abs() < 1e-12);
         let at_4 = Claim { at: Some(4.0), ..claim(Measure::Value) };
-        let at_2 = Versus { at: Some(2.0), ..Versus::default() };
+        let at_2 = Comparison { at: Some(2.0), ..Comparison::default() };
         assert_eq!(versus(at_4.clone(), at_2.clone()), Some(4.0));
         assert_eq!(versus(at_4.clone(), b), Some(2.0));
         let ratio = Claim { per: Some("b".into()), ..at_4 };
@@ -519,13 +527,14 @@ mod tests {
 
     #[test]
     fn the_lowest_is_compared_with_every_other() {
-        let among =
-            |measure, slack| Claim { among: vec!["b".into()], slack, ..claim(measure) }.measured(&samples());
+        let among = |measure, slack| {
+            Claim { among: vec!["b".into()], slack, ..claim(measure) }.measure_value(&samples())
+        };
         assert_eq!(among(Measure::Lowest, 0.0), Some(2.0 / 3.0));
         assert_eq!(among(Measure::Highest, 0.0), Some(2.0 / 3.0));
         assert_eq!(among(Measure::Highest, 0.5), Some(1.0));
         let absent = Claim { among: vec!["c".into()], ..claim(Measure::Lowest) };
-        assert_eq!(absent.measured(&samples()), Some(0.0), "nothing is below a line that is not there");
+        assert_eq!(absent.measure_value(&samples()), Some(0.0), "nothing is below a line that is not there");
     }
 
     #[test]
@@ -536,18 +545,18 @@ mod tests {
             slack,
             ..claim(Measure::Order)
         };
-        assert_eq!(order(["a", "b"], 0.0).measured(&samples()), Some(2.0 / 3.0));
-        assert_eq!(order(["b", "a"], 0.0).measured(&samples()), Some(2.0 / 3.0));
-        assert_eq!(order(["a", "b"], 0.5).measured(&samples()), Some(1.0));
+        assert_eq!(order(["a", "b"], 0.0).measure_value(&samples()), Some(2.0 / 3.0));
+        assert_eq!(order(["b", "a"], 0.0).measure_value(&samples()), Some(2.0 / 3.0));
+        assert_eq!(order(["a", "b"], 0.5).measure_value(&samples()), Some(1.0));
         assert_eq!(
-            order(["a", "c"], 0.0).measured(&samples()),
+            order(["a", "c"], 0.0).measure_value(&samples()),
             Some(0.0),
             "a line that is not there is in no order"
         );
     }
 
     #[test]
-    fn bounds_decide_and_the_reason_stands_only_where_it_is_needed() {
+    fn bounds_decide_and_reasons_explain_failures() {
         let of = |min, max| Claim { at: Some(2.0), bounds: Bounds { min, max }, ..claim(Measure::Value) };
         let good = of(Some(3.9), Some(4.1)).judge(&samples());
         assert_eq!((good.verdict, good.why.as_str()), (Verdict::Holds, ""));

@@ -1,4 +1,4 @@
-//! What an experiment file may set for a run, and the run that it makes.
+//! The settings of a run in an experiment file, and the run that they describe.
 
 use core::time::Duration;
 use std::fmt;
@@ -8,36 +8,36 @@ use larder_core::cache::CacheKind;
 use larder_core::dispatch::{Admission, Settings};
 use larder_core::switches::SwitchesSettings;
 use larder_core::{Bytes, PolicyKind};
-use larder_trace::synth::{Hot, Recipe};
+use larder_trace::synth::{HotTargets, Recipe};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::traces::WorkloadSpec;
 use larder_sim::cost::Costs;
 use larder_sim::source::Arrivals;
-use larder_sim::{CacheChoice, Scenario, SideBySide, SimNode};
+use larder_sim::{CacheChoice, Scenario, SimNode, SwitchGroup};
 
 /// A value that is written as its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Named<T>(pub(super) T);
+pub(super) struct NamedValue<T>(pub(super) T);
 
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Named<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for NamedValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         name.parse().map(Self).map_err(serde::de::Error::custom)
     }
 }
 
-impl<T: fmt::Display> Serialize for Named<T> {
+impl<T: fmt::Display> Serialize for NamedValue<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-/// How nodes use their memory, by name.
+/// The organisation of the nodes' memory, by name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Memory(CacheChoice);
+pub(super) struct MemoryChoice(CacheChoice);
 
-impl FromStr for Memory {
+impl FromStr for MemoryChoice {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -52,7 +52,7 @@ impl FromStr for Memory {
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemoryChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             CacheChoice::Kind(kind) => kind.fmt(f),
@@ -63,49 +63,50 @@ impl fmt::Display for Memory {
     }
 }
 
-/// A bound that no policy exceeds, in place of a policy.
+/// The kind of a ceiling, which takes the place of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Ceiling {
-    /// All memory in one piece and without limit.
+pub(super) enum CeilingKind {
+    /// One memory of the whole cluster without limit.
     Unbounded,
-    /// All memory in one piece, and it knows the future.
+    /// One memory of the whole cluster that knows the future.
     Clairvoyant,
 }
 
-/// Who asks.
+/// The kind of the arrival process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Arriving {
-    /// `clients`, each with one request outstanding.
+pub(super) enum ArrivalKind {
+    /// A closed loop of `clients`, each with one outstanding request.
     Closed,
-    /// At the trace's times, `time_factor` times faster.
+    /// An open loop at the trace's times, `time_factor` times faster.
     Open,
-    /// The trace dealt out to the nodes, `window` requests in hand at each.
+    /// A trace dealt to the nodes, each with `window` outstanding requests.
     Subtraces,
 }
 
-/// Declares the settings, each optional, and how one set lies over another.
-macro_rules! knobs {
+/// Declares the settings, each optional, and the way in which one set overrides another.
+macro_rules! run_settings {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty,)+) => {
-        /// What `[run]` and a line's `set` may say. Every key may stand in either; the line's counts.
+        /// The settings of `[run]` and of a line's `set`. Every key may be in either; the line's value has
+        /// priority.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub(super) struct Knobs {
+        pub(super) struct RunSettings {
             $($(#[doc = $doc])+ #[serde(skip_serializing_if = "Option::is_none")] pub(super) $name: Option<$kind>,)+
         }
 
-        impl Knobs {
-            /// The values of `over`, and where it has none, those of `self`.
-            pub(super) fn under(&self, over: &Self) -> Self {
+        impl RunSettings {
+            /// Returns the values of `over`, and those of `self` where `over` has none.
+            pub(super) fn override_with(&self, over: &Self) -> Self {
                 Self { $($name: over.$name.clone().or_else(|| self.$name.clone()),)+ }
             }
         }
     };
 }
 
-knobs! {
-    /// Recipe of the workload. This or `trace`.
+run_settings! {
+    /// Recipe of the workload. Excludes `trace`.
     recipe: String,
     /// Trace file in the directory of traces.
     trace: String,
@@ -113,45 +114,45 @@ knobs! {
     seed: u64,
     /// Targets, requests and bytes relative to the recipe, above 0 and at most 1. Default 1.
     scale: f64,
-    /// Requests instead of the recipe's.
+    /// Number of requests instead of the recipe's.
     requests: u64,
     /// Share of the requests that go to hot targets, 0.05 to 0.5.
     hot_share: f64,
     /// Number of hot targets, 1 to 1,000.
     hot_targets: u32,
-    /// Size of each, in KiB.
+    /// Size of a hot target, in KiB.
     hot_kib: f64,
-    /// The policy. This or `ceiling`.
-    policy: Named<PolicyKind>,
-    /// A bound in place of a policy.
-    ceiling: Ceiling,
-    /// Seed of policies that draw lots. Default 1.
+    /// The policy. Excludes `ceiling`.
+    policy: NamedValue<PolicyKind>,
+    /// A ceiling in place of a policy.
+    ceiling: CeilingKind,
+    /// Seed of randomised policies. Default 1.
     policy_seed: u64,
-    /// Nodes, 1 to 65,534. Default 8.
+    /// Number of nodes, 1 to 65,534. Default 8.
     nodes: u32,
     /// Memory of a node in MiB. Default 32.
     memory_mib: f64,
-    /// How it is used: gds, gds-packets, lru, unbounded, global. Default gds.
-    memory: Named<Memory>,
-    /// Larger items are not kept, in KiB. Default: no limit.
+    /// Organisation of the memory: gds, gds-packets, lru, unbounded, global or global-lru. Default gds.
+    memory: NamedValue<MemoryChoice>,
+    /// Size of the largest item that is kept, in KiB. Default: no limit.
     object_max_kib: f64,
     /// Speed of the processor relative to the cost model's. Default 1.
     cpu_speed: f64,
-    /// Speed of the disks. Default 1.
+    /// Speed of the disks relative to the cost model's. Default 1.
     disk_speed: f64,
-    /// Disks of a node, 1 to 64. Default 1.
+    /// Number of disks per node, 1 to 64. Default 1.
     disks: u16,
-    /// What requests take. Default lard98.
+    /// The cost model. Default lard98.
     costs: Costs,
-    /// Who asks. Default closed.
-    arrivals: Arriving,
-    /// Clients of closed arrivals; 0 stands for S. Default 0.
+    /// The arrival process. Default closed.
+    arrivals: ArrivalKind,
+    /// Number of clients for closed arrivals; 0 stands for S. Default 0.
     clients: u32,
-    /// How many times faster than the trace open arrivals are. Default 1.
+    /// Speed of open arrivals relative to the trace. Default 1.
     time_factor: f64,
-    /// Requests in hand at each node, for subtraces. Default 64.
+    /// Outstanding requests per node for subtraces. Default 64.
     window: u32,
-    /// Share of the requests, from the first, that is not measured, 0 to below 1. Default 0.
+    /// Share of the requests, from the first, that are not measured, 0 to below 1. Default 0.
     warmup: f64,
     /// T_low. Default 25.
     t_low: u32,
@@ -159,65 +160,66 @@ knobs! {
     t_high: u32,
     /// K in seconds. Default 20.
     replication_decay_s: f64,
-    /// Requests outstanding at most: 0 stands for S, the derived limit. Default 0.
+    /// Limit of outstanding requests; 0 stands for S, the derived limit. Default 0.
     admission: u32,
-    /// How often nodes report their load, in ms. Default: never.
+    /// Period of load reports, in ms. Default: no reports.
     report_every_ms: u64,
-    /// Below so many requests a node is underutilised. Default 10.
+    /// Number of requests below which a node is underutilised. Default 10.
     idle_below: u32,
-    /// Switches side by side, 1 to 64; 0: one that knows of no others. Default 0.
+    /// Number of switches, 1 to 64; 0 for a single switch without the protocol. Default 0.
     switches: u16,
-    /// How long a message between switches takes, in ms. Default 1.
+    /// Delay of a message between switches, in ms. Default 1.
     switch_delay_ms: f64,
-    /// How often switches tell each other what has changed, in ms. Default 20.
+    /// Period of the updates between switches, in ms. Default 20.
     switch_period_ms: f64,
-    /// Requests by which a node's load must differ to be told. Default 2.
+    /// Change of a node's load that a switch reports, in requests. Default 2.
     switch_step: u32,
 }
 
-/// A run: a workload and what to do with it.
+/// A run: a workload, and a scenario or ceiling for it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(super) struct RunSpec {
     pub(super) workload: WorkloadSpec,
-    /// Share of the requests that is not measured.
+    /// Share of the requests that are not measured.
     pub(super) warmup: f64,
-    pub(super) what: What,
+    pub(super) what: RunKind,
 }
 
+/// The kind of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum What {
+pub(super) enum RunKind {
     Simulate(Box<Scenario>),
-    Ceiling(Ceiling, Box<Scenario>),
+    Ceiling(CeilingKind, Box<Scenario>),
 }
 
 const KIB: f64 = 1_024.0;
 
-impl Knobs {
-    /// Sets the knob that a sweep runs over.
+impl RunSettings {
+    /// Returns the settings with the swept setting changed to `x`.
     pub(super) fn with(&self, over: &str, x: f64) -> Result<Self, String> {
-        let mut knobs = self.clone();
+        let mut settings = self.clone();
         let whole = || {
             let fits = x.fract() == 0.0 && (0.0..=4e9).contains(&x);
             if fits { Ok(x as u32) } else { Err(format!("'{over}' takes whole numbers from 0, not {x}")) }
         };
         match over {
-            "nodes" => knobs.nodes = Some(whole()?),
-            "memory_mib" => knobs.memory_mib = Some(x),
-            "disks" => knobs.disks = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
-            "cpu_speed" => knobs.cpu_speed = Some(x),
-            "disk_speed" => knobs.disk_speed = Some(x),
-            "t_low" => knobs.t_low = Some(whole()?),
-            "t_high" => knobs.t_high = Some(whole()?),
-            "clients" => knobs.clients = Some(whole()?),
-            "time_factor" => knobs.time_factor = Some(x),
-            "hot_share" => knobs.hot_share = Some(x),
-            "hot_kib" => knobs.hot_kib = Some(x),
-            "replication_decay_s" => knobs.replication_decay_s = Some(x),
-            "switches" => knobs.switches = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
-            "switch_delay_ms" => knobs.switch_delay_ms = Some(x),
-            "switch_period_ms" => knobs.switch_period_ms = Some(x),
-            "switch_step" => knobs.switch_step = Some(whole()?),
-            "seed" => knobs.seed = Some(u64::from(whole()?)),
+            "nodes" => settings.nodes = Some(whole()?),
+            "memory_mib" => settings.memory_mib = Some(x),
+            "disks" => settings.disks = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
+            "cpu_speed" => settings.cpu_speed = Some(x),
+            "disk_speed" => settings.disk_speed = Some(x),
+            "t_low" => settings.t_low = Some(whole()?),
+            "t_high" => settings.t_high = Some(whole()?),
+            "clients" => settings.clients = Some(whole()?),
+            "time_factor" => settings.time_factor = Some(x),
+            "hot_share" => settings.hot_share = Some(x),
+            "hot_kib" => settings.hot_kib = Some(x),
+            "replication_decay_s" => settings.replication_decay_s = Some(x),
+            "switches" => settings.switches = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
+            "switch_delay_ms" => settings.switch_delay_ms = Some(x),
+            "switch_period_ms" => settings.switch_period_ms = Some(x),
+            "switch_step" => settings.switch_step = Some(whole()?),
+            "seed" => settings.seed = Some(u64::from(whole()?)),
             _ => {
                 return Err(format!(
                     "a sweep cannot run over '{over}': use nodes, memory_mib, disks, cpu_speed, disk_speed, t_low, \
@@ -226,11 +228,11 @@ impl Knobs {
                 ));
             }
         }
-        Ok(knobs)
+        Ok(settings)
     }
 
-    /// The run. The message names the key at fault.
-    pub(super) fn run(&self) -> Result<Run, String> {
+    /// Returns the run. Errors name the key at fault.
+    pub(super) fn run(&self) -> Result<RunSpec, String> {
         let warmup = self.warmup.unwrap_or(0.0);
         if !(0.0..1.0).contains(&warmup) {
             return Err(format!("'warmup' = {warmup} must be from 0 to below 1"));
@@ -238,22 +240,23 @@ impl Knobs {
         let scenario = Box::new(self.scenario()?);
         self.check_ranges()?;
         let what = match (self.ceiling, &self.policy) {
-            (None, Some(_)) => What::Simulate(scenario),
-            (Some(ceiling), None) => What::Ceiling(ceiling, scenario),
+            (None, Some(_)) => RunKind::Simulate(scenario),
+            (Some(ceiling), None) => RunKind::Ceiling(ceiling, scenario),
             _ => return Err("a line needs 'policy' or 'ceiling', one of the two".to_owned()),
         };
-        if matches!(what, What::Ceiling(..)) {
+        if matches!(what, RunKind::Ceiling(..)) {
             self.check_ceiling()?;
         }
-        Ok(Run { workload: self.workload()?, warmup, what })
+        Ok(RunSpec { workload: self.workload()?, warmup, what })
     }
 
-    /// What a ceiling does not know it refuses: a line beside it would be compared with another cluster's bound.
+    /// Rejects settings that a ceiling ignores, because its line would be compared with the bound of another
+    /// cluster.
     fn check_ceiling(&self) -> Result<(), String> {
         if !matches!(self.costs(), Costs::Lard98(_)) {
             return Err("'ceiling' is known for the cost model lard98 only".to_owned());
         }
-        if self.arrivals.is_some_and(|arriving| arriving != Arriving::Closed) {
+        if self.arrivals.is_some_and(|arriving| arriving != ArrivalKind::Closed) {
             return Err("'ceiling' is known for closed arrivals only".to_owned());
         }
         let unknown = [("memory", self.memory.is_some()), ("object_max_kib", self.object_max_kib.is_some())];
@@ -265,7 +268,7 @@ impl Knobs {
         }
     }
 
-    /// Ranges that nothing else checks before the run.
+    /// Checks the ranges that no other check covers before the run.
     fn check_ranges(&self) -> Result<(), String> {
         let within = |key: &str, value: Option<f64>, least: f64, most: f64| match value {
             Some(value) if !(least..=most).contains(&value) => {
@@ -297,7 +300,7 @@ impl Knobs {
                 let hot =
                     (self.hot_share.or(self.hot_kib).is_some() || self.hot_targets.is_some()).then(|| {
                         let usual = known.hot.unwrap_or_default();
-                        Hot {
+                        HotTargets {
                             share: self.hot_share.unwrap_or(usual.share),
                             targets: self.hot_targets.unwrap_or(usual.targets),
                             size: self.hot_kib.map_or(usual.size, |kib| Bytes((kib * KIB) as u64)),
@@ -352,19 +355,19 @@ impl Knobs {
             nodes: vec![node; nodes as usize],
             cache: self.memory.map_or(CacheChoice::Kind(CacheKind::Gds), |memory| memory.0.0),
             object_max: self.object_max_kib.map_or(Bytes(u64::MAX), |kib| Bytes((kib * KIB) as u64)),
-            arrivals: self.arriving(),
+            arrivals: self.arrivals(),
             costs: self.costs(),
             report_every: self.report_every_ms.map(Duration::from_millis),
             idle_below: self.idle_below.unwrap_or(10),
-            switches: self.side_by_side()?,
+            switches: self.switch_group()?,
             ..Scenario::lard98(nodes as usize, settings)
         };
         scenario.check().map_err(|error| error.to_string())?;
         Ok(scenario)
     }
 
-    /// The switches, where there is more than one or one is to behave as several do.
-    fn side_by_side(&self) -> Result<Option<SideBySide>, String> {
+    /// Returns the group of switches, if the settings ask for one.
+    fn switch_group(&self) -> Result<Option<SwitchGroup>, String> {
         let usual = SwitchesSettings::default();
         let Some(count) = self.switches.filter(|count| *count > 0) else {
             let lone =
@@ -390,14 +393,14 @@ impl Knobs {
             ..usual
         };
         let delay = ms("switch_delay_ms", self.switch_delay_ms, Duration::from_millis(1))?;
-        Ok(Some(SideBySide { count, delay, settings }))
+        Ok(Some(SwitchGroup { count, delay, settings }))
     }
 
-    fn arriving(&self) -> Arrivals {
-        match self.arrivals.unwrap_or(Arriving::Closed) {
-            Arriving::Closed => Arrivals::Closed { clients: self.clients.unwrap_or(0) },
-            Arriving::Open => Arrivals::Open { speed: self.time_factor.unwrap_or(1.0) },
-            Arriving::Subtraces => Arrivals::Subtraces { window: self.window.unwrap_or(64) },
+    fn arrivals(&self) -> Arrivals {
+        match self.arrivals.unwrap_or(ArrivalKind::Closed) {
+            ArrivalKind::Closed => Arrivals::Closed { clients: self.clients.unwrap_or(0) },
+            ArrivalKind::Open => Arrivals::Open { speed: self.time_factor.unwrap_or(1.0) },
+            ArrivalKind::Subtraces => Arrivals::Subtraces { window: self.window.unwrap_or(64) },
         }
     }
 }
@@ -406,16 +409,18 @@ impl Knobs {
 mod tests {
     use super::*;
 
-    fn knobs(text: &str) -> Result<Knobs, toml::de::Error> {
+    fn settings(text: &str) -> Result<RunSettings, toml::de::Error> {
         toml::from_str(text)
     }
 
     #[test]
-    fn a_line_lies_over_the_run() {
-        let base = knobs("recipe = 'rice-like'\nmemory_mib = 32\npolicy = 'wrr'").unwrap();
-        let run =
-            base.under(&knobs("policy = 'lard-r'\nmemory = 'lru'").unwrap()).with("nodes", 4.0).unwrap();
-        let What::Simulate(scenario) = run.run().unwrap().what else { unreachable!() };
+    fn a_line_overrides_the_run() {
+        let base = settings("recipe = 'rice-like'\nmemory_mib = 32\npolicy = 'wrr'").unwrap();
+        let run = base
+            .override_with(&settings("policy = 'lard-r'\nmemory = 'lru'").unwrap())
+            .with("nodes", 4.0)
+            .unwrap();
+        let RunKind::Simulate(scenario) = run.run().unwrap().what else { unreachable!() };
         assert_eq!(scenario.settings.policy, PolicyKind::LardR);
         assert_eq!((scenario.nodes.len(), scenario.nodes[0].cache), (4, Bytes::mib(32)));
         assert_eq!(scenario.cache, CacheChoice::Kind(CacheKind::Lru));
@@ -435,12 +440,16 @@ mod tests {
             ("time_factor = 0", "'time_factor' = 0 must be from 0.000001 to 1000000"),
             ("window = 2000000", "'window' = 2000000 must be from 1 to 1048576"),
         ] {
-            let error = knobs(text).unwrap().under(&knobs("policy = 'wrr'").unwrap()).run().unwrap_err();
+            let error = settings(text)
+                .unwrap()
+                .override_with(&settings("policy = 'wrr'").unwrap())
+                .run()
+                .unwrap_err();
             assert!(error.contains(complaint), "{text}: {error}");
         }
         for refused in ["memory = 'lru'", "object_max_kib = 500", "arrivals = 'open'"] {
-            let ceiling = knobs("recipe = 'rice-like'\nceiling = 'clairvoyant'").unwrap();
-            let error = ceiling.under(&knobs(refused).unwrap()).run().unwrap_err();
+            let ceiling = settings("recipe = 'rice-like'\nceiling = 'clairvoyant'").unwrap();
+            let error = ceiling.override_with(&settings(refused).unwrap()).run().unwrap_err();
             assert!(error.contains("'ceiling'"), "{refused}: {error}");
         }
         for (text, complaint) in [
@@ -448,11 +457,11 @@ mod tests {
             ("memory = 'mru'", "'mru' is no memory"),
             ("memroy = 'lru'", "unknown field `memroy`"),
         ] {
-            let error = knobs(text).unwrap_err();
+            let error = settings(text).unwrap_err();
             assert!(error.to_string().contains(complaint), "{text}: {error}");
         }
-        let error = Knobs::default().with("colour", 1.0).unwrap_err();
+        let error = RunSettings::default().with("colour", 1.0).unwrap_err();
         assert!(error.contains("cannot run over 'colour'"), "{error}");
-        assert!(Knobs::default().with("nodes", 1.5).unwrap_err().contains("whole numbers"));
+        assert!(RunSettings::default().with("nodes", 1.5).unwrap_err().contains("whole numbers"));
     }
 }

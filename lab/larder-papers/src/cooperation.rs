@@ -1,14 +1,17 @@
-//! Servers without a front-end, simulated: with the analytic model of PRESS beside them, or as the WARD paper has them.
+//! Simulated clusters without a front-end, with the analytic model of PRESS beside them, or as in the WARD
+//! paper.
 //!
-//! Two builtins with the same `[params]`, `press-cluster` and `ward-cluster`. They differ in what a cluster is where nothing is
-//! said: the PRESS paper's, or the WARD paper's ([`WARD`]). `[params]`: the fields of [`Point`], and
+//! The two builtins `press-cluster` and `ward-cluster` have the same `[params]`. They differ in the default
+//! cluster: the PRESS paper's, or the WARD paper's ([`WARD`]). `[params]` has the fields of [`Point`] and
+//! these keys:
 //!
-//! * `servers`: names of [`Server`]; each is a line, for each variant one;
-//! * `variants`: tables with a `name` and fields of [`Point`]; the line is then `SERVER, NAME`. Without a name the line is the
-//!   server's. By default one without anything. One may have `servers` of its own;
-//! * `over` and `values`: a field with numbers as values, which is x; or `over_traces`: tables with fields of [`Point`], x is
-//!   their number, from 1;
-//! * `modelled`: whether the model is solved at each x too: lines `trad m`, `port m`, `non-port m`.
+//! * `servers`: names of [`ServerKind`]; each is a line, one for each variant;
+//! * `variants`: tables with a `name` and fields of [`Point`]; the line is then `SERVER, NAME`. Without a
+//!   name the line is the server's. The default is one variant without fields. A variant may have its own
+//!   `servers`;
+//! * `over` and `values`: a field with numbers as values, which is x; or `over_traces`: tables with fields of
+//!   [`Point`], x is their number, from 1;
+//! * `modelled`: whether the model is also solved at each x: lines `trad m`, `port m`, `non-port m`.
 //!
 //! Metrics: see [`metrics`].
 
@@ -24,54 +27,57 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use larder_sim::cooperation::{Server, cooperate};
+use larder_sim::cooperation::{ServerKind, cooperate};
 use larder_sim::press;
 use point::Point;
 
-/// What a cluster of the WARD paper is (HPL-2001-2, sections 3.1 and 3.2). `connections` is the number of requests of its own
-/// that a node has in hand, as chosen for `ward-clusters`.
+/// The default cluster of the WARD paper (HPL-2001-2, sections 3.1 and 3.2). `connections` is the number of a
+/// node's own outstanding requests, as chosen for `ward-clusters`.
 const WARD: &str =
     "costs = 'ward'\nrecipe = 'hp-hours-like'\nmemory_share = 0.05\nspread = 'dealt'\nconnections = 1024";
 
-/// `press-cluster`, or `ward-cluster`.
+/// `press-cluster` or `ward-cluster`.
 #[derive(Debug)]
-pub(super) struct Clusters {
+pub(super) struct CooperativeClusters {
     name: &'static str,
-    /// What is not as [`Point::default`], in TOML.
+    /// The defaults that differ from [`Point::default`], in TOML.
     usual: &'static str,
 }
 
-/// As the PRESS paper.
-pub(super) const PRESS_CLUSTER: Clusters = Clusters { name: "press-cluster", usual: "" };
-/// As the WARD paper.
-pub(super) const WARD_CLUSTER: Clusters = Clusters { name: "ward-cluster", usual: WARD };
+/// The cluster of the PRESS paper.
+pub(super) const PRESS_CLUSTER: CooperativeClusters =
+    CooperativeClusters { name: "press-cluster", usual: "" };
+/// The cluster of the WARD paper.
+pub(super) const WARD_CLUSTER: CooperativeClusters =
+    CooperativeClusters { name: "ward-cluster", usual: WARD };
 
-/// What is usual, and what is said instead.
-fn merged(usual: &str, table: &toml::Table) -> toml::Table {
+/// Merges a table into the defaults.
+fn merge_defaults(usual: &str, table: &toml::Table) -> toml::Table {
     let usual: Result<toml::Table, _> = usual.parse();
     let mut all = usual.unwrap_or_else(|error| unreachable!("what is usual is TOML: {error}"));
     all.extend(table.clone());
     all
 }
 
+/// A line of the experiment.
 #[derive(Clone, Debug)]
-struct Line {
+struct ClusterLine {
     name: String,
-    server: Server,
-    /// By x.
+    server: ServerKind,
+    /// The points by x.
     points: Vec<Point>,
 }
 
 #[derive(Clone, Debug)]
 struct ClusterPlan {
     xs: Vec<f64>,
-    lines: Vec<Line>,
+    lines: Vec<ClusterLine>,
     modelled: bool,
 }
 
 #[derive(Deserialize)]
-struct Over {
-    servers: Vec<Server>,
+struct SweepParams {
+    servers: Vec<ServerKind>,
     #[serde(default)]
     variants: Vec<toml::Table>,
     over: Option<String>,
@@ -81,31 +87,31 @@ struct Over {
     modelled: bool,
 }
 
-/// Most values of x, servers and variants, each.
+/// The largest number of x values, of servers, and of variants.
 const LIST_MAX: usize = 32;
 
-impl Builtin for Clusters {
+impl Builtin for CooperativeClusters {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let over: Over = params(table)?;
-        let mut rest = merged(self.usual, table);
+        let over: SweepParams = params(table)?;
+        let mut rest = merge_defaults(self.usual, table);
         for key in ["servers", "variants", "over", "values", "over_traces", "modelled"] {
             rest.remove(key);
         }
-        let (xs, tables) = xs(&over)?;
+        let (xs, tables) = read_x_values(&over)?;
         let variants =
             if over.variants.is_empty() { vec![toml::Table::new()] } else { over.variants.clone() };
         let fits = |count: usize| (1..=LIST_MAX).contains(&count);
         if !(fits(xs.len()) && fits(variants.len()) && fits(over.servers.len())) {
             return Err(format!("servers, variants and x must be 1 to {LIST_MAX} each"));
         }
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<ClusterLine> = Vec::new();
         for variant in variants {
             let mut fields = variant;
-            let own = fields.remove("servers").map(|names| named_servers(&names)).transpose()?;
+            let own = fields.remove("servers").map(|names| read_servers(&names)).transpose()?;
             let named = fields.remove("name").map(|name| name.as_str().unwrap_or_default().to_owned());
             let points = tables.iter().map(|table| {
                 let mut all = rest.clone();
@@ -123,7 +129,7 @@ impl Builtin for Clusters {
                 if lines.iter().any(|line| line.name == name) {
                     return Err(format!("there are two lines '{name}': name the variants"));
                 }
-                lines.push(Line { name, server: *server, points: points.clone() });
+                lines.push(ClusterLine { name, server: *server, points: points.clone() });
             }
         }
         let plan = ClusterPlan { xs, lines, modelled: over.modelled };
@@ -136,17 +142,17 @@ impl Builtin for Clusters {
     }
 }
 
-fn named_servers(names: &toml::Value) -> Result<Vec<Server>, String> {
+fn read_servers(names: &toml::Value) -> Result<Vec<ServerKind>, String> {
     let wrong = |error: toml::de::Error| format!("servers: {}", error.message());
-    let servers: Vec<Server> = names.clone().try_into().map_err(wrong)?;
+    let servers: Vec<ServerKind> = names.clone().try_into().map_err(wrong)?;
     if servers.is_empty() || servers.len() > LIST_MAX {
         return Err(format!("servers: must be 1 to {LIST_MAX}"));
     }
     Ok(servers)
 }
 
-/// The x, and the fields that each sets.
-fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
+/// Returns the x values, and the fields that each of them sets.
+fn read_x_values(over: &SweepParams) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
     match (&over.over, &over.values, &over.over_traces) {
         (Some(key), Some(values), None) => {
             let table = |x: &f64| {
@@ -165,10 +171,10 @@ fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
     }
 }
 
-const fn modelled_as(server: Server) -> press::Server {
+const fn model_server(server: ServerKind) -> press::Server {
     match server {
-        Server::Trad | Server::Rr => press::Server::Trad,
-        Server::Press => press::Server::Portable,
+        ServerKind::Trad | ServerKind::Rr => press::Server::Trad,
+        ServerKind::Press => press::Server::Portable,
         _ => press::Server::NonPortable,
     }
 }
@@ -178,7 +184,7 @@ fn model_line(server: press::Server) -> String {
 }
 
 impl ClusterPlan {
-    fn simulated(&self) -> usize {
+    fn simulated_jobs(&self) -> usize {
         self.lines.len() * self.xs.len()
     }
 
@@ -191,13 +197,13 @@ impl ClusterPlan {
         let outcome = cooperate(&workload, &cluster)?;
         let mut values = metrics::values(&outcome, f64::from(point.nodes));
         if self.modelled {
-            let modelled = point.model().solve()?.throughput(modelled_as(line.server));
+            let modelled = point.model().solve()?.throughput(model_server(line.server));
             values.push((metrics::MODEL_ERROR, (modelled / outcome.throughput - 1.0).abs()));
         }
         Ok(vec![Sample::new(&line.name, self.xs[at], values)])
     }
 
-    /// The model at all x.
+    /// Solves the model at all x.
     fn model(&self) -> Result<Vec<Sample>, PaperError> {
         let mut samples = Vec::new();
         for (x, point) in self.xs.iter().zip(&self.lines[0].points) {
@@ -231,21 +237,21 @@ impl Plan for ClusterPlan {
     }
 
     fn jobs(&self) -> usize {
-        self.simulated() + usize::from(self.modelled)
+        self.simulated_jobs() + usize::from(self.modelled)
     }
 
     fn key(&self, job: usize) -> String {
-        if job == self.simulated() {
+        if job == self.simulated_jobs() {
             return format!("model {:?} {:?}", self.xs, self.lines[0].points);
         }
         let line = &self.lines[job % self.lines.len()];
         let at = job / self.lines.len();
-        // The workload first, so that those who share it are neighbours.
+        // The workload comes first, so that jobs that share it are neighbours.
         format!("{:?} {} {} {}", line.points[at], line.name, self.xs[at], self.modelled)
     }
 
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        if job == self.simulated() { self.model() } else { self.simulate(job, traces) }
+        if job == self.simulated_jobs() { self.model() } else { self.simulate(job, traces) }
     }
 }
 

@@ -1,22 +1,22 @@
-//! What a claim's verdict is worth as evidence.
+//! The value of a claim's verdict as evidence.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// What stands behind a claim. Only [`Evidence::Reproduced`] counts in the headline.
+/// The kind of evidence behind a claim. Only [`Evidence::Reproduced`] counts in the headline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The run could have come out otherwise: nothing in it was chosen by the published value.
+    /// The run could have refuted the claim: the published value did not determine any choice.
     Reproduced,
-    /// Parameters or a reading were chosen by the published value, so agreement says that the fit is good.
+    /// Parameters or a variant were chosen by the published value, so agreement shows a good fit.
     Fitted,
-    /// The experiment is built such that it holds.
+    /// The experiment is built such that the claim holds.
     ByConstruction,
-    /// It holds or not with another claim: `ID` of the same file or `EXPERIMENT/ID`.
+    /// The claim follows from another claim: `ID` of the same file or `EXPERIMENT/ID`.
     FollowsFrom(String),
-    /// The paper does not make it: a control of ours that helps to read another claim.
+    /// A control of ours, not a claim of the paper, that helps to interpret another claim.
     Control,
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_evidence_is_read_back() {
         let from = |text: &str| text.parse::<Evidence>();
         for text in ["reproduced", "fitted", "by-construction", "follows-from:four", "control"] {
             assert_eq!(from(text).unwrap().to_string(), text);

@@ -1,4 +1,4 @@
-//! An experiment, checked.
+//! Checked experiments.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::builtin::Plan;
 use super::claim::{Claim, Verdict};
-use super::cluster::{Knobs, Run, What};
+use super::cluster::{RunKind, RunSettings, RunSpec};
 use super::file::{self, FileError};
-use super::report::{ExperimentReport, LeftOut, Sample};
+use super::report::{ExperimentReport, Omission, Sample};
 use super::traces::Traces;
 use super::{PaperError, claim, point};
 
-/// The papers.
+/// A paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Paper {
@@ -28,7 +28,7 @@ pub enum Paper {
     Cap,
     /// Zhang et al., USENIX NT 1999.
     Hacc,
-    /// No paper: one's own experiment.
+    /// No paper: an experiment of our own.
     Own,
 }
 
@@ -36,7 +36,7 @@ impl Paper {
     /// All papers.
     pub const ALL: [Self; 5] = [Self::Lard, Self::Ward, Self::Press, Self::Cap, Self::Hacc];
 
-    /// The short name.
+    /// Returns the paper's short name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lard => "lard",
@@ -48,7 +48,7 @@ impl Paper {
         }
     }
 
-    /// Authors, title, place.
+    /// Returns authors, title and venue.
     pub const fn citation(self) -> &'static str {
         match self {
             Self::Lard => {
@@ -74,7 +74,7 @@ impl Paper {
         }
     }
 
-    /// The paper of that short name.
+    /// Returns the paper with that short name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().chain([Self::Own]).find(|paper| paper.name() == name)
     }
@@ -84,31 +84,31 @@ impl Paper {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LineSpec {
     pub(super) name: String,
-    pub(super) knobs: Knobs,
+    pub(super) settings: RunSettings,
     pub(super) values: Vec<f64>,
 }
 
-/// What the small run leaves of a sweep.
+/// The part of a sweep that the small run contains.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ci {
-    pub(super) set: Knobs,
+pub(super) struct CiSubset {
+    pub(super) set: RunSettings,
     pub(super) values: Vec<f64>,
     pub(super) lines: Vec<String>,
 }
 
-/// Runs of the simulator: each line at each of its x.
+/// A sweep of the simulator: each line at each of its x.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sweep {
     pub(super) over: String,
     pub(super) lines: Vec<LineSpec>,
-    pub(super) ci: Option<Ci>,
+    pub(super) ci: Option<CiSubset>,
 }
 
-/// Where the samples come from.
+/// The source of an experiment's samples.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(super) enum SampleSource {
     Sweep(Box<Sweep>),
-    /// `small`: what the small run has instead.
+    /// A builtin; `small` is the plan of the small run.
     Builtin {
         name: &'static str,
         plan: Arc<dyn Plan>,
@@ -116,7 +116,7 @@ pub(super) enum Source {
     },
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for SampleSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sweep(sweep) => sweep.fmt(f),
@@ -128,52 +128,52 @@ impl fmt::Debug for Source {
 /// A figure of an experiment file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FigureSpec {
-    /// As the paper calls it.
+    /// The figure's name in the paper.
     pub name: String,
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// The x axis.
+    /// The label of the x axis.
     pub x_label: String,
-    /// The y axis.
+    /// The label of the y axis.
     pub y_label: String,
-    /// The samples' value that is drawn.
+    /// The metric that is drawn.
     pub metric: String,
-    /// Its lines.
+    /// The names of the lines.
     pub lines: Vec<String>,
-    /// Where the y axis ends.
+    /// The upper end of the y axis.
     pub y_max: Option<f64>,
-    /// Shares drawn as percent.
+    /// Whether the y values are shares that are drawn as percent.
     pub y_percent: bool,
-    /// A logarithmic x axis.
+    /// Whether the x axis is logarithmic.
     pub x_log: bool,
 }
 
-/// An experiment: what it reproduces, its runs, figures and claims.
+/// An experiment: the reproduced result, its runs, figures and claims.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Its id: a-z, 0-9 and '-'.
+    /// The id: a-z, 0-9 and '-'.
     pub id: String,
-    /// Its paper.
+    /// The reproduced paper.
     pub paper: Paper,
-    /// Section and figures.
+    /// The section and figures.
     pub place: String,
-    /// What it reproduces.
+    /// The reproduced result.
     pub title: String,
-    /// How, and what the reader must know.
+    /// The method, and remarks for the reader.
     pub about: String,
-    pub(super) source: Source,
-    /// Its figures.
+    pub(super) source: SampleSource,
+    /// The figures of the report.
     pub figures: Vec<FigureSpec>,
-    /// Its claims.
+    /// The claims that are judged.
     pub claims: Vec<Claim>,
 }
 
-/// A piece of an experiment's work.
+/// A unit of an experiment's work.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// A run of the simulator, which gives the sample of `line` at `x`.
-    Point { line: String, x: f64, run: Box<Run>, key: String },
-    /// A builtin's job.
+    /// A run of the simulator, which returns the sample of `line` at `x`.
+    Point { line: String, x: f64, run: Box<RunSpec>, key: String },
+    /// A job of a builtin.
     Builtin { plan: Arc<dyn Plan>, job: usize, key: String },
 }
 
@@ -184,14 +184,14 @@ impl fmt::Debug for dyn Plan {
 }
 
 impl Job {
-    /// Everything that the result depends on, beside the code.
+    /// Returns everything that the result depends on, beside the code.
     pub(super) fn key(&self) -> &str {
         match self {
             Self::Point { key, .. } | Self::Builtin { key, .. } => key,
         }
     }
 
-    /// Does it. The samples of a point have neither line nor x yet, so that experiments share them.
+    /// Runs the job. The samples of a point have no line and x yet, so that experiments can share them.
     pub(super) fn run(&self, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         match self {
             Self::Point { run, .. } => {
@@ -202,8 +202,8 @@ impl Job {
         }
     }
 
-    /// Puts line and x to a point's sample.
-    pub(super) fn placed(&self, samples: &[Sample]) -> Vec<Sample> {
+    /// Adds line and x to the samples of a point.
+    pub(super) fn label_samples(&self, samples: &[Sample]) -> Vec<Sample> {
         match self {
             Self::Point { line, x, .. } => samples
                 .iter()
@@ -215,41 +215,41 @@ impl Job {
 }
 
 impl Experiment {
-    /// Reads an experiment file; `name` stands in errors.
+    /// Reads an experiment file; `name` is its name in errors.
     ///
     /// # Errors
-    /// [`FileError`] with file, line, key and what would be right.
+    /// Returns a [`FileError`] with file, line, key and valid values.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         file::parse(name, text)
     }
 
-    /// Whether the small run has a part of it.
+    /// Returns whether the small run contains a part of the experiment.
     pub fn in_ci(&self) -> bool {
         match &self.source {
-            Source::Sweep(sweep) => sweep.ci.is_some(),
-            Source::Builtin { .. } => self.claims.iter().any(|claim| claim.ci),
+            SampleSource::Sweep(sweep) => sweep.ci.is_some(),
+            SampleSource::Builtin { .. } => self.claims.iter().any(|claim| claim.ci),
         }
     }
 
-    /// Its jobs; the small run's if `ci`.
+    /// Returns the experiment's jobs; those of the small run if `ci`.
     pub(super) fn jobs(&self, ci: bool) -> Result<Vec<Job>, PaperError> {
         match &self.source {
-            Source::Builtin { name, plan, small } => {
+            SampleSource::Builtin { name, plan, small } => {
                 let plan = small.as_ref().filter(|_| ci).unwrap_or(plan);
                 let key = |job| format!("{name} {}", plan.key(job));
                 let job = |job| Job::Builtin { plan: Arc::clone(plan), job, key: key(job) };
                 Ok((0..plan.jobs()).map(job).collect())
             }
-            Source::Sweep(sweep) => {
+            SampleSource::Sweep(sweep) => {
                 let mut jobs = Vec::new();
                 for line in &sweep.lines {
-                    let (knobs, values) = match sweep.ci.as_ref().filter(|_| ci) {
+                    let (settings, values) = match sweep.ci.as_ref().filter(|_| ci) {
                         Some(small) if !small.lines.contains(&line.name) => continue,
-                        Some(small) => (line.knobs.under(&small.set), &small.values),
-                        None => (line.knobs.clone(), &line.values),
+                        Some(small) => (line.settings.override_with(&small.set), &small.values),
+                        None => (line.settings.clone(), &line.values),
                     };
                     for x in values {
-                        jobs.push(job(&line.name, &knobs, &sweep.over, *x)?);
+                        jobs.push(job(&line.name, &settings, &sweep.over, *x)?);
                     }
                 }
                 Ok(jobs)
@@ -257,7 +257,7 @@ impl Experiment {
         }
     }
 
-    /// The workloads, in a line.
+    /// Describes the workloads in one line.
     fn recipe(&self, jobs: &[Job]) -> String {
         let mut all: Vec<String> = Vec::new();
         for job in jobs {
@@ -270,13 +270,13 @@ impl Experiment {
             }
         }
         match (&self.source, all.len()) {
-            (Source::Builtin { name, .. }, _) => format!("builtin {name}"),
+            (SampleSource::Builtin { name, .. }, _) => format!("builtin {name}"),
             (_, 0..=3) => all.join("; "),
             (_, more) => format!("{}; and {} more like it", all[0], more - 1),
         }
     }
 
-    /// The outcome, from all samples or from why there are none.
+    /// Creates the report from all samples, or from the reason why there are none.
     pub(super) fn report(
         &self,
         jobs: &[Job],
@@ -287,7 +287,7 @@ impl Experiment {
             Ok(samples) => (samples, None),
             Err(error) => {
                 let is_error = !matches!(error, PaperError::NoTrace(_));
-                (Vec::new(), Some(LeftOut { reason: error.to_string(), is_error }))
+                (Vec::new(), Some(Omission { reason: error.to_string(), is_error }))
             }
         };
         let claims = self.claims.iter().filter(|claim| claim.ci || !ci).map(|claim| claim.judge(&samples));
@@ -328,19 +328,19 @@ impl Experiment {
 
     fn is_ceiling(&self, name: &str) -> bool {
         match &self.source {
-            Source::Sweep(sweep) => {
-                sweep.lines.iter().any(|line| line.name == name && line.knobs.ceiling.is_some())
+            SampleSource::Sweep(sweep) => {
+                sweep.lines.iter().any(|line| line.name == name && line.settings.ceiling.is_some())
             }
-            Source::Builtin { .. } => false,
+            SampleSource::Builtin { .. } => false,
         }
     }
 }
 
-fn job(line: &str, knobs: &Knobs, over: &str, x: f64) -> Result<Job, PaperError> {
-    // The file's reader has checked every point; the small run's settings are checked here.
-    let knobs = knobs.with(over, x).map_err(PaperError::Builtin)?;
-    let run = Box::new(knobs.run().map_err(PaperError::Builtin)?);
-    let kind = if matches!(run.what, What::Ceiling(..)) { "ceiling" } else { "run" };
-    let set = serde_json::to_string(&knobs).map_err(|error| PaperError::Builtin(error.to_string()))?;
+fn job(line: &str, settings: &RunSettings, over: &str, x: f64) -> Result<Job, PaperError> {
+    // The file's reader has checked every point of the sweep, but not the settings of the small run.
+    let settings = settings.with(over, x).map_err(PaperError::Builtin)?;
+    let run = Box::new(settings.run().map_err(PaperError::Builtin)?);
+    let kind = if matches!(run.what, RunKind::Ceiling(..)) { "ceiling" } else { "run" };
+    let set = serde_json::to_string(&settings).map_err(|error| PaperError::Builtin(error.to_string()))?;
     Ok(Job::Point { line: line.to_owned(), x, run, key: format!("{kind} {set}") })
 }

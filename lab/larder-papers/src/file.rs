@@ -1,4 +1,4 @@
-//! Reading an experiment file, and saying what is wrong with it: file, line, key, and what would be right.
+//! The reader of experiment files. Errors name file, line, key and valid values.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use toml::Spanned;
 
 use super::builtin::{Builtin, Plan};
 use super::builtins;
-use super::claim::{Bounds, Claim, Measure, Unit, Versus};
-use super::cluster::Knobs;
+use super::claim::{Bounds, Claim, Comparison, Measure, Unit};
+use super::cluster::RunSettings;
 use super::evidence::Evidence;
-use super::experiment::{Ci, Experiment, FigureSpec, LineSpec, Paper, Source, Sweep};
+use super::experiment::{CiSubset, Experiment, FigureSpec, LineSpec, Paper, SampleSource, Sweep};
 use super::point::METRICS;
 
-/// An experiment file that cannot be used; the file is at fault.
+/// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}{colon}{message}", colon = if key.is_empty() { "" } else { ": " })]
 pub struct FileError {
@@ -22,9 +22,9 @@ pub struct FileError {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// The key, tables included: `claim.within`. Empty where the text is no TOML.
+    /// The key with its tables, such as `claim.within`; empty if the text is not TOML.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The cause and the valid values.
     pub message: String,
 }
 
@@ -36,7 +36,7 @@ struct RawFile {
     place: String,
     title: String,
     about: String,
-    run: Option<Spanned<Knobs>>,
+    run: Option<Spanned<RunSettings>>,
     sweep: Option<Spanned<RawSweep>>,
     #[serde(default)]
     line: Vec<RawLine>,
@@ -62,7 +62,7 @@ struct RawSweep {
 struct RawLine {
     name: Spanned<String>,
     #[serde(default)]
-    set: Knobs,
+    set: RunSettings,
     values: Option<Vec<f64>>,
 }
 
@@ -70,7 +70,7 @@ struct RawLine {
 #[serde(deny_unknown_fields)]
 struct RawCi {
     #[serde(default)]
-    set: Knobs,
+    set: RunSettings,
     values: Vec<f64>,
     lines: Vec<String>,
 }
@@ -103,7 +103,7 @@ struct RawClaim {
     measure: Measure,
     line: Option<Spanned<String>>,
     per: Option<Spanned<String>>,
-    versus: Option<Spanned<Versus>>,
+    versus: Option<Spanned<Comparison>>,
     among: Option<Spanned<Vec<String>>>,
     order: Option<Spanned<Vec<String>>>,
     #[serde(default)]
@@ -126,22 +126,23 @@ struct RawClaim {
     ci: bool,
 }
 
-/// A text with its name: makes errors.
-struct Text<'t> {
+/// A text with its name, for errors.
+struct SourceText<'t> {
     name: &'t str,
     text: &'t str,
 }
 
-impl Text<'_> {
-    /// An error at a place of the text.
+impl SourceText<'_> {
+    /// Returns an error at an offset of the text.
     fn error(&self, offset: usize, message: impl Into<String>) -> FileError {
         let (line, table, key) = locate(self.text, offset);
-        let key = joined(&table, &key);
+        let key = join_key(&table, &key);
         FileError { file: self.name.to_owned(), line, key, message: message.into() }
     }
 
-    /// An error that begins with `KEY: ` or `KEY.KEY: `, of the table that begins at a place: at the line where that key
-    /// is set. Otherwise, and where it is not set, at the table's beginning.
+    /// Returns an error about a key of the table at an offset. If the message begins with `KEY: ` or
+    /// `KEY.KEY: ` and the key is set, the error is at its line. Otherwise it is at the beginning of the
+    /// table.
     fn error_below(&self, offset: usize, message: &str) -> FileError {
         let (path, rest) = message.split_once(": ").unwrap_or(("", message));
         let key = path.split('.').next().unwrap_or_default();
@@ -160,19 +161,19 @@ impl Text<'_> {
         self.error(offset, message)
     }
 
-    /// An error in the table that begins at a place, about one of its keys.
+    /// Returns an error about a key of the table at an offset.
     fn error_in(&self, offset: usize, key: &str, message: impl Into<String>) -> FileError {
         let (line, table, _) = locate(self.text, offset);
-        let key = joined(&table, key);
+        let key = join_key(&table, key);
         FileError { file: self.name.to_owned(), line, key, message: message.into() }
     }
 }
 
-fn joined(table: &str, key: &str) -> String {
+fn join_key(table: &str, key: &str) -> String {
     if table.is_empty() || key.is_empty() { format!("{table}{key}") } else { format!("{table}.{key}") }
 }
 
-/// The line of an offset, the table that it stands in, and the key written there; empty where there is none.
+/// Returns the line of an offset, the table that contains it, and the key there; empty if there is none.
 fn locate(text: &str, offset: usize) -> (usize, String, String) {
     let before = text.get(..offset.min(text.len())).unwrap_or(text);
     let number = before.matches('\n').count();
@@ -189,9 +190,9 @@ fn locate(text: &str, offset: usize) -> (usize, String, String) {
     (number + 1, table, above.unwrap_or_default())
 }
 
-/// Reads and checks a file.
+/// Reads and checks an experiment file.
 pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
-    let source = Text { name, text };
+    let source = SourceText { name, text };
     let raw: RawFile = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         source.error(offset, error.message().trim())
@@ -206,7 +207,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
             source.error(raw.id.span().start, format!("at most {LIST_MAX} figures and as many claims"))
         );
     }
-    let (lines, metrics, from) = origin(&source, &raw)?;
+    let (lines, metrics, from) = read_source(&source, &raw)?;
     let figures = raw.figure.iter().map(|figure| read_figure(&source, figure, &lines, &metrics));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
     let mut claims = Vec::new();
@@ -225,10 +226,10 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     Ok(Experiment { id, paper, place, title, about, source: from, figures, claims })
 }
 
-type Origin = (Vec<String>, Vec<String>, Source);
+type SampleOrigin = (Vec<String>, Vec<String>, SampleSource);
 
-/// Where the samples come from, with the names of their lines and metrics.
-fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
+/// Reads the source of the samples, with the names of its lines and metrics.
+fn read_source(source: &SourceText<'_>, raw: &RawFile) -> Result<SampleOrigin, FileError> {
     match (&raw.builtin, &raw.sweep) {
         (Some(builtin), None) => {
             let place = raw.params.as_ref().map_or(builtin.span().start, |params| params.span().start);
@@ -237,15 +238,16 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
             let found = builtins::by_name(builtin.get_ref())
                 .map_err(|message| source.error(builtin.span().start, message))?;
             let plan = found.plan(params).map_err(|message| source.error_below(place, &message))?;
-            let small = raw.params_ci.as_ref().map(|ci| small(source, found, params, ci)).transpose()?;
+            let small =
+                raw.params_ci.as_ref().map(|ci| read_small_plan(source, found, params, ci)).transpose()?;
             let metrics = plan.metrics().into_iter().map(str::to_owned).collect();
             let lines = plan.lines();
-            Ok((lines, metrics, Source::Builtin { name: found.name(), plan: plan.into(), small }))
+            Ok((lines, metrics, SampleSource::Builtin { name: found.name(), plan: plan.into(), small }))
         }
         (None, Some(sweep)) => {
             let sweep = read_sweep(source, raw, sweep)?;
             let lines = sweep.lines.iter().map(|line| line.name.clone()).collect();
-            Ok((lines, METRICS.map(str::to_owned).to_vec(), Source::Sweep(sweep.into())))
+            Ok((lines, METRICS.map(str::to_owned).to_vec(), SampleSource::Sweep(sweep.into())))
         }
         _ => {
             Err(source.error(raw.id.span().start, "an experiment needs [sweep] or 'builtin', one of the two"))
@@ -253,9 +255,9 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
     }
 }
 
-/// The small run of a builtin: `[params]` with some fields as `[params_ci]` says.
-fn small(
-    source: &Text<'_>,
+/// Reads the small run of a builtin: `[params]`, overridden by `[params_ci]`.
+fn read_small_plan(
+    source: &SourceText<'_>,
     builtin: &dyn Builtin,
     params: &toml::Table,
     ci: &Spanned<toml::Table>,
@@ -266,7 +268,7 @@ fn small(
     builtin.plan(&all).map(Arc::from).map_err(|message| source.error_below(place, &message))
 }
 
-fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Result<Sweep, FileError> {
+fn read_sweep(source: &SourceText<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Result<Sweep, FileError> {
     let at = sweep.span().start;
     let RawSweep { over, values } = sweep.get_ref();
     check_values(values).map_err(|message| source.error_in(at, "values", message))?;
@@ -285,12 +287,12 @@ fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Re
         }
         let values = line.values.as_ref().unwrap_or(values).clone();
         check_values(&values).map_err(|message| source.error_in(place, "values", message))?;
-        let knobs = run.get_ref().under(&line.set);
+        let settings = run.get_ref().override_with(&line.set);
         for x in &values {
-            let point = knobs.with(over, *x).and_then(|knobs| knobs.run());
+            let point = settings.with(over, *x).and_then(|settings| settings.run());
             point.map_err(|message| source.error(place, format!("at {over} = {x}: {message}")))?;
         }
-        lines.push(LineSpec { name: name.clone(), knobs, values });
+        lines.push(LineSpec { name: name.clone(), settings, values });
     }
     if lines.is_empty() {
         return Err(source.error(at, "a [sweep] needs at least one [[line]]"));
@@ -299,11 +301,11 @@ fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Re
     Ok(Sweep { over: over.clone(), lines, ci })
 }
 
-/// Most x of a line.
+/// The largest number of x values of a line.
 const VALUES_MAX: usize = 1_000;
-/// Most lines of a sweep.
+/// The largest number of lines of a sweep.
 const LINES_MAX: usize = 100;
-/// Most figures and most claims of a file.
+/// The largest number of figures, and of claims, of a file.
 const LIST_MAX: usize = 1_000;
 
 fn check_values(values: &[f64]) -> Result<(), &'static str> {
@@ -313,18 +315,24 @@ fn check_values(values: &[f64]) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn read_ci(source: &Text<'_>, ci: &Spanned<RawCi>, lines: &[LineSpec]) -> Result<Ci, FileError> {
+fn read_ci(source: &SourceText<'_>, ci: &Spanned<RawCi>, lines: &[LineSpec]) -> Result<CiSubset, FileError> {
     let RawCi { set, values, lines: names } = ci.get_ref();
     let known = |name: &&String| lines.iter().any(|line| line.name == **name);
     check_values(values).map_err(|message| source.error_in(ci.span().start, "values", message))?;
     match names.iter().find(|name| !known(name)) {
         Some(name) => Err(source.error_in(ci.span().start, "lines", format!("there is no line '{name}'"))),
-        None => Ok(Ci { set: set.clone(), values: values.clone(), lines: names.clone() }),
+        None => Ok(CiSubset { set: set.clone(), values: values.clone(), lines: names.clone() }),
     }
 }
 
-/// The name must be one of those there are.
-fn known(source: &Text<'_>, at: usize, what: &str, name: &str, names: &[String]) -> Result<(), FileError> {
+/// Checks that a name is one of `names`.
+fn check_name(
+    source: &SourceText<'_>,
+    at: usize,
+    what: &str,
+    name: &str,
+    names: &[String],
+) -> Result<(), FileError> {
     if names.iter().any(|known| known == name) {
         return Ok(());
     }
@@ -332,15 +340,15 @@ fn known(source: &Text<'_>, at: usize, what: &str, name: &str, names: &[String])
 }
 
 fn read_figure(
-    source: &Text<'_>,
+    source: &SourceText<'_>,
     raw: &RawFigure,
     lines: &[String],
     metrics: &[String],
 ) -> Result<FigureSpec, FileError> {
-    known(source, raw.metric.span().start, "metric", raw.metric.get_ref(), metrics)?;
+    check_name(source, raw.metric.span().start, "metric", raw.metric.get_ref(), metrics)?;
     if let Some(names) = &raw.lines {
         for name in names.get_ref() {
-            known(source, names.span().start, "line", name, lines)?;
+            check_name(source, names.span().start, "line", name, lines)?;
         }
     }
     if raw.y_max.is_some_and(|max| max <= 0.0 || !max.is_finite()) {
@@ -360,25 +368,25 @@ fn read_figure(
 }
 
 fn read_claim(
-    source: &Text<'_>,
+    source: &SourceText<'_>,
     raw: &RawClaim,
     lines: &[String],
     metrics: &[String],
 ) -> Result<Claim, FileError> {
-    known(source, raw.metric.span().start, "metric", raw.metric.get_ref(), metrics)?;
+    check_name(source, raw.metric.span().start, "metric", raw.metric.get_ref(), metrics)?;
     for name in [&raw.line, &raw.per].into_iter().flatten() {
-        known(source, name.span().start, "line", name.get_ref(), lines)?;
+        check_name(source, name.span().start, "line", name.get_ref(), lines)?;
     }
     for names in [&raw.order, &raw.among].into_iter().flatten() {
         for name in names.get_ref() {
-            known(source, names.span().start, "line", name, lines)?;
+            check_name(source, names.span().start, "line", name, lines)?;
         }
     }
     for (versus, name) in raw.versus.iter().flat_map(|versus| {
-        let Versus { line, per, .. } = versus.get_ref();
+        let Comparison { line, per, .. } = versus.get_ref();
         line.iter().chain(per).map(move |name| (versus, name))
     }) {
-        known(source, versus.span().start, "line", name, lines)?;
+        check_name(source, versus.span().start, "line", name, lines)?;
     }
     check_measure(source, raw)?;
     let list = |names: &Option<Spanned<Vec<String>>>| {
@@ -411,8 +419,8 @@ fn read_claim(
     })
 }
 
-/// A measure needs what it measures by.
-fn check_measure(source: &Text<'_>, raw: &RawClaim) -> Result<(), FileError> {
+/// Checks that a claim has the fields that its measure needs.
+fn check_measure(source: &SourceText<'_>, raw: &RawClaim) -> Result<(), FileError> {
     let wrong = |key: &str, message: &str| Err(source.error_in(raw.id.span().start, key, message));
     let order = raw.order.as_ref().map_or(&[][..], |order| order.get_ref());
     let among = raw.among.as_ref().map_or(&[][..], |among| among.get_ref());
@@ -443,7 +451,7 @@ fn check_measure(source: &Text<'_>, raw: &RawClaim) -> Result<(), FileError> {
     Ok(())
 }
 
-fn read_evidence(source: &Text<'_>, raw: &RawClaim) -> Result<Evidence, FileError> {
+fn read_evidence(source: &SourceText<'_>, raw: &RawClaim) -> Result<Evidence, FileError> {
     let at = raw.evidence.span().start;
     let evidence: Evidence =
         raw.evidence.get_ref().parse().map_err(|message: String| source.error(at, message))?;
@@ -455,8 +463,8 @@ fn read_evidence(source: &Text<'_>, raw: &RawClaim) -> Result<Evidence, FileErro
     }
 }
 
-/// What a claim follows from must be a claim of this file; those of other files the catalogue checks.
-fn check_followed(source: &Text<'_>, raw: &[RawClaim], claims: &[Claim]) -> Result<(), FileError> {
+/// Checks that claims follow from claims of this file. The catalogue checks references to other files.
+fn check_followed(source: &SourceText<'_>, raw: &[RawClaim], claims: &[Claim]) -> Result<(), FileError> {
     for (raw, claim) in raw.iter().zip(claims) {
         if let Evidence::FollowsFrom(id) = &claim.evidence
             && !id.contains('/')
@@ -470,7 +478,7 @@ fn check_followed(source: &Text<'_>, raw: &[RawClaim], claims: &[Claim]) -> Resu
     Ok(())
 }
 
-fn read_bounds(source: &Text<'_>, raw: &RawClaim) -> Result<Bounds, FileError> {
+fn read_bounds(source: &SourceText<'_>, raw: &RawClaim) -> Result<Bounds, FileError> {
     let wrong = |key: &str, message: &str| Err(source.error_in(raw.id.span().start, key, message));
     match (raw.near, raw.within, raw.min, raw.max) {
         (Some(near), Some(within), None, None) if (0.0..1.0).contains(&within) => {

@@ -54,11 +54,11 @@ fn a_good_file_is_read() {
     let experiment = parse("x.toml", GOOD).unwrap();
     assert_eq!((experiment.id.as_str(), experiment.claims.len()), ("small", 1));
     assert_eq!(experiment.claims[0].bounds, Bounds { min: Some(1.0), max: Some(3.0) });
-    let Source::Sweep(sweep) = &experiment.source else { unreachable!() };
+    let SampleSource::Sweep(sweep) = &experiment.source else { unreachable!() };
     assert_eq!(sweep.lines[1].values, [1.0, 4.0]);
 }
 
-/// Replaces a line of the good file and gives the complaint.
+/// Replaces a line of the good file and returns the error.
 fn complaint(old: &str, new: &str) -> String {
     assert!(GOOD.contains(old), "{old}");
     parse("x.toml", &GOOD.replacen(old, new, 1)).unwrap_err().to_string()

@@ -1,30 +1,33 @@
-//! The HACC paper's experiments (Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium 1999, section 4): the
-//! smart router against an IP sprayer on four workloads (figures 4 to 7).
+//! The HACC paper's experiments (Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium 1999,
+//! section 4): the smart router against an IP sprayer on four workloads (figures 4 to 7).
 //!
 //! # The benchmark
-//! DBench adds users until requests fail, the mean time to connect exceeds 1 s (3 s for the dynamic workloads) or the
-//! longest exceeds 2 s (5 s), and then measures 100 s (section 3.3). Here the largest number of users that passes these
-//! rules is searched for, by doubling and halving to 2 %: each number is a run of its own with 30 s in which the users
-//! come, 270 s in which memories fill, and the 100 s. Connecting is not modelled: a relaying router accepts at once, and
-//! what a client of the paper waits for is a backlog. In its place stands the time that a request waits for others: its
-//! delay less what it would take alone, read from disk. The rule on the longest time is left out: a large file waits at
-//! the disk again for each of its blocks, while connecting waits once, and both times rise together where a server is
-//! saturated, which is what the rules look for. Rates and shares are what the requests that begin within the 100 s ask
-//! for, over 100 s: the work of a run until its end less that of the same run cut at its beginning. So what is
-//! left to do at the end counts, and the time it takes does not.
+//! DBench adds users until requests fail, the mean time to connect exceeds 1 s (3 s for the dynamic
+//! workloads), or the longest exceeds 2 s (5 s). Then it measures 100 s (section 3.3). Here the largest
+//! number of users that meets these rules is searched for, by doubling and bisection to 2 %. Each number is a
+//! run with 30 s in which the users arrive, 270 s in which memories fill, and the 100 s.
 //!
-//! ASP is measured at another number of users, the same for both: that at which the sprayer's nodes work 55 % of the time,
-//! as the paper's do. At the limit the rules make the delays equal, whereas the paper compares them.
+//! Connecting is not modelled, because a relaying router accepts at once and the paper's clients wait for a
+//! backlog. The waiting time of a request takes its place: its delay less its delay on an idle cluster, read
+//! from disk. The rule on the longest time is left out. A large file waits at the disk for each of its
+//! blocks, while connecting waits once; both times rise together at a saturated server, which is what the
+//! rules look for. Rates and shares are the work of the requests that begin within the 100 s, over 100 s.
+//! That is the work of a run until its end, less that of the same run cut at the beginning of the window. The
+//! work left at the end therefore counts, and its time does not.
+//!
+//! ASP is measured at another number of users, equal for both: the number at which the processors of the
+//! sprayer's nodes have 55 % utilisation, as in the paper. At the limit the rules would make the delays
+//! equal, whereas the paper compares them.
 //!
 //! # The cluster
-//! Three nodes with 64, 64 and 32 MB, of which 24 MB each are taken by the system and the server (ours), and the router;
-//! costs are `hacc99`. A node's memory is replaced by least recent use. Nodes report every 200 ms.
+//! There are three nodes with 64, 64 and 32 MB, and the router. The system and the server take 24 MB of each
+//! (our assumption). Costs are `hacc99`. Memories are LRU. Nodes report every 200 ms.
 //!
 //! # The policies
-//! HACC is `hacc`, with the paper's weights for static files and for Domino. The sprayer takes the nodes in turn, and for
-//! Domino the least loaded one. For ASP the smart router's rule is static: files to the first node, scripts to the other
-//! two. The load of a disk is the share of the time that it works; the paper weighs bytes a second, which it norms in a way
-//! that it does not give.
+//! HACC is `hacc`, with the paper's weights for static files and for Domino. The sprayer takes the nodes in
+//! turn, and the least loaded node for Domino. For ASP the smart router's rule is static: files go to the
+//! first node, scripts to the other two. The load of a disk is its utilisation; the paper weighs bytes per
+//! second, normalised in a way that it does not state.
 
 use std::time::Duration;
 
@@ -44,7 +47,7 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use crate::users::{ProfileUsers, Seen, site_workload};
+use crate::users::{ProfileUsers, UserStats, site_workload};
 use larder_sim::cost::{Costs, Hacc99};
 use larder_sim::{CacheChoice, Outcome, Scenario, SimNode, Workload, simulate_with};
 
@@ -53,69 +56,69 @@ const NODES_MIB: [u64; 3] = [64, 64, 32];
 const RAMP: Time = Time::from_secs(30);
 const WARM: Time = Time::from_secs(300);
 const END: Time = Time::from_secs(400);
-/// How much the processors of the paper's nodes work behind the sprayer on ASP: 50 to 60 % (figure 7).
+/// The processor utilisation of the paper's nodes behind the sprayer on ASP: 50 to 60 % (figure 7).
 const ASP_CPU: f64 = 0.55;
-/// More users than any of the clusters bears.
+/// A number of users that exceeds the capacity of all clusters.
 const USERS_MAX: u32 = 1 << 15;
 
-/// `hacc-bench`: what the cluster bears under HACC and behind a sprayer.
+/// `hacc-bench`: the capacity of the cluster under HACC and behind a sprayer.
 ///
-/// Lines: `HACC`, `IP-Sprayer`. x: the run, from 1; each has a seed of its own. With `vary`, one of `system_mib` (24),
-/// `cpu_factor` (1: the processor times of what is made) and `block_kib` (16), x is its value, and there is one run.
-/// Metrics: `users` (most by the rules),
-/// `users_measured` (those of the other values), `throughput` (requests/s),
-/// `latency_s` (mean), `router_busy` and `router_cpu` (shares of the time that it works, and its processor),
-/// `nodes_per_router` (how many such nodes fill it), `node_cpu` and `node_cpu_first`,
-/// `node_cpu_others` (shares of the time: mean over nodes, of the first node, mean over the others), `disk_kb_s` (KB read
-/// from disk per second, all nodes), `disk_busy` (mean over nodes), `hit_ratio`.
+/// Lines: `HACC`, `IP-Sprayer`. x: the run, from 1; each has its own seed. With `vary`, one of `system_mib`
+/// (24), `cpu_factor` (1: factor of the items' processor times) and `block_kib` (16), x is its value, and
+/// there is one run. Metrics: `users` (the capacity by the rules), `users_measured` (users of the other
+/// values), `throughput` (requests/s), `latency_s` (mean), `router_busy` and `router_cpu` (utilisation of the
+/// router and of its processor), `nodes_per_router` (nodes that saturate the router), `node_cpu`,
+/// `node_cpu_first` and `node_cpu_others` (utilisation: mean over nodes, of the first node, mean over the
+/// others), `disk_kb_s` (KB read from disk per second, all nodes), `disk_busy` (mean over nodes),
+/// `hit_ratio`.
 #[derive(Debug)]
-pub(super) struct Bench;
+pub(super) struct HaccBench;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPlan {
     workload: String,
     runs: Option<u64>,
-    vary: Option<Vary>,
+    vary: Option<Variation>,
     values: Option<Vec<f64>>,
 }
 
-/// What may be varied.
+/// The parameter that is varied.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Vary {
+enum Variation {
     SystemMib,
     CpuFactor,
     BlockKib,
 }
 
-/// What is ours about the nodes and decides much.
+/// Our assumptions about the nodes that have much influence.
 #[derive(Clone, Copy, Debug)]
-struct Guess {
-    /// What system and server take of a node's memory, in MiB.
+struct NodeAssumptions {
+    /// Memory of a node that system and server take, in MiB.
     system_mib: f64,
-    /// By what the processor times of what is made are multiplied.
+    /// The factor of the items' processor times.
     cpu_factor: f64,
-    /// Blocks of files, in KiB.
+    /// The block size of files, in KiB.
     block_kib: f64,
 }
 
-impl Default for Guess {
+impl Default for NodeAssumptions {
     fn default() -> Self {
         Self { system_mib: 24.0, cpu_factor: 1.0, block_kib: 16.0 }
     }
 }
 
-impl Guess {
-    fn with(self, vary: Vary, value: f64) -> Result<Self, String> {
+impl NodeAssumptions {
+    fn with(self, vary: Variation, value: f64) -> Result<Self, String> {
         let (guess, key, range, good) = match vary {
-            Vary::SystemMib => {
+            Variation::SystemMib => {
                 (Self { system_mib: value, ..self }, "system_mib", "0 to 31", (0.0..=31.0).contains(&value))
             }
-            Vary::CpuFactor => {
+            Variation::CpuFactor => {
                 (Self { cpu_factor: value, ..self }, "cpu_factor", "0.1 to 10", (0.1..=10.0).contains(&value))
             }
-            Vary::BlockKib => (
+            Variation::BlockKib => (
                 Self { block_kib: value, ..self },
                 "block_kib",
                 "4 to 1,024",
@@ -129,13 +132,13 @@ impl Guess {
 #[derive(Debug)]
 struct BenchPlan {
     kind: ProfileKind,
-    /// x, seed and what is guessed.
-    points: Vec<(f64, u64, Guess)>,
+    /// The x, the seed and the assumptions.
+    points: Vec<(f64, u64, NodeAssumptions)>,
 }
 
 const LINES: [&str; 2] = ["HACC", "IP-Sprayer"];
 
-impl Builtin for Bench {
+impl Builtin for HaccBench {
     fn name(&self) -> &'static str {
         "hacc-bench"
     }
@@ -148,13 +151,13 @@ impl Builtin for Bench {
                 if !(1..=100).contains(&runs) {
                     return Err("'runs' must be 1 to 100".to_owned());
                 }
-                (1..=runs).map(|run| (run as f64, run, Guess::default())).collect()
+                (1..=runs).map(|run| (run as f64, run, NodeAssumptions::default())).collect()
             }
             (None, Some(vary), Some(values)) => {
                 if values.is_empty() || values.len() > 100 {
                     return Err("'values' must be 1 to 100 numbers".to_owned());
                 }
-                let point = |value: f64| Ok((value, 1, Guess::default().with(vary, value)?));
+                let point = |value: f64| Ok((value, 1, NodeAssumptions::default().with(vary, value)?));
                 values.into_iter().map(point).collect::<Result<_, String>>()?
             }
             _ => return Err("give either 'runs', or 'vary' and 'values'".to_owned()),
@@ -198,9 +201,11 @@ impl Plan for BenchPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, (x, seed, guess)) = self.point(job);
         let trial = Trial::new(self.kind, line == LINES[0], seed, guess);
-        let users = trial.most(Trial::bears)?;
+        let users = trial.find_most_users(Trial::is_within_limits)?;
         let measured = match self.kind {
-            ProfileKind::Asp => Trial::new(self.kind, false, seed, guess).most(Trial::is_moderate)?,
+            ProfileKind::Asp => {
+                Trial::new(self.kind, false, seed, guess).find_most_users(Trial::is_moderate)?
+            }
             _ => users,
         };
         let values = trial.measure(measured)?;
@@ -211,7 +216,7 @@ impl Plan for BenchPlan {
 }
 
 impl BenchPlan {
-    fn point(&self, job: usize) -> (&'static str, (f64, u64, Guess)) {
+    fn point(&self, job: usize) -> (&'static str, (f64, u64, NodeAssumptions)) {
         (LINES[job % LINES.len()], self.points[job / LINES.len()])
     }
 }
@@ -227,7 +232,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(kind: ProfileKind, is_smart: bool, seed: u64, guess: Guess) -> Self {
+    fn new(kind: ProfileKind, is_smart: bool, seed: u64, guess: NodeAssumptions) -> Self {
         let costs = Hacc99 { block_bytes: (guess.block_kib * 1_024.0) as u64, ..Hacc99::default() };
         let profiles = profiles(kind, seed);
         let mut workload = site_workload(&profiles.items, 0);
@@ -246,7 +251,7 @@ impl Trial {
             seed,
             admission: Admission::Unlimited,
             policies: PolicySettings {
-                // One node for files (class N), two for scripts (class CB).
+                // One node serves files (class N), two serve scripts (class CB).
                 static_partition: StaticSettings { shares: [1, 0, 2, 0] },
                 hacc: if is_domino { HaccSettings::DOMINO } else { HaccSettings::STATIC_FILES },
                 ..PolicySettings::default()
@@ -266,33 +271,37 @@ impl Trial {
         Self { kind, costs, profiles, workload, alone_ns, scenario }
     }
 
-    /// A run that no request begins in after `until`. What users see counts from `WARM` on.
-    fn run(&self, users: u32, until: Time) -> Result<(Seen, Outcome), PaperError> {
-        let mut seen = Seen::default();
-        let source = ProfileUsers::new(&self.profiles, &self.alone_ns, users, RAMP, WARM..until, &mut seen);
+    /// Runs the workload; no request begins after `until`. Statistics of users count from `WARM` on.
+    fn run(&self, users: u32, until: Time) -> Result<(UserStats, Outcome), PaperError> {
+        let mut stats = UserStats::default();
+        let source = ProfileUsers::new(&self.profiles, &self.alone_ns, users, RAMP, WARM..until, &mut stats);
         let outcome = simulate_with(&self.workload, &self.scenario, Box::new(source))?;
-        Ok((seen, outcome))
+        Ok((stats, outcome))
     }
 
-    /// Whether DBench would go on with more users.
-    fn bears(&self, users: u32) -> Result<bool, PaperError> {
-        let (seen, _) = self.run(users, END)?;
+    /// Returns whether this number of users meets DBench's rules.
+    fn is_within_limits(&self, users: u32) -> Result<bool, PaperError> {
+        let (stats, _) = self.run(users, END)?;
         let mean_s = match self.kind {
             ProfileKind::Baseline | ProfileKind::Fas => 1.0,
             ProfileKind::Domino | ProfileKind::Asp => 3.0,
         };
-        Ok(seen.refused == 0 && seen.waits.delays().mean_s <= mean_s)
+        Ok(stats.refused == 0 && stats.waits.delays().mean_s <= mean_s)
     }
 
-    /// Whether the nodes' processors work at most as much as the paper's behind the sprayer on ASP.
+    /// Returns whether the nodes' processors have at most the utilisation of the paper's nodes behind the
+    /// sprayer on ASP.
     fn is_moderate(&self, users: u32) -> Result<bool, PaperError> {
         let busy = |outcome: &Outcome| seconds(outcome, |node| node.cpu_busy);
         let window_s = busy(&self.run(users, END)?.1) - busy(&self.run(users, WARM)?.1);
         Ok(window_s / NODES_MIB.len() as f64 / END.since(WARM).as_secs_f64() <= ASP_CPU)
     }
 
-    /// The largest number of users for which `holds`, to 2 %.
-    fn most(&self, holds: impl Fn(&Self, u32) -> Result<bool, PaperError>) -> Result<u32, PaperError> {
+    /// Returns the largest number of users for which `holds`, to 2 %.
+    fn find_most_users(
+        &self,
+        holds: impl Fn(&Self, u32) -> Result<bool, PaperError>,
+    ) -> Result<u32, PaperError> {
         let (mut good, mut bad) = (1, 2);
         while bad < USERS_MAX && holds(self, bad)? {
             (good, bad) = (bad, bad * 2);
@@ -305,8 +314,8 @@ impl Trial {
     }
 
     fn measure(&self, users: u32) -> Result<Vec<(&'static str, f64)>, PaperError> {
-        let ((seen, all), (_, before)) = (self.run(users, END)?, self.run(users, WARM)?);
-        let delays = seen.delays.delays();
+        let ((stats, all), (_, before)) = (self.run(users, END)?, self.run(users, WARM)?);
+        let delays = stats.delays.delays();
         let (span_s, count) = (END.since(WARM).as_secs_f64(), NODES_MIB.len() as f64);
         let share = |of: &dyn Fn(&Outcome) -> f64| (of(&all) - of(&before)) / span_s;
         let router = share(&|outcome| outcome.front_busy * outcome.seconds);
@@ -330,7 +339,7 @@ impl Trial {
         ])
     }
 
-    /// The part of the router's time that is its processor's, over what the profiles ask for.
+    /// Returns the share of the router's time in which its processor works, over the profiles' requests.
     fn router_cpu_share(&self) -> f64 {
         let items =
             self.profiles.profiles.iter().flatten().map(|visit| &self.workload.items[visit.item as usize]);
@@ -344,7 +353,7 @@ impl Trial {
     }
 }
 
-/// How long a kind of station works in a run, in seconds, sum over the nodes.
+/// Returns the busy time of a kind of station in a run, in seconds, as the sum over the nodes.
 fn seconds(outcome: &Outcome, of: fn(&larder_sim::NodeOutcome) -> f64) -> f64 {
     outcome.nodes.iter().map(of).sum::<f64>() * outcome.seconds
 }
@@ -355,26 +364,26 @@ mod tests {
 
     #[test]
     fn the_most_users_are_found_to_two_percent() {
-        let trial = Trial::new(ProfileKind::Baseline, true, 1, Guess::default());
+        let trial = Trial::new(ProfileKind::Baseline, true, 1, NodeAssumptions::default());
         for limit in [1, 2, 37, 500, 4_711] {
-            let found = trial.most(|_, users| Ok(users <= limit)).expect("a search");
+            let found = trial.find_most_users(|_, users| Ok(users <= limit)).expect("a search");
             assert!(found <= limit && limit - found <= 1.max(limit / 50), "{found} for {limit}");
         }
     }
 
     #[test]
-    fn few_users_are_borne_and_too_many_are_not() {
-        let trial = Trial::new(ProfileKind::Baseline, false, 1, Guess::default());
-        assert_eq!((trial.bears(4), trial.bears(1_000)), (Ok(true), Ok(false)));
+    fn few_users_are_within_the_limits_and_many_are_not() {
+        let trial = Trial::new(ProfileKind::Baseline, false, 1, NodeAssumptions::default());
+        assert_eq!((trial.is_within_limits(4), trial.is_within_limits(1_000)), (Ok(true), Ok(false)));
     }
 
     #[test]
     fn stations_work_no_longer_than_the_window() {
-        let trial = Trial::new(ProfileKind::Baseline, false, 1, Guess::default());
+        let trial = Trial::new(ProfileKind::Baseline, false, 1, NodeAssumptions::default());
         let values = trial.measure(8).expect("a run");
         let of =
             |name: &str| values.iter().find(|(key, _)| *key == name).map_or(f64::NAN, |(_, value)| *value);
-        // Eight users with 2 s between requests, whose requests take some 0.3 s.
+        // Eight users make requests 2 s apart, which take some 0.3 s.
         assert!((3.0..4.0).contains(&of("throughput")), "{values:?}");
         for share in ["router_busy", "node_cpu", "disk_busy", "hit_ratio"] {
             assert!((0.0..1.0).contains(&of(share)) && of(share) > 0.0, "{share}: {values:?}");
@@ -383,7 +392,7 @@ mod tests {
 
     #[test]
     fn parameters_out_of_range_are_named() {
-        let error = |text: &str| Bench.plan(&text.parse().expect("TOML")).err().unwrap_or_default();
+        let error = |text: &str| HaccBench.plan(&text.parse().expect("TOML")).err().unwrap_or_default();
         assert!(error("workload = 'x'\nruns = 3").contains("domino"));
         assert!(error("workload = 'asp'\nruns = 0").contains("'runs'"));
         assert!(error("workload = 'asp'\nruns = 1\nvary = 'system_mib'").contains("either"));

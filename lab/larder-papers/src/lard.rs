@@ -1,4 +1,4 @@
-//! The traces of the LARD paper as experiments: figures 5 and 6 (section 3.2). Its other figures are sweeps.
+//! The traces of the LARD paper: figures 5 and 6 (section 3.2). Its other figures are sweeps.
 
 use serde::Deserialize;
 
@@ -8,10 +8,11 @@ use super::report::Sample;
 use super::traces::{Traces, WorkloadSpec};
 use larder_sim::Workload;
 
-/// `trace-coverage`: what share of the requests, and of the bytes, the most requested targets have.
+/// `trace-coverage`: the share of the requests, and of the bytes, of the most requested targets.
 ///
-/// Lines: `requests` and `size` (metric `share`, against the share of all targets); `memory for requests` (metric `mb`,
-/// against requests in thousandths); `whole trace` (metrics `targets`, `mb`, `hottest`, at 1). MB are 10^6 bytes.
+/// Lines: `requests` and `size` (metric `share`, against the share of all targets); `memory for requests`
+/// (metric `mb`, against requests in thousandths); `whole trace` (metrics `targets`, `mb`, `hottest`, at 1).
+/// MB are 10^6 bytes.
 #[derive(Debug)]
 pub(super) struct Coverage;
 
@@ -20,9 +21,9 @@ pub(super) struct Coverage;
 struct CoveragePlan {
     /// The trace recipe.
     recipe: String,
-    /// Its seed.
+    /// The seed of the trace.
     seed: u64,
-    /// Shares of the requests whose memory is asked for, in thousandths.
+    /// The shares of the requests whose memory is computed, in thousandths.
     permille: Vec<u32>,
 }
 
@@ -72,7 +73,7 @@ impl Plan for CoveragePlan {
     }
 }
 
-/// Points of the curves.
+/// The number of points of the curves.
 const STEPS: usize = 100;
 
 fn cover(workload: &Workload, permille: &[u32]) -> Vec<Sample> {
@@ -81,7 +82,7 @@ fn cover(workload: &Workload, permille: &[u32]) -> Vec<Sample> {
     for (item, rank) in ranks.iter().enumerate() {
         order[*rank as usize] = item;
     }
-    // Requests and bytes of the first 0, 1, 2.. targets.
+    // Sums of requests and bytes of the first 0, 1, 2.. targets.
     let mut sums = vec![(0_u64, 0_u64)];
     for item in order {
         let (requests, bytes) = sums.last().copied().unwrap_or_default();

@@ -1,35 +1,38 @@
-//! The papers' figures and claims, run again and judged.
+//! The papers' figures and claims, reproduced and judged.
 //!
-//! An [`Experiment`] is a TOML file under `experiments/`: what it reproduces, its recipe, the runs, the figures drawn
-//! from them and the claims judged by them. [`catalogue`] holds those that come with larder; [`Experiment::parse`]
-//! reads anybody's. [`Session::run`] does all runs of many experiments on all cores and gives a [`Report`], which
-//! [`text`] writes as a table or as Markdown.
+//! An [`Experiment`] is a TOML file under `experiments/`. It states the reproduced result, the recipe, the
+//! runs, the figures and the claims. [`catalogue`] holds the experiments that come with larder;
+//! [`Experiment::parse`] reads other files. [`Session::run`] does the runs of many experiments on all cores
+//! and returns a [`Report`]. [`text`] formats the report as a table or as Markdown.
 //!
-//! # Where samples come from
+//! # The sources of samples
 //!
-//! Everything after the runs works on [`Sample`]s: a line's name, an x, and named values there. There are two sources:
+//! Everything after the runs works on [`Sample`]s: the name of a line, an x, and named values. There are two
+//! sources:
 //!
-//! * a **sweep** of the simulator, described in the file: cluster, lines, x values. One run is one sample;
-//! * a **builtin**, named in the file: code of its own, for what is no plain sweep (an analytic model, a policy
-//!   vector, an offline analysis).
+//! * A **sweep** of the simulator, described in the file: cluster, lines and x values. One run gives one
+//!   sample.
+//! * A **builtin**, named in the file: code for experiments that are not plain sweeps (an analytic model, a
+//!   policy vector, an offline analysis).
 //!
 //! # Adding a builtin
 //!
-//! 1. Write `src/NAME.rs` with a type that implements [`Builtin`]: it reads the file's `[params]` table and gives a
-//!    [`Plan`], which splits the work into jobs. Each job gives samples; jobs run on all cores, in any order, and may
-//!    be read back from an earlier run, so a job depends on nothing but its parameters.
-//! 2. Add it to `builtins::ALL`.
+//! 1. Write `src/NAME.rs` with a type that implements [`Builtin`]. It reads the file's `[params]` table and returns a
+//!    [`Plan`], which splits the work into jobs. Each job returns samples. Jobs run on all cores in any order, and
+//!    may be read back from an earlier run, so a job depends only on its parameters.
+//! 2. Add the type to `builtins::ALL`.
 //! 3. Write `experiments/PAPER/FILE.toml` with `builtin = "NAME"`, its figures and its claims, and add the file to
 //!    `catalogue::FILES`.
 //!
-//! A job gets workloads from [`Traces`], where jobs of other experiments find the same ones.
+//! A job gets workloads from [`Traces`], which shares them with the jobs of other experiments.
 //!
 //! # Claims
 //!
-//! A claim says what is published and where, how ours is measured ([`Measure`], a closed vocabulary), within what
-//! bounds it holds, why these bounds, and, if it does not hold, why not. Bounds come from the paper's own words
-//! ("about", "slightly", "below") and stand in the file beside the claim. What does not hold is reported so. Each claim
-//! says what it is worth as [`Evidence`]: fits, constructions and repetitions are counted apart from reproductions.
+//! A claim states the published value with its place, the [`Measure`] (a closed vocabulary), the bounds
+//! within which the claim holds, and the reason for the bounds. If the claim does not hold, it states why.
+//! Bounds come from the paper's own words ("about", "slightly", "below") and stand in the file beside the
+//! claim. A claim that does not hold is reported as such. Each claim states its value as [`Evidence`]: fits,
+//! constructions and consequences are counted separately from reproductions.
 
 mod builtin;
 mod builtins;
@@ -56,27 +59,27 @@ mod users;
 mod ward;
 
 pub use builtin::{Builtin, Plan};
-pub use claim::{Bounds, Claim, Measure, Verdict, Versus};
+pub use claim::{Bounds, Claim, Comparison, Measure, Verdict};
 pub use evidence::Evidence;
 pub use experiment::{Experiment, FigureSpec, Paper};
 pub use file::FileError;
-pub use report::{Count, ExperimentReport, Judgement, LeftOut, Report, Sample, Totals};
+pub use report::{Count, ExperimentReport, Judgement, Omission, Report, Sample, Totals};
 pub use run::{Options, Progress, Session};
 pub use traces::{Traces, WorkloadSpec};
 
-/// What can go wrong while experiments run. The experiment is at fault, or a file it needs.
+/// An error of a run. The experiment is at fault, or a file that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PaperError {
-    /// The simulator refuses the run.
+    /// The simulator rejects the run.
     #[error(transparent)]
     Sim(#[from] larder_sim::SimError),
-    /// The recipe cannot be made into a trace.
+    /// The recipe is invalid.
     #[error("the workload cannot be made: {0}")]
     Workload(String),
-    /// A trace file is not there. Its experiment is left out, which the report says.
+    /// A trace file does not exist. The experiment is left out, and the report says so.
     #[error("the trace {0} is not there")]
     NoTrace(String),
-    /// A builtin's own complaint.
+    /// An error of a builtin.
     #[error("{0}")]
     Builtin(String),
 }

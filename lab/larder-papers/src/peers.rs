@@ -1,14 +1,16 @@
-//! `equal-p99`: what each policy serves while 99 in 100 requests take no longer than a limit.
+//! `equal-p99`: the throughput of each policy under a limit on the 99th percentile of the delay.
 //!
-//! Policies that place by contents and policies that spread load trade hits for even loads, so throughput at full load
-//! says little of them: the one that queues longer may look the better. Here each is loaded with more and more clients,
-//! every one with a request outstanding, from one a node to S in steps of about a quarter; counted is the most that it
-//! served among the runs whose 99th percentile of delays is within the limit. Nothing is interpolated.
+//! Content-aware policies and load-balancing policies trade hits for balance, so the throughput at full load
+//! says little: a policy with longer queues may look better. Here each policy is loaded with more and more
+//! clients, each with an outstanding request, from one per node to S in steps of about a quarter. The result
+//! is the highest throughput of the runs whose 99th percentile is within the limit. There is no
+//! interpolation.
 //!
-//! `[params]`: `workload`, `nodes`, `memory_share` (of a node, of the working set), `policies`, `over_p99_ms`. A policy is
-//! named as in a config; `bounded 1.5` is `bounded` with that factor. The cost model is `lard98`, nodes report every 200 ms,
-//! the first third warms up and makes the table of `ward` and `part`. Metrics: `throughput`, `hit_ratio`, `clients`, `p99_ms`,
-//! `imbalance`, all of the run that counts; 0 where no run is within the limit.
+//! `[params]`: `workload`, `nodes`, `memory_share` (per node, of the working set), `policies`, `over_p99_ms`.
+//! A policy is named as in a config; `bounded 1.5` is `bounded` with that factor. The cost model is `lard98`,
+//! and nodes report every 200 ms. The first third is the warm-up, from which the table of `ward` and `part`
+//! is computed. Metrics: `throughput`, `hit_ratio`, `clients`, `p99_ms`, `imbalance`, all of the best run; 0
+//! if no run is within the limit.
 
 use core::time::Duration;
 
@@ -20,19 +22,19 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use super::ward::Asked;
-use larder_sim::prices;
-use larder_sim::tables::{needs_table, table_of_first};
+use super::ward::WorkloadParams;
+use larder_sim::measure_ward_costs;
+use larder_sim::tables::{compute_initial_table, needs_table};
 use larder_sim::{Arrivals, Outcome, Scenario, SimNode, Workload, simulate};
 
-/// The builtin.
+/// The builtin `equal-p99`.
 #[derive(Debug)]
 pub(super) struct EqualP99;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
-    workload: Asked,
+struct EqualP99Params {
+    workload: WorkloadParams,
     nodes: u16,
     memory_share: f64,
     policies: Vec<String>,
@@ -40,13 +42,13 @@ struct Params {
 }
 
 #[derive(Debug)]
-struct Peers {
-    params: Params,
+struct EqualP99Plan {
+    params: EqualP99Params,
     /// The settings of each line.
     lines: Vec<Settings>,
 }
 
-/// Most lines and most limits.
+/// The largest number of lines, and of limits.
 const LIST_MAX: usize = 32;
 
 impl Builtin for EqualP99 {
@@ -55,7 +57,7 @@ impl Builtin for EqualP99 {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let params: Params = params(table)?;
+        let params: EqualP99Params = params(table)?;
         params.workload.check()?;
         if !(1..=1_024).contains(&params.nodes) {
             return Err(format!("nodes: must be 1 to 1,024, not {}", params.nodes));
@@ -78,11 +80,11 @@ impl Builtin for EqualP99 {
             return Err("policies: has a name twice".to_owned());
         }
         let lines = params.policies.iter().map(|name| settings(name)).collect::<Result<_, _>>()?;
-        Ok(Box::new(Peers { params, lines }))
+        Ok(Box::new(EqualP99Plan { params, lines }))
     }
 }
 
-/// The settings that a line's name stands for.
+/// Returns the settings for a line's name.
 fn settings(name: &str) -> Result<Settings, String> {
     let (policy, factor) =
         name.split_once(' ').map_or((name, None), |(policy, factor)| (policy, Some(factor)));
@@ -99,7 +101,7 @@ fn settings(name: &str) -> Result<Settings, String> {
     Ok(settings)
 }
 
-impl Peers {
+impl EqualP99Plan {
     fn run(&self, line: usize, clients: u32, workload: &Workload) -> Result<Outcome, PaperError> {
         let memory = Bytes((workload.bytes() as f64 * self.params.memory_share) as u64);
         let nodes = vec![SimNode::with_cache(memory); usize::from(self.params.nodes)];
@@ -108,7 +110,8 @@ impl Peers {
         let usual = Scenario::lard98(nodes.len(), settings.clone());
         if needs_table(settings.policy) {
             let mean = workload.bytes() / workload.items.len().max(1) as u64;
-            let table = table_of_first(workload, warmup, &nodes, &prices(&usual.costs, mean)?)?;
+            let table =
+                compute_initial_table(workload, warmup, &nodes, &measure_ward_costs(&usual.costs, mean)?)?;
             settings.table = Some(table.into());
         }
         let scenario = Scenario {
@@ -122,7 +125,7 @@ impl Peers {
         Ok(simulate(workload, &scenario)?)
     }
 
-    /// Numbers of clients: from one a node to S, each about a quarter more than the one before.
+    /// Returns the numbers of clients: from one per node to S, each about a quarter more than the last.
     fn loads(&self) -> Vec<u32> {
         let Settings { t_low, t_high, .. } = Settings::default();
         let most = (u32::from(self.params.nodes) - 1) * t_high + t_low - 1;
@@ -134,7 +137,7 @@ impl Peers {
     }
 }
 
-impl Plan for Peers {
+impl Plan for EqualP99Plan {
     fn lines(&self) -> Vec<String> {
         self.params.policies.clone()
     }
@@ -148,7 +151,7 @@ impl Plan for Peers {
     }
 
     fn key(&self, job: usize) -> String {
-        let Params { workload, nodes, memory_share, over_p99_ms, .. } = &self.params;
+        let EqualP99Params { workload, nodes, memory_share, over_p99_ms, .. } = &self.params;
         format!("{workload:?} {nodes} {memory_share} {over_p99_ms:?} {:?}", self.lines[job])
     }
 

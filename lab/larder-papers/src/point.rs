@@ -1,29 +1,29 @@
-//! One run of a sweep as values.
+//! The values of one run of a sweep.
 
 use std::collections::BTreeMap;
 
 use super::PaperError;
-use super::cluster::{Ceiling, Run, What};
+use super::cluster::{CeilingKind, RunKind, RunSpec};
 use super::traces::Traces;
 use larder_sim::cost::{Costs, Lard98};
 use larder_sim::outcome::Outcome;
 use larder_sim::{Scenario, Workload, ceiling, simulate};
 
-/// What a sweep measures at each point.
+/// The metrics of a sweep, measured at each point.
 ///
 /// | metric | meaning |
 /// |---|---|
 /// | `throughput` | requests served per simulated second, whole cluster |
-/// | `throughput_node` | the same per node |
+/// | `throughput_node` | requests served per simulated second and node |
 /// | `miss_ratio`, `hit_ratio` | share of requests not found, found in the memory of the node that served, 0 to 1 |
 /// | `idle_share` | share of the time that a node is underutilised, mean over nodes, 0 to 1 |
 /// | `delay_mean_s`, `delay_p50_s`, `delay_p90_s`, `delay_p99_s`, `delay_max_s` | delay of requests in seconds |
 /// | `delay_apart_s` | mean delay at the slowest node less that at the fastest, mean over windows of 20 s, in seconds |
 /// | `imbalance` | requests of the busiest node over the mean |
-/// | `cpu_busy`, `disk_busy` | share of the time that processors, disks work, mean over nodes, 0 to 1 |
-/// | `forwarded_share` | share of requests served elsewhere than where the client arrived, 0 to 1 |
+/// | `cpu_busy`, `disk_busy` | utilisation of processors and disks, mean over nodes, 0 to 1 |
+/// | `forwarded_share` | share of requests served by another node than the one the client reached, 0 to 1 |
 /// | `read_bytes_share` | bytes read from disk over bytes sent |
-/// | `refused_share` | requests refused, share of all |
+/// | `refused_share` | share of requests refused |
 pub(super) const METRICS: [&str; 17] = [
     "throughput",
     "throughput_node",
@@ -44,13 +44,13 @@ pub(super) const METRICS: [&str; 17] = [
     "refused_share",
 ];
 
-/// Does the run.
-pub(super) fn measure(run: &Run, traces: &Traces) -> Result<BTreeMap<String, f64>, PaperError> {
+/// Runs a point and returns its values.
+pub(super) fn measure(run: &RunSpec, traces: &Traces) -> Result<BTreeMap<String, f64>, PaperError> {
     let workload = traces.workload(&run.workload)?;
     let warmup = (run.warmup * workload.requests.len() as f64) as usize;
     let values = match &run.what {
-        What::Ceiling(kind, scenario) => bound(*kind, scenario, warmup, &workload),
-        What::Simulate(scenario) => {
+        RunKind::Ceiling(kind, scenario) => ceiling_values(*kind, scenario, warmup, &workload),
+        RunKind::Simulate(scenario) => {
             let outcome = simulate(&workload, &Scenario { warmup, ..(**scenario).clone() })?;
             values(&outcome)
         }
@@ -58,9 +58,14 @@ pub(super) fn measure(run: &Run, traces: &Traces) -> Result<BTreeMap<String, f64
     Ok(values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// The ceiling of the scenario's nodes, which are all alike: faster processors and disks take less of everything, and
-/// several disks share the reads.
-fn bound(kind: Ceiling, scenario: &Scenario, warmup: usize, workload: &Workload) -> Vec<(&'static str, f64)> {
+/// Returns the values of a ceiling for the scenario's nodes, which are all alike. Faster processors and disks
+/// divide all costs, and several disks share the reads.
+fn ceiling_values(
+    kind: CeilingKind,
+    scenario: &Scenario,
+    warmup: usize,
+    workload: &Workload,
+) -> Vec<(&'static str, f64)> {
     let usual = Lard98::default();
     let costs = if let Costs::Lard98(costs) = &scenario.costs { costs } else { &usual };
     let (cpu, disk) = scenario
@@ -79,8 +84,8 @@ fn bound(kind: Ceiling, scenario: &Scenario, warmup: usize, workload: &Workload)
     let nodes = scenario.nodes.len();
     let memory: u64 = scenario.nodes.iter().map(|node| node.cache.get()).sum();
     let ceiling = match kind {
-        Ceiling::Unbounded => ceiling::unbounded_after(workload, warmup, nodes, &costs),
-        Ceiling::Clairvoyant => ceiling::clairvoyant_after(workload, warmup, memory, nodes, &costs),
+        CeilingKind::Unbounded => ceiling::unbounded_after(workload, warmup, nodes, &costs),
+        CeilingKind::Clairvoyant => ceiling::clairvoyant_after(workload, warmup, memory, nodes, &costs),
     };
     vec![
         ("throughput", ceiling.throughput),
@@ -119,15 +124,15 @@ fn values(outcome: &Outcome) -> Vec<(&'static str, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Knobs;
+    use crate::cluster::RunSettings;
     use std::path::Path;
 
-    /// Measures with these settings over a small workload that memories do not hold. Clients are few, since a ceiling
-    /// leaves out reads that several requests share, and hundreds of clients share many where memories are so small.
+    /// Measures a small workload that exceeds the memories, with these settings. There are few clients,
+    /// because a ceiling ignores shared reads, and many clients with so small memories share many reads.
     fn point(text: &str, traces: &Traces) -> BTreeMap<String, f64> {
         let base = "recipe = 'rice-like'\nscale = 0.02\nmemory_mib = 1\nnodes = 4\nclients = 16\n";
-        let knobs: Knobs = toml::from_str(&format!("{base}{text}")).unwrap();
-        measure(&knobs.run().unwrap(), traces).unwrap()
+        let settings: RunSettings = toml::from_str(&format!("{base}{text}")).unwrap();
+        measure(&settings.run().unwrap(), traces).unwrap()
     }
 
     #[test]

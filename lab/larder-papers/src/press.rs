@@ -1,5 +1,5 @@
-//! The analytic model of PRESS as experiments: its peaks (figures 3 and 4) and its curves for the traces measured
-//! (figures 6 to 9).
+//! Experiments with the analytic model of PRESS: its peaks (figures 3 and 4), and its curves for the measured
+//! traces (figures 6 to 9).
 
 use serde::Deserialize;
 
@@ -7,13 +7,14 @@ use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
-use larder_sim::press::zipf::Harmonic;
-use larder_sim::press::{Network, Press, Reading, Server, peak};
+use larder_sim::press::zipf::HarmonicNumbers;
+use larder_sim::press::{Network, Press, PressVariant, Server, find_peak};
 
-/// `press-peaks`: the largest gain of one server over another over all file sizes and hit rates, against nodes.
+/// `press-peaks`: the largest gain of one server over another over all file sizes and hit rates, against
+/// nodes.
 ///
-/// Lines: `fast` and `slow`, and `fast, M0` and `slow, M0` for the model by the letter. Metrics: `gain` (a factor),
-/// `file_kb` and `hit_rate` of the peak.
+/// Lines: `fast` and `slow`, and `fast, M0` and `slow, M0` for the model as printed. Metrics: `gain` (a
+/// factor), `file_kb` and `hit_rate` of the peak.
 #[derive(Debug)]
 pub(super) struct Peaks;
 
@@ -22,17 +23,17 @@ pub(super) struct Peaks;
 struct PeakPlan {
     /// The server that gains.
     of: Server,
-    /// Over which.
+    /// The server that it is compared with.
     over: Server,
-    /// Numbers of nodes.
+    /// The numbers of nodes.
     nodes: Vec<u32>,
 }
 
-const LINES: [(&str, Network, Reading); 4] = [
-    ("fast", Network::Fast, Reading::M1),
-    ("slow", Network::Slow, Reading::M1),
-    ("fast, M0", Network::Fast, Reading::M0),
-    ("slow, M0", Network::Slow, Reading::M0),
+const LINES: [(&str, Network, PressVariant); 4] = [
+    ("fast", Network::Fast, PressVariant::M1),
+    ("slow", Network::Slow, PressVariant::M1),
+    ("fast, M0", Network::Fast, PressVariant::M0),
+    ("slow, M0", Network::Slow, PressVariant::M0),
 ];
 
 impl Builtin for Peaks {
@@ -73,33 +74,34 @@ impl Plan for PeakPlan {
 
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, base) = self.point(job);
-        let peak = peak(&base, self.of, self.over)?;
+        let peak = find_peak(&base, self.of, self.over)?;
         let values = [("gain", peak.ratio), ("file_kb", peak.file_kb), ("hit_rate", peak.hit_rate)];
         Ok(vec![Sample::new(line, f64::from(base.nodes), values)])
     }
 }
 
-/// `press-model`: the servers' throughput for one working set, against nodes, against a node's memory, or for several
-/// traces on as many nodes.
+/// `press-model`: the throughput of the servers for one working set, against nodes or a node's memory, or for
+/// several traces.
 ///
-/// Lines: `non-port m`, `port m` and `trad m`, as in the paper's figures. Metrics: `throughput`, `hit_rate` and
-/// `miss_rate` (of the server's memory), `forwarded` (share of the requests), `transfer_s` (processor time of sending
-/// a file of mean size between nodes, at one end; 0 for the traditional server). `[params]`: the fields of [`Press`]
-/// and one of
+/// Lines: `non-port m`, `port m` and `trad m`, as in the paper's figures. Metrics: `throughput`, `hit_rate`
+/// and `miss_rate` (of the server's memory), `forwarded` (share of the requests), `transfer_s` (processor
+/// time to send a file of mean size between nodes, at one end; 0 for the traditional server). `[params]`: the
+/// fields of [`Press`] and one of these keys:
 ///
 /// * `over_nodes`: x is the number of nodes;
-/// * `over_memory_mb`: x is the memory of a node; the working set is the one that `hit_rate` gives at `memory_mb`;
+/// * `over_memory_mb`: x is the memory of a node; the working set is the one that `hit_rate` gives at
+///   `memory_mb`;
 /// * `over_traces`: tables with fields of [`Press`]; x is their number, from 1.
 #[derive(Debug)]
 pub(super) struct Model;
 
 #[derive(Clone, Debug)]
 struct ModelPlan {
-    /// The x and the model there.
+    /// The x values with their models.
     points: Vec<(f64, Press)>,
 }
 
-/// Most points of a model.
+/// The largest number of points of a model.
 const POINTS_MAX: usize = 100;
 
 impl Builtin for Model {
@@ -139,10 +141,10 @@ impl Builtin for Model {
     }
 }
 
-/// The same working set with other memories.
+/// Returns the models with the same working set and other memories.
 fn with_memories(press: &Press, memories: &[f64]) -> Result<Vec<(f64, Press)>, String> {
     let files = press.solve().map_err(|error| error.to_string())?.files;
-    let zipf = Harmonic::new(press.alpha);
+    let zipf = HarmonicNumbers::new(press.alpha);
     let point = |memory_mb: &f64| {
         let held = *memory_mb * 1_024.0 / press.file_kb;
         (*memory_mb, Press { memory_mb: *memory_mb, hit_rate: zipf.share(held, files), ..*press })
@@ -153,7 +155,7 @@ fn with_memories(press: &Press, memories: &[f64]) -> Result<Vec<(f64, Press)>, S
     Ok(memories.iter().map(point).collect())
 }
 
-/// Each trace's fields over the common ones.
+/// Returns the models with each trace's fields over the common ones.
 fn with_traces(common: &toml::Table, traces: Vec<toml::Table>) -> Result<Vec<(f64, Press)>, String> {
     let point = |(trace, x): (toml::Table, u32)| {
         let mut fields = common.clone();

@@ -1,4 +1,4 @@
-//! What a set of experiments gave: samples, figures, judgements.
+//! The results of a set of experiments: samples, figures and judgements.
 
 use std::collections::BTreeMap;
 
@@ -8,113 +8,113 @@ use serde::{Deserialize, Serialize};
 use super::claim::Verdict;
 use super::evidence::Evidence;
 
-/// Named values at one x of one line. Names are those that figures and claims call metrics.
+/// Named values at one x of one line. The names are the metrics of figures and claims.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The line, named as in the paper's figure.
+    /// The line's name, as in the paper's figure.
     pub line: String,
-    /// Where on the x axis.
+    /// The position on the x axis.
     pub x: f64,
     /// The values: finite numbers in the unit of their metric.
     pub values: BTreeMap<String, f64>,
 }
 
 impl Sample {
-    /// A sample with values.
+    /// Creates a sample with values.
     pub fn new<'v>(line: &str, x: f64, values: impl IntoIterator<Item = (&'v str, f64)>) -> Self {
         let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Self { line: line.to_owned(), x, values }
     }
 }
 
-/// A claim and what became of it.
+/// A judged claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
-    /// Unique within the experiment.
+    /// The id, unique within the experiment.
     pub id: String,
-    /// What the paper says, in our words.
+    /// The paper's statement, in our words.
     pub says: String,
-    /// Where: section, figure.
+    /// The section and figure.
     pub place: String,
-    /// How well the published value is known.
+    /// The evidence for the published value.
     pub known: String,
     /// The published value.
     pub published: String,
-    /// What its verdict is worth, written as in the experiment file.
+    /// The value of the verdict as evidence, written as in the experiment file.
     pub evidence: Evidence,
-    /// Ours as a number; `None` if it could not be measured.
+    /// Our value; `None` if it could not be measured.
     pub ours: Option<f64>,
-    /// Ours as text, in the unit of the published value.
+    /// Our value as text, in the unit of the published value.
     pub ours_text: String,
-    /// How ours is measured and within what it holds.
+    /// The measure of our value, and its bounds.
     pub rule: String,
-    /// Why the bounds are as they are.
+    /// The reason for the bounds.
     pub tolerance: String,
-    /// Holds or not.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why it does not hold; empty if it does or nobody has found out.
+    /// The reason why the claim does not hold; empty if it holds or the reason is unknown.
     pub why: String,
 }
 
-/// An experiment's outcome.
+/// The report of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExperimentReport {
-    /// Its id.
+    /// The identifier of the experiment.
     pub id: String,
     /// The paper's short name.
     pub paper: String,
-    /// Section and figures.
+    /// The section and figures.
     pub place: String,
-    /// What it reproduces.
+    /// The reproduced result.
     pub title: String,
-    /// How, and what the reader must know.
+    /// The method, and remarks for the reader.
     pub about: String,
     /// The workload and its size.
     pub recipe: String,
-    /// Why it was left out; `None` if it was run.
-    pub left_out: Option<LeftOut>,
-    /// The figures.
+    /// The reason why the experiment was left out; `None` if it was run.
+    pub left_out: Option<Omission>,
+    /// The figures with the measured lines.
     pub figures: Vec<Figure>,
-    /// The claims.
+    /// The judged claims.
     pub claims: Vec<Judgement>,
-    /// Everything measured.
+    /// All samples.
     pub samples: Vec<Sample>,
 }
 
-/// Why an experiment was not run.
+/// The reason why an experiment was left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
-    /// The reason, for people.
+pub struct Omission {
+    /// The reason in words.
     pub reason: String,
-    /// Whether something is wrong, rather than a trace not there.
+    /// Whether there is an error, and not only a missing trace.
     pub is_error: bool,
 }
 
-/// How many claims there are, by what became of them.
+/// Numbers of claims by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Together.
+    /// All claims.
     pub claims: usize,
-    /// Those that hold.
+    /// Claims that hold.
     pub held: usize,
-    /// Those that do not.
+    /// Claims that do not hold.
     pub not_held: usize,
-    /// Those that could not be judged: their experiment was left out.
+    /// Claims that could not be judged, because their experiment was left out.
     pub not_judged: usize,
 }
 
-/// How many claims there are, by what they are worth as evidence. The headline is `reproduced`.
+/// Numbers of claims by kind of evidence. The headline is `reproduced`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// All.
+    /// All claims.
     pub all: Count,
-    /// Those that a run can refute.
+    /// Claims that a run can refute.
     pub reproduced: Count,
-    /// Those that something was fitted to.
+    /// Claims that a parameter or variant was fitted to.
     pub fitted: Count,
-    /// Those that the experiment is built to meet.
+    /// Claims that the experiment is built to meet.
     pub by_construction: Count,
-    /// Those that follow from others.
+    /// Claims that follow from others.
     pub follows_from: Count,
     /// Controls of ours.
     pub control: Count,
@@ -139,7 +139,7 @@ impl Totals {
         }
     }
 
-    /// Everything that is counted apart from the headline, each with its name.
+    /// Returns the counts outside the headline, each with its name.
     pub const fn apart(&self) -> [(&'static str, Count); 4] {
         [
             ("fitted", self.fitted),
@@ -150,13 +150,13 @@ impl Totals {
     }
 }
 
-/// A set of experiments run and judged. The same experiments give the same report on every machine and on any number
-/// of threads; it therefore holds no times of our own.
+/// The report of a set of experiments. The same experiments give the same report on every machine and any
+/// number of threads, so the report contains no run times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What was asked for: `all`, `ci`, a paper or an experiment.
+    /// The name of the set: `all`, `ci`, a paper or an experiment.
     pub set: String,
-    /// All claims, by what they are worth.
+    /// The numbers of claims by kind of evidence.
     pub totals: Totals,
     /// The experiments, in the order of the catalogue.
     pub experiments: Vec<ExperimentReport>,
@@ -168,7 +168,7 @@ impl Report {
         Self { set: set.to_owned(), totals, experiments }
     }
 
-    /// The papers in order of appearance.
+    /// Returns the papers in order of appearance.
     pub fn papers(&self) -> Vec<&str> {
         let mut papers: Vec<&str> = Vec::new();
         for experiment in &self.experiments {
@@ -179,12 +179,12 @@ impl Report {
         papers
     }
 
-    /// The claims of one paper.
+    /// Returns the numbers of claims of one paper.
     pub fn totals_of(&self, paper: &str) -> Totals {
         Self::count(self.experiments.iter().filter(|experiment| experiment.paper == paper))
     }
 
-    /// Claims that do not hold and whose reason nobody has written down.
+    /// Returns the claims that do not hold without a recorded reason.
     pub fn unexplained(&self) -> Vec<String> {
         let named = |experiment: &ExperimentReport| {
             let open = |claim: &&Judgement| claim.verdict == Verdict::HoldsNot && claim.why.is_empty();

@@ -1,4 +1,4 @@
-//! Runs experiments: all their jobs on all cores, each once.
+//! Execution of experiments: all their jobs on all cores, each once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,61 +11,63 @@ use super::store::Store;
 use super::traces::Traces;
 use larder_sim::sweep;
 
-/// How to run.
+/// The options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The set's name, for the report.
+    /// The name of the set, for the report.
     pub set: String,
-    /// The small run: each experiment's `[ci]` part and the claims marked for it.
+    /// Whether to do the small run: each experiment's `[ci]` part and the claims marked for it.
     pub ci: bool,
-    /// Where trace files are looked for.
+    /// The directory of trace files.
     pub traces: PathBuf,
-    /// Where finished jobs are kept; nowhere if `None`.
+    /// The directory for finished jobs; `None` to keep none.
     pub state: Option<PathBuf>,
-    /// Identifies the code: results of other code are not used.
+    /// The version of the code. Results of other versions are not used.
     pub version: String,
-    /// Forget finished jobs first.
+    /// Whether to discard finished jobs first.
     pub fresh: bool,
 }
 
-/// How far a run is.
+/// The progress of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress<'p> {
-    /// Jobs to do; those found finished count as done.
+    /// The number of jobs; jobs found in the store count as done.
     pub jobs: usize,
-    /// Of these, done.
+    /// The number of jobs done.
     pub done: usize,
-    /// The experiment of the job just done; empty at the beginning.
+    /// The experiment of the last job; empty at the beginning.
     pub experiment: &'p str,
 }
 
-/// Experiments to be run.
+/// A session with the experiments to run.
 #[derive(Debug)]
 pub struct Session {
     experiments: Vec<Experiment>,
     options: Options,
 }
 
-/// A job, and where its samples go.
+/// A job with the experiment that it belongs to.
 struct Task<'e> {
     experiment: &'e str,
     job: &'e Job,
 }
 
-type Outcomes<'e> = BTreeMap<&'e str, Result<Vec<Sample>, PaperError>>;
+type JobResults<'e> = BTreeMap<&'e str, Result<Vec<Sample>, PaperError>>;
 
 impl Session {
-    /// A session; nothing runs yet.
+    /// Creates a session; nothing runs yet.
     pub fn new(experiments: Vec<Experiment>, options: Options) -> Self {
         Self { experiments, options }
     }
 
-    /// Runs all jobs and judges all claims. `progress` is called at the beginning and after each job, from any thread.
+    /// Runs all jobs and judges all claims. `progress` is called at the beginning and after each job, from
+    /// any thread.
     ///
-    /// The report depends on the experiments alone: not on the number of threads, nor on what was read back.
+    /// The report depends only on the experiments, and not on the number of threads or on stored results.
     ///
     /// # Errors
-    /// The state directory cannot be used. An experiment whose jobs fail is left out instead, and the report says why.
+    /// Returns an error if the state directory cannot be used. An experiment whose jobs fail is left out, and
+    /// the report states the reason.
     pub fn run(&self, progress: impl Fn(Progress<'_>) + Sync) -> std::io::Result<Report> {
         let ci = self.options.ci;
         let jobs: Vec<_> = self.experiments.iter().map(|experiment| experiment.jobs(ci)).collect();
@@ -73,12 +75,12 @@ impl Session {
             Some(directory) => Some(Store::open(directory, &self.options.version, self.options.fresh)?),
             None => None,
         };
-        let outcomes = self.outcomes(&jobs, store.as_ref(), &progress);
+        let outcomes = self.run_jobs(&jobs, store.as_ref(), &progress);
         let reports = self.experiments.iter().zip(&jobs).map(|(experiment, jobs)| match jobs {
             Err(error) => experiment.report(&[], Err(error.clone()), ci),
             Ok(jobs) => {
                 let samples = jobs.iter().map(|job| match outcomes.get(job.key()) {
-                    Some(Ok(samples)) => Ok(job.placed(samples)),
+                    Some(Ok(samples)) => Ok(job.label_samples(samples)),
                     Some(Err(error)) => Err(error.clone()),
                     None => Err(PaperError::Builtin("a job was lost".to_owned())),
                 });
@@ -89,14 +91,14 @@ impl Session {
         Ok(Report::new(&self.options.set, reports.collect()))
     }
 
-    /// The samples of every job by its key. Equal jobs of several experiments run once.
-    fn outcomes<'e>(
+    /// Returns the samples of every job by its key. Equal jobs of several experiments run once.
+    fn run_jobs<'e>(
         &'e self,
         jobs: &'e [Result<Vec<Job>, PaperError>],
         store: Option<&Store>,
         progress: &(impl Fn(Progress<'_>) + Sync),
-    ) -> Outcomes<'e> {
-        let mut outcomes = Outcomes::new();
+    ) -> JobResults<'e> {
+        let mut outcomes = JobResults::new();
         let mut tasks: BTreeMap<&str, Task<'_>> = BTreeMap::new();
         for (experiment, jobs) in self.experiments.iter().zip(jobs) {
             for job in jobs.iter().flatten() {
@@ -113,14 +115,14 @@ impl Session {
         let total = tasks.len() + outcomes.len();
         let done = AtomicUsize::new(outcomes.len());
         progress(Progress { jobs: total, done: outcomes.len(), experiment: "" });
-        // Sorted by key, and a key begins with what is run on which workload, so neighbours share workloads.
+        // Tasks are sorted by key. A key begins with the run and its workload, so neighbours share workloads.
         let tasks: Vec<Task<'_>> = tasks.into_values().collect();
         let traces = Traces::new(&self.options.traces);
         let results = sweep(tasks.len(), |at| {
             let Task { experiment, job } = &tasks[at];
             let result = job.run(&traces);
             if let (Ok(samples), Some(store)) = (&result, store) {
-                // A full disk costs the resumption, not the run.
+                // If the disk is full, the run cannot be resumed, but it continues.
                 let _ = store.put(job.key(), samples);
             }
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;

@@ -1,7 +1,7 @@
-//! Finished jobs on disk, so that an interrupted run goes on where it stopped.
+//! Finished jobs on disk, so that an interrupted session can be resumed.
 //!
-//! One file for each version of the code, a JSON line for each finished job. A torn last line, as an interruption may
-//! leave it, is passed over. Files of other versions are of no use and removed.
+//! There is one file for each version of the code, with a JSON line for each finished job. A torn last line,
+//! which an interruption may leave, is skipped. Files of other versions are removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,8 +16,9 @@ use super::report::Sample;
 const PREFIX: &str = "samples-";
 const SUFFIX: &str = ".jsonl";
 
+/// A stored job: a line of the file.
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct StoredJob {
     key: String,
     samples: Vec<Sample>,
 }
@@ -30,7 +31,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, which is made if it is not there. `fresh` forgets what is in it.
+    /// Opens the store in a directory, which is created if necessary. `fresh` discards the stored jobs.
     pub(super) fn open(directory: &Path, version: &str, fresh: bool) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let name = format!("{PREFIX}{version}{SUFFIX}");
@@ -46,7 +47,7 @@ impl Store {
         let mut torn = false;
         if path.exists() {
             for line in BufReader::new(File::open(&path)?).lines() {
-                match serde_json::from_str::<Entry>(&line?) {
+                match serde_json::from_str::<StoredJob>(&line?) {
                     Ok(entry) => {
                         known.insert(entry.key, entry.samples);
                     }
@@ -56,20 +57,20 @@ impl Store {
         }
         let mut file = OpenOptions::new().append(true).create(true).open(path)?;
         if torn {
-            // The next entry must not be glued to the torn one.
+            // The next entry must start on a new line.
             file.write_all(b"\n")?;
         }
         Ok(Self { known, file: Mutex::new(file) })
     }
 
-    /// What a job has given before.
+    /// Returns the stored samples of a job.
     pub(super) fn get(&self, key: &str) -> Option<&[Sample]> {
         self.known.get(key).map(Vec::as_slice)
     }
 
-    /// Keeps what a job has given.
+    /// Stores the samples of a job.
     pub(super) fn put(&self, key: &str, samples: &[Sample]) -> io::Result<()> {
-        let entry = Entry { key: key.to_owned(), samples: samples.to_vec() };
+        let entry = StoredJob { key: key.to_owned(), samples: samples.to_vec() };
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
         self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_there_again_to_the_last_bit() {
+    fn stored_samples_are_read_back_exactly() {
         let directory = directory("again");
         let odd = 0.1 + 0.2;
         Store::open(&directory, "1", false).unwrap().put("k", &sample(odd)).unwrap();

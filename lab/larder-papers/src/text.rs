@@ -1,4 +1,4 @@
-//! A report as text: the table for a terminal and the Markdown page.
+//! Formatting of reports: the table for a terminal and the Markdown page.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::experiment::Paper;
 use super::report::{Count, ExperimentReport, Judgement, Report, Totals};
 use larder_sim::text::counted;
 
-/// The table for a terminal: a row for each claim.
+/// Formats the table for a terminal, with a row per claim.
 pub fn table(report: &Report) -> String {
     let mut rows =
         vec![["experiment", "claim", "published", "ours", "verdict", "evidence"].map(str::to_owned)];
@@ -43,7 +43,7 @@ pub fn table(report: &Report) -> String {
     out
 }
 
-/// The totals in a sentence: what was put to the test, and what is counted apart from that.
+/// Formats the totals as a sentence: the tested claims, and the claims that are counted separately.
 pub fn totals(totals: Totals) -> String {
     let Count { claims, held, not_held, not_judged } = totals.reproduced;
     let claims = counted(claims as u64, "claim");
@@ -60,15 +60,15 @@ pub fn totals(totals: Totals) -> String {
     text
 }
 
-/// The page `docs/validation.md`.
+/// Formats the page `docs/reference/validation.md`.
 pub fn markdown(report: &Report) -> String {
     let mut out = format!(
         concat!(
             "# Validation against the papers\n\n",
-            "Written by `larder-lab paper {} --markdown docs/validation.md` (`make paper`); do not edit. The \n",
-            "experiments are the files under [experiments](../experiments): recipe, runs, claims and the bounds within \n",
+            "Written by `larder-lab paper {} --markdown docs/reference/validation.md` (`make paper`); do not edit. The \n",
+            "experiments are the files under [experiments](../../experiments): recipe, runs, claims and the bounds within \n",
             "which a claim holds, set from the papers' own words. How to read and change them: \n",
-            "[simulator.md](simulator.md).\n\n",
+            "[laboratory](../understand/laboratory.md).\n\n",
             "**{}.** A claim that does not hold is shown as such, with the reason.\n\n"
         ),
         report.set,
@@ -150,7 +150,7 @@ fn section(out: &mut String, experiment: &ExperimentReport) {
     }
 }
 
-/// A text that cannot leave its cell.
+/// Formats a text for a table cell, on one line and with escaped bars.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

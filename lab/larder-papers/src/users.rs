@@ -1,20 +1,20 @@
-//! Users as a [`Source`]: sessions of pages (open), and profiles gone through again and again (closed).
+//! Users as a [`RequestSource`]: sessions of pages (open loop), and repeated profiles (closed loop).
 //!
 //! # Sessions
-//! A page is fetched over one connection of its own: the base page, then each embedded object as soon as the one
-//! before has come (HTTP/1.1, one server process for each connection). Then the user thinks. Behind a switch of layer 4
-//! the whole connection ends at the node that got its first request; at layer 7 each request is dispatched. The
-//! dispatcher does not count a bound connection after its first object, so that only policies that take no notice of its
-//! counts can be put behind layer 4. The
-//! first secure page of a session begins with a key exchange; later ones resume it. A page's delay runs from its first
-//! request to its last object's end.
+//! A page is fetched over one connection of its own. The base page comes first, then each embedded object as
+//! soon as the previous one has arrived (HTTP/1.1, one server process per connection). Then the user thinks.
+//! Behind a layer-4 switch the whole connection goes to the node of its first request; at layer 7 each
+//! request is dispatched. The dispatcher does not count a bound connection after its first object. Therefore
+//! only policies that ignore its counts can be used at layer 4. The first secure page of a session begins
+//! with a key exchange; later pages resume it. A page's delay runs from its first request to the end of its
+//! last object.
 //!
-//! Pages that begin within the measured window are measured, however late they end. No page begins after the window; a
-//! session whose request is refused ends.
+//! Pages that begin within the measured window are measured, however late they end. No page begins after the
+//! window. A session whose request is refused ends.
 //!
 //! # Profiles
-//! Each user replays one profile, pausing after each reply, and begins at a place of it that differs from user to user.
-//! Users come one after another, evenly over the ramp.
+//! Each user replays one profile and pauses after each reply. Users of one profile begin at different
+//! positions. Users arrive evenly over the ramp.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,11 +26,11 @@ use larder_trace::synth::profiles::Profiles;
 use larder_trace::synth::sessions::{Page, Sessions, SiteItem};
 
 use larder_sim::outcome::{DelayLog, Delays};
-use larder_sim::source::{Ask, Link, Source};
+use larder_sim::source::{ClientConnection, ClientRequest, RequestSource};
 use larder_sim::{Item, SimError, Workload};
 
-/// Returns the items of a site as a workload without requests, because the users make the requests. A place of the
-/// site's database takes the back-end `place_ns`.
+/// Returns the items of a site as a workload without requests, because the users make the requests. A
+/// database access of the site takes the back-end `place_ns`.
 pub(crate) fn site_workload(items: &[SiteItem], place_ns: u64) -> Workload {
     let item = |item: &SiteItem| Item {
         class: item.class,
@@ -45,58 +45,60 @@ pub(crate) fn site_workload(items: &[SiteItem], place_ns: u64) -> Workload {
 /// Delays of pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageLog {
-    /// Of all pages.
+    /// The delays of all pages.
     pub(crate) all: DelayLog,
-    /// By the class of the base page, in the order of [`ServiceClass::ALL`].
+    /// The delays by class of the base page, in the order of [`ServiceClass::ALL`].
     pub(crate) of_class: [DelayLog; ServiceClass::COUNT],
 }
 
-/// Sessions of pages.
+/// Users with sessions of pages.
 #[derive(Debug)]
 pub(crate) struct SessionUsers<'s> {
     sessions: &'s Sessions,
     /// Whether a connection stays at its first request's node.
     bound: bool,
-    /// Pages that begin from here on are measured.
+    /// The time from which pages that begin are measured.
     from: Time,
-    /// From here on no page begins.
+    /// The time from which no page begins.
     until: Time,
     next: usize,
-    /// Who thinks: when the next page begins, and whose.
+    /// The thinking users, by the time at which their next page begins.
     thinking: BinaryHeap<Reverse<(Time, u32)>>,
     users: Vec<User>,
     log: &'s mut PageLog,
 }
 
-/// Policies that decide alike whether or not the dispatcher counts a connection to its end: they are blind, or go by
-/// what nodes report.
+/// Policies whose decisions do not depend on the dispatcher's counts of connections: they ignore load or use
+/// the nodes' reports.
 const BINDABLE: [PolicyKind; 4] =
     [PolicyKind::Random, PolicyKind::Rr, PolicyKind::WrrNum, PolicyKind::WrrTime];
 
+/// The state of a user.
 #[derive(Clone, Copy, Debug, Default)]
 struct User {
-    /// Its page, counted within the session.
+    /// The index of the user's page within the session.
     page: u32,
-    /// Objects of it that are done.
+    /// The number of finished objects of the page.
     objects: u32,
     begun: Time,
     has_keys: bool,
 }
 
 impl<'s> SessionUsers<'s> {
-    /// All sessions of `sessions`; delays of pages go to `log`. Each request is dispatched (layer 7).
+    /// Creates the users of all sessions. Delays of pages go to `log`. Each request is dispatched (layer 7).
     pub(crate) fn new(sessions: &'s Sessions, window: core::ops::Range<Time>, log: &'s mut PageLog) -> Self {
         let users = vec![User::default(); sessions.sessions.len()];
         let (from, until) = (window.start, window.end);
         Self { sessions, bound: false, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
     }
 
-    /// These users behind a switch of layer 4 under a policy: a connection stays at its first request's node.
+    /// Puts the users behind a layer-4 switch with this policy: a connection stays at its first request's
+    /// node.
     ///
     /// # Errors
-    /// [`SimError::Workload`] if the policy goes by the dispatcher's counts of requests in flight, in which connections
-    /// are not contained after their first object.
-    pub(crate) fn bound(self, policy: PolicyKind) -> Result<Self, SimError> {
+    /// Returns [`SimError::Workload`] if the policy uses the dispatcher's counts of requests in flight, which
+    /// do not contain connections after their first object.
+    pub(crate) fn bind_connections(self, policy: PolicyKind) -> Result<Self, SimError> {
         if BINDABLE.contains(&policy) {
             return Ok(Self { bound: true, ..self });
         }
@@ -111,18 +113,21 @@ impl<'s> SessionUsers<'s> {
         &self.sessions.pages[(session.pages.start + self.users[number as usize].page) as usize]
     }
 
-    /// The class of a page, which is its base's.
+    /// Returns the class of a page, which is its base page's.
     fn class(&self, page: &Page) -> ServiceClass {
         let base = self.sessions.objects_of(page).first();
         base.map_or(ServiceClass::default(), |item| self.sessions.items[*item as usize].class)
     }
 
-    fn ask(&self, number: u32, link: Link) -> Ask {
+    fn ask(&self, number: u32, connection: ClientConnection) -> ClientRequest {
         let objects = self.sessions.objects_of(self.page(number));
-        Ask { link, ..Ask::new(objects[self.users[number as usize].objects as usize], number) }
+        ClientRequest {
+            connection,
+            ..ClientRequest::new(objects[self.users[number as usize].objects as usize], number)
+        }
     }
 
-    fn begin(&mut self, now: Time, number: u32) -> Option<Ask> {
+    fn begin(&mut self, now: Time, number: u32) -> Option<ClientRequest> {
         if now >= self.until {
             return None;
         }
@@ -131,7 +136,7 @@ impl<'s> SessionUsers<'s> {
         (user.begun, user.objects) = (now, 0);
         let keys = secure && !user.has_keys;
         user.has_keys |= secure;
-        Some(self.ask(number, Link { bound: None, opens: true, keys }))
+        Some(self.ask(number, ClientConnection { bound: None, opens: true, keys }))
     }
 
     fn started_at(&self) -> Option<Time> {
@@ -140,13 +145,13 @@ impl<'s> SessionUsers<'s> {
     }
 }
 
-impl Source for SessionUsers<'_> {
-    fn next_at(&self) -> Option<Time> {
+impl RequestSource for SessionUsers<'_> {
+    fn next_time(&self) -> Option<Time> {
         let thought = self.thinking.peek().map(|user| user.0.0);
         [self.started_at(), thought].into_iter().flatten().min()
     }
 
-    fn take(&mut self, now: Time) -> Option<Ask> {
+    fn next_request(&mut self, now: Time) -> Option<ClientRequest> {
         if self.started_at().is_some_and(|at| at <= now) {
             self.next += 1;
             return self.begin(now, (self.next - 1) as u32);
@@ -155,7 +160,7 @@ impl Source for SessionUsers<'_> {
         self.begin(now, number)
     }
 
-    fn ended(&mut self, now: Time, tag: u32, served: Option<NodeId>, asks: &mut Vec<Ask>) {
+    fn handle_end(&mut self, now: Time, tag: u32, served: Option<NodeId>, requests: &mut Vec<ClientRequest>) {
         if served.is_none() {
             return;
         }
@@ -164,7 +169,7 @@ impl Source for SessionUsers<'_> {
         let user = self.users[tag as usize];
         if (user.objects as usize) < page.objects.len() {
             let bound = served.filter(|_| self.bound);
-            asks.push(self.ask(tag, Link { bound, opens: false, keys: false }));
+            requests.push(self.ask(tag, ClientConnection { bound, opens: false, keys: false }));
             return;
         }
         if user.begun >= self.from {
@@ -180,15 +185,15 @@ impl Source for SessionUsers<'_> {
         }
     }
 
-    fn pages(&self) -> Option<Delays> {
+    fn page_delays(&self) -> Option<Delays> {
         Some(self.log.all.delays())
     }
 }
 
-/// What users of profiles saw.
+/// Statistics of users with profiles.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    /// How long requests waited for others: their delay less what they would take alone, read from disk.
+pub(crate) struct UserStats {
+    /// The waiting times of requests: their delay less their delay on an idle cluster, read from disk.
     pub(crate) waits: DelayLog,
     /// Delays of requests.
     pub(crate) delays: DelayLog,
@@ -196,33 +201,34 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
 }
 
-/// Users of profiles.
+/// Users who replay profiles.
 #[derive(Debug)]
 pub(crate) struct ProfileUsers<'s> {
     profiles: &'s Profiles,
-    /// What each item takes alone, in ns.
+    /// The delay of each item on an idle cluster, in ns.
     alone_ns: &'s [u64],
     users: u32,
-    /// In this time from the run's beginning all users make their first request.
+    /// The time from the start of the run in which all users make their first request, in ns.
     ramp_ns: u64,
     from: Time,
     until: Time,
     started: u32,
     pausing: BinaryHeap<Reverse<(Time, u32)>>,
-    /// How many requests each has made, and when the last one was.
+    /// The number of requests of each user, and the time of the last request.
     done: Vec<(u32, Time)>,
-    seen: &'s mut Seen,
+    stats: &'s mut UserStats,
 }
 
 impl<'s> ProfileUsers<'s> {
-    /// So many users, all there after `ramp`; what they see of requests that begin within `window` goes to `seen`.
+    /// Creates `users` users, who all arrive within `ramp`. Requests that begin within `window` are counted
+    /// in `stats`.
     pub(crate) fn new(
         profiles: &'s Profiles,
         alone_ns: &'s [u64],
         users: u32,
         ramp: Time,
         window: core::ops::Range<Time>,
-        seen: &'s mut Seen,
+        stats: &'s mut UserStats,
     ) -> Self {
         Self {
             profiles,
@@ -234,35 +240,35 @@ impl<'s> ProfileUsers<'s> {
             started: 0,
             pausing: BinaryHeap::new(),
             done: vec![(0, Time::ZERO); users as usize],
-            seen,
+            stats,
         }
     }
 
-    /// Where a user stands in its profile. Users of one profile are spread over it.
+    /// Returns the user's current visit in its profile. Users of one profile are spread over it.
     fn visit(&self, user: u32) -> larder_trace::synth::profiles::Visit {
         let profile = &self.profiles.profiles[user as usize % self.profiles.profiles.len()];
         let lap = user as usize / self.profiles.profiles.len();
         profile[(self.done[user as usize].0 as usize + lap * 7) % profile.len()]
     }
 
-    fn ask(&mut self, now: Time, user: u32) -> Option<Ask> {
+    fn ask(&mut self, now: Time, user: u32) -> Option<ClientRequest> {
         if now >= self.until {
             return None;
         }
         let item = self.visit(user).item;
         self.done[user as usize].1 = now;
-        Some(Ask::new(item, user))
+        Some(ClientRequest::new(item, user))
     }
 }
 
-impl Source for ProfileUsers<'_> {
-    fn next_at(&self) -> Option<Time> {
+impl RequestSource for ProfileUsers<'_> {
+    fn next_time(&self) -> Option<Time> {
         let first = Time::from_nanos(u64::from(self.started) * self.ramp_ns / u64::from(self.users.max(1)));
         let first = (self.started < self.users && first < self.until).then_some(first);
         [first, self.pausing.peek().map(|user| user.0.0)].into_iter().flatten().min()
     }
 
-    fn take(&mut self, now: Time) -> Option<Ask> {
+    fn next_request(&mut self, now: Time) -> Option<ClientRequest> {
         if self.pausing.peek().is_some_and(|user| user.0.0 <= now) {
             let Reverse((_, user)) = self.pausing.pop()?;
             return self.ask(now, user);
@@ -271,16 +277,22 @@ impl Source for ProfileUsers<'_> {
         self.ask(now, self.started - 1)
     }
 
-    fn ended(&mut self, now: Time, user: u32, served: Option<NodeId>, _asks: &mut Vec<Ask>) {
+    fn handle_end(
+        &mut self,
+        now: Time,
+        user: u32,
+        served: Option<NodeId>,
+        _requests: &mut Vec<ClientRequest>,
+    ) {
         let (visit, begun) = (self.visit(user), self.done[user as usize].1);
         if begun >= self.from {
             let delay_ns = now.as_nanos() - begun.as_nanos();
             match served {
                 Some(_) => {
-                    self.seen.delays.note(delay_ns);
-                    self.seen.waits.note(delay_ns.saturating_sub(self.alone_ns[visit.item as usize]));
+                    self.stats.delays.note(delay_ns);
+                    self.stats.waits.note(delay_ns.saturating_sub(self.alone_ns[visit.item as usize]));
                 }
-                None => self.seen.refused += 1,
+                None => self.stats.refused += 1,
             }
         }
         self.done[user as usize].0 += 1;
@@ -295,27 +307,27 @@ mod tests {
     use larder_trace::synth::profiles::{ProfileKind, profiles};
     use larder_trace::synth::sessions::{SessionRecipe, Site};
 
-    /// Runs a source whose every request takes 1 ms at node 3, and gives what was asked for, by time.
-    fn drive(source: &mut dyn Source) -> Vec<(Time, Ask)> {
+    /// Runs a source whose every request takes 1 ms at node 3. Returns the requests by time.
+    fn drive(source: &mut dyn RequestSource) -> Vec<(Time, ClientRequest)> {
         let mut ends: BinaryHeap<Reverse<(Time, u64, u32)>> = BinaryHeap::new();
         let mut asked = Vec::new();
         let mut sequence = 0_u64;
         loop {
             let end = ends.peek().map(|Reverse((at, ..))| *at);
-            let mut asks = Vec::new();
-            let now = match (source.next_at(), end) {
+            let mut requests = Vec::new();
+            let now = match (source.next_time(), end) {
                 (Some(at), end) if end.is_none_or(|end| at <= end) => {
-                    asks.extend(source.take(at));
+                    requests.extend(source.next_request(at));
                     at
                 }
                 (_, Some(_)) => {
                     let Some(Reverse((at, _, tag))) = ends.pop() else { unreachable!("peeked") };
-                    source.ended(at, tag, Some(NodeId(3)), &mut asks);
+                    source.handle_end(at, tag, Some(NodeId(3)), &mut requests);
                     at
                 }
                 _ => return asked,
             };
-            for ask in asks {
+            for ask in requests {
                 sequence += 1;
                 ends.push(Reverse((Time::from_nanos(now.as_nanos() + 1_000_000), sequence, ask.tag)));
                 asked.push((now, ask));
@@ -323,29 +335,30 @@ mod tests {
         }
     }
 
-    fn made() -> Sessions {
+    fn create_sessions() -> Sessions {
         let recipe =
             SessionRecipe { span_s: 20.0, sessions_per_s: 10.0, ..SessionRecipe::cap01(Site::CommerceA) };
         recipe.sessions(1).expect("in range")
     }
 
     #[test]
-    fn pages_come_object_by_object_and_delays_are_theirs() {
-        let sessions = made();
+    fn pages_are_fetched_object_by_object() {
+        let sessions = create_sessions();
         let mut log = PageLog::default();
         let window = Time::ZERO..Time::from_secs(10_000);
         let asked = drive(&mut SessionUsers::new(&sessions, window, &mut log));
-        // Every object of every page, none twice: by session and order they are what the sessions say.
+        // Every object of every page is requested once, in the order of its session.
         for (number, session) in sessions.sessions.iter().enumerate() {
             let pages = &sessions.pages[session.pages.start as usize..session.pages.end as usize];
             let wanted: Vec<u32> = pages.iter().flat_map(|page| sessions.objects_of(page)).copied().collect();
-            let mine: Vec<&(Time, Ask)> = asked.iter().filter(|(_, ask)| ask.tag == number as u32).collect();
+            let mine: Vec<&(Time, ClientRequest)> =
+                asked.iter().filter(|(_, ask)| ask.tag == number as u32).collect();
             assert_eq!(mine.iter().map(|(_, ask)| ask.item).collect::<Vec<u32>>(), wanted);
             assert_eq!(mine[0].0, Time::from_nanos(session.at_ns));
-            assert_eq!(mine.iter().filter(|(_, ask)| ask.link.opens).count(), pages.len());
-            let keys = mine.iter().filter(|(_, ask)| ask.link.keys).count();
+            assert_eq!(mine.iter().filter(|(_, ask)| ask.connection.opens).count(), pages.len());
+            let keys = mine.iter().filter(|(_, ask)| ask.connection.keys).count();
             assert_eq!(keys, usize::from(pages.iter().any(|page| page.secure)), "once a session");
-            assert!(mine.iter().all(|(_, ask)| ask.link.bound.is_none()));
+            assert!(mine.iter().all(|(_, ask)| ask.connection.bound.is_none()));
         }
         let objects = sessions.objects.len() as f64 / sessions.pages.len() as f64;
         assert_eq!(log.all.delays().count, sessions.pages.len() as u64);
@@ -360,26 +373,27 @@ mod tests {
 
     #[test]
     fn a_bound_connection_stays_and_the_window_is_kept() {
-        let sessions = made();
+        let sessions = create_sessions();
         let mut log = PageLog::default();
         let window = Time::from_secs(5)..Time::from_secs(15);
         let users = SessionUsers::new(&sessions, window, &mut log);
-        let asked = drive(&mut users.bound(PolicyKind::WrrNum).expect("it goes by reports"));
+        let asked = drive(&mut users.bind_connections(PolicyKind::WrrNum).expect("it goes by reports"));
         for (now, ask) in &asked {
-            assert_eq!(ask.link.bound, (!ask.link.opens).then_some(NodeId(3)));
-            assert!(!ask.link.opens || *now < Time::from_secs(15));
+            assert_eq!(ask.connection.bound, (!ask.connection.opens).then_some(NodeId(3)));
+            assert!(!ask.connection.opens || *now < Time::from_secs(15));
         }
-        let measured = asked.iter().filter(|(now, ask)| ask.link.opens && *now >= Time::from_secs(5)).count();
+        let measured =
+            asked.iter().filter(|(now, ask)| ask.connection.opens && *now >= Time::from_secs(5)).count();
         assert_eq!(log.all.delays().count, measured as u64);
     }
 
     #[test]
     fn policies_that_go_by_the_dispatchers_counts_are_not_put_behind_layer_4() {
-        let sessions = made();
+        let sessions = create_sessions();
         for policy in PolicyKind::ALL {
             let mut log = PageLog::default();
             let users = SessionUsers::new(&sessions, Time::ZERO..Time::from_secs(1), &mut log);
-            let goes = !matches!(users.bound(policy), Err(SimError::Workload(_)));
+            let goes = !matches!(users.bind_connections(policy), Err(SimError::Workload(_)));
             let blind = ["random", "rr", "wrr-num", "wrr-time"].contains(&policy.name());
             assert_eq!(goes, blind, "{}", policy.name());
         }
@@ -389,14 +403,14 @@ mod tests {
     fn profiles_are_replayed_with_their_pauses() {
         let profiles = profiles(ProfileKind::Baseline, 1);
         let alone = vec![400_000; profiles.items.len()];
-        let mut seen = Seen::default();
+        let mut stats = UserStats::default();
         let window = Time::ZERO..Time::from_secs(100);
         let ramp = Time::from_secs(10);
-        let asked = drive(&mut ProfileUsers::new(&profiles, &alone, 600, ramp, window, &mut seen));
+        let asked = drive(&mut ProfileUsers::new(&profiles, &alone, 600, ramp, window, &mut stats));
         for user in [0, 17, 599] {
-            let mine: Vec<&(Time, Ask)> = asked.iter().filter(|(_, ask)| ask.tag == user).collect();
+            let mine: Vec<&(Time, ClientRequest)> = asked.iter().filter(|(_, ask)| ask.tag == user).collect();
             assert_eq!(mine[0].0, Time::from_nanos(u64::from(user) * 10_000_000_000 / 600));
-            // 2 s and 1 ms between requests, up to 100 s.
+            // Requests are 2 s and 1 ms apart, up to 100 s.
             let apart = mine.windows(2).map(|pair| pair[1].0.as_nanos() - pair[0].0.as_nanos());
             assert!(apart.into_iter().all(|ns| ns == 2_001_000_000));
             assert!(mine.len() >= 44, "{}", mine.len());
@@ -404,7 +418,7 @@ mod tests {
             let from = if user < 500 { 0 } else { 7 };
             assert_eq!(mine[3].1.item, profile[from + 3].item);
         }
-        assert_eq!(seen.delays.delays().count, asked.len() as u64);
-        assert!((seen.waits.delays().mean_s - 0.0006).abs() < 1e-9);
+        assert_eq!(stats.delays.delays().count, asked.len() as u64);
+        assert!((stats.waits.delays().mean_s - 0.0006).abs() < 1e-9);
     }
 }

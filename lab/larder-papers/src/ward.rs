@@ -1,17 +1,19 @@
-//! WARD's simulations as experiments (Cherkasova and Karlsson, HPL-2001-2, sections 3.3 and 3.4).
+//! WARD's simulations (Cherkasova and Karlsson, HPL-2001-2, sections 3.3 and 3.4).
 //!
-//! Nodes accept clients themselves: the log is dealt out to them in turn, and a request for another node's target is
-//! handed over. Four strategies, all by the same policy with different tables: RR has none and serves everything where
-//! it arrives; PART partitions what fits the cluster's memory; WARD has a core beside the partition, and both tables
-//! are those of the log they run on (CARD); with *yesterday's* the table is that of the day before (dec-CARD).
+//! Nodes accept clients themselves: the log is dealt to them in turn, and a request for another node's target
+//! is handed off. Four strategies use the same policy with different tables. RR has no table and serves
+//! everything where it arrives. PART partitions the files that fit the cluster's memory. WARD has a core
+//! beside the partition. Both tables are those of the log that they run on (CARD); with *yesterday's* the
+//! table is that of the day before (dec-CARD).
 //!
-//! Left open by the paper, and chosen here: a node has up to `window` requests of its own in hand. The paper's server
-//! takes its next request when the previous one has ended, and has queues of unstated finite size for its own requests
-//! and for those handed to it. Whether a request that was handed over holds up the next one is not said. If it does, the
-//! window is 1; if it does not, it is large. The default of 1,024 was settled after `ward-window` had shown what each
-//! gives, so no agreement at 1,024 is a test of the paper; that experiment judges the same claims at 1, 64 and 1,024.
-//! The whole log is measured, cold memories included; the receiving node pays nothing for a handoff; the dispatcher of
-//! CARD costs nothing, as in the paper's own figures.
+//! The paper leaves one point open: a node has up to `window` outstanding requests of its own. The paper's
+//! server takes its next request when the previous one has ended, and has queues of unstated finite size for
+//! its own requests and for those handed to it. It does not say whether a request that was handed off delays
+//! the next one. If it does, the window is 1; if it does not, the window is large. The default of 1,024 was
+//! chosen after `ward-window` had shown the results of each, so no agreement at 1,024 is a test of the paper.
+//! That experiment judges the same claims at 1, 64 and 1,024. The whole log is measured, including cold
+//! memories. The receiving node pays nothing for a handoff, and CARD's dispatcher costs nothing, as in the
+//! paper's own figures.
 
 mod days;
 mod window;
@@ -39,10 +41,10 @@ use larder_sim::cost::{Costs, Ward01};
 use larder_sim::outcome::Outcome;
 use larder_sim::{Arrivals, CacheChoice, Scenario, SimNode, Workload, simulate};
 
-/// The workload of an experiment: `recipe`, with `seed`, `scale` and `requests`, or `trace`.
+/// The workload parameters of an experiment: `recipe` with `seed`, `scale` and `requests`, or `trace`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct WorkloadParams {
     recipe: Option<String>,
     trace: Option<String>,
     #[serde(default = "one")]
@@ -60,7 +62,7 @@ const fn whole() -> f64 {
     1.0
 }
 
-impl Asked {
+impl WorkloadParams {
     pub(super) fn spec(&self) -> Result<WorkloadSpec, String> {
         let Self { seed, scale, requests, .. } = *self;
         match (&self.recipe, &self.trace) {
@@ -72,7 +74,7 @@ impl Asked {
         }
     }
 
-    /// What can be known to be wrong before anything runs.
+    /// Checks the parameters that can be checked before anything runs.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { scale, requests, .. } = *self;
         self.spec()?;
@@ -94,25 +96,25 @@ impl Asked {
     }
 }
 
-/// As many as a workload can number.
+/// The largest number of requests in a workload.
 const REQUESTS_MAX: u64 = u32::MAX as u64;
-/// Longest list of x or lines.
+/// The largest number of x values or lines.
 const VALUES_MAX: usize = 64;
-/// Most requests of its own that a node has in hand.
+/// The largest number of a node's own outstanding requests.
 const WINDOW_MAX: u32 = 1 << 20;
-/// Most that a handoff may cost, as in [`Ward01`].
+/// The highest cost of a handoff, in us, as in [`Ward01`].
 const FORWARD_US_MAX: f64 = 1e6;
 
-/// What the experiments set alike.
+/// The parameters that the experiments share.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Common {
-    workload: Asked,
+struct CommonParams {
+    workload: WorkloadParams,
     /// Memory of a node as a share of the working set, above 0 and at most 1.
     memory_share: f64,
     /// ForwardOH in us.
     forward_us: f64,
-    /// Requests of its own that a node has in hand.
+    /// Outstanding requests of its own per node.
     #[serde(default = "usual_window")]
     window: u32,
 }
@@ -121,7 +123,7 @@ const fn usual_window() -> u32 {
     1_024
 }
 
-impl Common {
+impl CommonParams {
     fn check(&self) -> Result<(), String> {
         self.workload.check()?;
         check_share(self.memory_share)?;
@@ -150,7 +152,7 @@ impl Common {
         }
     }
 
-    /// Runs a workload by a table, or by none.
+    /// Runs a workload with a table, or without one.
     fn run(
         &self,
         workload: &Workload,
@@ -217,7 +219,8 @@ fn check_nodes(key: &str, nodes: u16) -> Result<(), String> {
     if good { Ok(()) } else { Err(format!("{key}: must be 1 to 1,024, not {nodes}")) }
 }
 
-/// A list must have values, not too many, each good, and none twice: results are found by them.
+/// Checks that a list has values, not too many, each of them valid, and none twice, because results are found
+/// by them.
 fn check_list<T: Copy + PartialEq>(
     key: &str,
     values: &[T],
@@ -233,28 +236,29 @@ fn check_list<T: Copy + PartialEq>(
 
 /// `ward-clusters`: RR, PART and WARD against the number of nodes.
 ///
-/// `[params]`: `workload`, `memory_share`, `forward_us`, `window`, `over_nodes`. Metrics: `throughput`, `speedup`
-/// (over one node with the same memory), `speedup_per_node` (that divided by the nodes), `local_share` (requests served where they arrived), `local_expected` (the
-/// same by ward-analysis), `hit_ratio`, `core_targets`.
+/// `[params]`: `workload`, `memory_share`, `forward_us`, `window`, `over_nodes`. Metrics: `throughput`,
+/// `speedup` (over one node with the same memory), `speedup_per_node` (speedup divided by the number of
+/// nodes), `local_share` (requests served where they arrived), `local_expected` (the local share predicted by
+/// ward-analysis), `hit_ratio`, `core_targets`.
 #[derive(Debug)]
 pub(super) struct Clusters;
 
 #[derive(Deserialize)]
-struct OverNodes {
+struct NodeCounts {
     over_nodes: Vec<u16>,
 }
 
 #[derive(Debug)]
 struct ClustersPlan {
-    common: Common,
+    common: CommonParams,
     over_nodes: Vec<u16>,
-    /// Throughput of one node, found by the first job that needs it.
+    /// Throughput of one node, computed by the first job that needs it.
     single: OnceLock<Result<f64, PaperError>>,
 }
 
 const STRATEGIES: [&str; 3] = ["RR", "PART", "WARD"];
 
-/// A strategy's core; none for the one without a table.
+/// Returns the core of a strategy; `None` for the strategy without a table.
 fn core_of(strategy: &str) -> Option<CoreChoice> {
     match strategy {
         "RR" => None,
@@ -263,11 +267,14 @@ fn core_of(strategy: &str) -> Option<CoreChoice> {
     }
 }
 
-/// Splits a list off `[params]`; the rest is [`Common`].
-fn split<T: serde::de::DeserializeOwned>(table: &toml::Table, key: &str) -> Result<(T, Common), String> {
+/// Splits a list off `[params]`; the rest is [`CommonParams`].
+fn split<T: serde::de::DeserializeOwned>(
+    table: &toml::Table,
+    key: &str,
+) -> Result<(T, CommonParams), String> {
     let mut rest = table.clone();
     let own: toml::Table = rest.remove(key).map(|value| (key.to_owned(), value)).into_iter().collect();
-    let common: Common = params(&rest)?;
+    let common: CommonParams = params(&rest)?;
     common.check()?;
     Ok((params(&own)?, common))
 }
@@ -278,7 +285,7 @@ impl Builtin for Clusters {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let (OverNodes { over_nodes }, common) = split(table, "over_nodes")?;
+        let (NodeCounts { over_nodes }, common) = split(table, "over_nodes")?;
         check_list("over_nodes", &over_nodes, check_nodes)?;
         Ok(Box::new(ClustersPlan { common, over_nodes, single: OnceLock::new() }))
     }
@@ -347,18 +354,19 @@ impl ClustersPlan {
     }
 }
 
-/// `ward-core`: throughput against the size of the core, as a multiple of the one that ward-analysis computes.
+/// `ward-core`: throughput against the size of the core, as a multiple of the size that ward-analysis
+/// computes.
 ///
-/// `[params]`: `workload`, `memory_share`, `window`, `nodes`, `over_forward_us` (a line each), `over_factors`. Metrics:
-/// `throughput`, `of_best` (over the greatest of the line), `core_targets`, `core_share` (of the working set),
-/// `overhead_s` (what ward-analysis predicts).
+/// `[params]`: `workload`, `memory_share`, `window`, `nodes`, `over_forward_us` (one line each),
+/// `over_factors`. Metrics: `throughput`, `of_best` (relative to the line's highest), `core_targets`,
+/// `core_share` (of the working set), `overhead_s` (predicted by ward-analysis).
 #[derive(Debug)]
 pub(super) struct Core;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CorePlan {
-    workload: Asked,
+    workload: WorkloadParams,
     memory_share: f64,
     #[serde(default = "usual_window")]
     window: u32,
@@ -386,9 +394,9 @@ impl Builtin for Core {
 }
 
 impl CorePlan {
-    fn common(&self, forward_us: f64) -> Common {
+    fn common(&self, forward_us: f64) -> CommonParams {
         let Self { ref workload, memory_share, window, .. } = *self;
-        Common { workload: workload.clone(), memory_share, forward_us, window }
+        CommonParams { workload: workload.clone(), memory_share, forward_us, window }
     }
 
     fn line(forward_us: f64) -> String {

@@ -1,5 +1,5 @@
-//! The small run of the papers' experiments: its main claims hold, and it is the same on any number of threads and
-//! after an interruption.
+//! The small run of the papers' experiments: its main claims hold. The result is the same with any number of
+//! threads and after an interruption.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ fn options(state: Option<PathBuf>) -> Options {
     Options { set, ci: true, traces: PathBuf::from("nowhere"), state, version, fresh: false }
 }
 
-/// Runs on so many threads; gives the report and how many jobs were done anew.
+/// Runs the experiments on this number of threads. Returns the report and the number of jobs that were run.
 fn run(experiments: Vec<Experiment>, state: Option<PathBuf>, threads: usize) -> (Report, usize) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
     let calls = AtomicUsize::new(0);
@@ -21,7 +21,7 @@ fn run(experiments: Vec<Experiment>, state: Option<PathBuf>, threads: usize) -> 
             calls.fetch_add(1, Ordering::Relaxed);
         })
     });
-    // The first call says only how much there is to do.
+    // The first call only states the number of jobs.
     (report.expect("the state directory can be used"), calls.into_inner() - 1)
 }
 
@@ -116,7 +116,7 @@ fn threads_and_interruptions_change_nothing() {
     let state = || Some(directory.clone());
     let (kept, done) = run(small(), state(), 2);
     assert_eq!((json(&kept), done), (json(&alone), 12));
-    // Half of what was done is lost, as an interruption would have it.
+    // Half of the stored jobs are lost, as after an interruption.
     let file = std::fs::read_dir(&directory).expect("made").next().expect("a file").expect("readable").path();
     let text = std::fs::read_to_string(&file).expect("text");
     let half: Vec<&str> = text.lines().take(6).collect();

@@ -8,7 +8,8 @@
 //! The effect on the k-th packet of a flow depends only on the seed, the flow's addresses and k. So a run is repeatable as far
 //! as its packets are.
 
-use larder_kernel::netns::{Namespace, NamespaceThread, NetnsError, Wire, set_tcp_checksum};
+use larder_kernel::frame::set_tcp_checksum;
+use larder_kernel::netns::{Namespace, NamespaceThread, NetnsError, Wire};
 use libbpf_rs::{
     MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder, TC_EGRESS, TcHook,
     TcHookBuilder,

@@ -1,21 +1,21 @@
-//! Greedy-Dual-Size: what is cheap to fetch again, large or long unused leaves first.
+//! Greedy-Dual-Size: objects that are cheap to fetch, large or unused for a long time are evicted first.
 //!
-//! Pei Cao and Sandy Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997; the LARD simulation's node cache
-//! (section 3.1). Each object p has a value
+//! Pei Cao and Sandy Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997; the LARD simulation's node cache (section 3.1).
+//! Each object p has a value
 //!
 //! ```text
 //! H(p) = L + cost(p) / size(p)        set when p comes in and again at every use
 //! ```
 //!
-//! The object with the least H leaves, and L rises to its H: what stays ages relative to what comes. With
-//! [`GdsCost::One`] the hit ratio of objects is the goal, with [`GdsCost::Packets`] (2 + size/536) the traffic saved.
+//! The object with the lowest H is evicted, and L rises to its H, so that stored objects age relative to new ones.
+//! [`GdsCost::One`] maximises the hit ratio of objects; [`GdsCost::Packets`] (2 + size/536) minimises traffic.
 //!
-//! Equal values leave in the order in which they were set, the earliest first. The paper leaves ties open; with this
-//! rule objects of one size leave exactly as under LRU.
+//! Objects with equal values are evicted in the order in which the values were set, the earliest first. The paper does not define
+//! ties; with this rule objects of one size are evicted exactly as under LRU.
 //!
-//! The values sit in a binary heap with a back reference per object: a use, an insertion and an eviction are each
-//! O(log n). H is a 64-bit float; when L passes 2^20 all values are lowered by L, which is exact there (the values
-//! lie within a factor of two of L) and keeps size differences visible up to 4 GB objects however long a run is.
+//! The values are in a binary heap with a back reference per object: a use, an insertion and an eviction are each O(log n). H is a
+//! 64-bit float. When L passes 2^20, all values are lowered by L, which is exact there (the values are within a factor of two of
+//! L). Size differences up to 4 GB objects therefore stay visible in a run of any length.
 
 use super::slab::Slab;
 use core::cmp::Ordering;
@@ -26,12 +26,12 @@ pub enum GdsCost {
     /// 1 for every object: the best hit ratio.
     #[default]
     One,
-    /// 2 + size/536, the packets a fetch sends and receives: fewest bytes fetched.
+    /// 2 + size/536, the packets that a fetch sends and receives: the fewest bytes fetched.
     Packets,
 }
 
 impl GdsCost {
-    /// `cost / size` in 1/bytes; a size of 0 counts as 1.
+    /// Returns `cost / size` in 1/bytes; a size of 0 counts as 1.
     pub fn per_byte(self, size: u64) -> f64 {
         let size = size.max(1) as f64;
         match self {
@@ -41,18 +41,18 @@ impl GdsCost {
     }
 }
 
-/// L above which all values are lowered.
+/// The value of L above which all values are lowered.
 const LOWER_AT: f64 = 1_048_576.0;
 
-/// An object's value: least leaves first.
+/// An object's value in the heap; the lowest value is evicted first.
 #[derive(Clone, Copy, Debug)]
-struct Rank {
+struct HeapEntry {
     h: f64,
     seq: u64,
     slot: u32,
 }
 
-impl Rank {
+impl HeapEntry {
     fn before(&self, other: &Self) -> bool {
         match self.h.total_cmp(&other.h) {
             Ordering::Less => true,
@@ -62,12 +62,12 @@ impl Rank {
     }
 }
 
-/// The heap of values. A slot's link is its place in the heap.
+/// The heap of values. A slot's link is its position in the heap.
 #[derive(Clone, Debug)]
 pub(super) struct Gds<K> {
     cost: GdsCost,
     slab: Slab<K, u32>,
-    heap: Vec<Rank>,
+    heap: Vec<HeapEntry>,
     inflation: f64,
     seq: u64,
 }
@@ -85,28 +85,28 @@ impl<K: Copy + Eq + Hash> Gds<K> {
         self.slab.find(key).map(|at| self.slab.slot(at).size)
     }
 
-    /// See [`Slab::keys_from`].
+    /// Appends keys; see [`Slab::keys_from`].
     pub(super) fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> bool {
         self.slab.keys_from(from, count, keys)
     }
 
-    /// The keys of all objects, in no order that means anything.
+    /// Returns the keys of all objects, in an arbitrary order.
     pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.slab.keys()
     }
 
-    /// Notes a use; false if the object is not here.
+    /// Records a use. Returns false if the object is not stored.
     pub(super) fn touch(&mut self, key: &K) -> bool {
         let Some(slot) = self.slab.find(key) else { return false };
         let rank = self.rank(slot, self.slab.slot(slot).size);
         let place = self.slab.slot(slot).link as usize;
         self.heap[place] = rank;
-        // Neither L nor the sequence ever falls, so the new value is the larger one.
+        // Neither L nor the sequence ever falls, so the new value is larger.
         self.sift_down(place);
         true
     }
 
-    /// Adds an object that is not here.
+    /// Adds an object that is not stored.
     pub(super) fn push(&mut self, key: K, size: u64) {
         let slot = self.slab.insert(key, size, self.heap.len() as u32);
         let rank = self.rank(slot, size);
@@ -114,10 +114,10 @@ impl<K: Copy + Eq + Hash> Gds<K> {
         self.sift_up(self.heap.len() - 1);
     }
 
-    /// Takes the object of least value out and raises L to that value.
+    /// Removes the object with the lowest value and raises L to that value.
     pub(super) fn pop(&mut self) -> Option<(K, u64)> {
         let least = self.heap.first()?.h;
-        let slot = self.take(0);
+        let slot = self.remove_at(0);
         self.inflation = least;
         if self.inflation > LOWER_AT {
             self.lower();
@@ -125,22 +125,22 @@ impl<K: Copy + Eq + Hash> Gds<K> {
         Some((slot.0, slot.1))
     }
 
-    /// Takes a certain object out and returns its size; L stays.
+    /// Removes an object and returns its size; L stays.
     pub(super) fn remove(&mut self, key: &K) -> Option<u64> {
         let at = self.slab.find(key)?;
         let place = self.slab.slot(at).link as usize;
-        Some(self.take(place).1)
+        Some(self.remove_at(place).1)
     }
 
-    fn rank(&mut self, slot: u32, size: u64) -> Rank {
+    fn rank(&mut self, slot: u32, size: u64) -> HeapEntry {
         self.seq += 1;
-        Rank { h: self.inflation + self.cost.per_byte(size), seq: self.seq, slot }
+        HeapEntry { h: self.inflation + self.cost.per_byte(size), seq: self.seq, slot }
     }
 
-    fn take(&mut self, place: usize) -> (K, u64) {
+    fn remove_at(&mut self, place: usize) -> (K, u64) {
         let rank = self.heap.swap_remove(place);
         if place < self.heap.len() {
-            self.note(place);
+            self.update_link(place);
             self.sift_down(place);
             self.sift_up(place);
         }
@@ -162,10 +162,10 @@ impl<K: Copy + Eq + Hash> Gds<K> {
                 break;
             }
             self.heap.swap(place, parent);
-            self.note(place);
+            self.update_link(place);
             place = parent;
         }
-        self.note(place);
+        self.update_link(place);
     }
 
     fn sift_down(&mut self, mut place: usize) {
@@ -181,15 +181,15 @@ impl<K: Copy + Eq + Hash> Gds<K> {
                 break;
             }
             self.heap.swap(place, child);
-            self.note(place);
+            self.update_link(place);
             place = child;
         }
         if place < self.heap.len() {
-            self.note(place);
+            self.update_link(place);
         }
     }
 
-    fn note(&mut self, place: usize) {
+    fn update_link(&mut self, place: usize) {
         self.slab.slot_mut(self.heap[place].slot).link = place as u32;
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_larger_of_two_leaves_first() {
+    fn larger_of_two_objects_is_evicted_first() {
         let mut gds = Gds::new(GdsCost::One);
         gds.push(1_u64, 10);
         gds.push(2, 1_000);
@@ -207,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn a_large_object_outlives_small_ones_that_have_aged() {
-        // L rises to 1/100 with the first eviction; a 1,000-byte object that comes then has H = 0.011 and a
+    fn large_object_outlives_aged_small_ones() {
+        // L rises to 1/100 with the first eviction; a 1,000-byte object that comes then has H = 0.011, and a
         // 100-byte object from before has 0.010.
         let mut gds = Gds::new(GdsCost::One);
         gds.push(1_u64, 100);

@@ -1,16 +1,17 @@
-//! Least recently used: the object that was not asked for the longest leaves first.
+//! Least recently used: the object that was unused for the longest time is evicted first.
 //!
-//! A list threaded through the slots holds the order, newest at one end; every operation is O(1). The LARD paper
-//! runs it with files above 500 KB never cached (section 3.1): that limit is the facade's `object_max`.
+//! A linked list through the slots is the order of use; every operation is O(1). The LARD paper combines it with a
+//! limit: files above 500 KB are never cached (section 3.1). That limit is `object_max` of
+//! [`ByteCache`](super::ByteCache).
 
 use super::slab::Slab;
 use core::hash::Hash;
 
 const NONE: u32 = u32::MAX;
 
-/// Neighbours of an object in the order of use.
+/// The neighbours of an object in the order of use.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct LruLink {
     newer: u32,
     older: u32,
 }
@@ -18,7 +19,7 @@ struct Link {
 /// The order of use.
 #[derive(Clone, Debug)]
 pub(super) struct Lru<K> {
-    slab: Slab<K, Link>,
+    slab: Slab<K, LruLink>,
     newest: u32,
     oldest: u32,
 }
@@ -36,17 +37,17 @@ impl<K: Copy + Eq + Hash> Lru<K> {
         self.slab.find(key).map(|at| self.slab.slot(at).size)
     }
 
-    /// See [`Slab::keys_from`].
+    /// Appends keys; see [`Slab::keys_from`].
     pub(super) fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> bool {
         self.slab.keys_from(from, count, keys)
     }
 
-    /// The keys of all objects, in no order that means anything.
+    /// Returns the keys of all objects, in an arbitrary order.
     pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.slab.keys()
     }
 
-    /// Notes a use; false if the object is not here.
+    /// Records a use. Returns false if the object is not stored.
     pub(super) fn touch(&mut self, key: &K) -> bool {
         let Some(at) = self.slab.find(key) else { return false };
         if at != self.newest {
@@ -56,13 +57,13 @@ impl<K: Copy + Eq + Hash> Lru<K> {
         true
     }
 
-    /// Adds an object that is not here, as the newest.
+    /// Adds an object that is not stored, as the newest.
     pub(super) fn push(&mut self, key: K, size: u64) {
-        let at = self.slab.insert(key, size, Link { newer: NONE, older: NONE });
+        let at = self.slab.insert(key, size, LruLink { newer: NONE, older: NONE });
         self.link_newest(at);
     }
 
-    /// Takes the oldest object out.
+    /// Removes the oldest object.
     pub(super) fn pop(&mut self) -> Option<(K, u64)> {
         if self.oldest == NONE {
             return None;
@@ -73,7 +74,7 @@ impl<K: Copy + Eq + Hash> Lru<K> {
         Some((slot.key, slot.size))
     }
 
-    /// Takes a certain object out and returns its size.
+    /// Removes an object and returns its size.
     pub(super) fn remove(&mut self, key: &K) -> Option<u64> {
         let at = self.slab.find(key)?;
         self.unlink(at);
@@ -81,7 +82,7 @@ impl<K: Copy + Eq + Hash> Lru<K> {
     }
 
     fn link_newest(&mut self, at: u32) {
-        self.slab.slot_mut(at).link = Link { newer: NONE, older: self.newest };
+        self.slab.slot_mut(at).link = LruLink { newer: NONE, older: self.newest };
         match self.newest {
             NONE => self.oldest = at,
             newest => self.slab.slot_mut(newest).link.newer = at,
@@ -90,7 +91,7 @@ impl<K: Copy + Eq + Hash> Lru<K> {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Link { newer, older } = self.slab.slot(at).link;
+        let LruLink { newer, older } = self.slab.slot(at).link;
         match newer {
             NONE => self.newest = older,
             newer => self.slab.slot_mut(newer).link.older = older,
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_use_saves_an_object_from_leaving_next() {
+    fn used_object_is_not_evicted_next() {
         let mut lru = Lru::new();
         for key in 1..=3_u64 {
             lru.push(key, 10);

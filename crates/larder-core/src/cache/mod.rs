@@ -1,11 +1,12 @@
-//! What a node's memory keeps: whole objects up to a number of bytes, the least valuable leaving first.
+//! The replacement of objects in a node's memory: whole objects up to a number of bytes, the least valuable evicted
+//! first.
 //!
-//! [`ByteCache`] decides and counts; it holds keys and sizes, not contents, so the live node and the simulator run
-//! the same code. Two replacement policies, one per file: [least recently used](CacheKind::Lru) and
+//! [`ByteCache`] decides and counts. It contains keys and sizes but no contents, so the live node and the simulator
+//! run the same code. There are two replacement policies, one per file: [least recently used](CacheKind::Lru) and
 //! [Greedy-Dual-Size](CacheKind::Gds), the LARD paper's default (section 3.1).
 //!
-//! An object larger than the object limit, or than the whole cache, is refused. Everything else is stored after as
-//! many evictions as it needs. An empty object counts as one byte, so the number of objects has a limit too.
+//! An object larger than the object limit, or than the whole cache, is refused. Every other object is stored after
+//! as many evictions as it needs. An empty object counts as one byte, so the number of objects is limited too.
 
 mod gds;
 mod lru;
@@ -21,23 +22,23 @@ use gds::Gds;
 use lru::Lru;
 use slab::Slab;
 
-/// How the object that leaves is chosen.
+/// The replacement policy of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheKind {
     /// Least recently used. Name: `lru`.
     Lru,
-    /// Greedy-Dual-Size with every object costing the same. Name: `gds`.
+    /// Greedy-Dual-Size with the same cost for every object. Name: `gds`.
     #[default]
     Gds,
-    /// Greedy-Dual-Size with the network packets an object takes as its cost. Name: `gds-packets`.
+    /// Greedy-Dual-Size with the network packets of an object as its cost. Name: `gds-packets`.
     GdsPackets,
 }
 
 impl CacheKind {
-    /// Every kind, in the order of their names.
+    /// All kinds, in the order of their names.
     pub const ALL: [Self; 3] = [Self::Gds, Self::GdsPackets, Self::Lru];
 
-    /// The name used in configurations and reports.
+    /// Returns the name used in configurations and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",
@@ -53,55 +54,55 @@ impl fmt::Display for CacheKind {
     }
 }
 
-/// What reading a [`CacheKind`] from an unknown name gives.
+/// A name that no cache kind has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no cache kind: write gds, gds-packets or lru")]
-pub struct BadCacheKind(String);
+pub struct UnknownCacheKind(String);
 
 impl FromStr for CacheKind {
-    type Err = BadCacheKind;
+    type Err = UnknownCacheKind;
 
-    fn from_str(text: &str) -> Result<Self, BadCacheKind> {
+    fn from_str(text: &str) -> Result<Self, UnknownCacheKind> {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == text)
-            .ok_or_else(|| BadCacheKind(text.chars().take(40).collect()))
+            .ok_or_else(|| UnknownCacheKind(text.chars().take(40).collect()))
     }
 }
 
-/// What became of an insertion.
+/// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inserted {
-    /// The object is in the cache and was not before.
+pub enum InsertOutcome {
+    /// The object was stored.
     Stored,
-    /// The object is in the cache; an earlier one under the same key made way.
+    /// The object was stored in place of an earlier one under the same key.
     Replaced,
-    /// The object exceeds the object limit or the cache. An earlier one under the same key has left (it is in the
+    /// The object exceeds the object limit or the cache. An earlier one under the same key was evicted (it is in the
     /// list of evicted objects).
     TooLarge,
 }
 
-/// Counts since the cache was made.
+/// Counters since the creation of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Uses that found the object.
     pub hits: u64,
-    /// Uses that did not.
+    /// Uses that did not find the object.
     pub misses: u64,
-    /// Objects stored, replacements included.
+    /// Objects stored, including replacements.
     pub insertions: u64,
-    /// Objects that left to make room.
+    /// Objects evicted to make room.
     pub evictions: u64,
-    /// Bytes of the objects that left to make room.
+    /// Bytes of the evicted objects.
     pub evicted_bytes: Bytes,
-    /// Objects refused for their size.
+    /// Objects refused because of their size.
     pub refused: u64,
 }
 
 /// A cache of keys and sizes with a limit in bytes. `K` is the object's key.
 #[derive(Clone, Debug)]
 pub struct ByteCache<K> {
-    order: Order<K>,
+    order: ReplacementOrder<K>,
     capacity: u64,
     object_max: u64,
     used: u64,
@@ -109,19 +110,19 @@ pub struct ByteCache<K> {
 }
 
 #[derive(Clone, Debug)]
-enum Order<K> {
+enum ReplacementOrder<K> {
     Lru(Lru<K>),
     Gds(Gds<K>),
 }
 
 impl<K: Copy + Eq + Hash> ByteCache<K> {
-    /// An empty cache of `capacity` bytes that refuses objects above `object_max` bytes. A capacity of 0 refuses
-    /// every object.
+    /// Creates an empty cache of `capacity` bytes that refuses objects above `object_max` bytes. A capacity of 0
+    /// refuses every object.
     pub const fn new(kind: CacheKind, capacity: Bytes, object_max: Bytes) -> Self {
         let order = match kind {
-            CacheKind::Lru => Order::Lru(Lru::new()),
-            CacheKind::Gds => Order::Gds(Gds::new(GdsCost::One)),
-            CacheKind::GdsPackets => Order::Gds(Gds::new(GdsCost::Packets)),
+            CacheKind::Lru => ReplacementOrder::Lru(Lru::new()),
+            CacheKind::Gds => ReplacementOrder::Gds(Gds::new(GdsCost::One)),
+            CacheKind::GdsPackets => ReplacementOrder::Gds(Gds::new(GdsCost::Packets)),
         };
         let stats = CacheStats {
             hits: 0,
@@ -134,11 +135,11 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
         Self { order, capacity: capacity.0, object_max: object_max.0, used: 0, stats }
     }
 
-    /// Notes that the object was asked for and counts a hit or a miss. True if it is here.
+    /// Records a request for the object and counts a hit or a miss. Returns true if the object is stored.
     pub fn touch(&mut self, key: &K) -> bool {
         let hit = match &mut self.order {
-            Order::Lru(lru) => lru.touch(key),
-            Order::Gds(gds) => gds.touch(key),
+            ReplacementOrder::Lru(lru) => lru.touch(key),
+            ReplacementOrder::Gds(gds) => gds.touch(key),
         };
         if hit {
             self.stats.hits += 1;
@@ -148,22 +149,22 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
         hit
     }
 
-    /// Whether the object is here. Changes and counts nothing.
+    /// Returns whether the object is stored. Changes and counts nothing.
     pub fn contains(&self, key: &K) -> bool {
         self.size_of(key).is_some()
     }
 
-    /// The size of the object, if it is here (at least 1). Changes and counts nothing.
+    /// Returns the size of the object if it is stored (at least 1). Changes and counts nothing.
     pub fn size_of(&self, key: &K) -> Option<Bytes> {
         match &self.order {
-            Order::Lru(lru) => lru.size_of(key),
-            Order::Gds(gds) => gds.size_of(key),
+            ReplacementOrder::Lru(lru) => lru.size_of(key),
+            ReplacementOrder::Gds(gds) => gds.size_of(key),
         }
         .map(Bytes)
     }
 
-    /// Stores an object, and appends to `evicted` what had to leave for it, in the order of leaving.
-    pub fn insert(&mut self, key: K, size: Bytes, evicted: &mut Vec<(K, Bytes)>) -> Inserted {
+    /// Stores an object, and appends the evicted objects to `evicted`, in the order of eviction.
+    pub fn insert(&mut self, key: K, size: Bytes, evicted: &mut Vec<(K, Bytes)>) -> InsertOutcome {
         let size = size.0.max(1);
         let earlier = self.remove(&key);
         if size > self.object_max || size > self.capacity {
@@ -172,7 +173,7 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
                 self.count_eviction(earlier);
                 evicted.push((key, earlier));
             }
-            return Inserted::TooLarge;
+            return InsertOutcome::TooLarge;
         }
         while self.used > self.capacity - size || self.len() >= Slab::<K, ()>::LEN_MAX {
             let Some((key, size)) = self.pop() else { break };
@@ -180,46 +181,46 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
             evicted.push((key, size));
         }
         match &mut self.order {
-            Order::Lru(lru) => lru.push(key, size),
-            Order::Gds(gds) => gds.push(key, size),
+            ReplacementOrder::Lru(lru) => lru.push(key, size),
+            ReplacementOrder::Gds(gds) => gds.push(key, size),
         }
         self.used += size;
         self.stats.insertions += 1;
-        if earlier.is_some() { Inserted::Replaced } else { Inserted::Stored }
+        if earlier.is_some() { InsertOutcome::Replaced } else { InsertOutcome::Stored }
     }
 
-    /// Takes an object out and returns its size (at least 1). Not counted as an eviction.
+    /// Removes an object and returns its size (at least 1). Not counted as an eviction.
     pub fn remove(&mut self, key: &K) -> Option<Bytes> {
         let size = match &mut self.order {
-            Order::Lru(lru) => lru.remove(key),
-            Order::Gds(gds) => gds.remove(key),
+            ReplacementOrder::Lru(lru) => lru.remove(key),
+            ReplacementOrder::Gds(gds) => gds.remove(key),
         }?;
         self.used -= size;
         Some(Bytes(size))
     }
 
-    /// Takes out every object that `keep` does not want. Not counted as evictions. Takes the time of all objects.
+    /// Removes every object for which `keep` is false. Not counted as evictions. O(objects).
     pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
         let keys: Vec<K> = match &self.order {
-            Order::Lru(lru) => lru.keys().filter(|key| !keep(key)).collect(),
-            Order::Gds(gds) => gds.keys().filter(|key| !keep(key)).collect(),
+            ReplacementOrder::Lru(lru) => lru.keys().filter(|key| !keep(key)).collect(),
+            ReplacementOrder::Gds(gds) => gds.keys().filter(|key| !keep(key)).collect(),
         };
         for key in keys {
             self.remove(&key);
         }
     }
 
-    /// Appends the keys of a part of the objects: those in `count` places from `from` on. Returns the place to go on from; `None` if
-    /// there are no more. An object that stays while one call follows another, from place 0 to the end, is in one of the parts.
+    /// Appends the keys of the objects in `count` slots from `from` on. Returns the slot to continue from; `None` if
+    /// there are no more. An object that stays stored during calls from slot 0 to the end is in one of the parts.
     pub fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> Option<usize> {
         let more = match &self.order {
-            Order::Lru(lru) => lru.keys_from(from, count, keys),
-            Order::Gds(gds) => gds.keys_from(from, count, keys),
+            ReplacementOrder::Lru(lru) => lru.keys_from(from, count, keys),
+            ReplacementOrder::Gds(gds) => gds.keys_from(from, count, keys),
         };
         more.then_some(from.saturating_add(count))
     }
 
-    /// Changes the capacity, and appends to `evicted` what has no place any more, in the order of leaving.
+    /// Changes the capacity, and appends the evicted objects to `evicted`, in the order of eviction.
     pub fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(K, Bytes)>) {
         self.capacity = capacity.0;
         while self.used > self.capacity {
@@ -229,38 +230,38 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
         }
     }
 
-    /// Bytes of all objects here; at most the capacity.
+    /// Returns the bytes of all objects; at most the capacity.
     pub const fn used(&self) -> Bytes {
         Bytes(self.used)
     }
 
-    /// The limit on [`Self::used`].
+    /// Returns the limit on [`Self::used`].
     pub const fn capacity(&self) -> Bytes {
         Bytes(self.capacity)
     }
 
-    /// Number of objects here.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         match &self.order {
-            Order::Lru(lru) => lru.len(),
-            Order::Gds(gds) => gds.len(),
+            ReplacementOrder::Lru(lru) => lru.len(),
+            ReplacementOrder::Gds(gds) => gds.len(),
         }
     }
 
-    /// Whether no object is here.
+    /// Returns whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The counts so far.
+    /// Returns the counters.
     pub const fn stats(&self) -> CacheStats {
         self.stats
     }
 
     fn pop(&mut self) -> Option<(K, Bytes)> {
         let (key, size) = match &mut self.order {
-            Order::Lru(lru) => lru.pop(),
-            Order::Gds(gds) => gds.pop(),
+            ReplacementOrder::Lru(lru) => lru.pop(),
+            ReplacementOrder::Gds(gds) => gds.pop(),
         }?;
         self.used -= size;
         Some((key, Bytes(size)))

@@ -1,30 +1,31 @@
 //! The cached objects, each in a numbered slot, found by key.
 //!
-//! A replacement policy keeps its own order as slot numbers (4 bytes each) and one link value per slot, so that an
-//! object costs its slot plus about 5 bytes of hash table. The hash function is fixed: equal runs behave equally,
-//! and nothing is ever listed in hash order.
+//! A replacement policy keeps its own order as slot numbers (4 bytes each) and one link value per slot. So an object
+//! costs its slot plus about 5 bytes of hash table. The hash function is fixed, so that equal runs behave equally, and no
+//! list is in hash order.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::HashTable;
 
-/// Objects in numbered slots. `L` is what the policy hangs on each object.
+/// The objects in numbered slots. `L` is the policy's link value of each object.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<K, L> {
     index: HashTable<u32>,
-    slots: Vec<Slot<K, L>>,
+    slots: Vec<SlabSlot<K, L>>,
     free: Vec<u32>,
 }
 
 /// One cached object.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot<K, L> {
+pub(super) struct SlabSlot<K, L> {
     pub(super) key: K,
     pub(super) size: u64,
     pub(super) link: L,
 }
 
 impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
-    /// Most objects a slab holds: a slot number must fit in 32 bits, and the largest is the policies' "none".
+    /// The largest number of objects: a slot number must fit in 32 bits, and the largest number is the policies'
+    /// "none".
     pub(super) const LEN_MAX: usize = u32::MAX as usize - 1;
 
     pub(super) const fn new() -> Self {
@@ -39,18 +40,18 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         self.index.find(hash_of(key), |&at| self.slots[at as usize].key == *key).copied()
     }
 
-    pub(super) fn slot(&self, at: u32) -> &Slot<K, L> {
+    pub(super) fn slot(&self, at: u32) -> &SlabSlot<K, L> {
         &self.slots[at as usize]
     }
 
-    pub(super) fn slot_mut(&mut self, at: u32) -> &mut Slot<K, L> {
+    pub(super) fn slot_mut(&mut self, at: u32) -> &mut SlabSlot<K, L> {
         &mut self.slots[at as usize]
     }
 
-    /// Adds an object whose key is not present. The facade keeps the number of objects below [`Self::LEN_MAX`].
+    /// Adds an object whose key is not present. The caller keeps the number of objects below [`Self::LEN_MAX`].
     pub(super) fn insert(&mut self, key: K, size: u64, link: L) -> u32 {
         debug_assert!(self.find(&key).is_none(), "a key is inserted twice");
-        let slot = Slot { key, size, link };
+        let slot = SlabSlot { key, size, link };
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
@@ -66,17 +67,18 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         at
     }
 
-    /// The keys of all objects, in no order that means anything.
+    /// Returns the keys of all objects, in an arbitrary order.
     pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.index.iter().map(|&at| self.slots[at as usize].key)
     }
 
-    /// Appends the keys of the objects in the slots `from..from + count`. False if there are no slots beyond.
+    /// Appends the keys of the objects in the slots `from..from + count`. Returns false if there are no slots after
+    /// them.
     pub(super) fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> bool {
         let end = from.saturating_add(count).min(self.slots.len());
         for at in from..end {
             let key = self.slots[at].key;
-            // A slot that is free still has the key of its last object.
+            // A free slot still has the key of its last object.
             if self.find(&key) == Some(at as u32) {
                 keys.push(key);
             }
@@ -84,8 +86,8 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         end < self.slots.len()
     }
 
-    /// Takes the object at `at` out and returns it; its slot number is used again later.
-    pub(super) fn remove(&mut self, at: u32) -> Slot<K, L> {
+    /// Removes the object at `at` and returns it; its slot number is reused later.
+    pub(super) fn remove(&mut self, at: u32) -> SlabSlot<K, L> {
         let slot = self.slots[at as usize];
         if let Ok(found) = self.index.find_entry(hash_of(&slot.key), |&other| other == at) {
             found.remove();
@@ -96,33 +98,33 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
 }
 
 fn hash_of<K: Hash>(key: &K) -> u64 {
-    FoldState.hash_one(key)
+    FoldHasherBuilder.hash_one(key)
 }
 
-/// Builds [`Fold`] hashers.
+/// Builds [`FoldHasher`]s.
 #[derive(Clone, Copy, Debug, Default)]
-struct FoldState;
+struct FoldHasherBuilder;
 
-impl BuildHasher for FoldState {
-    type Hasher = Fold;
+impl BuildHasher for FoldHasherBuilder {
+    type Hasher = FoldHasher;
 
-    fn build_hasher(&self) -> Fold {
-        Fold(0x243F_6A88_85A3_08D3)
+    fn build_hasher(&self) -> FoldHasher {
+        FoldHasher(0x243F_6A88_85A3_08D3)
     }
 }
 
 /// A folded-multiply hasher: `state = high(p) ^ low(p)`, `p = (state ^ word) * odd constant` in 128 bits. Keys are
 /// hashes or small indices already, so one multiplication per word spreads them well enough.
-struct Fold(u64);
+struct FoldHasher(u64);
 
-impl Fold {
+impl FoldHasher {
     fn word(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word) * 0x9E37_79B9_7F4A_7C15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 
-impl Hasher for Fold {
+impl Hasher for FoldHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_used_again_and_keys_stay_findable() {
+    fn slots_are_reused_and_keys_stay_findable() {
         let mut slab: Slab<u64, ()> = Slab::new();
         for round in 0..5_u64 {
             let at: Vec<u32> = (0..1_000).map(|n| slab.insert(round * 1_000 + n, n, ())).collect();

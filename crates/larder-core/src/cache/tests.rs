@@ -1,4 +1,4 @@
-//! The caches against models that are slow and plain.
+//! Tests of the caches against slow and simple models.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,26 +21,26 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// An object of the model: everything either policy could rank by.
+/// An object of the model, with every property by which a policy could rank it.
 #[derive(Clone, Copy, Debug)]
-struct Object {
+struct ModelObject {
     key: u8,
     size: u64,
     used_at: u64,
     h: f64,
 }
 
-/// A list that is scanned for everything.
-struct Naive {
+/// A list that is scanned for every operation.
+struct NaiveCache {
     kind: CacheKind,
     capacity: u64,
     object_max: u64,
-    objects: Vec<Object>,
+    objects: Vec<ModelObject>,
     clock: u64,
     inflation: f64,
 }
 
-impl Naive {
+impl NaiveCache {
     fn value(&self, size: u64) -> f64 {
         let size = size as f64;
         match self.kind {
@@ -80,12 +80,12 @@ impl Naive {
             self.inflation = object.h;
             evicted.push((object.key, Bytes(object.size)));
         }
-        self.objects.push(Object { key, size, used_at: self.clock, h: self.value(size) });
+        self.objects.push(ModelObject { key, size, used_at: self.clock, h: self.value(size) });
         evicted
     }
 
     fn victim(&self) -> usize {
-        let least = |a: &Object, b: &Object| match self.kind {
+        let least = |a: &ModelObject, b: &ModelObject| match self.kind {
             CacheKind::Lru => a.used_at.cmp(&b.used_at),
             CacheKind::Gds | CacheKind::GdsPackets => a.h.total_cmp(&b.h).then(a.used_at.cmp(&b.used_at)),
         };
@@ -97,7 +97,7 @@ impl Naive {
 
 fn run(kind: CacheKind, capacity: u64, object_max: u64, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut cache = ByteCache::new(kind, Bytes(capacity), Bytes(object_max));
-    let mut naive = Naive { kind, capacity, object_max, objects: Vec::new(), clock: 0, inflation: 0.0 };
+    let mut naive = NaiveCache { kind, capacity, object_max, objects: Vec::new(), clock: 0, inflation: 0.0 };
     let mut stats = CacheStats::default();
     for &step in steps {
         match step {
@@ -110,15 +110,15 @@ fn run(kind: CacheKind, capacity: u64, object_max: u64, steps: &[Step]) -> Resul
             }
             Step::Insert(key, size) => {
                 let expected = match (size.max(1) > object_max.min(capacity), cache.contains(&key)) {
-                    (true, _) => Inserted::TooLarge,
-                    (false, true) => Inserted::Replaced,
-                    (false, false) => Inserted::Stored,
+                    (true, _) => InsertOutcome::TooLarge,
+                    (false, true) => InsertOutcome::Replaced,
+                    (false, false) => InsertOutcome::Stored,
                 };
                 let mut evicted = Vec::new();
                 prop_assert_eq!(cache.insert(key, Bytes(size), &mut evicted), expected);
                 prop_assert_eq!(&evicted, &naive.insert(key, size));
-                stats.refused += u64::from(expected == Inserted::TooLarge);
-                stats.insertions += u64::from(expected != Inserted::TooLarge);
+                stats.refused += u64::from(expected == InsertOutcome::TooLarge);
+                stats.insertions += u64::from(expected != InsertOutcome::TooLarge);
                 stats.evictions += evicted.len() as u64;
                 stats.evicted_bytes += evicted.iter().map(|&(_, size)| size).sum();
             }
@@ -134,7 +134,7 @@ fn run(kind: CacheKind, capacity: u64, object_max: u64, steps: &[Step]) -> Resul
 
 proptest! {
     #[test]
-    fn each_kind_does_what_its_model_does(
+    fn each_kind_agrees_with_its_model(
         kind in prop::sample::select(CacheKind::ALL.to_vec()),
         capacity in prop_oneof![0..3_u64, 500..2_000_u64],
         object_max in prop_oneof![Just(u64::MAX), 1..800_u64],
@@ -163,11 +163,11 @@ proptest! {
 }
 
 #[test]
-fn a_too_large_successor_takes_its_predecessor_along() {
+fn too_large_object_evicts_its_predecessor() {
     let mut cache = ByteCache::new(CacheKind::Lru, Bytes(100), Bytes(50));
     let mut evicted = Vec::new();
-    assert_eq!(cache.insert(7_u64, Bytes(50), &mut evicted), Inserted::Stored);
-    assert_eq!(cache.insert(7, Bytes(51), &mut evicted), Inserted::TooLarge);
+    assert_eq!(cache.insert(7_u64, Bytes(50), &mut evicted), InsertOutcome::Stored);
+    assert_eq!(cache.insert(7, Bytes(51), &mut evicted), InsertOutcome::TooLarge);
     assert_eq!(evicted, [(7, Bytes(50))]);
     assert!(cache.is_empty());
     assert_eq!(cache.used(), Bytes::ZERO);
@@ -177,14 +177,14 @@ fn a_too_large_successor_takes_its_predecessor_along() {
 fn sizes_near_the_largest_number_do_not_overflow() {
     let mut cache = ByteCache::new(CacheKind::Gds, Bytes(u64::MAX / 2), Bytes(u64::MAX));
     let mut evicted = Vec::new();
-    assert_eq!(cache.insert(1_u64, Bytes(u64::MAX / 2), &mut evicted), Inserted::Stored);
-    assert_eq!(cache.insert(2, Bytes(u64::MAX), &mut evicted), Inserted::TooLarge);
-    assert_eq!(cache.insert(3, Bytes(1), &mut evicted), Inserted::Stored);
+    assert_eq!(cache.insert(1_u64, Bytes(u64::MAX / 2), &mut evicted), InsertOutcome::Stored);
+    assert_eq!(cache.insert(2, Bytes(u64::MAX), &mut evicted), InsertOutcome::TooLarge);
+    assert_eq!(cache.insert(3, Bytes(1), &mut evicted), InsertOutcome::Stored);
     assert_eq!(evicted, [(1, Bytes(u64::MAX / 2))]);
 }
 
 #[test]
-fn names_are_read_back() {
+fn names_parse_back() {
     for kind in CacheKind::ALL {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
@@ -192,7 +192,7 @@ fn names_are_read_back() {
 }
 
 #[test]
-fn a_smaller_cache_keeps_what_leaves_last() {
+fn smaller_cache_keeps_the_most_valuable_objects() {
     for kind in CacheKind::ALL {
         let mut cache = ByteCache::new(kind, Bytes(100), Bytes(100));
         let mut evicted = Vec::new();
@@ -210,7 +210,7 @@ fn a_smaller_cache_keeps_what_leaves_last() {
 }
 
 #[test]
-fn what_stays_is_in_one_part_whatever_comes_and_goes() {
+fn keys_of_stored_objects_are_in_exactly_one_part() {
     for kind in CacheKind::ALL {
         let mut cache = ByteCache::new(kind, Bytes(1_000), Bytes(1_000));
         let mut evicted = Vec::new();
@@ -225,7 +225,7 @@ fn what_stays_is_in_one_part_whatever_comes_and_goes() {
             let mut keys = Vec::new();
             at = cache.keys_from(from, 7, &mut keys);
             assert!(keys.len() <= 7);
-            // What was found leaves, and others come into its place.
+            // An object that was found is evicted, and others come into its slot.
             if let Some(key) = keys.first() {
                 cache.remove(key);
             }

@@ -1,8 +1,8 @@
-//! A modelled disk: how long a read takes.
+//! A modelled disk: the time of a read.
 //!
-//! The disk of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1): a first access of 28 ms (two seeks and a
-//! rotation), 410 us for every 4 KB, and 14 ms for every 44 KB beyond the first 44 KB, 44 KB being the mean transfer
-//! between seeks. Lengths round up to whole units:
+//! The disk of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1): a first access of 28 ms (two seeks and a rotation),
+//! 410 us for every 4 KB, and 14 ms for every 44 KB beyond the first 44 KB, which is the mean transfer between seeks. Lengths are
+//! rounded up to whole units:
 //!
 //! ```text
 //! time(n) = 28 ms + 410 us * ceil(n / 4 KB) + 14 ms * ceil(max(0, n - 44 KB) / 44 KB)
@@ -14,27 +14,27 @@
 use super::{CostError, TIME_MAX, ensure, faster, nanos};
 use core::time::Duration;
 
-/// Bytes of a block.
+/// The size of a block, in bytes.
 const BLOCK: u64 = 4 << 10;
 /// The times of a disk of speed 1, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskTimes {
-    /// To the first block.
+    /// The time to the first block.
     pub first_access_ns: u64,
-    /// For each 4 KiB, rounded up.
+    /// The time for each 4 KiB, rounded up.
     pub block_ns: u64,
-    /// For each stretch of `seek_every` bytes, rounded up, beyond the first.
+    /// The time for each `seek_every` bytes, rounded up, beyond the first.
     pub seek_ns: u64,
-    /// Bytes between two seeks; at least 1.
+    /// The number of bytes between two seeks; at least 1.
     pub seek_every: u64,
 }
 
 impl DiskTimes {
-    /// Bytes that the paper's disk transfers between two seeks.
+    /// The number of bytes that the paper's disk transfers between two seeks.
     pub const SEEK_EVERY: u64 = 44 << 10;
 
-    /// Time in ns to read `len` bytes when the `before` bytes in front of them have just been read. With `before` =
-    /// 0, the first access is due.
+    /// Returns the time in ns to read `len` bytes when the `before` bytes before them have just been read. With
+    /// `before` = 0, this includes the first access.
     pub const fn piece_ns(&self, before: u64, len: u64) -> u64 {
         let end = before.saturating_add(len);
         let blocks = end.div_ceil(BLOCK) - before.div_ceil(BLOCK);
@@ -52,18 +52,18 @@ impl DiskTimes {
     }
 }
 
-/// A node's disks. The default is the paper's, one of them.
+/// A node's disks. The default is one disk of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskModel {
-    /// Time to the first block. Default 28 ms, at most 10 s.
+    /// The time to the first block. Default 28 ms, at most 10 s.
     pub first_access: Duration,
-    /// Time for each 4 KiB, rounded up. Default 410 us, at most 10 s.
+    /// The time for each 4 KiB, rounded up. Default 410 us, at most 10 s.
     pub block: Duration,
-    /// Time for each 44 KiB, rounded up, beyond the first 44 KiB. Default 14 ms, at most 10 s.
+    /// The time for each 44 KiB, rounded up, beyond the first 44 KiB. Default 14 ms, at most 10 s.
     pub seek: Duration,
-    /// How many times faster than all that. 0.001 to 1,000,000, default 1.
+    /// The factor by which all times are divided. 0.001 to 1,000,000, default 1.
     pub speed: f64,
-    /// Disks of the node; targets are spread over them. 1 to 64, default 1.
+    /// The number of disks of the node; targets are spread over them. 1 to 64, default 1.
     pub disks: u16,
 }
 
@@ -80,7 +80,7 @@ impl Default for DiskModel {
 }
 
 impl DiskModel {
-    /// Its times at speed 1.
+    /// Returns the times at speed 1.
     pub fn times(&self) -> DiskTimes {
         DiskTimes {
             first_access_ns: nanos(self.first_access),
@@ -90,18 +90,18 @@ impl DiskModel {
         }
     }
 
-    /// Time to read a whole object of `len` bytes from an idle disk.
+    /// Returns the time to read a whole object of `len` bytes from an idle disk.
     pub fn read_time(&self, len: u64) -> Duration {
         self.continue_time(0, len)
     }
 
-    /// Time to read `len` bytes when the `before` bytes in front of them have just been read. With `before` = 0,
-    /// the first access is due.
+    /// Returns the time to read `len` bytes when the `before` bytes before them have just been read. With `before` =
+    /// 0, this includes the first access.
     pub fn continue_time(&self, before: u64, len: u64) -> Duration {
         faster(self.times().piece_ns(before, len), self.speed)
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
     /// The first value that is not.
@@ -120,7 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_model_is_the_papers() {
+    fn model_matches_the_paper() {
         // Derived from the formula: KB and the disk's time in microseconds.
         let cases = [
             (1, 28_410),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_disk_cannot_be_is_named() {
+    fn error_names_the_invalid_disk_value() {
         let cases = [
             (DiskModel { speed: 0.0, ..DiskModel::default() }, "disk.speed"),
             (DiskModel { disks: 65, ..DiskModel::default() }, "disk.disks"),

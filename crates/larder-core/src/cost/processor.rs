@@ -1,15 +1,15 @@
-//! A modelled processor: how long a reply takes it.
+//! A modelled processor: the time of a reply.
 //!
-//! The processor of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1): 145 us to set a connection up, 145 us
-//! to take it down, and 40 us for every 512 bytes sent, rounded up. There every request has a connection of its own,
-//! so both count for each reply here, whatever connection it uses:
+//! The processor of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1): 145 us to set a connection up, 145 us to close it,
+//! and 40 us for every 512 bytes sent, rounded up. There every request has its own connection, so both count for each reply here,
+//! regardless of its connection:
 //!
 //! ```text
 //! time(n) = 290 us + 40 us * ceil(n / 512)
 //! ```
 //!
-//! Eight real nodes have eight processors, eight modelled ones on one machine share its few: without this, a node
-//! could be asked for far more than its share and not slow down. `speed` divides every time.
+//! Eight real nodes have eight processors, and eight modelled ones on one machine share its few processors. Without this model a
+//! node could serve far more than its share without slowing down. `speed` divides every time.
 
 use super::{CostError, TIME_MAX, ensure, faster, nanos};
 use core::time::Duration;
@@ -19,32 +19,32 @@ const UNIT: u64 = 512;
 /// The times of a processor of speed 1, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessorTimes {
-    /// For a reply without contents.
+    /// The time for a reply without contents.
     pub reply_ns: u64,
-    /// For each 512 bytes sent, rounded up.
+    /// The time for each 512 bytes sent, rounded up.
     pub unit_ns: u64,
 }
 
 impl ProcessorTimes {
-    /// Time in ns to send `len` bytes.
+    /// Returns the time in ns to send `len` bytes.
     pub const fn send_ns(&self, len: u64) -> u64 {
         self.unit_ns.saturating_mul(len.div_ceil(UNIT))
     }
 
-    /// Time in ns for a reply with `len` bytes of contents.
+    /// Returns the time in ns for a reply with `len` bytes of contents.
     pub const fn whole_ns(&self, len: u64) -> u64 {
         self.reply_ns.saturating_add(self.send_ns(len))
     }
 }
 
-/// How long replies take. The default is the paper's processor.
+/// The times of replies. The default is the paper's processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessorModel {
-    /// Time for a reply without contents. Default 290 us, at most 10 s.
+    /// The time for a reply without contents. Default 290 us, at most 10 s.
     pub reply: Duration,
-    /// Time for each 512 bytes sent, rounded up. Default 40 us, at most 10 s.
+    /// The time for each 512 bytes sent, rounded up. Default 40 us, at most 10 s.
     pub unit: Duration,
-    /// How many times faster than all that. 0.001 to 1,000,000, default 1.
+    /// The factor by which all times are divided. 0.001 to 1,000,000, default 1.
     pub speed: f64,
 }
 
@@ -55,17 +55,17 @@ impl Default for ProcessorModel {
 }
 
 impl ProcessorModel {
-    /// Its times at speed 1.
+    /// Returns the times at speed 1.
     pub fn times(&self) -> ProcessorTimes {
         ProcessorTimes { reply_ns: nanos(self.reply), unit_ns: nanos(self.unit) }
     }
 
-    /// Time for a reply with `len` bytes of contents.
+    /// Returns the time for a reply with `len` bytes of contents.
     pub fn reply_time(&self, len: u64) -> Duration {
         faster(self.times().whole_ns(len), self.speed)
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
     /// The first value that is not.
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_the_papers() {
+    fn model_matches_the_paper() {
         // KB and microseconds; 8 KB is the paper's check: 1e6 / 930 = 1,075 requests/s.
         for (kib, us) in
             [(1, 370), (8, 930), (16, 1_570), (44, 3_810), (64, 5_410), (100, 8_290), (500, 40_290)]

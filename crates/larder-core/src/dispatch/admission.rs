@@ -1,12 +1,12 @@
-//! Admission: at most S requests are outstanding, the rest wait at the front-end (LARD section 2.4), in the order in
-//! which they came, up to a limit and a deadline.
+//! The admission queue of a group: at most S requests are outstanding, and the rest wait (LARD section 2.4).
 //!
-//! While nobody waits, the queue's lock is not touched.
+//! Requests wait in order of arrival, up to a queue limit and a deadline. While no request waits, the queue's lock
+//! is not touched.
 
 use super::Request;
 use crate::id::Ticket;
-use crate::nodes::outstanding::Outstanding;
-use crate::nodes::{GroupId, Sight, lock};
+use crate::nodes::admission_counter::AdmissionCounter;
+use crate::nodes::{ClusterView, GroupId, lock};
 use crate::time::Time;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -14,22 +14,22 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-/// Why a request is not served.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// No node takes requests. Fault of the cluster; a later try may succeed.
+    /// No node takes requests. The cause is the cluster; a later attempt may succeed.
     NoNode,
-    /// As many requests as may wait do wait. Fault of the load; a later try may succeed.
+    /// The queue is full. The cause is the load; a later attempt may succeed.
     QueueFull,
-    /// It has waited as long as it may. Fault of the load; a later try may succeed.
+    /// The request waited until its deadline. The cause is the load; a later attempt may succeed.
     Deadline,
 }
 
 impl Refusal {
-    /// Every refusal.
+    /// All refusals.
     pub const ALL: [Self; 3] = [Self::NoNode, Self::QueueFull, Self::Deadline];
 
-    /// The word used in logs and metric labels.
+    /// Returns the name used in logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NoNode => "no_node",
@@ -45,77 +45,77 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What became of a request whose client went away.
+/// The result of a cancellation: the client of a queued request has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
-    /// It was taken out of the queue.
+    /// The request was removed from the queue.
     Removed,
-    /// It is no longer in the queue: it has been started, refused or expired, and that was reported.
+    /// The request is not in the queue. It has been started, refused or expired, and that was reported.
     NotWaiting,
 }
 
-/// A request in the queue.
+/// A request in the admission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
+pub(super) struct QueuedRequest {
     pub(super) ticket: Ticket,
     pub(super) request: Request,
     pub(super) deadline: Time,
 }
 
-/// What becomes of a request at the gate.
+/// The answer of the admission queue to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entered {
-    Now,
-    Waits(Ticket),
-    Full,
+pub(super) enum AdmissionOutcome {
+    Admitted,
+    Queued(Ticket),
+    QueueFull,
 }
 
-impl Entered {
-    /// The gate's answer, live or as it was recorded.
+impl AdmissionOutcome {
+    /// Returns the queue's answer. If a decision is replayed, the answer comes from its read log.
     #[inline]
-    pub(super) fn read(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
-        if sight.is_live() { live() } else { Self::read_recorded(sight, live) }
+    pub(super) fn read(view: ClusterView<'_>, live: impl FnOnce() -> Self) -> Self {
+        if view.is_live() { live() } else { Self::read_recorded(view, live) }
     }
 
     #[cold]
-    fn read_recorded(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
-        let word = sight.gate(|| match live() {
-            Self::Now => 0,
-            Self::Full => 1,
-            Self::Waits(ticket) => ticket.0.saturating_add(2),
+    fn read_recorded(view: ClusterView<'_>, live: impl FnOnce() -> Self) -> Self {
+        let word = view.admission_answer(|| match live() {
+            Self::Admitted => 0,
+            Self::QueueFull => 1,
+            Self::Queued(ticket) => ticket.0.saturating_add(2),
         });
         match word {
-            0 => Self::Now,
-            1 => Self::Full,
-            ticket => Self::Waits(Ticket(ticket - 2)),
+            0 => Self::Admitted,
+            1 => Self::QueueFull,
+            ticket => Self::Queued(Ticket(ticket - 2)),
         }
     }
 }
 
-/// Counts the requests of a group's routes that are inside, and keeps the others in a queue.
+/// Counts the admitted requests of a group's routes, and queues the requests that exceed the limit.
 #[derive(Debug)]
-pub(super) struct Gate {
-    /// Whose gate it is, and how many there are.
+pub(super) struct AdmissionQueue {
+    /// The group of this queue, and the number of queues.
     group: GroupId,
     stride: u64,
     waiting: AtomicUsize,
-    queue: Mutex<Queue>,
+    queue: Mutex<QueueState>,
     queue_max: usize,
     queue_timeout: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    waiters: VecDeque<Waiter>,
+struct QueueState {
+    requests: VecDeque<QueuedRequest>,
     tickets: u64,
 }
 
-impl Gate {
-    /// The gate of the group with this index, one of `gates`.
-    pub(super) fn new(index: usize, gates: usize, queue_max: usize, queue_timeout: Duration) -> Self {
+impl AdmissionQueue {
+    /// Creates the queue of the group with this index; there are `queues` queues.
+    pub(super) fn new(index: usize, queues: usize, queue_max: usize, queue_timeout: Duration) -> Self {
         let group = u8::try_from(index).ok().and_then(GroupId::new).unwrap_or_default();
         let (waiting, queue) = (AtomicUsize::new(0), Mutex::default());
-        Self { group, stride: gates as u64, waiting, queue, queue_max, queue_timeout }
+        Self { group, stride: queues as u64, waiting, queue, queue_max, queue_timeout }
     }
 
     pub(super) fn group(&self) -> GroupId {
@@ -127,87 +127,91 @@ impl Gate {
     }
 
     #[inline]
-    pub(super) fn enter(&self, now: Time, request: &Request, inside: &Outstanding) -> Entered {
-        if self.waiting.load(Ordering::SeqCst) == 0 && inside.enter() {
-            return Entered::Now;
+    pub(super) fn admit(&self, now: Time, request: &Request, counter: &AdmissionCounter) -> AdmissionOutcome {
+        if self.waiting.load(Ordering::SeqCst) == 0 && counter.try_acquire() {
+            return AdmissionOutcome::Admitted;
         }
-        self.wait(now, request, inside)
+        self.admit_or_queue(now, request, counter)
     }
 
-    /// Enters after all, or waits.
-    fn wait(&self, now: Time, request: &Request, inside: &Outstanding) -> Entered {
+    /// Admits the request if that is possible after all, or queues it.
+    fn admit_or_queue(&self, now: Time, request: &Request, counter: &AdmissionCounter) -> AdmissionOutcome {
         let mut queue = lock(&self.queue);
-        if queue.waiters.is_empty() {
-            // Whoever leaves from here on sees somebody waiting and looks into the queue; whoever left before has
-            // made room that the second try finds.
+        if queue.requests.is_empty() {
+            // From here on, a request that ends sees that the queue is not empty and looks into it. A request that
+            // ended before has made room, which the second attempt finds.
             self.waiting.store(1, Ordering::SeqCst);
-            if inside.enter_surely() {
+            if counter.try_acquire_exact() {
                 self.waiting.store(0, Ordering::SeqCst);
-                return Entered::Now;
+                return AdmissionOutcome::Admitted;
             }
         }
-        if queue.waiters.len() >= self.queue_max {
-            self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
-            return Entered::Full;
+        if queue.requests.len() >= self.queue_max {
+            self.waiting.store(queue.requests.len(), Ordering::SeqCst);
+            return AdmissionOutcome::QueueFull;
         }
-        // The rest of a ticket by the number of gates is the gate's own.
+        // The remainder of a ticket divided by the number of queues is the index of its queue.
         let ticket = Ticket(queue.tickets * self.stride + self.group.index() as u64);
         queue.tickets += 1;
-        queue.waiters.push_back(Waiter { ticket, request: *request, deadline: now + self.queue_timeout });
-        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
-        Entered::Waits(ticket)
+        queue.requests.push_back(QueuedRequest {
+            ticket,
+            request: *request,
+            deadline: now + self.queue_timeout,
+        });
+        self.waiting.store(queue.requests.len(), Ordering::SeqCst);
+        AdmissionOutcome::Queued(ticket)
     }
 
-    /// Makes room; true if somebody may be waiting for it, who is then to be fetched with [`Gate::next`].
+    /// Releases an admitted request. Returns true if requests may be waiting; then call [`AdmissionQueue::next`].
     #[must_use]
-    pub(super) fn leave(&self, inside: &Outstanding) -> bool {
-        inside.leave();
+    pub(super) fn release(&self, counter: &AdmissionCounter) -> bool {
+        counter.release();
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// The next waiting request, if there is room; it is counted as inside.
-    pub(super) fn next(&self, inside: &Outstanding) -> Option<Waiter> {
+    /// Removes and returns the first queued request if there is room. The request then counts as admitted.
+    pub(super) fn next(&self, counter: &AdmissionCounter) -> Option<QueuedRequest> {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let mut queue = lock(&self.queue);
-        if queue.waiters.is_empty() || !inside.enter() {
+        if queue.requests.is_empty() || !counter.try_acquire() {
             return None;
         }
-        let waiter = queue.waiters.pop_front();
-        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
-        waiter
+        let request = queue.requests.pop_front();
+        self.waiting.store(queue.requests.len(), Ordering::SeqCst);
+        request
     }
 
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
         let mut queue = lock(&self.queue);
-        let found = queue.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket);
+        let found = queue.requests.binary_search_by_key(&ticket, |request| request.ticket);
         let Ok(at) = found else { return Cancel::NotWaiting };
-        queue.waiters.remove(at);
-        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+        queue.requests.remove(at);
+        self.waiting.store(queue.requests.len(), Ordering::SeqCst);
         Cancel::Removed
     }
 
     pub(super) fn expire(&self, now: Time, expired: &mut Vec<Ticket>) {
         let mut queue = lock(&self.queue);
-        while let Some(waiter) = queue.waiters.front().filter(|waiter| waiter.deadline <= now) {
-            expired.push(waiter.ticket);
-            queue.waiters.pop_front();
+        while let Some(request) = queue.requests.front().filter(|request| request.deadline <= now) {
+            expired.push(request.ticket);
+            queue.requests.pop_front();
         }
-        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+        self.waiting.store(queue.requests.len(), Ordering::SeqCst);
     }
 
-    /// Empties the queue.
+    /// Empties the queue and returns the tickets of its requests.
     pub(super) fn clear(&self) -> Vec<Ticket> {
         let mut queue = lock(&self.queue);
         self.waiting.store(0, Ordering::SeqCst);
-        queue.waiters.drain(..).map(|waiter| waiter.ticket).collect()
+        queue.requests.drain(..).map(|request| request.ticket).collect()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         if self.queued() == 0 {
             return None;
         }
-        lock(&self.queue).waiters.front().map(|waiter| waiter.deadline)
+        lock(&self.queue).requests.front().map(|request| request.deadline)
     }
 }

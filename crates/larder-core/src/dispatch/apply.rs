@@ -1,14 +1,14 @@
-//! Changes that are made anew, as a record names them.
+//! Replays recorded changes.
 
 use super::{Change, Dispatcher};
 use crate::id::NodeId;
-use crate::source::Source;
+use crate::read_source::ReadSource;
 use crate::time::Time;
 
 impl Dispatcher {
-    /// Makes a change; gives the node that changed. `None` if the change has no effect. No limit follows: a record says what
-    /// the gates answered.
-    pub(crate) fn apply(&self, at: Time, change: &Change, source: Source<'_>) -> Option<NodeId> {
+    /// Applies a recorded change and returns the node that changed; `None` if the change has no effect. The
+    /// admission limits are not updated, because a record contains the answers of the admission queues.
+    pub(crate) fn apply(&self, at: Time, change: &Change, source: ReadSource<'_>) -> Option<NodeId> {
         match change {
             Change::Join(spec) => self.nodes.join(at, spec.clone(), false, source, |_| {}).ok(),
             Change::State(node, state) => self.nodes.set_state(*node, *state).then_some(*node),
@@ -20,8 +20,8 @@ impl Dispatcher {
                 self.mirror(at, *node, *target, *event, source).then_some(*node)
             }
             Change::Table(route, table) => self.place_table(*route, table).then_some(Change::NO_NODE),
-            Change::Elsewhere(elsewhere) => {
-                self.hear_elsewhere(elsewhere);
+            Change::PeerSwitches(peer_switches) => {
+                self.apply_peer_switches(peer_switches);
                 Some(Change::NO_NODE)
             }
             Change::Sets(route, sets) => (self.adopt(at, *route, sets).taken > 0).then_some(Change::NO_NODE),

@@ -2,24 +2,25 @@
 
 use super::admission::Refusal;
 use crate::id::{TargetId, Ticket};
-use crate::policy::{Choice, Known, PolicyKind};
+use crate::policy::{Choice, PolicyKind, TargetServers};
 
 /// A decision: the node and the reason.
 pub type Decision = Choice;
 
-/// The outcome of a request that arrives.
+/// The outcome of an arriving request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It starts now.
+    /// The request starts now.
     Start(Decision),
-    /// It waits; it will be reported in `started`, or by [`Dispatcher::expire`](super::Dispatcher::expire).
+    /// The request waits. Its outcome is reported in `started` or by
+    /// [`Dispatcher::expire`](super::Dispatcher::expire).
     Wait(Ticket),
-    /// It is not served.
+    /// The request is refused.
     Refused(Refusal),
 }
 
 impl Arrival {
-    /// The outcome of a request that does not wait.
+    /// Returns the outcome of a request that cannot wait.
     pub(super) fn settled(self) -> Result<Decision, Refusal> {
         match self {
             Self::Start(decision) => Ok(decision),
@@ -29,24 +30,24 @@ impl Arrival {
     }
 }
 
-/// A request that waited, and its outcome.
+/// A request that has left the queue, and its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Started {
-    /// The ticket it was given.
+pub struct DequeuedRequest {
+    /// The ticket that the request received when it was queued.
     pub ticket: Ticket,
-    /// The node it starts at, or why it is not served.
+    /// The node at which the request starts, or the reason why it is refused.
     pub outcome: Result<Decision, Refusal>,
 }
 
-/// The reason why a target goes to its node.
+/// An explanation of a target's placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The target.
     pub target: TargetId,
     /// The policy that decides.
     pub policy: PolicyKind,
-    /// The policy's memory of the target; `None` if it has none.
-    pub known: Option<Known>,
+    /// The servers that the policy has stored for the target; `None` if it has stored none.
+    pub known: Option<TargetServers>,
     /// The decision that would be made now; `None` if no node can be used.
     pub decision: Option<Decision>,
 }

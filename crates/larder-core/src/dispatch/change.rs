@@ -1,9 +1,9 @@
-//! The events that lead to decisions, and the changes between them: what a record names.
+//! The events that lead to decisions, and the changes between decisions. A record consists of both.
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{Elsewhere, LoadReport, NodeSpec, NodeState, Weight};
+use crate::nodes::{LoadReport, NodeSpec, NodeState, PeerSwitchState, Weight};
 use crate::policy::table::RouteTable;
-use crate::policy::{CacheEvent, Memory};
+use crate::policy::{CacheEvent, LearnedState};
 use crate::time::Time;
 use std::sync::Arc;
 
@@ -12,40 +12,40 @@ use std::sync::Arc;
 pub enum Cause {
     /// A request arrived.
     Arrive,
-    /// A request failed at this node, which its `exclude` now names.
+    /// A request failed at this node, which its `exclude` now contains.
     Retry(NodeId),
-    /// There is room for a request that has waited with this ticket, until this deadline at the longest.
+    /// There is room for the queued request with this ticket and this deadline.
     Admit(Ticket, Time),
-    /// The forwarding plane has started a request at this node, by an earlier decision for its target.
+    /// The forwarding plane started a request at this node by reusing an earlier decision for the target.
     Reuse(NodeId),
 }
 
-/// A change of something beside loads.
+/// A change of the dispatcher's state, other than a change of loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A node joined.
     Join(NodeSpec),
     /// A node failed, drained, left or recovered.
     State(NodeId, NodeState),
-    /// A node got another weight.
+    /// The weight of a node changed.
     Reweigh(NodeId, Weight),
     /// A node became a backup, or an ordinary node.
     Backup(NodeId, bool),
-    /// So many requests at a node are long-lived now.
+    /// The number of long-lived requests at a node changed to this value.
     LongLived(NodeId, u32),
-    /// A node said how loaded it is.
+    /// A node sent a load report.
     Report(NodeId, LoadReport),
     /// A node's cache changed.
     Cache(NodeId, TargetId, CacheEvent),
-    /// A route got another routing table.
+    /// A route received a new routing table.
     Table(RouteId, Arc<RouteTable>),
-    /// Other switches were heard: what they have at the nodes.
-    Elsewhere(Arc<Elsewhere>),
-    /// Another switch's server sets were taken over, as far as they are later.
-    Sets(RouteId, Arc<Memory>),
+    /// The state of the other switches changed.
+    PeerSwitches(Arc<PeerSwitchState>),
+    /// Server sets of another switch were adopted where they are newer than the route's own.
+    Sets(RouteId, Arc<LearnedState>),
 }
 
 impl Change {
-    /// Stands for no node: the change concerns no single one.
+    /// A placeholder for the node of a change that concerns no single node.
     pub const NO_NODE: NodeId = NodeId(u16::MAX);
 }

@@ -1,29 +1,29 @@
-//! Interception: something outside the dispatcher stands around every decision and every change.
+//! Interception of decisions and changes.
 //!
-//! A recorder needs that: it gives each decision a [`Source`] that notes what the decision reads, and keeps decisions and
-//! changes apart ([`crate::record`]). The dispatcher knows nothing of records. Without an interceptor each decision reads
-//! live, at the price of one look at an option.
+//! A recorder ([`crate::record`]) implements the interceptor. It gives each decision a [`ReadSource`] that logs the
+//! values that the decision reads, and it keeps decisions and changes in order. The dispatcher does not depend on
+//! records. Without an interceptor each decision reads live values and checks one option.
 
 use super::arrival::Arrival;
 use super::change::{Cause, Change};
 use crate::id::NodeId;
 use crate::policy::Request;
-use crate::source::Source;
+use crate::read_source::ReadSource;
 use crate::time::Time;
 use core::fmt;
 
-/// Stands around every decision and every change of a dispatcher.
+/// A hook that is called for every decision and every change of a dispatcher.
 pub(crate) trait Interceptor: Send + Sync + fmt::Debug {
-    /// Calls `decide` once, with the source that the decision is to read, and gives what that gives.
+    /// Calls `decide` once with the source that the decision reads, and returns its result.
     fn decide(
         &self,
         at: Time,
         cause: Cause,
         request: &Request,
-        decide: &dyn Fn(Source<'_>) -> Arrival,
+        decide: &dyn Fn(ReadSource<'_>) -> Arrival,
     ) -> Arrival;
 
-    /// Calls `act` once, with the source that the change is to read. `act` gives the change and the node that changed, if
-    /// it took effect.
-    fn change(&self, at: Time, act: &mut dyn FnMut(Source<'_>) -> Option<(Change, NodeId)>);
+    /// Calls `act` once with the source that the change reads. `act` returns the change and the changed node if the
+    /// change took effect.
+    fn change(&self, at: Time, act: &mut dyn FnMut(ReadSource<'_>) -> Option<(Change, NodeId)>);
 }

@@ -1,9 +1,10 @@
-//! Long-lived requests: their limit, what counts them, and the admission limit of a live switch.
+//! Tests of long-lived requests: their limit, the policies that count them, and the admission limit of a live
+//! switch.
 
 use super::*;
 use crate::nodes::JoinError;
 use crate::policy::PolicyKind;
-use crate::record::{Changed, Decided, Witness};
+use crate::record::{ChangeRecord, DecisionRecord, RecordSink};
 use std::sync::Mutex;
 
 fn settings(policy: PolicyKind) -> Settings {
@@ -22,7 +23,7 @@ fn start(dispatcher: &Dispatcher, request: Request) -> NodeId {
     }
 }
 
-/// A long-lived request that asks for an upgrade.
+/// Starts a long-lived request that asks for an upgrade.
 fn upgrade(dispatcher: &Dispatcher, target: u64) -> NodeId {
     let node = start(dispatcher, Request::new(TargetId(target)).with_lasting(true));
     assert!(dispatcher.become_long_lived(Time::ZERO, RouteId::DEFAULT, node, &mut Vec::new()));
@@ -34,7 +35,7 @@ fn loads(dispatcher: &Dispatcher) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn a_live_switch_admits_by_thresholds_only_where_a_policy_chooses_by_them() {
+fn auto_admission_uses_thresholds_only_with_a_threshold_policy() {
     let limit = |policy, n| cluster(settings(policy), n).admission_limit();
     assert_eq!(limit(PolicyKind::LardR, 3), 2 * 65 + 25 - 1);
     assert_eq!(limit(PolicyKind::Lard, 1), 1_000, "there is nothing to choose");
@@ -47,7 +48,7 @@ fn a_live_switch_admits_by_thresholds_only_where_a_policy_chooses_by_them() {
 }
 
 #[test]
-fn the_limit_of_a_group_is_that_of_the_routes_that_use_it() {
+fn group_limit_follows_the_routes_that_use_it() {
     let group = GroupId::new(1).expect("a group");
     let spread = RouteSpec { group, settings: settings(PolicyKind::Rr) };
     let placed = RouteSpec { group, settings: Settings { t_high: 100, ..settings(PolicyKind::Lard) } };
@@ -63,7 +64,7 @@ fn the_limit_of_a_group_is_that_of_the_routes_that_use_it() {
 }
 
 #[test]
-fn a_request_that_becomes_long_lived_lets_a_waiting_one_in() {
+fn becoming_long_lived_admits_a_queued_request() {
     let dispatcher = cluster(Settings { admission: Admission::Fixed(1), ..settings(PolicyKind::LardR) }, 1);
     let request = Request::new(TargetId(1));
     let node = start(&dispatcher, request);
@@ -73,7 +74,7 @@ fn a_request_that_becomes_long_lived_lets_a_waiting_one_in() {
     assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [ticket]);
     assert_eq!((loads(&dispatcher), dispatcher.outstanding()), (vec![(2, 1)], 1));
 
-    // Before another try it takes its place again, though there is none.
+    // Before another attempt the request counts as admitted again, although there is no room.
     assert!(dispatcher.become_short_lived(Time::ZERO, RouteId::DEFAULT, node));
     assert_eq!((loads(&dispatcher), dispatcher.outstanding()), (vec![(2, 0)], 2));
     assert!(!dispatcher.become_short_lived(Time::ZERO, RouteId::DEFAULT, node), "there is no other");
@@ -86,7 +87,7 @@ fn a_request_that_becomes_long_lived_lets_a_waiting_one_in() {
 }
 
 #[test]
-fn beyond_its_limit_a_request_stays_among_the_admitted() {
+fn request_above_long_lived_limit_stays_admitted() {
     let dispatcher = cluster(Settings { long_lived_max: 1, ..settings(PolicyKind::LardR) }, 1);
     let nodes = [1, 2].map(|target| start(&dispatcher, Request::new(TargetId(target))));
     let became =
@@ -96,7 +97,7 @@ fn beyond_its_limit_a_request_stays_among_the_admitted() {
 }
 
 #[test]
-fn idle_connections_by_the_thousand_do_not_cost_a_target_its_node() {
+fn idle_connections_do_not_move_a_target() {
     for policy in [PolicyKind::Lard, PolicyKind::LardR] {
         let dispatcher = cluster(settings(policy), 2);
         let home: Vec<NodeId> = (0..50).map(|t| start(&dispatcher, Request::new(TargetId(t)))).collect();
@@ -130,7 +131,7 @@ fn a_policy_that_spreads_load_counts_long_lived_requests() {
     let dispatcher = cluster(settings(PolicyKind::LeastConn), 2);
     let long = upgrade(&dispatcher, 1);
     let other = NodeId(1 - long.0);
-    // A key of the fast search alone would choose in turn.
+    // A search by load word alone would choose the nodes in turn.
     for _ in 0..2 {
         let node = start(&dispatcher, Request::new(TargetId(2)));
         assert_eq!(node, other);
@@ -140,46 +141,48 @@ fn a_policy_that_spreads_load_counts_long_lived_requests() {
 }
 
 #[test]
-fn a_slot_with_long_lived_requests_is_not_given_away() {
+fn slot_with_long_lived_requests_is_not_reused() {
     let dispatcher = cluster(Settings { nodes_max: 1, ..settings(PolicyKind::LardR) }, 1);
     let node = upgrade(&dispatcher, 1);
     let mut started = Vec::new();
     assert!(dispatcher.leave(Time::ZERO, node, &mut started));
-    let join = |started: &mut Vec<Started>| dispatcher.join(Time::ZERO, NodeSpec::named("new"), started);
+    let join =
+        |started: &mut Vec<DequeuedRequest>| dispatcher.join(Time::ZERO, NodeSpec::named("new"), started);
     assert_eq!(join(&mut started), Err(JoinError::Full(1)));
     dispatcher.end_long_lived(Time::ZERO, node);
     assert_eq!(join(&mut started), Ok(node));
 }
 
-/// Keeps what it is told.
+/// A sink that stores everything it receives.
 #[derive(Debug, Default)]
-struct Keeper(Mutex<Vec<Told>>);
+struct EventCollector(Mutex<Vec<RecordedEvent>>);
 
 #[derive(Debug)]
-enum Told {
-    Decided(Decided),
-    Changed(Changed),
+enum RecordedEvent {
+    DecisionRecord(DecisionRecord),
+    ChangeRecord(ChangeRecord),
 }
 
-impl Witness for Keeper {
-    fn decided(&self, decided: Decided) -> bool {
-        lock(&self.0).push(Told::Decided(decided));
+impl RecordSink for EventCollector {
+    fn record_decision(&self, decided: DecisionRecord) -> bool {
+        lock(&self.0).push(RecordedEvent::DecisionRecord(decided));
         true
     }
 
-    fn changed(&self, changed: Changed) -> bool {
-        lock(&self.0).push(Told::Changed(changed));
+    fn record_change(&self, changed: ChangeRecord) -> bool {
+        lock(&self.0).push(RecordedEvent::ChangeRecord(changed));
         true
     }
 }
 
 #[test]
-fn a_run_with_long_lived_requests_can_be_decided_anew() {
+fn run_with_long_lived_requests_can_be_replayed() {
     for policy in [PolicyKind::LardR, PolicyKind::LeastConn, PolicyKind::P2c, PolicyKind::Wrr] {
         let nodes: Vec<NodeSpec> = (0..3).map(|i| NodeSpec::named(format!("n{i}"))).collect();
-        let keeper = std::sync::Arc::new(Keeper::default());
-        let live = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
-            .expect("valid");
+        let keeper = std::sync::Arc::new(EventCollector::default());
+        let live =
+            Dispatcher::with_record_sink(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
+                .expect("valid");
         let mut under_way: Vec<(NodeId, bool)> = Vec::new();
         for step in 0..3_000_u64 {
             let lot = crate::nodes::mix(step);
@@ -205,14 +208,21 @@ fn a_run_with_long_lived_requests_can_be_decided_anew() {
         }
         let player = cluster(settings(policy), 3);
         let mut long_lived = 0;
-        for told in std::mem::take(&mut *lock(&keeper.0)) {
-            match told {
-                Told::Changed(changed) => {
+        for event in std::mem::take(&mut *lock(&keeper.0)) {
+            match event {
+                RecordedEvent::ChangeRecord(changed) => {
                     long_lived += 1;
-                    player.rechange(changed.at, &changed.change, changed.tape).expect("a change");
+                    player.replay_change(changed.at, &changed.change, changed.read_log).expect("a change");
                 }
-                Told::Decided(Decided { at, cause, request, tape, outcome, .. }) => {
-                    let made = player.redecide(at, cause, &request, tape).expect("a decision");
+                RecordedEvent::DecisionRecord(DecisionRecord {
+                    at,
+                    cause,
+                    request,
+                    read_log,
+                    outcome,
+                    ..
+                }) => {
+                    let made = player.replay_decision(at, cause, &request, read_log).expect("a decision");
                     assert_eq!(made.0, outcome, "{policy}: {request:?}");
                 }
             }

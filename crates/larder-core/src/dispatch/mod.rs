@@ -1,23 +1,24 @@
-//! The dispatcher: runs a policy, counts load, admits requests.
+//! The dispatcher: runs a policy, counts load and admits requests.
 //!
-//! It is a state machine. An input is a method call with the time `now`; the decision is its result. The live switch, the
-//! peers and the simulator drive this one implementation. All methods take `&self` and may be called from several
-//! threads. If one thread calls them, the same inputs give the same outputs on every machine.
+//! The dispatcher is a state machine. An input is a method call with the time `now`, and the decision is its result.
+//! The live switch, the peers and the simulator use this implementation. All methods take `&self` and may be called
+//! from several threads. If one thread makes all calls, the same inputs give the same outputs on every machine.
 //!
-//! A request's life: [`Dispatcher::arrive`] starts it at a node, makes it wait, or refuses it. A request that waits
-//! is started or refused by some later call, which reports it in `started`. A request that has started ends with
-//! [`Dispatcher::finish`]; between the two its node may be changed by [`Dispatcher::retry`].
+//! A request's life: [`Dispatcher::arrive`] starts the request at a node, queues it or refuses it. A later call
+//! starts or refuses a queued request and reports it in `started`. [`Dispatcher::finish`] ends a started request.
+//! Before that, [`Dispatcher::retry`] may move it to another node.
 //!
-//! Requests may take different [routes](RouteSpec), each with a policy, settings and a group of nodes of its own. The
-//! default route takes what no other takes and uses all nodes.
+//! Requests may take different [routes](RouteSpec). Each route has its own policy, settings and group of nodes. The
+//! default route takes the requests that no other route takes, and uses all nodes.
 //!
-//! The load of a node is the number of requests started there and not finished, until the last byte is sent or the
-//! reply is aborted. Kept-alive connections without a request count nothing.
+//! The load of a node is the number of requests started there and not finished. A request finishes when its last
+//! byte is sent or its reply is aborted. Kept-alive connections without a request do not count.
 //!
-//! Admission is meant for requests that come and go. One that lasts ([`Dispatcher::become_long_lived`]) stays load of its
-//! node, but leaves the admission limit and has a limit of its own.
+//! Admission is meant for short requests. A long-lived request ([`Dispatcher::become_long_lived`]) remains load of
+//! its node, but leaves the admission limit. A separate limit applies to it.
 
 mod admission;
+mod affinity;
 mod apply;
 mod arrival;
 mod change;
@@ -28,59 +29,58 @@ mod route;
 mod settings;
 mod shared;
 mod signal;
-mod wish;
 
 pub use admission::{Cancel, Refusal};
-pub use arrival::{Arrival, Decision, Explanation, Started};
+pub use arrival::{Arrival, Decision, DequeuedRequest, Explanation};
 pub use change::{Cause, Change};
 pub use route::RouteSpec;
 pub use settings::{Admission, Settings};
 
 pub(crate) use intercept::Interceptor;
 
-pub use crate::policy::{CacheEvent, Exclude, Found, Request, Served, Tie};
+pub use crate::policy::{CacheEvent, CacheResult, ExcludedNodes, ReplyFeedback, Request, RequestAffinity};
 pub use crate::range::SettingsError;
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::outstanding::Outstanding;
-use crate::nodes::{Elsewhere, GroupId, NodeSpec, Nodes, Sight, lock};
-use crate::policy::{Memory, Reason};
+use crate::nodes::admission_counter::AdmissionCounter;
+use crate::nodes::{ClusterView, GroupId, NodeSpec, Nodes, PeerSwitchState, lock};
+use crate::policy::{LearnedState, Reason};
 use crate::range::in_range;
-use crate::source::Source;
+use crate::read_source::ReadSource;
 use crate::time::Time;
-use admission::{Entered, Gate, Waiter};
+use admission::{AdmissionOutcome, AdmissionQueue, QueuedRequest};
+use affinity::{AffinityOutcome, evaluate_affinity};
 use arc_swap::ArcSwapOption;
 use core::sync::atomic::{AtomicU64, Ordering};
 use route::Route;
 use std::sync::Mutex;
-use wish::{Wished, wished};
 
-/// The dispatcher.
+/// Chooses a node for each request, counts the load of the nodes, and limits the number of admitted requests.
 #[derive(Debug)]
 pub struct Dispatcher {
     nodes: Nodes,
-    /// The default route first.
+    /// The routes, the default route first.
     routes: Box<[Route]>,
-    /// One per group, that of all nodes first.
-    gates: Box<[Gate]>,
+    /// One admission queue per group; the first is that of all nodes.
+    queues: Box<[AdmissionQueue]>,
     /// The thresholds from which the limits were last derived: T_low in the upper half, T_high in the lower.
     limits_from: AtomicU64,
-    refitting: Mutex<()>,
-    /// What other switches have; `None` where there never were any.
-    elsewhere: ArcSwapOption<Elsewhere>,
+    limits_lock: Mutex<()>,
+    /// The state of the other switches; `None` if there never were any.
+    peer_switches: ArcSwapOption<PeerSwitchState>,
     interceptor: Option<Box<dyn Interceptor>>,
 }
 
 impl Dispatcher {
-    /// A dispatcher with the default route alone over these nodes, which are up and share the targets from the start.
+    /// Creates a dispatcher that has only the default route. The nodes are up and share the targets from the start.
     ///
     /// # Errors
-    /// A setting out of range, or two nodes of one name, or more nodes than `nodes_max`.
+    /// A setting is out of range, two nodes have the same name, or there are more nodes than `nodes_max`.
     pub fn new(settings: Settings, nodes: &[NodeSpec]) -> Result<Self, SettingsError> {
         Self::with_routes(settings, Vec::new(), nodes)
     }
 
-    /// A dispatcher with `settings` for the default route, and further routes, which are numbered from 1.
+    /// Creates a dispatcher with `settings` for the default route, and further routes numbered from 1.
     ///
     /// # Errors
     /// As [`Dispatcher::new`], or there are more than [`Dispatcher::ROUTES_MAX`] routes.
@@ -94,202 +94,203 @@ impl Dispatcher {
         let mut specs: Vec<RouteSpec> =
             core::iter::once(RouteSpec { group: GroupId::ALL, settings }).chain(routes).collect();
         specs.iter().try_for_each(|spec| spec.settings.validate())?;
-        // What a policy keeps for each node must have room for all that the table takes.
+        // A policy's state per node must have room for all nodes of the table.
         let nodes_max = specs[0].settings.nodes_max;
         specs.iter_mut().for_each(|spec| spec.settings.nodes_max = nodes_max);
         let last = specs.iter().map(|spec| spec.group).max().unwrap_or_default();
         let first = &specs[0].settings;
         let table = Nodes::with_groups(first.nodes_max, first.join_pace(), last);
         for spec in nodes {
-            table.join(Time::ZERO, spec.clone(), true, Source::LIVE, |_| {})?;
+            table.join(Time::ZERO, spec.clone(), true, ReadSource::LIVE, |_| {})?;
         }
         let groups = last.index() + 1;
-        let gate = |group| Gate::new(group, groups, first.queue_max, first.queue_timeout);
-        let gates = (0..groups).map(gate).collect();
+        let queue = |group| AdmissionQueue::new(group, groups, first.queue_max, first.queue_timeout);
+        let queues = (0..groups).map(queue).collect();
         let routes = specs.into_iter().map(Route::new).collect();
-        let (limits_from, refitting) = (AtomicU64::new(0), Mutex::new(()));
-        let elsewhere = ArcSwapOption::empty();
+        let (limits_from, limits_lock) = (AtomicU64::new(0), Mutex::new(()));
+        let peer_switches = ArcSwapOption::empty();
         let dispatcher =
-            Self { nodes: table, routes, gates, limits_from, refitting, elsewhere, interceptor: None };
+            Self { nodes: table, routes, queues, limits_from, limits_lock, peer_switches, interceptor: None };
         dispatcher.set_limits();
         Ok(dispatcher)
     }
 
-    /// The most routes there can be, the default one included.
+    /// The largest number of routes, including the default route.
     pub const ROUTES_MAX: usize = 4_096;
 
-    /// A request arrives.
+    /// Decides about an arriving request.
     pub fn arrive(&self, now: Time, request: Request) -> Arrival {
         match &self.interceptor {
-            None => self.enter(now, &request, self.sight_for(&request, Source::LIVE)),
-            Some(interceptor) => self.intercepted(&**interceptor, now, Cause::Arrive, &request),
+            None => self.decide_arrival(now, &request, self.request_view(&request, ReadSource::LIVE)),
+            Some(interceptor) => self.decide_intercepted(&**interceptor, now, Cause::Arrive, &request),
         }
     }
 
-    /// The forwarding plane has started a request at `node` by a decision that was made for its target a moment ago, without
-    /// asking. The request is there, so it is counted whatever the limits say, and ended like any other. False, and nothing
-    /// is counted, if there is no such node.
+    /// Counts a request that the forwarding plane started at `node` by reusing a recent decision for its target. The
+    /// request counts as admitted regardless of the limits, and ends like any other. Returns false and counts
+    /// nothing if there is no such node.
     pub fn reuse(&self, now: Time, request: Request, node: NodeId) -> bool {
         self.decide(now, Cause::Reuse(node), request).settled().is_ok()
     }
 
-    /// A request has failed at `failed` and may be tried elsewhere: its load moves to another node that
-    /// `request.exclude` and `failed` leave.
+    /// Retries a request that failed at `failed`. Its load moves to another node, which is neither `failed` nor in
+    /// `request.exclude`.
     ///
     /// # Errors
-    /// [`Refusal::NoNode`] if none is left. The request then has no load any more but still its place among the
-    /// admitted: end it with [`Dispatcher::abandon`] or [`Dispatcher::abandon_on`].
+    /// [`Refusal::NoNode`] if no node is left. The request then has no load but still counts as admitted: end it
+    /// with [`Dispatcher::abandon`] or [`Dispatcher::abandon_on`].
     pub fn retry(&self, now: Time, failed: NodeId, request: Request) -> Result<Decision, Refusal> {
-        self.end(failed);
+        self.end_at(failed);
         let request = Request { exclude: request.exclude.with(failed), ..request };
         self.decide(now, Cause::Retry(failed), request).settled()
     }
 
-    /// A request of the default route ends at its node: the last byte is sent, or the reply aborted. Requests that waited
-    /// for it are appended to `started`.
-    pub fn finish(&self, now: Time, node: NodeId, started: &mut Vec<Started>) {
+    /// Ends a request of the default route at its node: its last byte was sent, or its reply was aborted. Queued
+    /// requests that can start now are appended to `started`.
+    pub fn finish(&self, now: Time, node: NodeId, started: &mut Vec<DequeuedRequest>) {
         self.finish_on(now, RouteId::DEFAULT, node, started);
     }
 
-    /// Like [`Dispatcher::finish`], for a request of any route.
-    pub fn finish_on(&self, now: Time, route: RouteId, node: NodeId, started: &mut Vec<Started>) {
-        self.end(node);
+    /// Ends a request of any route at its node; see [`Dispatcher::finish`].
+    pub fn finish_on(&self, now: Time, route: RouteId, node: NodeId, started: &mut Vec<DequeuedRequest>) {
+        self.end_at(node);
         self.abandon_on(now, route, started);
     }
 
-    /// An admitted request of the default route ends that is at no node, after a failed [`Dispatcher::retry`].
-    pub fn abandon(&self, now: Time, started: &mut Vec<Started>) {
+    /// Ends an admitted request of the default route that is at no node because [`Dispatcher::retry`] failed.
+    pub fn abandon(&self, now: Time, started: &mut Vec<DequeuedRequest>) {
         self.abandon_on(now, RouteId::DEFAULT, started);
     }
 
-    /// Like [`Dispatcher::abandon`], for a request of any route.
-    pub fn abandon_on(&self, now: Time, route: RouteId, started: &mut Vec<Started>) {
+    /// Ends an admitted request of any route; see [`Dispatcher::abandon`].
+    pub fn abandon_on(&self, now: Time, route: RouteId, started: &mut Vec<DequeuedRequest>) {
         let group = self.route(route).group;
-        let gate = &self.gates[group.index()];
-        if gate.leave(self.nodes.outstanding(group)) {
-            self.admit(now, gate, started);
+        let queue = &self.queues[group.index()];
+        if queue.release(self.nodes.outstanding(group)) {
+            self.start_queued(now, queue, started);
         }
     }
 
-    /// The client of a waiting request is gone.
+    /// Removes a queued request whose client has gone.
     pub fn cancel(&self, ticket: Ticket) -> Cancel {
-        self.gate_of(ticket).cancel(ticket)
+        self.queue_of(ticket).cancel(ticket)
     }
 
-    /// Takes the requests out of the queue whose deadline is not after `now`.
+    /// Removes the queued requests whose deadline is not after `now`, and appends their tickets to `expired`.
     pub fn expire(&self, now: Time, expired: &mut Vec<Ticket>) {
-        self.gates.iter().for_each(|gate| gate.expire(now, expired));
+        self.queues.iter().for_each(|queue| queue.expire(now, expired));
     }
 
-    /// When [`Dispatcher::expire`] must be called next; `None` if nothing waits.
+    /// Returns the time at which [`Dispatcher::expire`] must be called next; `None` if no request is queued.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.gates.iter().filter_map(Gate::next_deadline).min()
+        self.queues.iter().filter_map(AdmissionQueue::next_deadline).min()
     }
 
-    /// The nodes.
+    /// Returns the node table.
     pub fn nodes(&self) -> &Nodes {
         &self.nodes
     }
 
-    /// The default route's settings.
+    /// Returns the default route's settings.
     pub fn settings(&self) -> &Settings {
         &self.routes[0].settings
     }
 
-    /// Number of routes, the default one included.
+    /// Returns the number of routes, including the default route.
     pub fn routes(&self) -> usize {
         self.routes.len()
     }
 
-    /// A route's settings; those of the default route if there is no such route.
+    /// Returns a route's settings, or those of the default route if there is no such route.
     pub fn settings_of(&self, route: RouteId) -> &Settings {
         &self.route(route).settings
     }
 
-    /// T_low and T_high of a route as they are in force, in connections: those that its policy has found out, else the
-    /// route's settings.
+    /// Returns the T_low and T_high of a route that are in force, in connections. These are the thresholds that the
+    /// policy has derived, else the route's settings.
     pub fn thresholds_of(&self, route: RouteId) -> (u32, u32) {
         let Route { policy, settings, .. } = self.route(route);
         policy.thresholds().unwrap_or((settings.t_low, settings.t_high))
     }
 
-    /// The group of nodes that a route uses.
+    /// Returns the group of nodes that a route uses.
     pub fn group_of(&self, route: RouteId) -> GroupId {
         self.route(route).group
     }
 
-    /// Requests admitted and not ended.
+    /// Returns the number of requests admitted and not ended.
     pub fn outstanding(&self) -> u32 {
-        self.gates.iter().map(|gate| self.inside(gate).count()).sum()
+        self.queues.iter().map(|queue| self.counter(queue).count()).sum()
     }
 
-    /// Requests admitted and not ended of the routes that use `group`.
+    /// Returns the number of requests admitted and not ended on the routes that use `group`.
     pub fn outstanding_in(&self, group: GroupId) -> u32 {
         self.nodes.outstanding(group).count()
     }
 
-    /// S: how many requests of the routes that use all nodes may be outstanding. `u32::MAX` if there is no limit.
+    /// Returns S, the largest number of outstanding requests on the routes that use all nodes. `u32::MAX` means no
+    /// limit.
     pub fn admission_limit(&self) -> u32 {
         self.admission_limit_in(GroupId::ALL)
     }
 
-    /// S of the routes that use `group`.
+    /// Returns S of the routes that use `group`.
     pub fn admission_limit_in(&self, group: GroupId) -> u32 {
         self.nodes.outstanding(group).limit()
     }
 
-    /// Requests waiting for admission.
+    /// Returns the number of requests waiting for admission.
     pub fn queued(&self) -> usize {
-        self.gates.iter().map(Gate::queued).sum()
+        self.queues.iter().map(AdmissionQueue::queued).sum()
     }
 
-    /// Requests waiting for admission on the routes that use `group`.
+    /// Returns the number of requests waiting for admission on the routes that use `group`.
     pub fn queued_in(&self, group: GroupId) -> usize {
-        self.gates.get(group.index()).map_or(0, Gate::queued)
+        self.queues.get(group.index()).map_or(0, AdmissionQueue::queued)
     }
 
-    /// Targets whose servers are remembered.
+    /// Returns the number of targets whose servers are stored, over all routes.
     pub fn targets_known(&self) -> usize {
         self.routes.iter().map(|route| route.policy.targets()).sum()
     }
 
-    /// Targets of a route whose servers are remembered.
+    /// Returns the number of a route's targets whose servers are stored.
     pub fn targets_of(&self, route: RouteId) -> usize {
         self.route(route).policy.targets()
     }
 
-    /// What a route's policy has learned.
-    pub fn memory(&self, route: RouteId) -> Memory {
-        self.route(route).policy.memory(self.sight(route, Source::LIVE))
+    /// Returns the state that a route's policy has learned.
+    pub fn learned_state(&self, route: RouteId) -> LearnedState {
+        self.route(route).policy.learned_state(self.view(route, ReadSource::LIVE))
     }
 
-    /// Lets a route's policy go on from what another has learned; before the first decision. Not while a run is recorded:
-    /// the record would not have it.
-    pub fn remember(&self, route: RouteId, memory: &Memory) {
-        self.route(route).policy.remember(memory, self.sight(route, Source::LIVE));
-        self.follow_thresholds();
+    /// Restores the learned state of a route's policy. Call this before the first decision, and not while a run is
+    /// recorded, because the record would not contain the state.
+    pub fn restore(&self, route: RouteId, memory: &LearnedState) {
+        self.route(route).policy.restore(memory, self.view(route, ReadSource::LIVE));
+        self.update_limits_if_changed();
     }
 
-    /// Whether some route's policy mirrors the nodes' caches and so wants [`Dispatcher::cache_event`].
+    /// Returns whether a route's policy mirrors the nodes' caches and needs [`Dispatcher::cache_event`].
     pub fn mirrors_caches(&self) -> bool {
         self.routes.iter().any(|route| route.kind().mirrors_caches())
     }
 
-    /// What is known of a target and what would be decided now. Changes nothing.
+    /// Returns the stored servers of a target and the decision that would be made now. Changes nothing.
     pub fn explain(&self, now: Time, target: TargetId) -> Explanation {
         self.explain_request(now, &Request::new(target))
     }
 
-    /// Like [`Dispatcher::explain`], for a request of some class, route, origin or history.
+    /// Explains a request with a class, route, affinity or excluded nodes; see [`Dispatcher::explain`].
     pub fn explain_request(&self, now: Time, request: &Request) -> Explanation {
-        let (route, sight) = (self.route(request.route), self.sight_for(request, Source::LIVE));
+        let (route, view) = (self.route(request.route), self.request_view(request, ReadSource::LIVE));
         Explanation {
             target: request.target,
             policy: route.kind(),
-            known: route.policy.known(request.target, sight),
-            decision: match self.wish_of(request, sight) {
-                Wished::Granted(decision) => Some(decision),
-                wished => wished.instead(route.policy.peek(now, request, sight)),
+            known: route.policy.known(request.target, view),
+            decision: match self.affinity_outcome(request, view) {
+                AffinityOutcome::Accepted(decision) => Some(decision),
+                affinity => affinity.or_policy(route.policy.peek(now, request, view)),
             },
         }
     }
@@ -298,62 +299,64 @@ impl Dispatcher {
         self.routes.get(route.index()).unwrap_or(&self.routes[0])
     }
 
-    /// The nodes as a route's decisions see them.
+    /// Returns the nodes as a route's decisions see them.
     #[inline]
-    fn sight<'a>(&'a self, route: RouteId, source: Source<'a>) -> Sight<'a> {
-        Sight::of(&self.nodes, source, route, self.route(route).group)
+    fn view<'a>(&'a self, route: RouteId, source: ReadSource<'a>) -> ClusterView<'a> {
+        ClusterView::of(&self.nodes, source, route, self.route(route).group)
     }
 
-    /// The nodes as the decision about a request sees them. Long-lived requests count for a request that is itself likely to
-    /// last, and for policies that only spread load. They do not count where a policy places by content: most are idle, and
-    /// thresholds meant for requests that come and go would send every target from node to node.
+    /// Returns the nodes as the decision about a request sees them.
+    ///
+    /// Long-lived requests count as load for a request that is itself likely to last, and for policies that only
+    /// spread load. They do not count for policies that place by content: most are idle, and the thresholds are
+    /// meant for short requests. Counted, they would move every target from node to node.
     #[inline]
-    fn sight_for<'a>(&'a self, request: &Request, source: Source<'a>) -> Sight<'a> {
+    fn request_view<'a>(&'a self, request: &Request, source: ReadSource<'a>) -> ClusterView<'a> {
         let counts = request.lasting || !self.route(request.route).kind().is_by_target();
-        self.sight(request.route, source).counting(counts)
+        self.view(request.route, source).counting(counts)
     }
 
-    fn gate_of(&self, ticket: Ticket) -> &Gate {
-        &self.gates[(ticket.0 % self.gates.len() as u64) as usize]
+    fn queue_of(&self, ticket: Ticket) -> &AdmissionQueue {
+        &self.queues[(ticket.0 % self.queues.len() as u64) as usize]
     }
 
-    fn inside(&self, gate: &Gate) -> &Outstanding {
-        self.nodes.outstanding(gate.group())
+    fn counter(&self, queue: &AdmissionQueue) -> &AdmissionCounter {
+        self.nodes.outstanding(queue.group())
     }
 
-    /// Puts something around every decision and every change from now on.
+    /// Installs an interceptor for every decision and every change from now on.
     pub(crate) fn intercept(self, interceptor: Box<dyn Interceptor>) -> Self {
         Self { interceptor: Some(interceptor), ..self }
     }
 
-    /// Makes a decision.
+    /// Makes a decision, through the interceptor if there is one.
     fn decide(&self, now: Time, cause: Cause, request: Request) -> Arrival {
         match &self.interceptor {
-            None => self.decision(now, cause, &request, Source::LIVE),
-            Some(interceptor) => self.intercepted(&**interceptor, now, cause, &request),
+            None => self.decide_with(now, cause, &request, ReadSource::LIVE),
+            Some(interceptor) => self.decide_intercepted(&**interceptor, now, cause, &request),
         }
     }
 
     #[cold]
-    fn intercepted(
+    fn decide_intercepted(
         &self,
         interceptor: &dyn Interceptor,
         now: Time,
         cause: Cause,
         request: &Request,
     ) -> Arrival {
-        interceptor.decide(now, cause, request, &|source| self.decision(now, cause, request, source))
+        interceptor.decide(now, cause, request, &|source| self.decide_with(now, cause, request, source))
     }
 
-    /// Makes a change that `change` describes once it has taken effect.
+    /// Makes a change, which `change` describes after it has taken effect.
     #[inline]
     fn change<E>(
         &self,
         now: Time,
         change: impl FnOnce() -> Change,
-        act: impl FnOnce(Source<'_>) -> Result<NodeId, E>,
+        act: impl FnOnce(ReadSource<'_>) -> Result<NodeId, E>,
     ) -> Result<NodeId, E> {
-        let Some(interceptor) = &self.interceptor else { return act(Source::LIVE) };
+        let Some(interceptor) = &self.interceptor else { return act(ReadSource::LIVE) };
         let (mut parts, mut result) = (Some((change, act)), None);
         interceptor.change(now, &mut |source| {
             let (change, act) = parts.take()?;
@@ -365,16 +368,22 @@ impl Dispatcher {
         result.expect("an interceptor makes the change that it stands around")
     }
 
-    /// Decides: all that a decision reads passes `source`, so that it can be made anew.
-    pub(crate) fn decision(&self, now: Time, cause: Cause, request: &Request, source: Source<'_>) -> Arrival {
-        let sight = self.sight_for(request, source);
+    /// Makes a decision. The decision reads all changing values through `source`, so that it can be replayed.
+    pub(crate) fn decide_with(
+        &self,
+        now: Time,
+        cause: Cause,
+        request: &Request,
+        source: ReadSource<'_>,
+    ) -> Arrival {
+        let view = self.request_view(request, source);
         match cause {
-            Cause::Arrive => self.enter(now, request, sight),
+            Cause::Arrive => self.decide_arrival(now, request, view),
             Cause::Admit(_, deadline) if deadline <= now => Arrival::Refused(Refusal::Deadline),
-            Cause::Admit(..) | Cause::Retry(_) => self.start(now, request, sight),
+            Cause::Admit(..) | Cause::Retry(_) => self.start(now, request, view),
             Cause::Reuse(node) if node.index() < self.nodes.slots() => {
-                sight.enter_anyway();
-                sight.start(node);
+                view.force_admit();
+                view.start(node);
                 Arrival::Start(Decision { node, reason: Reason::Reuse })
             }
             Cause::Reuse(_) => Arrival::Refused(Refusal::NoNode),
@@ -382,92 +391,97 @@ impl Dispatcher {
     }
 
     #[inline(always)]
-    fn enter(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
-        if sight.open_count() == 0 {
+    fn decide_arrival(&self, now: Time, request: &Request, view: ClusterView<'_>) -> Arrival {
+        if view.open_count() == 0 {
             return Arrival::Refused(Refusal::NoNode);
         }
-        let gate = &self.gates[self.route(request.route).group.index()];
-        match Entered::read(sight, || gate.enter(now, request, self.inside(gate))) {
-            Entered::Now => {
-                let outcome = self.start(now, request, sight);
+        let queue = &self.queues[self.route(request.route).group.index()];
+        match AdmissionOutcome::read(view, || queue.admit(now, request, self.counter(queue))) {
+            AdmissionOutcome::Admitted => {
+                let outcome = self.start(now, request, view);
                 if !matches!(outcome, Arrival::Start(_)) {
-                    sight.leave();
+                    view.release_admission();
                 }
                 outcome
             }
-            // The last node may have gone, and the queue been emptied, just before this request joined it.
-            Entered::Waits(ticket) if sight.open_count() == 0 && gate.cancel(ticket) == Cancel::Removed => {
+            // The last node may have closed, and the queue may have been emptied, just before this request was
+            // queued.
+            AdmissionOutcome::Queued(ticket)
+                if view.open_count() == 0 && queue.cancel(ticket) == Cancel::Removed =>
+            {
                 Arrival::Refused(Refusal::NoNode)
             }
-            Entered::Waits(ticket) => Arrival::Wait(ticket),
-            Entered::Full => Arrival::Refused(Refusal::QueueFull),
+            AdmissionOutcome::Queued(ticket) => Arrival::Wait(ticket),
+            AdmissionOutcome::QueueFull => Arrival::Refused(Refusal::QueueFull),
         }
     }
 
     #[inline(always)]
-    fn start(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
-        let wished = self.wish_of(request, sight);
-        if let Wished::Granted(decision) = wished {
-            sight.start(decision.node);
+    fn start(&self, now: Time, request: &Request, view: ClusterView<'_>) -> Arrival {
+        let affinity = self.affinity_outcome(request, view);
+        if let AffinityOutcome::Accepted(decision) = affinity {
+            view.start(decision.node);
             return Arrival::Start(decision);
         }
-        match wished.instead(self.pick(now, request, sight)) {
+        match affinity.or_policy(self.pick(now, request, view)) {
             Some(decision) => Arrival::Start(decision),
             None => Arrival::Refused(Refusal::NoNode),
         }
     }
 
-    /// The outcome of a request's wish. Nothing is counted.
+    /// Returns the outcome of a request's affinity. Counts nothing.
     #[inline]
-    fn wish_of(&self, request: &Request, sight: Sight<'_>) -> Wished {
-        wished(request, sight, || self.thresholds_of(request.route))
+    fn affinity_outcome(&self, request: &Request, view: ClusterView<'_>) -> AffinityOutcome {
+        evaluate_affinity(request, view, || self.thresholds_of(request.route))
     }
 
-    /// The policy's decision, or the least loaded node. A policy looks at one node after another, or at a list that it has made
-    /// of the open ones: while a group goes over to its backups or back it may find none, though at every moment one is open.
+    /// Returns the policy's decision, or else the least loaded node.
+    ///
+    /// A policy looks at one node after another, or at a list of open nodes. While a group changes over to its
+    /// backups or back, a policy may find no node although one is open at every moment.
     #[inline(always)]
-    fn pick(&self, now: Time, request: &Request, sight: Sight<'_>) -> Option<Decision> {
-        let picked = self.route(request.route).policy.pick(now, request, sight);
+    fn pick(&self, now: Time, request: &Request, view: ClusterView<'_>) -> Option<Decision> {
+        let picked = self.route(request.route).policy.pick(now, request, view);
         picked.or_else(|| {
-            let changes = sight.is_live() && request.exclude.is_empty();
-            let tries = (0..4).filter(|_| changes && sight.open_count() > 0);
-            let node = tries.filter_map(|_| sight.least(sight.position(request.target.0))).next()?;
-            sight.start(node);
+            let changes = view.is_live() && request.exclude.is_empty();
+            let tries = (0..4).filter(|_| changes && view.open_count() > 0);
+            let node = tries.filter_map(|_| view.least(view.position(request.target.0))).next()?;
+            view.start(node);
             Some(Decision { node, reason: Reason::LeastLoaded })
         })
     }
 
-    fn end(&self, node: NodeId) {
+    fn end_at(&self, node: NodeId) {
         let was_there = self.nodes.end(node);
         debug_assert!(was_there, "a request ended at {node} that had not started there");
     }
 
-    /// Starts waiting requests while there is room.
-    fn admit(&self, now: Time, gate: &Gate, started: &mut Vec<Started>) {
-        while let Some(Waiter { ticket, request, deadline }) = gate.next(self.inside(gate)) {
+    /// Starts queued requests while there is room.
+    fn start_queued(&self, now: Time, queue: &AdmissionQueue, started: &mut Vec<DequeuedRequest>) {
+        while let Some(QueuedRequest { ticket, request, deadline }) = queue.next(self.counter(queue)) {
             let outcome = self.decide(now, Cause::Admit(ticket, deadline), request).settled();
             if outcome.is_err() {
-                self.inside(gate).leave();
+                self.counter(queue).release();
             }
-            started.push(Started { ticket, outcome });
+            started.push(DequeuedRequest { ticket, outcome });
         }
     }
 
-    /// Follows a change of membership.
-    fn refit(&self, now: Time, started: &mut Vec<Started>) {
+    /// Updates the limits and the queues after a change of membership.
+    fn refresh_admission(&self, now: Time, started: &mut Vec<DequeuedRequest>) {
         self.set_limits();
-        for gate in &self.gates {
-            if self.nodes.open_in(gate.group()) == 0 {
-                let refused = |ticket| Started { ticket, outcome: Err(Refusal::NoNode) };
-                started.extend(gate.clear().into_iter().map(refused));
+        for queue in &self.queues {
+            if self.nodes.open_in(queue.group()) == 0 {
+                let refused = |ticket| DequeuedRequest { ticket, outcome: Err(Refusal::NoNode) };
+                started.extend(queue.clear().into_iter().map(refused));
             } else {
-                self.admit(now, gate, started);
+                self.start_queued(now, queue, started);
             }
         }
     }
 
-    /// Lets the limits follow thresholds that have changed.
-    fn follow_thresholds(&self) {
+    /// Updates the limits if the thresholds have changed.
+    fn update_limits_if_changed(&self) {
         let (low, high) = self.thresholds();
         if self.limits_from.load(Ordering::Relaxed) != u64::from(low) << 32 | u64::from(high) {
             self.set_limits();
@@ -475,21 +489,22 @@ impl Dispatcher {
     }
 
     fn set_limits(&self) {
-        // One at a time: of two changes at once, the later one's sums must be the ones that stay.
-        let _one = lock(&self.refitting);
+        // The lock serialises updates: of two concurrent changes, the sums of the later one must remain.
+        let _one = lock(&self.limits_lock);
         let (low, high) = self.thresholds();
         self.limits_from.store(u64::from(low) << 32 | u64::from(high), Ordering::Relaxed);
-        for gate in &self.gates {
-            self.inside(gate).set_limit(self.limit(gate.group()));
+        for queue in &self.queues {
+            self.counter(queue).set_limit(self.limit(queue.group()));
         }
     }
 
-    /// The thresholds that limits follow while they change: those in force on the default route.
+    /// Returns the thresholds from which limits are derived: those in force on the default route.
     fn thresholds(&self) -> (u32, u32) {
         self.thresholds_of(RouteId::DEFAULT)
     }
 
-    /// How many requests of a group's routes may be outstanding. Where there are other switches, this one's part of it.
+    /// Returns the largest number of outstanding requests on a group's routes. If there are other switches, this is
+    /// the part of this switch.
     fn limit(&self, group: GroupId) -> u32 {
         let total = match self.settings().admission {
             Admission::Unlimited => u32::MAX,
@@ -497,11 +512,11 @@ impl Dispatcher {
             Admission::Derived => self.derived_limit(group, self.thresholds()),
             Admission::Auto => self.auto_limit(group),
         };
-        self.part_of(total, group)
+        self.own_share(total, group)
     }
 
-    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its
-    /// weight; the node that counts with T_low is the heaviest, which keeps the sum on the safe side.
+    /// Returns S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group. Each node's thresholds
+    /// are scaled by its weight. The heaviest node counts with T_low, so that S is never too large.
     fn derived_limit(&self, group: GroupId, (low, high): (u32, u32)) -> u32 {
         let (sum, max) = (self.nodes.weight_sum(group), self.nodes.weight_max(group));
         let high = u64::from(high) * (sum - max.min(sum));
@@ -509,7 +524,7 @@ impl Dispatcher {
         u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// [`Admission::Auto`].
+    /// Returns the limit for [`Admission::Auto`].
     fn auto_limit(&self, group: GroupId) -> u32 {
         let routes = self.routes.iter().filter(|route| route.group == group);
         let by_threshold = routes.filter_map(|route| route.policy.thresholds()).max_by_key(|(_, high)| *high);
@@ -517,7 +532,7 @@ impl Dispatcher {
             Some(thresholds) if self.nodes.open_in(group) > 1 => {
                 return self.derived_limit(group, thresholds);
             }
-            // The last node of several gets no more than it would carry beside the others.
+            // The last open node of several gets no more than it would carry beside the others.
             Some((_, high)) if self.nodes.members_in(group) > 1 => high,
             Some((_, high)) => Admission::PER_NODE.max(high),
             None => Admission::PER_NODE,

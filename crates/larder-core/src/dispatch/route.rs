@@ -1,23 +1,23 @@
 //! Routes: requests that share a policy, its settings and a group of nodes.
 //!
-//! A node's load is one number, whichever routes its requests came by. Everything that a policy remembers belongs to its
+//! A node's load is one number, regardless of the routes of its requests. All state of a policy belongs to its
 //! route. Admission belongs to the group: routes of one group share its limit and its queue.
 
 use super::Settings;
 use crate::nodes::GroupId;
 use crate::policy::{Policy, PolicyKind};
 
-/// A route beside the default one.
+/// The specification of a route other than the default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// The nodes it may use.
+    /// The group of nodes that the route may use.
     pub group: GroupId,
-    /// Its policy and what that goes by. What concerns the dispatcher as a whole (`nodes_max`, `admission`, the queue, the
-    /// join pace, and the `t_low` and `t_high` that S is derived from) is taken from the default route.
+    /// The policy and its settings. Settings of the whole dispatcher are taken from the default route instead:
+    /// `nodes_max`, `admission`, the queue, the join pace, and the `t_low` and `t_high` that determine S.
     pub settings: Settings,
 }
 
-/// A route at work.
+/// A route in operation.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) group: GroupId,
@@ -31,7 +31,7 @@ impl Route {
         Self { group: spec.group, settings: spec.settings, policy }
     }
 
-    /// The policy's kind.
+    /// Returns the policy's kind.
     pub(super) fn kind(&self) -> PolicyKind {
         self.settings.policy
     }

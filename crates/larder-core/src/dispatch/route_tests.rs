@@ -1,4 +1,4 @@
-//! Routes and groups: who decides, where, and what is shared.
+//! Tests of routes and groups: the policy that decides, the nodes it may use, and the state that routes share.
 
 use super::*;
 use crate::class::ServiceClass;
@@ -20,7 +20,7 @@ fn node(name: &str, groups: &[u8]) -> NodeSpec {
     NodeSpec { groups, ..NodeSpec::named(name) }
 }
 
-/// Nodes 0 and 1 for static files, 1, 2 and 3 for the rest; 4 for neither.
+/// Creates a dispatcher with nodes 0 and 1 for static files, nodes 1, 2 and 3 for the rest, and node 4 for neither.
 fn dispatcher(policies: [PolicyKind; 3], admission: Admission) -> Dispatcher {
     let settings = |policy| Settings { policy, admission, queue_max: 10, ..Settings::default() };
     let specs = [node("a", &[1]), node("b", &[1, 2]), node("c", &[2]), node("d", &[2]), node("e", &[])];
@@ -40,7 +40,7 @@ fn send(dispatcher: &Dispatcher, route: RouteId, target: u64) -> NodeId {
 }
 
 #[test]
-fn a_routes_policy_has_room_for_all_nodes_whatever_its_own_limit() {
+fn route_policy_has_room_for_all_nodes_of_the_table() {
     let nodes: Vec<NodeSpec> = (0..6).map(|i| node(&format!("n{i}"), &[1])).collect();
     let load = |permille| LoadReport {
         cpu_permille: Some(permille),
@@ -56,9 +56,9 @@ fn a_routes_policy_has_room_for_all_nodes_whatever_its_own_limit() {
         for at in 0..6 {
             assert!(dispatcher.report(Time::ZERO, NodeId(at), load(if at == 5 { 100 } else { 600 })));
             let elapsed = Duration::from_millis(if at == 5 { 1 } else { 90 });
-            let served = Served { elapsed, first_byte: None, found: None };
+            let served = ReplyFeedback { elapsed, first_byte: None, found: None };
             let request = Request::new(TargetId(1)).with_route(STATIC);
-            dispatcher.served(Time::ZERO, &request, NodeId(at), &served);
+            dispatcher.observe_reply(Time::ZERO, &request, NodeId(at), &served);
         }
         let mut seen = [0; 6];
         (0..200).for_each(|target| {
@@ -66,15 +66,16 @@ fn a_routes_policy_has_room_for_all_nodes_whatever_its_own_limit() {
             dispatcher.finish_on(Time::ZERO, STATIC, at, &mut Vec::new());
             seen[at.index()] += 1;
         });
-        // Of two drawn by lot peak-ewma takes it in a third of all cases, and would no other any more often.
+        // Of two nodes drawn at random, `peak-ewma` chooses this one in a third of all cases, and would never choose
+        // another node more often.
         let least = if policy == PolicyKind::PeakEwma { 45 } else { 200 };
         assert!(seen[5] >= least, "{policy}: {seen:?}");
     }
 }
 
-/// What a sight of a group says is what a scan over all nodes says, whatever the loads and states.
+/// A group's view gives the same answers as a scan over all nodes, for all loads and states.
 #[test]
-fn a_groups_sight_is_a_scan_of_its_members() {
+fn group_view_matches_scan_of_members() {
     let specs: Vec<NodeSpec> =
         (0..90).map(|i| node(&format!("n{i}"), if i % 3 == 0 { &[1] } else { &[2] })).collect();
     let settings = |policy| Settings { policy, admission: Admission::Unlimited, ..Settings::default() };
@@ -96,23 +97,23 @@ fn a_groups_sight_is_a_scan_of_its_members() {
             let up = if dispatcher.nodes().is_open(at) { NodeState::Down } else { NodeState::Up };
             dispatcher.set_state(Time::ZERO, at, up, &mut Vec::new());
         }
-        let all = dispatcher.sight(RouteId::DEFAULT, Source::LIVE);
+        let all = dispatcher.view(RouteId::DEFAULT, ReadSource::LIVE);
         assert_eq!(all.outstanding_count(), dispatcher.outstanding());
         for route in [STATIC, DYNAMIC] {
-            let (sight, start) = (dispatcher.sight(route, Source::LIVE), (lot >> 40) as usize % 100);
-            let open: Vec<NodeId> = (0..90).map(NodeId).filter(|at| sight.is_open(*at)).collect();
+            let (view, start) = (dispatcher.view(route, ReadSource::LIVE), (lot >> 40) as usize % 100);
+            let open: Vec<NodeId> = (0..90).map(NodeId).filter(|at| view.is_open(*at)).collect();
             let loads: u32 = open.iter().map(|at| dispatcher.nodes().load(*at)).sum();
-            assert_eq!(sight.outstanding_count(), loads);
+            assert_eq!(view.outstanding_count(), loads);
             let from = if start < 90 { start } else { 0 };
-            let rank = |at: &&NodeId| (sight.key(**at), (at.index() + 90 - from) % 90);
+            let rank = |at: &&NodeId| (view.key(**at), (at.index() + 90 - from) % 90);
             let least = open.iter().min_by_key(rank).copied();
-            assert_eq!(sight.least(start), least);
+            assert_eq!(view.least(start), least);
             let skipped = |at: NodeId| at.0.is_multiple_of(2);
             let other = open.iter().filter(|at| !skipped(**at)).min_by_key(rank).copied();
-            assert_eq!(sight.least_without(start, skipped), other);
+            assert_eq!(view.least_without(start, skipped), other);
             for bound in 0..4 {
                 let bound = crate::nodes::load::Key::of(bound);
-                assert_eq!(sight.any_below(bound), open.iter().any(|at| sight.key(*at) < bound));
+                assert_eq!(view.any_below(bound), open.iter().any(|at| view.key(*at) < bound));
             }
         }
     }
@@ -141,7 +142,7 @@ fn every_policy_stays_in_its_group() {
 }
 
 #[test]
-fn a_nodes_load_is_one_whichever_way_requests_came() {
+fn node_load_counts_requests_of_all_routes() {
     let dispatcher = dispatcher([PolicyKind::LeastConn; 3], Admission::Unlimited);
     let b = NodeId(1);
     assert_eq!([1, 2].map(|i| send(&dispatcher, STATIC, i)), [NodeId(0), b]);
@@ -151,7 +152,7 @@ fn a_nodes_load_is_one_whichever_way_requests_came() {
 }
 
 #[test]
-fn each_group_admits_and_queues_by_itself() {
+fn each_group_admits_and_queues_separately() {
     let dispatcher = dispatcher([PolicyKind::LardR; 3], Admission::Derived);
     assert_eq!(dispatcher.admission_limit(), 4 * 65 + 24);
     assert_eq!([1, 2].map(|n| dispatcher.admission_limit_in(group(n))), [65 + 24, 2 * 65 + 24]);
@@ -192,7 +193,7 @@ fn a_group_without_nodes_refuses_while_others_serve() {
 }
 
 #[test]
-fn each_route_remembers_for_itself() {
+fn each_route_has_its_own_learned_state() {
     let dispatcher =
         dispatcher([PolicyKind::Lard, PolicyKind::LardR, PolicyKind::Hash], Admission::Unlimited);
     send(&dispatcher, RouteId::DEFAULT, 1);
@@ -215,7 +216,7 @@ fn each_route_remembers_for_itself() {
 }
 
 #[test]
-fn a_newcomer_brings_its_groups() {
+fn joining_node_has_its_groups() {
     let dispatcher = dispatcher([PolicyKind::Rr; 3], Admission::Unlimited);
     let join = |name, groups: &[u8]| {
         dispatcher.join(Time::ZERO, node(name, groups), &mut Vec::new()).expect("there is room")

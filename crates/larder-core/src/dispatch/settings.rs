@@ -3,21 +3,25 @@
 use crate::nodes::{JoinPace, NODES_LIMIT};
 use crate::policy::table::RouteTable;
 use crate::policy::thresholds::ThresholdSettings;
-use crate::policy::{Common, PolicyKind, PolicySettings};
+use crate::policy::{CommonSettings, PolicyKind, PolicySettings};
 use crate::range::{SettingsError, in_range, period};
 use core::time::Duration;
 use std::sync::Arc;
 
-/// How many requests may be outstanding at all nodes together.
+/// The rule for the largest number of outstanding requests at all nodes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4): while no node is below T_low, at least two are below
-    /// T_high. Applies to every policy, so that policies are compared at equal concurrency.
+    /// T_high. The rule applies to every policy, so that policies are compared at equal concurrency.
     Derived,
-    /// The limit for a live switch. If a policy of the group's routes has thresholds and the group has at least two nodes: S as
-    /// in [`Admission::Derived`], from the largest thresholds of these routes, because such a policy places well only while
-    /// some node is below T_high. Otherwise [`Admission::PER_NODE`] or T_high, whichever is larger, for each node, scaled by
-    /// its weight: there the limit only protects the nodes. The last open node of several gets T_high with such a policy.
+    /// The limit for a live switch.
+    ///
+    /// Suppose a policy of the group's routes has thresholds and at least two nodes are open. Then the limit is S as
+    /// in [`Admission::Derived`], from the largest thresholds of these routes. Such a policy places well only while
+    /// some node is below T_high.
+    ///
+    /// Otherwise the limit only protects the nodes. Each node gets [`Admission::PER_NODE`] or T_high, whichever is
+    /// larger, scaled by its weight. The last open node of several gets T_high with a policy that has thresholds.
     Auto,
     /// A fixed number, at least 1.
     Fixed(u32),
@@ -26,59 +30,64 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// Requests that [`Admission::Auto`] admits for a node of weight 1 where no policy has thresholds.
+    /// The number of requests that [`Admission::Auto`] admits for a node of weight 1 if no policy has thresholds.
     pub const PER_NODE: u32 = 1_000;
 }
 
-/// The dispatcher's settings.
+/// The settings of a dispatcher or of one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The policy. Default: `lard-r`.
     pub policy: PolicyKind,
-    /// The seed of policies that draw lots. Default 1.
+    /// The seed of policies that draw random numbers. Default 1.
     pub seed: u64,
-    /// Below this load a node has room to spare. Connections; 1 to 100,000; default 25 (LARD section 2.4).
+    /// The load below which a node has capacity to spare. Connections; 1 to 100,000; default 25 (LARD section 2.4).
     pub t_low: u32,
-    /// Above this load a node is to be relieved. Connections; above `t_low`, to 100,000; default 65 (LARD section 2.4).
+    /// The load above which a node is overloaded. Connections; above `t_low`, to 100,000; default 65 (LARD section
+    /// 2.4).
     pub t_high: u32,
-    /// Where T_low and T_high of `lard` and `lard-r` come from. Default: they are `t_low` and `t_high`. The admission limit
-    /// follows what the default route finds out.
+    /// The rules by which `lard` and `lard-r` derive T_low and T_high. Default: they are `t_low` and `t_high`. The
+    /// admission limit follows the thresholds that the default route derives.
     pub thresholds: ThresholdSettings,
-    /// K: how long a server set must have been unchanged before it shrinks. Default 20 s (LARD section 2.5).
+    /// K: the time for which a server set must have been unchanged before it shrinks. Default 20 s (LARD section
+    /// 2.5).
     pub replication_decay: Duration,
-    /// How many targets are remembered, about 50 to 60 bytes each; the least recently used are forgotten beyond it.
-    /// 1 to 2^32; default 1,048,576.
+    /// The largest number of stored targets, about 50 to 60 bytes each. Beyond it, the least recently used targets
+    /// are evicted. 1 to 2^32; default 1,048,576.
     pub targets_max: usize,
-    /// How many nodes there can be. 1 to 65,534; default 1,024.
+    /// The largest number of nodes. 1 to 65,534; default 1,024.
     pub nodes_max: u16,
     /// The admission limit. Default: derived.
     pub admission: Admission,
-    /// How many long-lived requests a node may have ([`Dispatcher::become_long_lived`](super::Dispatcher::become_long_lived)).
-    /// One more stays among the admitted. 0 to 1,000,000; default 10,000.
+    /// The largest number of long-lived requests at a node
+    /// ([`Dispatcher::become_long_lived`](super::Dispatcher::become_long_lived)). Requests above it continue to
+    /// count as admitted. 0 to 1,000,000; default 10,000.
     pub long_lived_max: u32,
-    /// How many requests may wait for admission; more are refused. Default 4,096.
+    /// The largest number of requests that wait for admission; more are refused. Default 4,096.
     pub queue_max: usize,
-    /// How long a request may wait for admission. Default 10 s.
+    /// The longest time that a request waits for admission. Default 10 s.
     pub queue_timeout: Duration,
-    /// New targets per second for a joining node. 1 to 1,000,000; default 50.
+    /// The rate of new targets for a joining node, per second. 1 to 1,000,000; default 50.
     pub join_targets_per_s: u32,
-    /// New targets after which a joining node counts as warm; 0 gives it all it can take at once. Default 1,000.
+    /// The number of new targets after which a joining node is warm. 0 disables the limited rate. Default 1,000.
     pub join_warm_targets: u32,
-    /// Parts of the target map, each with its lock. A power of two, 1 to 4,096; default 64.
+    /// The number of shards of the target map, each with its own lock. A power of two, 1 to 4,096; default 64.
     pub shards: usize,
-    /// Secret that spreads targets over shards and buckets, so that chosen URLs cannot crowd one of them. Default 0: none, as
-    /// simulations need it; a live switch draws it at random.
+    /// The secret key that spreads targets over shards and buckets, so that chosen URLs cannot overload one of them.
+    /// Default 0: no key, as simulations need it. A live switch draws the key at random.
     pub spread_key: u64,
-    /// How old a load report may be; an older one counts as missing. 1 ms to 1 h; default 60 s, six times the period
-    /// of the CAP paper's collector (section 5).
+    /// The age above which a load report counts as missing. 1 ms to 1 h; default 60 s, six times the period of the
+    /// CAP paper's collector (section 5).
     pub report_age_max: Duration,
-    /// T_gat: how often `wrr-num` and `wrr-time` gather the reports and set new weights, and `lard-util` by connections polls. 1 ms to 1 h; default 10 s
-    /// (CAP section 5). Where `lard-util` goes by connections not above `report_age_max`, or nodes would count as
-    /// missing from that age to the next poll.
+    /// T_gat: the period at which `wrr-num` and `wrr-time` collect the reports and set new weights, and `lard-util`
+    /// by connections polls. 1 ms to 1 h; default 10 s (CAP section 5).
+    ///
+    /// If `lard-util` uses connections, `t_gat` must not exceed `report_age_max`. Otherwise nodes would count as
+    /// missing between that age and the next poll.
     pub t_gat: Duration,
-    /// The routing table of `ward` and `part`. Without one every target is unknown to it. Default: none.
+    /// The routing table of `ward` and `part`. Without a table every target is unknown. Default: none.
     pub table: Option<Arc<RouteTable>>,
-    /// The settings that are one policy's own.
+    /// The settings that belong to one policy.
     pub policies: PolicySettings,
 }
 
@@ -143,9 +152,9 @@ impl Settings {
         self.policies.validate()
     }
 
-    /// The settings that several policies share.
-    pub(crate) fn common(&self) -> Common {
-        Common {
+    /// Returns the settings that several policies share.
+    pub(crate) fn common(&self) -> CommonSettings {
+        CommonSettings {
             seed: self.seed,
             t_low: self.t_low,
             t_high: self.t_high,

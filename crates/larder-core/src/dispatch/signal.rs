@@ -1,86 +1,89 @@
-//! What the dispatcher is told beside requests: how loaded nodes are, what their caches keep, how requests went, and
-//! routing tables.
+//! Hints to the dispatcher: load reports, cache changes, results of requests, and routing tables.
 //!
-//! All are hints. A policy that does not use them is not touched; one that does says what it does without them.
+//! All of them are optional. A policy that does not use a hint ignores it. A policy that uses a hint documents its
+//! behaviour without it.
 
-use super::{CacheEvent, Change, Dispatcher, Request, Served};
+use super::{CacheEvent, Change, Dispatcher, ReplyFeedback, Request};
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::LoadReport;
 use crate::policy::table::RouteTable;
-use crate::source::Source;
+use crate::read_source::ReadSource;
 use crate::time::Time;
 use core::time::Duration;
 use std::sync::Arc;
 
 impl Dispatcher {
-    /// A node says how loaded it is; the report takes the place of the one before. False, and nothing is kept, if
-    /// there is no such node or it does not take requests.
+    /// Stores a node's load report in place of the previous report. Returns false and stores nothing if there is no
+    /// such node or the node does not take requests.
     pub fn report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
-        let act = |_: Source<'_>| self.take_report(now, node, report).then_some(node).ok_or(());
+        let act = |_: ReadSource<'_>| self.take_report(now, node, report).then_some(node).ok_or(());
         self.change(now, || Change::Report(node, report), act).is_ok()
     }
 
-    /// Keeps a report and lets the policies of all routes that use the node follow it.
+    /// Stores a report and passes it to the policies of all routes that use the node.
     pub(super) fn take_report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
         if !self.nodes.take_report(now, node, report) {
             return false;
         }
         for (index, route) in self.routes.iter().enumerate() {
-            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), Source::LIVE);
-            if sight.is_open(node) {
-                route.policy.reported(now, node, &report, sight);
+            let view = self.view(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), ReadSource::LIVE);
+            if view.is_open(node) {
+                route.policy.on_report(now, node, &report, view);
             }
         }
         true
     }
 
-    /// A node's cache has changed. False, and nothing is kept, if there is no such node, it does not take requests,
-    /// or the policy does not mirror caches.
+    /// Passes a change of a node's cache to the policies. Returns false and stores nothing if there is no such node,
+    /// the node does not take requests, or no policy mirrors caches.
     pub fn cache_event(&self, now: Time, node: NodeId, target: TargetId, event: CacheEvent) -> bool {
         let act =
-            |source: Source<'_>| self.mirror(now, node, target, event, source).then_some(node).ok_or(());
+            |source: ReadSource<'_>| self.mirror(now, node, target, event, source).then_some(node).ok_or(());
         self.change(now, || Change::Cache(node, target, event), act).is_ok()
     }
 
-    /// Lets the policies follow a change in the cache of a node that takes requests: those of all routes that use the
-    /// node, since its memory is one.
+    /// Passes a change of a node's cache to the policies of all routes that use the node. The node has one memory
+    /// for all of them.
     pub(super) fn mirror(
         &self,
         now: Time,
         node: NodeId,
         target: TargetId,
         event: CacheEvent,
-        source: Source<'_>,
+        source: ReadSource<'_>,
     ) -> bool {
         let mut kept = false;
         for (index, route) in self.routes.iter().enumerate() {
-            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), source);
-            kept |= sight.is_open(node) && route.policy.cache_event(now, node, target, event, sight);
+            let view = self.view(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), source);
+            kept |= view.is_open(node) && route.policy.cache_event(now, node, target, event, view);
         }
         kept
     }
 
-    /// A request that was started at `node` has been answered; to be told before [`Dispatcher::finish`]. For policies that
-    /// learn from it. What they learn is not recorded here, but with the decisions that go by it.
-    pub fn served(&self, now: Time, request: &Request, node: NodeId, served: &Served) {
-        let sight = self.sight(request.route, Source::LIVE);
-        self.route(request.route).policy.served(now, request, node, served, sight);
-        self.follow_thresholds();
+    /// Passes the result of a request that was answered by `node` to the policy. Call this before
+    /// [`Dispatcher::finish`]. The policy may learn from the result. The result itself is not recorded; the
+    /// decisions that use the learned values record them.
+    pub fn observe_reply(&self, now: Time, request: &Request, node: NodeId, served: &ReplyFeedback) {
+        let view = self.view(request.route, ReadSource::LIVE);
+        self.route(request.route).policy.on_reply(now, request, node, served, view);
+        self.update_limits_if_changed();
     }
 
-    /// A try at `node` has ended after `waited` without a whole reply: it failed, took too long, or was given up. `waited` is
-    /// the time to the first byte of the reply, if that came. To be told while the request is counted there. How long a
-    /// reply would have taken is not known, but that it took longer; policies that learn latencies take it for that. Never
-    /// recorded, as [`Dispatcher::served`].
-    pub fn unserved(&self, now: Time, request: &Request, node: NodeId, waited: Duration) {
-        let sight = self.sight(request.route, Source::LIVE);
-        self.route(request.route).policy.unserved(now, request, node, waited, sight);
+    /// Passes the failure of an attempt at `node` to the policy: the attempt failed, timed out or was cancelled
+    /// after `waited`. If the first byte of the reply arrived, `waited` is the time until then. Call this while the
+    /// request still counts at the node.
+    ///
+    /// The time that a full reply would have taken is unknown, but it is longer than `waited`. Policies that learn
+    /// latencies use `waited` as that lower bound. Never recorded, as [`Dispatcher::observe_reply`].
+    pub fn observe_failure(&self, now: Time, request: &Request, node: NodeId, waited: Duration) {
+        let view = self.view(request.route, ReadSource::LIVE);
+        self.route(request.route).policy.on_failure(now, request, node, waited, view);
     }
 
-    /// A route gets another routing table. Decisions made from here on go by it. False if its policy uses none or there
-    /// is no such route.
+    /// Sets a route's routing table, which applies to the following decisions. Returns false if the policy uses no
+    /// table or there is no such route.
     pub fn set_table(&self, now: Time, route: RouteId, table: &Arc<RouteTable>) -> bool {
-        let act = |_: Source<'_>| self.place_table(route, table).then_some(Change::NO_NODE).ok_or(());
+        let act = |_: ReadSource<'_>| self.place_table(route, table).then_some(Change::NO_NODE).ok_or(());
         self.change(now, || Change::Table(route, table.clone()), act).is_ok()
     }
 
@@ -94,7 +97,7 @@ impl Dispatcher {
 mod tests {
     use super::*;
     use crate::dispatch::Settings;
-    use crate::nodes::{NodeSpec, NodeState, Reported};
+    use crate::nodes::{NodeSpec, NodeState, ReceivedReport};
 
     fn dispatcher() -> Dispatcher {
         let specs = [NodeSpec::named("a"), NodeSpec::named("b")];
@@ -110,7 +113,7 @@ mod tests {
             assert!(dispatcher.report(Time::from_secs(second), NodeId(1), report));
         }
         let rows = dispatcher.nodes().rows();
-        let last = Reported { at: Time::from_secs(2), report: busy };
+        let last = ReceivedReport { at: Time::from_secs(2), report: busy };
         assert_eq!((rows[0].report, rows[1].report), (None, Some(last)));
         assert_eq!(last.age(Time::from_secs(5)), Duration::from_secs(3));
     }

@@ -1,4 +1,4 @@
-//! The dispatcher against the papers: thresholds, replication, admission, membership.
+//! Tests of the dispatcher against the papers: thresholds, replication, admission, membership.
 
 use super::*;
 use crate::nodes::{JoinError, Weight};
@@ -18,12 +18,12 @@ fn send(dispatcher: &Dispatcher, now: Time, target: u64) -> Decision {
     }
 }
 
-/// Sends one target `times` times; gives the last decision.
+/// Sends `times` requests for one target and returns the last decision.
 fn flood(dispatcher: &Dispatcher, now: Time, target: u64, times: u32) -> Decision {
     (0..times).map(|_| send(dispatcher, now, target)).last().expect("at least once")
 }
 
-/// A target whose first server, in an idle cluster, is `node`.
+/// Returns a target whose first server in an idle cluster is `node`.
 fn target_of(dispatcher: &Dispatcher, node: u16) -> u64 {
     let slots = dispatcher.nodes();
     (0..64)
@@ -33,7 +33,7 @@ fn target_of(dispatcher: &Dispatcher, node: u16) -> u64 {
 }
 
 #[test]
-fn the_admission_limit_is_the_papers() {
+fn admission_limit_matches_the_paper() {
     // facts: S = 65 n - 41 for T_low = 25, T_high = 65.
     for (n, limit) in [(1, 24), (2, 89), (3, 154), (4, 219), (6, 349), (8, 479), (10, 609), (16, 999)] {
         assert_eq!(cluster(PolicyKind::Lard, n, Admission::Derived).admission_limit(), limit, "n = {n}");
@@ -41,7 +41,7 @@ fn the_admission_limit_is_the_papers() {
 }
 
 #[test]
-fn a_decision_used_again_counts_whatever_the_limit() {
+fn reused_decision_counts_above_the_limit() {
     let dispatcher = cluster(PolicyKind::LardR, 2, Admission::Fixed(2));
     let request = Request::new(TargetId(7));
     for load in 1..=3 {
@@ -91,7 +91,7 @@ fn a_target_stays_at_its_node_up_to_t_high() {
 }
 
 #[test]
-fn without_a_node_below_t_low_it_takes_twice_t_high() {
+fn without_a_node_below_t_low_reassignment_needs_twice_t_high() {
     let dispatcher = cluster(PolicyKind::Lard, 2, Admission::Unlimited);
     let (a, b) = (target_of(&dispatcher, 0), target_of(&dispatcher, 1));
     assert_eq!(flood(&dispatcher, Time::ZERO, b, 25).node, NodeId(1));
@@ -201,7 +201,7 @@ fn a_replica_survives_the_failure_of_another() {
 }
 
 #[test]
-fn the_excess_waits_in_order_and_starts_as_others_end() {
+fn excess_requests_wait_in_order_and_start_when_others_end() {
     let dispatcher = cluster(PolicyKind::LeastConn, 2, Admission::Fixed(2));
     let a = send(&dispatcher, Time::ZERO, 1).node;
     send(&dispatcher, Time::ZERO, 2);
@@ -242,19 +242,19 @@ fn waiting_ends_at_the_deadline_and_the_queue_has_a_limit() {
     let Arrival::Wait(late) = dispatcher.arrive(Time::from_secs(3), request) else { panic!("it waits") };
     let mut started = Vec::new();
     dispatcher.finish(Time::from_secs(9), node, &mut started);
-    assert_eq!(started, [Started { ticket: late, outcome: Err(Refusal::Deadline) }]);
+    assert_eq!(started, [DequeuedRequest { ticket: late, outcome: Err(Refusal::Deadline) }]);
     assert_eq!(dispatcher.outstanding(), 0);
 }
 
 #[test]
-fn when_the_last_node_fails_nobody_is_left_waiting() {
+fn failure_of_the_last_node_refuses_all_queued_requests() {
     let dispatcher = cluster(PolicyKind::LardR, 1, Admission::Fixed(1));
     let node = send(&dispatcher, Time::ZERO, 1).node;
     let request = Request::new(TargetId(2));
     let Arrival::Wait(ticket) = dispatcher.arrive(Time::ZERO, request) else { panic!("it waits") };
     let mut started = Vec::new();
     dispatcher.fail(Time::ZERO, node, &mut started);
-    assert_eq!(started, [Started { ticket, outcome: Err(Refusal::NoNode) }]);
+    assert_eq!(started, [DequeuedRequest { ticket, outcome: Err(Refusal::NoNode) }]);
     assert_eq!(dispatcher.arrive(Time::ZERO, request), Arrival::Refused(Refusal::NoNode));
     dispatcher.finish(Time::ZERO, node, &mut started);
     assert_eq!((dispatcher.outstanding(), dispatcher.queued()), (0, 0));
@@ -304,7 +304,7 @@ fn a_name_keeps_its_slot_until_it_is_removed() {
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
+fn error_names_the_setting_out_of_range() {
     let bad = |settings: Settings| Dispatcher::new(settings, &[]).expect_err("out of range").to_string();
     let base = Settings::default;
     assert_eq!(
@@ -333,7 +333,7 @@ fn settings_out_of_range_are_named() {
 }
 
 #[test]
-fn new_targets_are_shared_out_by_cache_size_under_load() {
+fn new_targets_follow_cache_sizes_under_load() {
     let settings = Settings { admission: Admission::Unlimited, ..Settings::default() };
     let spec =
         |name: &str, gib: u64| NodeSpec { cache: crate::Bytes::mib(gib << 10), ..NodeSpec::named(name) };
@@ -349,13 +349,13 @@ fn new_targets_are_shared_out_by_cache_size_under_load() {
             dispatcher.finish(Time::ZERO, held.pop_front().expect("it holds 41"), &mut Vec::new());
         }
     }
-    // 8, 8 and 32 of 48; T_low lets the loads differ that much.
+    // 8, 8 and 32 of 48; T_low allows the loads to differ that much.
     let share = f64::from(placed[2]) / 12_000.0;
     assert!((0.6..=0.7).contains(&share), "{placed:?}");
 }
 
 #[test]
-fn a_retry_prefers_another_replica() {
+fn retry_prefers_another_replica() {
     let dispatcher = cluster(PolicyKind::LardR, 8, Admission::Unlimited);
     let first = flood(&dispatcher, Time::ZERO, 7, 66).node;
     let second = flood(&dispatcher, Time::ZERO, 7, 10).node;
@@ -365,7 +365,7 @@ fn a_retry_prefers_another_replica() {
 }
 
 #[test]
-fn when_all_are_overloaded_alike_a_set_stays_a_set() {
+fn equally_overloaded_set_stays_unchanged() {
     let dispatcher = cluster(PolicyKind::LardR, 3, Admission::Unlimited);
     for i in 0..3_000_u64 {
         send(&dispatcher, Time::from_millis(i), 7);

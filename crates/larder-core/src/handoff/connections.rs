@@ -1,52 +1,54 @@
-//! Connections at nodes: what each holds, from its start to its end.
+//! The connections at nodes: the load and the state of each, from its start to its end.
 
-use super::{Account, Decision, Flow, To};
+use super::{Decision, Flow, FlowAccount, FlowTarget};
 use crate::id::NodeId;
 use crate::time::Time;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A connection that is younger than this may be on its way into the table.
+/// The age below which a connection may still be on its way into the table.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
-/// The plane forgets an ended connection so long after its last packet: a node's TIME_WAIT is 60 s.
+/// The time after an ended connection's last packet at which the plane forgets it: a node's TIME_WAIT is 60 s.
 const LINGER: Duration = Duration::from_secs(60);
-/// Time after which the plane forgets a connection that it holds and the machine does not.
+/// The time after which the plane forgets a connection that it holds and the machine does not.
 const UNHELD_AFTER: Duration = Duration::from_millis(100);
 
 /// A connection at a node.
 #[derive(Debug)]
 pub struct Connection<L> {
-    /// Its load at the dispatcher.
+    /// The connection's load at the dispatcher.
     pub load: L,
-    /// Its node.
+    /// The connection's node.
     pub decision: Decision,
     pub(super) opened: Time,
-    /// The load has been given back, because nothing moves or because the client has ended its side.
+    /// Whether the load has been released, because the connection is idle or because the client has closed its side.
     pub(super) idle: bool,
     pub(super) rested: bool,
-    /// Sequence number of the reply's first byte, if a socket moved.
+    /// The sequence number of the reply's first byte, if a socket moved.
     pub(super) first_ack: Option<u32>,
-    /// Sequence number of the client's first byte, by which its node knows it; `None` if only the plane has it.
+    /// The sequence number of the client's first byte, by which the node identifies the connection; `None` if only
+    /// the plane has it.
     pub(super) first_seq: Option<u32>,
-    /// The move by which the node got its state; `None` if it was not moved.
-    pub(super) on_its_way: Option<OnItsWay>,
-    /// The client has ended its side, having had something of its reply: what had been seen, and when.
-    pub(super) closing: Option<(Account, Time)>,
-    /// The latest sweep in which the plane knew it.
+    /// The move by which the node got the connection's state; `None` if it was not moved.
+    pub(super) pending_move: Option<PendingMove>,
+    /// The account and the time at which the client closed its side, after it had received part of a reply.
+    pub(super) closing: Option<(FlowAccount, Time)>,
+    /// The number of the latest sweep in which the plane knew the connection.
     pub(super) swept: u32,
 }
 
-/// A connection whose state goes to its node.
+/// A connection whose state is being sent to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OnItsWay {
+pub(super) struct PendingMove {
     /// The number of the move.
     pub id: u64,
-    /// When it was pointed at the node, by the plane's clock. A flow that the plane opened later is another connection.
+    /// The time at which its flow was routed to the node, by the plane's clock. A flow that the plane opened later
+    /// is another connection.
     pub entered: Time,
 }
 
 impl<L> Connection<L> {
-    /// A connection that a node answers since `opened`.
+    /// Creates a connection that a node has answered since `opened`.
     pub(super) const fn new(decision: Decision, load: L, opened: Time) -> Self {
         Self {
             load,
@@ -56,15 +58,15 @@ impl<L> Connection<L> {
             rested: false,
             first_ack: None,
             first_seq: None,
-            on_its_way: None,
+            pending_move: None,
             closing: None,
             swept: 0,
         }
     }
 
-    /// Whether this is the connection of a move.
+    /// Returns whether this is the connection of a move.
     pub(super) fn is_move(&self, id: u64) -> bool {
-        self.on_its_way.is_some_and(|way| way.id == id)
+        self.pending_move.is_some_and(|way| way.id == id)
     }
 }
 
@@ -72,11 +74,11 @@ impl<L> Connection<L> {
 #[derive(Debug)]
 pub(super) struct Connections<K, L> {
     pub(super) by_key: BTreeMap<K, Connection<L>>,
-    /// Connections whose clients have ended their side, and since when, in order.
+    /// The connections whose clients have closed their side, with the time, in order.
     pub(super) closing: VecDeque<(K, Time)>,
-    /// Number of the latest sweep.
+    /// The number of the latest sweep.
     pub(super) sweep: u32,
-    /// When it and the one before began, by the plane's clock.
+    /// The start of the latest sweep and of the one before, by the plane's clock.
     sweeps: [Option<Time>; 2],
 }
 
@@ -125,30 +127,31 @@ impl<K: Copy + Ord, L> Connections<K, L> {
         self.sweeps = [Some(now), self.sweeps[0]];
     }
 
-    /// Notes that the plane knows a connection. Returns whether there is something to do about it.
-    pub(super) fn note_seen(&mut self, key: K, flow: &Flow, now: Time, idle_after: Duration) -> bool {
+    /// Records that the plane knows a connection. Returns true if the connection requires an action.
+    pub(super) fn record_seen(&mut self, key: K, flow: &Flow, now: Time, idle_after: Duration) -> bool {
         let silent = flow.silence(now);
         match flow.to {
-            // The end of what this host serves, its own TCP knows.
-            To::Here | To::Reset => return false,
-            To::Held => return silent > UNHELD_AFTER,
-            To::Node(_) => {}
+            // This host's own TCP knows the end of connections that it serves.
+            FlowTarget::Here | FlowTarget::Reset => return false,
+            FlowTarget::Held => return silent > UNHELD_AFTER,
+            FlowTarget::Node(_) => {}
         }
         let sweep = self.sweep;
         let known = self.by_key.get_mut(&key).map(|one| one.swept = sweep).is_some();
-        // It has sent something lately: now, or at any time since the sweep before, so that none with a request is missed.
+        // The client has sent something recently: now, or at any time since the previous sweep, so that no
+        // connection with a request is missed.
         let lately = silent <= idle_after || self.sweeps[1].is_some_and(|before| flow.seen >= before);
         let unknown = !known && !flow.has_ended() && lately;
         unknown && now.since(flow.opened) > SETTLED_AFTER || flow.has_ended() && silent > LINGER
     }
 
-    /// Connections that the plane does not know any more.
+    /// Returns the connections that the plane does not know any more.
     pub(super) fn unswept(&self) -> Vec<K> {
         let gone = |one: &Connection<L>| one.swept != self.sweep;
         self.by_key.iter().filter(|(_, one)| gone(one)).map(|(key, _)| *key).collect()
     }
 
-    /// Connections whose clients have ended their side so long ago, and that are still there.
+    /// Returns the existing connections whose clients closed their side more than `age` ago.
     pub(super) fn closed_for(&mut self, age: Duration, now: Time) -> Vec<K> {
         let mut keys = Vec::new();
         while let Some((key, at)) = self.closing.pop_front_if(|(_, at)| now.since(*at) > age) {

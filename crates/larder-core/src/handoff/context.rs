@@ -1,18 +1,18 @@
-//! The circumstances of an input.
+//! The circumstances of an input: the time, the plane and the list of outputs.
 
-use super::output::{Note, Output};
-use super::parts::{Parts, View};
+use super::output::{LogEvent, Output};
+use super::parts::{EdgeTypes, FlowLookup};
 use crate::time::Time;
 
-/// The circumstances of an input.
-pub(super) struct Context<'c, T: Parts> {
+/// The circumstances of an input: the time, the plane and the list of outputs.
+pub(super) struct Context<'c, T: EdgeTypes> {
     pub(super) now: Time,
-    pub(super) view: &'c dyn View<T::Key>,
+    pub(super) view: &'c dyn FlowLookup<T::Key>,
     pub(super) out: &'c mut Vec<Output<T>>,
 }
 
-impl<T: Parts> Context<'_, T> {
-    pub(super) fn say(&mut self, note: Note<T::Key>) {
+impl<T: EdgeTypes> Context<'_, T> {
+    pub(super) fn note(&mut self, note: LogEvent<T::Key>) {
         self.out.push(Output::Note(note));
     }
 }

@@ -1,22 +1,22 @@
-//! Connections whose packets are held until a node is decided.
+//! Connections whose packets are held until a node is chosen.
 //!
-//! Nothing of what is held has been acknowledged, so that whatever is lost here the client sends again.
+//! No held packet has been acknowledged, so the client retransmits every packet that is lost here.
 
 use super::Packet;
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The room that a held packet takes beside its bytes, about.
+/// The approximate memory of a held packet in addition to its bytes.
 const PACKET_OVERHEAD: usize = 48;
 
-/// Why a held connection waits.
+/// The reason why a held connection waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// Its decision is being made.
+pub(super) enum WaitReason {
+    /// The decision is being made.
     Decision,
-    /// The rest of its header may come.
+    /// The rest of the request header may still arrive.
     Rest,
-    /// The dispatcher has no room yet: further packets decide nothing.
+    /// The dispatcher has not admitted the request yet; further packets cause no decision.
     Admission,
 }
 
@@ -24,12 +24,12 @@ pub(super) enum Wait {
 #[derive(Debug)]
 pub(super) struct HeldConnection<P> {
     pub(super) packets: Vec<P>,
-    pub(super) wait: Wait,
-    /// It stands among those that are to be decided.
+    pub(super) wait: WaitReason,
+    /// Whether the connection is in the queue of connections to be decided.
     pub(super) due: bool,
-    /// Its decision is being made.
+    /// Whether the decision is being made.
     pub(super) deciding: bool,
-    /// Tells it from an earlier connection with the same addresses.
+    /// The generation, which distinguishes the connection from an earlier one with the same addresses.
     pub(super) generation: u64,
 }
 
@@ -39,22 +39,28 @@ impl<P: Packet> HeldConnection<P> {
     }
 }
 
-/// All held connections.
+/// The held connections.
 #[derive(Debug)]
 pub(super) struct HeldTable<K, P> {
     pub(super) by_key: BTreeMap<K, HeldConnection<P>>,
-    /// Connections that are to be decided, in order.
+    /// The connections to be decided, in order.
     pub(super) due: VecDeque<K>,
-    /// Connections that wait for the rest of a header, with their generations and deadlines, in order.
-    pub(super) rests: VecDeque<(Time, K, u64)>,
+    /// The connections that wait for the rest of a header, with their generations and deadlines, in order.
+    pub(super) header_deadlines: VecDeque<(Time, K, u64)>,
     begun: u64,
-    /// The room that all packets take.
+    /// The memory that all packets take, in bytes.
     bytes: usize,
 }
 
 impl<K, P> Default for HeldTable<K, P> {
     fn default() -> Self {
-        Self { by_key: BTreeMap::new(), due: VecDeque::new(), rests: VecDeque::new(), begun: 0, bytes: 0 }
+        Self {
+            by_key: BTreeMap::new(),
+            due: VecDeque::new(),
+            header_deadlines: VecDeque::new(),
+            begun: 0,
+            bytes: 0,
+        }
     }
 }
 
@@ -67,13 +73,13 @@ impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
         self.by_key.contains_key(&key)
     }
 
-    /// A connection begins. Whatever an earlier one with the same addresses has left is dropped.
+    /// Begins a connection, and drops an earlier one with the same addresses.
     pub(super) fn begin(&mut self, key: K) {
         self.drop_any(key);
         self.begun += 1;
         let held = HeldConnection {
             packets: Vec::new(),
-            wait: Wait::Decision,
+            wait: WaitReason::Decision,
             due: false,
             deciding: false,
             generation: self.begun,
@@ -87,7 +93,7 @@ impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
         }
     }
 
-    /// Keeps a packet of a connection that is held, and says whether there was room for it.
+    /// Stores a packet of a held connection. Returns whether there was room for it.
     pub(super) fn push(&mut self, key: K, packet: P, bytes_max: usize) -> bool {
         let Some(held) = self.by_key.get_mut(&key) else { return true };
         self.bytes += packet.length() + PACKET_OVERHEAD;
@@ -95,7 +101,7 @@ impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
         self.bytes <= bytes_max
     }
 
-    /// A connection is to be decided. If it was already, it keeps its place in the order.
+    /// Queues a connection for a decision. A connection that is queued already keeps its position.
     pub(super) fn make_due(&mut self, key: K) {
         if let Some(held) = self.by_key.get_mut(&key)
             && !core::mem::replace(&mut held.due, true)
@@ -110,15 +116,15 @@ impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
             let key = self.due.pop_front()?;
             let Some(held) = self.by_key.get_mut(&key) else { continue };
             held.due = false;
-            if held.wait != Wait::Admission {
-                // A packet that comes meanwhile makes it due again only if the header was not complete.
+            if held.wait != WaitReason::Admission {
+                // A packet that arrives meanwhile queues it again only if the header was incomplete.
                 held.deciding = true;
                 return Some((key, held.generation));
             }
         }
     }
 
-    /// Takes a connection out, unless another one has its addresses by now.
+    /// Removes and returns a connection, unless another one has its addresses by now.
     pub(super) fn take(&mut self, key: K, generation: u64) -> Option<HeldConnection<P>> {
         self.by_key.get(&key).filter(|held| held.generation == generation)?;
         let held = self.by_key.remove(&key)?;
@@ -134,27 +140,28 @@ impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
         self.by_key.get_mut(&key).filter(|held| held.generation == generation)
     }
 
-    pub(super) fn waits(&mut self, key: K, generation: u64) {
+    pub(super) fn await_admission(&mut self, key: K, generation: u64) {
         if self.get(key, generation).is_some() {
-            self.set_wait(key, Wait::Admission);
+            self.set_wait(key, WaitReason::Admission);
         }
     }
 
-    pub(super) fn set_wait(&mut self, key: K, wait: Wait) {
+    pub(super) fn set_wait(&mut self, key: K, wait: WaitReason) {
         if let Some(held) = self.by_key.get_mut(&key) {
             held.wait = wait;
         }
     }
 
-    /// When the time of a header is over next.
+    /// Returns the earliest deadline of an incomplete header.
     pub(super) fn due(&self) -> Option<Time> {
-        self.rests.front().map(|(until, ..)| *until)
+        self.header_deadlines.front().map(|(until, ..)| *until)
     }
 
-    /// The next connection the rest of whose header has not come in time.
+    /// Returns the next connection whose header was not completed in time.
     pub(super) fn next_overdue(&mut self, now: Time) -> Option<(K, u64)> {
-        while let Some((_, key, generation)) = self.rests.pop_front_if(|(until, ..)| *until <= now) {
-            if self.get_mut(key, generation).is_some_and(|held| held.wait == Wait::Rest) {
+        while let Some((_, key, generation)) = self.header_deadlines.pop_front_if(|(until, ..)| *until <= now)
+        {
+            if self.get_mut(key, generation).is_some_and(|held| held.wait == WaitReason::Rest) {
                 return Some((key, generation));
             }
         }
@@ -163,7 +170,7 @@ impl<K: Copy + Ord, P: Packet> HeldTable<K, P> {
 
     pub(super) fn take_all(&mut self) -> BTreeMap<K, HeldConnection<P>> {
         self.due.clear();
-        self.rests.clear();
+        self.header_deadlines.clear();
         self.bytes = 0;
         core::mem::take(&mut self.by_key)
     }

@@ -1,10 +1,13 @@
-//! Held connections: their packets, their decisions, and what becomes of them.
+//! The rules for held connections: their packets, their decisions and the results.
 
 use super::connections::Connection;
-use super::held::{HeldConnection, Wait};
-use super::{AcceptReason, Context, Decision, EdgeMachine, End, Output, Packet, Parts, Pointing, To};
+use super::held::{HeldConnection, WaitReason};
+use super::{
+    AcceptReason, ConnectionEnd, Context, Decision, EdgeMachine, EdgeTypes, FlowTarget, Output, Packet,
+    RoutePurpose,
+};
 
-impl<T: Parts> EdgeMachine<T> {
+impl<T: EdgeTypes> EdgeMachine<T> {
     pub(super) fn packet(
         &mut self,
         key: T::Key,
@@ -22,10 +25,11 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// The first packet of a connection. A late one opens nothing: the client may have sent it again, and another switch may
-    /// have given the connection to a node. If it is sent again to this switch, it opens the connection then.
+    /// Processes the first packet of a connection. A late packet opens no connection: the client may have
+    /// retransmitted it, and another switch may have given the connection to a node. If the client retransmits it to
+    /// this switch, it opens the connection then.
     fn first_packet(&mut self, key: T::Key, packet: T::Packet, late: bool, at: &mut Context<'_, T>) {
-        self.end(key, End::Replaced, at);
+        self.end(key, ConnectionEnd::Replaced, at);
         if late {
             self.holding.drop_any(key);
             at.out.push(Output::Late);
@@ -36,7 +40,7 @@ impl<T: Parts> EdgeMachine<T> {
         self.keep(key, packet, full, at);
     }
 
-    /// Keeps a packet for the decision. If there is no room, this host accepts the connection, with all that is held of it.
+    /// Holds a packet for the decision. If there is no room, this host accepts the connection with all held packets.
     fn keep(&mut self, key: T::Key, packet: T::Packet, full: bool, at: &mut Context<'_, T>) {
         let room = self.holding.push(key, packet, self.settings.held_bytes_max);
         if room && !full {
@@ -48,31 +52,32 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// A packet that was handed over before the decision took effect in the plane: it follows the others.
+    /// Processes a packet that arrived before the decision took effect in the plane: it follows the held packets.
     fn further_packet(&mut self, key: T::Key, packet: T::Packet, late: bool, at: &mut Context<'_, T>) {
         match at.view.flow(key).map(|flow| (flow.to, flow.first_seq)) {
-            Some((To::Node(node), _)) => at.out.push(Output::Forward { node, packet }),
-            Some((To::Here, _)) => at.out.push(Output::Inject(packet)),
-            // It was held by an earlier process, or was opened by a late packet, and the client has sent its first packet again.
-            Some((To::Held, first_seq)) if packet.first_seq() == Some(first_seq) => {
+            Some((FlowTarget::Node(node), _)) => at.out.push(Output::Forward { node, packet }),
+            Some((FlowTarget::Here, _)) => at.out.push(Output::Inject(packet)),
+            // An earlier process held the connection, or a late packet opened it, and the client has retransmitted
+            // its first packet.
+            Some((FlowTarget::Held, first_seq)) if packet.first_seq() == Some(first_seq) => {
                 self.first_packet(key, packet, late, at);
             }
-            // Nobody holds it: the client sends its first packet again, which opens the connection anew.
-            Some((To::Held | To::Reset, _)) | None => at.out.push(Output::Forget(key)),
+            // The packet is not held: the client retransmits its first packet, which opens the connection again.
+            Some((FlowTarget::Held | FlowTarget::Reset, _)) | None => at.out.push(Output::Forget(key)),
         }
     }
 
-    /// The header is not complete: its rest is awaited, but not for ever.
+    /// Waits for the rest of an incomplete header, for a limited time.
     pub(super) fn await_rest(&mut self, key: T::Key, generation: u64, at: &mut Context<'_, T>) {
         let Some(held) = self.holding.get_mut(key, generation) else { return };
         held.deciding = false;
-        let (more, begins) = (held.due, held.wait == Wait::Decision);
+        let (more, begins) = (held.due, held.wait == WaitReason::Decision);
         if more {
             self.holding.due.push_back(key);
         }
         if begins {
-            self.holding.set_wait(key, Wait::Rest);
-            self.holding.rests.push_back((at.now + self.settings.header_wait, key, generation));
+            self.holding.set_wait(key, WaitReason::Rest);
+            self.holding.header_deadlines.push_back((at.now + self.settings.header_wait, key, generation));
         }
     }
 
@@ -82,7 +87,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// This host's own TCP gets a held connection.
+    /// Lets this host's own TCP accept a held connection.
     pub(super) fn accept(
         &mut self,
         key: T::Key,
@@ -95,8 +100,8 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// Takes a held connection whose decision takes effect. `None` if the client has reset it, or has begun another one with its
-    /// addresses: the plane knows of that before it is heard here.
+    /// Removes and returns a held connection whose decision takes effect. `None` if the client has reset it, or has
+    /// begun another connection with its addresses. The plane knows that before the machine receives it.
     pub(super) fn take_decided(
         &mut self,
         key: T::Key,
@@ -112,8 +117,8 @@ impl<T: Parts> EdgeMachine<T> {
         held.packets.first().is_none_or(begins).then_some(held)
     }
 
-    /// The node accepts a held connection by its cookie.
-    pub(super) fn hand(
+    /// Lets the node accept a held connection by its cookie.
+    pub(super) fn accept_by_cookie(
         &mut self,
         key: T::Key,
         generation: u64,
@@ -122,13 +127,17 @@ impl<T: Parts> EdgeMachine<T> {
         at: &mut Context<'_, T>,
     ) {
         let Some(held) = self.take_decided(key, generation, at) else { return };
-        // The number that a reset needs if the plane has no room for the connection: only the packet has it.
+        // The number that a reset needs if the plane has no room for the connection; only the packet contains it.
         let ack = held.packets.first().and_then(Packet::acknowledges);
         let first_seq = held.packets.first().and_then(Packet::first_seq);
-        // Before the connection is entered: what comes in between is handed over too, and follows.
+        // The packets go first. Packets that arrive in between are delivered too, and follow.
         let forward = |packet| Output::Forward { node: decision.node, packet };
         at.out.extend(held.packets.into_iter().map(forward));
-        at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Handed { ack } });
+        at.out.push(Output::Route {
+            key,
+            to: FlowTarget::Node(decision.node),
+            by: RoutePurpose::Cookie { ack },
+        });
         self.enter(key, Connection { first_seq, ..Connection::new(decision, load, at.now) }, at);
     }
 
@@ -138,9 +147,9 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// Has the plane forget a connection that it holds and the machine does not.
+    /// Makes the plane forget a connection that it holds and the machine does not.
     pub(super) fn forget_if_unheld(&mut self, key: T::Key, at: &mut Context<'_, T>) {
-        let still = at.view.flow(key).is_some_and(|flow| flow.to == To::Held);
+        let still = at.view.flow(key).is_some_and(|flow| flow.to == FlowTarget::Held);
         if still && !self.holding.contains(key) {
             at.out.push(Output::Forget(key));
         }

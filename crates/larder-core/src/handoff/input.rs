@@ -1,119 +1,120 @@
-//! Inputs of the machine.
+//! The inputs of the machine.
 
-use super::output::Pointing;
-use super::parts::{Account, Flow, Parts};
+use super::output::RoutePurpose;
+use super::parts::{EdgeTypes, Flow, FlowAccount};
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// The client's end of a connection, as the plane has seen it.
+/// The way in which the client ended a connection, as the plane observed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEnd {
-    /// By a reset.
+    /// The client reset the connection.
     Reset,
-    /// It has ended its side. `answered`: it had acknowledged something of a reply.
+    /// The client closed its side.
     Fin {
-        /// See above.
+        /// Whether the client had acknowledged part of a reply.
         answered: bool,
     },
-    /// It has begun another connection with the same addresses.
+    /// The client began another connection with the same addresses.
     Replaced,
 }
 
 /// An event.
-pub enum Input<T: Parts> {
+pub enum Input<T: EdgeTypes> {
     // -- from the plane
-    /// A packet of a held connection.
+    /// A packet of a held connection arrived.
     Packet {
         /// The connection.
         key: T::Key,
-        /// It is the connection's first one.
+        /// Whether the packet is the first one of the connection.
         first: bool,
         /// The packet.
         packet: T::Packet,
-        /// It came so long ago that the client may have sent it again, to another switch.
+        /// Whether the packet is so old that the client may have retransmitted it, to another switch.
         late: bool,
     },
-    /// The plane has opened a connection by itself, which the dispatcher counts.
+    /// The plane opened a connection without asking, and the dispatcher counts it.
     Opened {
         /// The connection.
         key: T::Key,
-        /// The node that answers it.
+        /// The node that answers the connection.
         decision: Decision,
-        /// Its load.
+        /// The load of the connection.
         load: T::Load,
-        /// When.
+        /// The time.
         at: Time,
     },
-    /// A packet has come on a connection that is marked as idle ([`Output::MarkIdle`](super::Output::MarkIdle)), and that is answered by this node.
-    Woke {
+    /// A packet arrived on a connection that is marked as idle ([`Output::MarkIdle`](super::Output::MarkIdle)).
+    Active {
         /// The connection.
         key: T::Key,
-        /// Its node.
+        /// The node of the connection.
         node: NodeId,
     },
-    /// The client has ended a connection.
+    /// The client ended a connection.
     ClientEnded {
         /// The connection.
         key: T::Key,
-        /// Its kind.
+        /// The way in which it ended.
         end: ClientEnd,
-        /// The account of the connection by then.
-        account: Account,
-        /// When.
+        /// The account of the connection at that time.
+        account: FlowAccount,
+        /// The time.
         at: Time,
     },
 
-    // -- decisions about what [`EdgeMachine::next_undecided`](super::EdgeMachine::next_undecided) has given
-    /// Its request header is not complete.
+    // -- decisions about the connections that [`EdgeMachine::next_undecided`](super::EdgeMachine::next_undecided)
+    // returned
+    /// The request header is incomplete.
     Incomplete {
         /// The connection.
         key: T::Key,
-        /// Generation of the held connection.
+        /// The generation of the held connection.
         generation: u64,
     },
-    /// It waits until the dispatcher admits it.
-    Waits {
+    /// The connection waits until the dispatcher admits it.
+    AwaitAdmission {
         /// The connection.
         key: T::Key,
-        /// Generation of the held connection.
+        /// The generation of the held connection.
         generation: u64,
     },
-    /// This host accepts it.
-    Here {
+    /// This host accepts the connection.
+    AcceptHere {
         /// The connection.
         key: T::Key,
-        /// Generation of the held connection.
+        /// The generation of the held connection.
         generation: u64,
-        /// For the accept loop.
+        /// The decision for the accept loop.
         verdict: T::Verdict,
     },
-    /// A node accepts it by the cookie in its packets.
-    At {
+    /// A node accepts the connection by the cookie in its packets.
+    HandOff {
         /// The connection.
         key: T::Key,
-        /// Generation of the held connection.
+        /// The generation of the held connection.
         generation: u64,
         /// The node.
         decision: Decision,
-        /// Its load.
+        /// The load of the connection.
         load: T::Load,
     },
     /// A node gets the state that a socket of this host would have.
-    State {
+    SendState {
         /// The connection.
         key: T::Key,
-        /// Generation of the held connection.
+        /// The generation of the held connection.
         generation: u64,
         /// The node.
         decision: Decision,
-        /// Its load.
+        /// The load of the connection.
         load: T::Load,
         /// The state.
         state: T::State,
-        /// Sequence number of the client's first byte.
+        /// The sequence number of the client's first byte.
         first_seq: u32,
-        /// The state has all that is held. If not, packets follow it.
+        /// Whether the state contains everything that is held. If not, packets follow it.
         complete: bool,
     },
 
@@ -124,20 +125,20 @@ pub enum Input<T: Parts> {
         key: T::Key,
         /// The node.
         decision: Decision,
-        /// Its load.
+        /// The load of the connection.
         load: T::Load,
         /// The receiver of [`Output::Answer`](super::Output::Answer).
         waiter: T::Waiter,
     },
-    /// The socket of a move is frozen and read.
+    /// The socket of a move is frozen, and its state was read.
     Frozen {
         /// The connection.
         key: T::Key,
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
-        /// Sequence number of the client's first unread byte.
+        /// The sequence number of the client's first unread byte.
         first_seq: u32,
-        /// Number of the reply's first byte.
+        /// The sequence number of the reply's first byte.
         first_ack: u32,
         /// The state.
         state: T::State,
@@ -146,143 +147,144 @@ pub enum Input<T: Parts> {
     NotFrozen {
         /// The connection.
         key: T::Key,
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
     },
 
     // -- results of outputs
-    /// An [`Output::Point`](super::Output::Point) has been carried out, or could not be.
-    Pointed {
+    /// The result of an [`Output::Route`](super::Output::Route).
+    Routed {
         /// The connection.
         key: T::Key,
-        /// As in the output.
-        by: Pointing,
-        /// It has been carried out.
+        /// The purpose, as in the output.
+        by: RoutePurpose,
+        /// Whether the output succeeded.
         done: bool,
     },
-    /// The [`Output::Send`](super::Output::Send) of a move could not be carried out: the channel is down, or too much waits to be sent.
+    /// The [`Output::Send`](super::Output::Send) of a move failed: the channel is down, or its send queue is full.
     NotSent {
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
     },
-    /// The answer to [`Output::Choose`](super::Output::Choose): the next node, and the connection's load there. `None`: it stays where it is.
+    /// The result of [`Output::Choose`](super::Output::Choose).
     Chosen {
         /// The connection.
         key: T::Key,
-        /// The node that gives it up.
+        /// The node that gives the connection up.
         from: NodeId,
-        /// The next node and the load there.
+        /// The next node and the load there; `None` if the connection stays at its node.
         next: Option<(Decision, T::Load)>,
     },
 
     // -- from nodes
-    /// A node's channel has come up.
+    /// A node's channel is up.
     Up {
         /// The node.
         node: NodeId,
     },
-    /// It is down.
+    /// A node's channel is down.
     Down {
         /// The node.
         node: NodeId,
     },
-    /// A node has named connections that it has.
-    Named {
+    /// A node listed connections that it has.
+    Listed {
         /// The node.
         node: NodeId,
-        /// Connections, each with the sequence number by which the node knows it; 0 if it does not.
+        /// The connections, each with the sequence number by which the node identifies it; 0 if unknown.
         connections: Vec<(T::Key, u32)>,
-        /// These are the last ones.
+        /// Whether this is the last part of the list.
         last: bool,
     },
-    /// A connection has ended at a node.
+    /// A connection ended at a node.
     Closed {
         /// The node.
         node: NodeId,
         /// The connection.
         key: T::Key,
-        /// The sequence number by which the node knows it; 0 if it does not.
+        /// The sequence number by which the node identifies the connection; 0 if unknown.
         first_seq: u32,
     },
-    /// A node has the connection of a move.
+    /// A node restored the connection of a move.
     Restored {
         /// The node.
         node: NodeId,
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
     },
-    /// A node does not take the connection of a move.
+    /// A node refused the connection of a move.
     Refused {
         /// The node.
         node: NodeId,
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
         /// The reason, for the log.
         why: String,
     },
-    /// A node that drains wants to give a connection up.
-    Leave {
+    /// A draining node wants to give a connection up.
+    RequestTransfer {
         /// The node.
         node: NodeId,
         /// The connection.
         key: T::Key,
     },
-    /// The state of a connection that it gives up.
-    GivenUp {
+    /// The node sent the state of a connection that it gives up.
+    TransferState {
         /// The node.
         node: NodeId,
         /// The connection.
         key: T::Key,
-        /// The sequence number by which the node knows it; 0 if it does not.
+        /// The sequence number by which the node identifies the connection; 0 if unknown.
         first_seq: u32,
         /// The state.
         state: T::State,
     },
-    /// It cannot give the connection up after all.
-    Stay {
+    /// The node cannot give the connection up.
+    TransferFailed {
         /// The node.
         node: NodeId,
         /// The connection.
         key: T::Key,
     },
 
-    // -- time, and what the driver has found out
-    /// Time has passed: about every 50 ms.
+    // -- time, and observations of the driver
+    /// Time has passed; about every 50 ms.
     Tick,
-    /// Looks at a connection that counts at its node ([`EdgeMachine::active`](super::EdgeMachine::active)).
+    /// Reviews a connection that counts at its node ([`EdgeMachine::active`](super::EdgeMachine::active)).
     Review {
         /// The connection.
         key: T::Key,
     },
-    /// The driver begins to go through all that the plane knows.
+    /// The driver begins to list all connections that the plane knows.
     SweepBegins,
-    /// The plane knows this connection, about which there is something to do ([`EdgeMachine::note_seen`](super::EdgeMachine::note_seen)).
+    /// The plane knows this connection, which requires an action
+    /// ([`EdgeMachine::record_seen`](super::EdgeMachine::record_seen)).
     Seen {
         /// The connection.
         key: T::Key,
         /// The flow.
         flow: Flow,
     },
-    /// The driver has gone through all.
+    /// The driver has listed all connections of the plane.
     SweepEnds,
-    /// Compares a part of what is known of a node's connections with what the node has named. While there is more to do,
-    /// [`EdgeMachine::has_lists`](super::EdgeMachine::has_lists) holds.
-    Judge,
-    /// A connection that an earlier process has handed over, or that goes on after its end, counts from here on.
+    /// Compares a part of a node's known connections with the node's list. There is more to do while
+    /// [`EdgeMachine::has_lists`](super::EdgeMachine::has_lists) is true.
+    CompareList,
+    /// A connection that an earlier process passed on, or that continues after its end, counts from now on.
     Adopt {
         /// The connection.
         key: T::Key,
-        /// Its node.
+        /// The node of the connection.
         decision: Decision,
-        /// Its load.
+        /// The load of the connection.
         load: T::Load,
     },
-    /// A node is dead: it has lost its connections.
+    /// A node has failed and lost its connections.
     Dead {
         /// The node.
         node: NodeId,
     },
-    /// Nothing more is heard of what is on its way to a node that does not answer.
+    /// A node does not answer: its pending moves are given up.
     GiveUp {
         /// The node.
         node: NodeId,
@@ -297,6 +299,7 @@ pub enum Input<T: Parts> {
         /// The connection.
         key: T::Key,
     },
-    /// Another process takes the plane. This host accepts what is held; what is on its way is that process's to hear of.
-    LetGo,
+    /// Another process takes over the plane. This host accepts all held connections; that process receives the
+    /// answers to pending moves.
+    ReleasePlane,
 }

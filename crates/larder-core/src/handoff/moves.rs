@@ -1,25 +1,25 @@
 //! Connections whose state is on its way to a node.
 //!
-//! The plane forwards a connection's packets before its socket is frozen and its state is sent: whatever the client sends from
-//! then on waits at the node. What is needed to go on with it here is kept until the node has answered.
+//! The plane forwards a connection's packets before its socket is frozen and its state is sent. From then on, packets of
+//! the client wait at the node. Everything needed to continue the connection here is kept until the node has answered.
 
-use super::{Decision, Parts};
+use super::{Decision, EdgeTypes};
 use crate::id::NodeId;
 use crate::time::Time;
 use std::collections::BTreeMap;
 
 /// The origin of a state.
-pub(super) enum Kind<T: Parts> {
+pub(super) enum MoveKind<T: EdgeTypes> {
     /// A held connection: its packets, and the state until it is sent.
     Held { packets: Vec<T::Packet>, unsent: Option<PendingState<T>> },
-    /// An accepted socket. What it holds, as long as the plane does not forward its packets.
+    /// An accepted socket, with its load as long as the plane does not forward its packets.
     Socket { waiter: T::Waiter, waits: Option<(Decision, T::Load)> },
     /// A connection that another node gives up.
     Transfer,
 }
 
 /// The state of a held connection.
-pub(super) struct PendingState<T: Parts> {
+pub(super) struct PendingState<T: EdgeTypes> {
     pub(super) decision: Decision,
     pub(super) load: T::Load,
     pub(super) state: T::State,
@@ -27,45 +27,45 @@ pub(super) struct PendingState<T: Parts> {
     pub(super) complete: bool,
 }
 
-/// A state on its way.
-pub(super) struct Move<T: Parts> {
+/// A state on its way to a node.
+pub(super) struct Move<T: EdgeTypes> {
     pub(super) node: NodeId,
     pub(super) key: T::Key,
-    /// Number of times that the node had been asked for its connections when the state was sent; `None` before.
+    /// The number of times that the node had been asked for its connections when the state was sent; `None` before.
     pub(super) sent: Option<u64>,
-    /// The sequence number by which the node is to know the connection; 0 if that is not known.
+    /// The sequence number by which the node identifies the connection; 0 if unknown.
     pub(super) first_seq: u32,
-    /// Nothing is awaited from then on.
+    /// The time after which no answer is expected.
     pub(super) until: Time,
-    pub(super) kind: Kind<T>,
+    pub(super) kind: MoveKind<T>,
 }
 
-/// All of them, by number.
-pub(super) struct Moves<T: Parts> {
+/// The pending moves, by number.
+pub(super) struct Moves<T: EdgeTypes> {
     pub(super) by_id: BTreeMap<u64, Move<T>>,
-    /// Number of moves of a connection's addresses, which another connection may have by now.
+    /// The number of moves for each connection's addresses, which another connection may have by now.
     by_key: BTreeMap<T::Key, u32>,
     begun: u64,
-    pub(super) look_at: Time,
+    pub(super) check_at: Time,
 }
 
-impl<T: Parts> Default for Moves<T> {
+impl<T: EdgeTypes> Default for Moves<T> {
     fn default() -> Self {
-        Self { by_id: BTreeMap::new(), by_key: BTreeMap::new(), begun: 0, look_at: Time::ZERO }
+        Self { by_id: BTreeMap::new(), by_key: BTreeMap::new(), begun: 0, check_at: Time::ZERO }
     }
 }
 
-impl<T: Parts> Moves<T> {
+impl<T: EdgeTypes> Moves<T> {
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Whether a connection is on its way.
+    /// Returns whether a connection is on its way.
     pub(super) fn has(&self, key: T::Key) -> bool {
         self.by_key.contains_key(&key)
     }
 
-    pub(super) fn begin(&mut self, node: NodeId, key: T::Key, until: Time, kind: Kind<T>) -> u64 {
+    pub(super) fn begin(&mut self, node: NodeId, key: T::Key, until: Time, kind: MoveKind<T>) -> u64 {
         self.begun += 1;
         *self.by_key.entry(key).or_default() += 1;
         self.by_id.insert(self.begun, Move { node, key, sent: None, first_seq: 0, until, kind });
@@ -83,10 +83,10 @@ impl<T: Parts> Moves<T> {
         Some(one)
     }
 
-    /// The packets of a held connection. An end of the client's, or bytes behind a gap, are not in its state.
+    /// Returns the packets of a held connection. A FIN of the client, and bytes after a gap, are not in its state.
     pub(super) fn packets(&self, id: u64) -> Vec<T::Packet> {
         match self.by_id.get(&id) {
-            Some(Move { kind: Kind::Held { packets, .. }, .. }) => packets.clone(),
+            Some(Move { kind: MoveKind::Held { packets, .. }, .. }) => packets.clone(),
             _ => Vec::new(),
         }
     }
@@ -100,7 +100,7 @@ impl<T: Parts> Moves<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MoveResult {
     Restored,
-    /// The reason is for the log.
+    /// The node refused the connection. The reason is for the log.
     Refused(String),
     Nothing,
 }

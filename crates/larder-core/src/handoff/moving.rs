@@ -1,21 +1,22 @@
-//! States on their way to nodes.
+//! The rules for states on their way to nodes.
 
-use super::connections::{Connection, OnItsWay};
-use super::moves::{Kind, Move, MoveResult, PendingState};
+use super::connections::{Connection, PendingMove};
+use super::moves::{Move, MoveKind, MoveResult, PendingState};
 use super::nodes::ConnectionList;
 use super::{
-    AcceptReason, Answer, Context, Decision, EdgeMachine, End, Note, Output, Parts, Pointing, To, may_be_same,
+    AcceptReason, ConnectionEnd, Context, Decision, EdgeMachine, EdgeTypes, FlowTarget, LogEvent, Output,
+    RoutePurpose, SocketOutcome, may_be_same,
 };
 use crate::id::NodeId;
 use core::time::Duration;
 
-/// Interval at which it is checked whether the client of a move still waits: TCP tries to connect again after a second.
-const LOOK: Duration = Duration::from_millis(250);
+/// The interval at which the client of a move is checked: TCP retries a connection after a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-impl<T: Parts> EdgeMachine<T> {
+impl<T: EdgeTypes> EdgeMachine<T> {
     // -- the state of a held connection
 
-    /// A node gets the state of a held connection.
+    /// Sends the state of a held connection to a node.
     pub(super) fn give_state(
         &mut self,
         (key, generation): (T::Key, u64),
@@ -23,21 +24,21 @@ impl<T: Parts> EdgeMachine<T> {
         (state, first_seq, complete): (T::State, u32, bool),
         at: &mut Context<'_, T>,
     ) {
-        // What is kept until nodes have answered has the limit of what is held.
+        // The connections kept until nodes have answered have the same limit as held connections.
         if self.moves.len() >= self.settings.held_max {
             return self.accept(key, generation, AcceptReason::MovesFull(decision, load), at);
         }
         let Some(held) = self.take_decided(key, generation, at) else { return };
-        debug_assert!(!self.let_go, "nothing is held any more");
+        debug_assert!(!self.plane_released, "nothing is held any more");
         let unsent = Some(PendingState { decision, load, state, first_seq, complete });
-        let kind = Kind::Held { packets: held.packets, unsent };
+        let kind = MoveKind::Held { packets: held.packets, unsent };
         let id = self.moves.begin(decision.node, key, at.now + self.settings.doubt, kind);
-        at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Move(id) });
+        at.out.push(Output::Route { key, to: FlowTarget::Node(decision.node), by: RoutePurpose::Move(id) });
     }
 
     // -- an accepted socket
 
-    /// An accepted socket is to move.
+    /// Begins to move an accepted socket.
     pub(super) fn move_socket(
         &mut self,
         key: T::Key,
@@ -46,35 +47,40 @@ impl<T: Parts> EdgeMachine<T> {
         waiter: T::Waiter,
         at: &mut Context<'_, T>,
     ) {
-        if self.let_go {
+        if self.plane_released {
             at.out.push(Output::NotMoved { load: Some((decision, load)) });
             return;
         }
-        let kind = Kind::Socket { waiter, waits: Some((decision, load)) };
+        let kind = MoveKind::Socket { waiter, waits: Some((decision, load)) };
         let id = self.moves.begin(decision.node, key, at.now + self.settings.doubt, kind);
         if self.settings.forward_first {
-            at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Move(id) });
+            at.out.push(Output::Route {
+                key,
+                to: FlowTarget::Node(decision.node),
+                by: RoutePurpose::Move(id),
+            });
         } else {
             at.out.push(Output::Freeze { id });
         }
     }
 
-    /// The plane forwards the packets of a connection that moves, or has no room for it.
-    pub(super) fn pointed(&mut self, key: T::Key, by: Pointing, done: bool, at: &mut Context<'_, T>) {
+    /// Processes the result of routing a connection's packets: the plane forwards them, or has no room.
+    pub(super) fn routed(&mut self, key: T::Key, by: RoutePurpose, done: bool, at: &mut Context<'_, T>) {
         match by {
-            Pointing::Move(id) => self.pointed_move(key, id, done, at),
-            Pointing::Transfer => self.pointed_transfer(key, done, at),
-            // The node may have accepted it, so this host must not; and the client's packets would not reach the node.
-            Pointing::Handed { ack } if !done => self.lose(key, ack, at),
-            Pointing::Handed { .. } | Pointing::Back => {}
+            RoutePurpose::Move(id) => self.routed_move(key, id, done, at),
+            RoutePurpose::Transfer => self.routed_transfer(key, done, at),
+            // The node may have accepted the connection, so this host must not; and the client's packets would not
+            // reach the node.
+            RoutePurpose::Cookie { ack } if !done => self.lose(key, ack, at),
+            RoutePurpose::Cookie { .. } | RoutePurpose::Back => {}
         }
     }
 
-    fn pointed_move(&mut self, key: T::Key, id: u64, done: bool, at: &mut Context<'_, T>) {
+    fn routed_move(&mut self, key: T::Key, id: u64, done: bool, at: &mut Context<'_, T>) {
         let Some(one) = self.moves.by_id.get_mut(&id) else { return };
         let node = one.node;
         match &mut one.kind {
-            Kind::Held { unsent, .. } if done => {
+            MoveKind::Held { unsent, .. } if done => {
                 let Some(PendingState { decision, load, state, first_seq, complete }) = unsent.take() else {
                     return;
                 };
@@ -85,8 +91,8 @@ impl<T: Parts> EdgeMachine<T> {
                 let then = if complete { Vec::new() } else { self.moves.packets(id) };
                 at.out.push(Output::Send { node, id, key, first_seq, state, then });
             }
-            Kind::Held { .. } => {
-                let Some(Move { kind: Kind::Held { packets, unsent: Some(unsent) }, .. }) =
+            MoveKind::Held { .. } => {
+                let Some(Move { kind: MoveKind::Held { packets, unsent: Some(unsent) }, .. }) =
                     self.moves.remove(id)
                 else {
                     return;
@@ -94,15 +100,16 @@ impl<T: Parts> EdgeMachine<T> {
                 let why = AcceptReason::Failed(unsent.decision, unsent.load);
                 at.out.push(Output::Accept { key, why, packets });
             }
-            // Forwarded after its node has said that it has it: only without the mend of that race.
-            Kind::Socket { waits: None, .. } | Kind::Transfer => {}
-            Kind::Socket { waits, .. } if done => {
+            // The plane forwards the packets after the node has confirmed the move. This happens only without
+            // `forward_first`.
+            MoveKind::Socket { waits: None, .. } | MoveKind::Transfer => {}
+            MoveKind::Socket { waits, .. } if done => {
                 if let Some((decision, load)) = waits.take() {
                     self.enter_moving(key, id, Connection::new(decision, load, at.now), at);
                     at.out.push(Output::Freeze { id });
                 }
             }
-            Kind::Socket { waits, .. } => {
+            MoveKind::Socket { waits, .. } => {
                 let load = waits.take();
                 self.moves.remove(id);
                 at.out.push(Output::NotMoved { load });
@@ -110,7 +117,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// It is one of the node's connections from here on: it may end before the node has said that it has it.
+    /// Records the connection at its node. It may end before the node has confirmed the move.
     fn enter_moving(
         &mut self,
         key: T::Key,
@@ -118,11 +125,11 @@ impl<T: Parts> EdgeMachine<T> {
         connection: Connection<T::Load>,
         at: &mut Context<'_, T>,
     ) {
-        let on_its_way = Some(OnItsWay { id, entered: at.view.now() });
-        self.enter(key, Connection { on_its_way, ..connection }, at);
+        let pending_move = Some(PendingMove { id, entered: at.view.now() });
+        self.enter(key, Connection { pending_move, ..connection }, at);
     }
 
-    pub(super) fn frozen(
+    pub(super) fn socket_frozen(
         &mut self,
         (key, id): (T::Key, u64),
         (first_seq, first_ack): (u32, u32),
@@ -138,13 +145,14 @@ impl<T: Parts> EdgeMachine<T> {
         at.out.push(Output::Send { node, id, key, first_seq, state, then: Vec::new() });
     }
 
-    pub(super) fn not_frozen(&mut self, key: T::Key, id: u64, at: &mut Context<'_, T>) {
-        let Some(Move { kind: Kind::Socket { waits, .. }, .. }) = self.moves.remove(id) else { return };
+    pub(super) fn socket_not_frozen(&mut self, key: T::Key, id: u64, at: &mut Context<'_, T>) {
+        let Some(Move { kind: MoveKind::Socket { waits, .. }, .. }) = self.moves.remove(id) else { return };
         let load = self.turn_back(key, id, waits, at);
         at.out.push(Output::NotMoved { load });
     }
 
-    /// The connection's packets come here again: gives what it holds. `None` if it has ended meanwhile.
+    /// Routes the connection's packets back to this host, and returns its load. `None` if the connection has ended
+    /// meanwhile.
     fn turn_back(
         &mut self,
         key: T::Key,
@@ -152,12 +160,12 @@ impl<T: Parts> EdgeMachine<T> {
         waits: Option<(Decision, T::Load)>,
         at: &mut Context<'_, T>,
     ) -> Option<(Decision, T::Load)> {
-        // Packets that have never gone elsewhere need not come back.
+        // Packets that were never forwarded need not be routed back.
         if waits.is_some() {
             return waits;
         }
         let Connection { decision, load, .. } = self.take_moving(key, id, at)?;
-        at.out.push(Output::Point { key, to: To::Here, by: Pointing::Back });
+        at.out.push(Output::Route { key, to: FlowTarget::Here, by: RoutePurpose::Back });
         Some((decision, load))
     }
 
@@ -170,7 +178,7 @@ impl<T: Parts> EdgeMachine<T> {
         (state, first_seq): (T::State, u32),
         at: &mut Context<'_, T>,
     ) {
-        let id = self.moves.begin(node, key, at.now + self.settings.doubt, Kind::Transfer);
+        let id = self.moves.begin(node, key, at.now + self.settings.doubt, MoveKind::Transfer);
         if let Some(one) = self.moves.by_id.get_mut(&id) {
             (one.sent, one.first_seq) = (Some(self.nodes.asked(node)), first_seq);
         }
@@ -179,24 +187,31 @@ impl<T: Parts> EdgeMachine<T> {
 
     // -- answers
 
-    /// A state could not be sent.
-    pub(super) fn not_sent(&mut self, id: u64, at: &mut Context<'_, T>) {
+    /// Processes a state that could not be sent.
+    pub(super) fn process_send_failure(&mut self, id: u64, at: &mut Context<'_, T>) {
         let Some(Move { key, kind, .. }) = self.moves.remove(id) else { return };
         match kind {
-            Kind::Held { packets, .. } => self.stays(key, id, packets, at),
-            Kind::Socket { waiter, waits } => self.thaw(key, id, waiter, waits, at),
-            Kind::Transfer => self.put_back(key, at),
+            MoveKind::Held { packets, .. } => self.accept_after_all(key, id, packets, at),
+            MoveKind::Socket { waiter, waits } => self.thaw(key, id, waiter, waits, at),
+            MoveKind::Transfer => self.revert_transfer(key, at),
         }
     }
 
-    /// A node has said what became of a move. A number is only good from the node that it was given to.
-    pub(super) fn answered(&mut self, node: NodeId, id: u64, heard: MoveResult, at: &mut Context<'_, T>) {
+    /// Processes a node's answer to a move. The answer is valid only from the node to which the move was sent.
+    pub(super) fn process_answer(
+        &mut self,
+        node: NodeId,
+        id: u64,
+        result: MoveResult,
+        at: &mut Context<'_, T>,
+    ) {
         if self.moves.by_id.get(&id).is_some_and(|one| one.node == node) {
-            self.conclude(id, heard, at);
+            self.conclude(id, result, at);
         }
     }
 
-    /// A node has named all that it has. What had been sent before it was asked, and is not named, has never arrived.
+    /// Resolves moves by a node's complete list. A state that was sent before the node was asked, and is not listed,
+    /// has never arrived.
     pub(super) fn resolve(
         &mut self,
         node: NodeId,
@@ -216,7 +231,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// Nothing more is awaited of what is on its way to a node.
+    /// Gives up the pending moves to a node.
     pub(super) fn give_up(&mut self, node: NodeId, at: &mut Context<'_, T>) {
         for id in self.moves.ids(|one| one.node == node) {
             self.conclude(id, MoveResult::Nothing, at);
@@ -230,21 +245,21 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// Nothing is awaited for longer than the doubt may last. Nor for longer than a socket's client waits: a SYN of its next
-    /// connection has the frozen socket ask, and the client's host denies the connection (RFC 5961 section 4); where the plane
-    /// answers SYNs, the next connection has taken its place here.
+    /// Gives up moves whose answer is overdue, or whose client no longer waits. A SYN of the client's next
+    /// connection makes the frozen socket send a challenge, and the client's host denies the connection (RFC 5961
+    /// section 4). If the plane answers SYNs, the next connection has replaced this one here.
     pub(super) fn tick_moves(&mut self, at: &mut Context<'_, T>) {
         let now = at.now;
         for id in self.moves.ids(|one| one.until <= now) {
             self.conclude(id, MoveResult::Nothing, at);
         }
-        if self.moves.look_at > now {
+        if self.moves.check_at > now {
             return;
         }
-        self.moves.look_at = now + LOOK;
+        self.moves.check_at = now + CHECK_INTERVAL;
         let Self { moves, connections, .. } = self;
         let is_over = |(id, one): (&u64, &Move<T>)| {
-            let Kind::Socket { waits, .. } = &one.kind else { return None };
+            let MoveKind::Socket { waits, .. } = &one.kind else { return None };
             let replaced =
                 waits.is_none() && connections.get(one.key).is_none_or(|other| !other.is_move(*id));
             let denied = at.view.flow(one.key).is_some_and(|flow| flow.denied);
@@ -254,20 +269,20 @@ impl<T: Parts> EdgeMachine<T> {
         over.into_iter().for_each(|id| self.conclude(id, MoveResult::Nothing, at));
     }
 
-    fn conclude(&mut self, id: u64, heard: MoveResult, at: &mut Context<'_, T>) {
-        if heard == MoveResult::Nothing && self.moves.by_id.get(&id).is_some_and(|one| one.sent.is_none()) {
-            // Nobody else can have it.
-            return self.not_sent(id, at);
+    fn conclude(&mut self, id: u64, result: MoveResult, at: &mut Context<'_, T>) {
+        if result == MoveResult::Nothing && self.moves.by_id.get(&id).is_some_and(|one| one.sent.is_none()) {
+            // No other host can have the connection.
+            return self.process_send_failure(id, at);
         }
         let Some(Move { key, kind, .. }) = self.moves.remove(id) else { return };
         match kind {
-            Kind::Held { packets, .. } => self.conclude_held(key, id, packets, heard, at),
-            Kind::Socket { waiter, waits } => self.conclude_socket(key, id, (waiter, waits), heard, at),
-            Kind::Transfer => match heard {
-                MoveResult::Restored => self.transferred(key, at),
+            MoveKind::Held { packets, .. } => self.conclude_held(key, id, packets, result, at),
+            MoveKind::Socket { waiter, waits } => self.conclude_socket(key, id, (waiter, waits), result, at),
+            MoveKind::Transfer => match result {
+                MoveResult::Restored => self.complete_transfer(key, at),
                 MoveResult::Refused(why) => {
-                    at.say(Note::NotTaken(key, why));
-                    self.put_back(key, at);
+                    at.note(LogEvent::NotTaken(key, why));
+                    self.revert_transfer(key, at);
                 }
                 MoveResult::Nothing => self.transfer_lost(key, at),
             },
@@ -279,22 +294,24 @@ impl<T: Parts> EdgeMachine<T> {
         key: T::Key,
         id: u64,
         packets: Vec<T::Packet>,
-        heard: MoveResult,
+        result: MoveResult,
         at: &mut Context<'_, T>,
     ) {
-        match heard {
-            MoveResult::Restored => at.say(Note::Moved(key)),
-            // It was there, and has ended since.
-            MoveResult::Refused(_) if self.is_answered(key, id, at) => self.gone(key, id, End::Closed, at),
-            MoveResult::Refused(why) => {
-                at.say(Note::NotTaken(key, why));
-                self.stays(key, id, packets, at);
+        match result {
+            MoveResult::Restored => at.note(LogEvent::Moved(key)),
+            // The node had the connection, and it has ended since.
+            MoveResult::Refused(_) if self.is_answered(key, id, at) => {
+                self.reset_moving(key, id, ConnectionEnd::Closed, at);
             }
-            MoveResult::Nothing if self.let_go => self.leave_to_successor(key, id, at),
-            // Whether the node has it is not known, and two hosts must not answer.
+            MoveResult::Refused(why) => {
+                at.note(LogEvent::NotTaken(key, why));
+                self.accept_after_all(key, id, packets, at);
+            }
+            MoveResult::Nothing if self.plane_released => self.leave_to_successor(key, id, at),
+            // It is unknown whether the node has the connection, and two hosts must not answer.
             MoveResult::Nothing => {
-                at.say(Note::Unheard(key));
-                self.gone(key, id, End::NodeLost, at);
+                at.note(LogEvent::Unheard(key));
+                self.reset_moving(key, id, ConnectionEnd::NodeLost, at);
             }
         }
     }
@@ -304,44 +321,49 @@ impl<T: Parts> EdgeMachine<T> {
         key: T::Key,
         id: u64,
         (waiter, waits): (T::Waiter, Option<(Decision, T::Load)>),
-        heard: MoveResult,
+        result: MoveResult,
         at: &mut Context<'_, T>,
     ) {
-        let close = |waiter| Output::Answer { waiter, answer: Answer::Close };
-        match heard {
+        let close = |waiter| Output::Answer { waiter, answer: SocketOutcome::Close };
+        match result {
             MoveResult::Restored => {
                 if let Some((decision, load)) = waits {
-                    at.out.push(Output::Point { key, to: To::Node(decision.node), by: Pointing::Back });
+                    at.out.push(Output::Route {
+                        key,
+                        to: FlowTarget::Node(decision.node),
+                        by: RoutePurpose::Back,
+                    });
                     self.enter_moving(key, id, Connection::new(decision, load, at.now), at);
                 }
-                at.say(Note::Moved(key));
+                at.note(LogEvent::Moved(key));
                 at.out.push(close(waiter));
             }
-            // It was there, and has ended since.
+            // The node had the connection, and it has ended since.
             MoveResult::Refused(_) if self.is_answered(key, id, at) => {
-                self.gone(key, id, End::Closed, at);
+                self.reset_moving(key, id, ConnectionEnd::Closed, at);
                 at.out.push(close(waiter));
             }
             MoveResult::Refused(why) => {
-                at.say(Note::NotTaken(key, why));
+                at.note(LogEvent::NotTaken(key, why));
                 self.thaw(key, id, waiter, waits, at);
             }
-            MoveResult::Nothing if self.let_go => {
+            MoveResult::Nothing if self.plane_released => {
                 self.leave_to_successor(key, id, at);
                 at.out.push(close(waiter));
             }
-            // Whether the node has it is not known, and two hosts must not answer.
+            // It is unknown whether the node has the connection, and two hosts must not answer.
             MoveResult::Nothing => {
                 let denied = at.view.flow(key).is_some_and(|flow| flow.denied);
                 match self.take_moving(key, id, at) {
                     Some(connection) => {
-                        at.say(Note::Unheard(key));
+                        at.note(LogEvent::Unheard(key));
                         let account = at.view.flow(key).and_then(|flow| flow.account());
-                        let end = if denied { End::ClientReset } else { End::NodeLost };
+                        let end = if denied { ConnectionEnd::ClientReset } else { ConnectionEnd::NodeLost };
                         self.finish(key, connection, end, account, at);
-                        // First, so that the socket's reset may leave, and cannot meet a new connection with these addresses.
+                        // This comes first, so that the socket's reset may leave, and cannot reach a new connection
+                        // with these addresses.
                         at.out.push(Output::Reset { key, ack: None });
-                        at.out.push(Output::Answer { waiter, answer: Answer::Abort });
+                        at.out.push(Output::Answer { waiter, answer: SocketOutcome::Abort });
                     }
                     None => at.out.push(close(waiter)),
                 }
@@ -349,7 +371,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// The frozen socket goes on here, if its connection does.
+    /// Continues the frozen socket here, if its connection still exists.
     fn thaw(
         &mut self,
         key: T::Key,
@@ -358,47 +380,47 @@ impl<T: Parts> EdgeMachine<T> {
         waits: Option<(Decision, T::Load)>,
         at: &mut Context<'_, T>,
     ) {
-        // First the plane, so that nothing that the thawed socket sends is dropped on its way out.
+        // The plane comes first, so that no packet of the thawed socket is dropped on its way out.
         let answer = match self.turn_back(key, id, waits, at) {
-            Some((decision, load)) => Answer::Thaw(decision, load),
-            None => Answer::Close,
+            Some((decision, load)) => SocketOutcome::Thaw(decision, load),
+            None => SocketOutcome::Close,
         };
         at.out.push(Output::Answer { waiter, answer });
     }
 
-    /// This host's own TCP gets a held connection after all, unless it has ended meanwhile.
-    fn stays(&mut self, key: T::Key, id: u64, packets: Vec<T::Packet>, at: &mut Context<'_, T>) {
+    /// Lets this host's own TCP accept a held connection after all, unless it has ended meanwhile.
+    fn accept_after_all(&mut self, key: T::Key, id: u64, packets: Vec<T::Packet>, at: &mut Context<'_, T>) {
         if let Some(Connection { decision, load, .. }) = self.take_moving(key, id, at) {
             at.out.push(Output::Accept { key, why: AcceptReason::Failed(decision, load), packets });
         }
     }
 
-    /// Takes a connection out of the table that goes no further on its way, unless it has ended meanwhile: then its addresses may
-    /// be another connection's, which the plane knows before the table does.
+    /// Removes a connection whose move has failed, unless it has ended meanwhile. Its addresses may then belong to
+    /// another connection, which the plane knows before the table does.
     fn take_moving(&mut self, key: T::Key, id: u64, at: &Context<'_, T>) -> Option<Connection<T::Load>> {
-        let still = |way: OnItsWay| at.view.flow(key).is_none_or(|flow| flow.opened <= way.entered);
-        self.connections.take_if(key, |one| one.is_move(id) && one.on_its_way.is_some_and(still))
+        let still = |way: PendingMove| at.view.flow(key).is_none_or(|flow| flow.opened <= way.entered);
+        self.connections.take_if(key, |one| one.is_move(id) && one.pending_move.is_some_and(still))
     }
 
-    /// Whether the client of a connection on its way has acknowledged anything of a reply.
+    /// Returns whether the client of a moving connection has acknowledged part of a reply.
     fn is_answered(&self, key: T::Key, id: u64, at: &Context<'_, T>) -> bool {
         let Some(flow) = at.view.flow(key) else { return false };
         let Some(one) = self.connections.get(key).filter(|one| one.is_move(id)) else { return false };
-        // Where the plane did not see the handshake, only the socket knows where the reply began.
+        // If the plane did not see the handshake, only the socket knows where the reply began.
         let beyond = |first_ack| flow.packets > 0 && flow.last_ack != first_ack;
         one.first_ack.map_or(flow.answered, beyond)
     }
 
-    /// The process that has the plane now hears from the node what became of a connection on its way.
+    /// Leaves a moving connection to the process that has the plane now, which receives the node's answer.
     fn leave_to_successor(&mut self, key: T::Key, id: u64, at: &mut Context<'_, T>) {
-        at.say(Note::LeftToSuccessor(key));
+        at.note(LogEvent::LeftToSuccessor(key));
         if let Some(connection) = self.take_moving(key, id, at) {
-            self.finish(key, connection, End::Silent, None, at);
+            self.finish(key, connection, ConnectionEnd::Silent, None, at);
         }
     }
 
     /// Resets a connection, unless it has ended meanwhile.
-    fn gone(&mut self, key: T::Key, id: u64, end: End, at: &mut Context<'_, T>) {
+    fn reset_moving(&mut self, key: T::Key, id: u64, end: ConnectionEnd, at: &mut Context<'_, T>) {
         if let Some(connection) = self.take_moving(key, id, at) {
             at.out.push(Output::Reset { key, ack: None });
             let account = at.view.flow(key).and_then(|flow| flow.account());

@@ -1,36 +1,36 @@
 //! The nodes: their channels, and the lists of their connections.
 //!
-//! A node's channel is reliable and in order as long as it is up, and all that is under way is lost when it breaks. A node
-//! names all its connections after its channel has come up, and whenever it is asked. Whatever had been sent to it before it was asked is
-//! judged by its answer.
+//! A node's channel is reliable and ordered while it is up. All pending messages are lost when it breaks. A node
+//! lists all of its connections after its channel has come up, and whenever it is asked. Its answer resolves every
+//! move that was sent before it was asked.
 
-use super::{Output, Parts};
+use super::{EdgeTypes, Output};
 use crate::id::NodeId;
 use crate::time::Time;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Connections that a node has, with the sequence numbers by which it knows them.
+/// The connections of a node, with the sequence numbers by which the node identifies them.
 pub(super) type ConnectionList<K> = BTreeMap<K, u32>;
 
-/// A node.
+/// The channel of a node.
 #[derive(Debug)]
-pub(super) struct Node<K> {
-    /// Number of times that it was asked for all its connections after its channel had come up.
+pub(super) struct NodeChannel<K> {
+    /// The number of times that the node was asked for all its connections after its channel had come up.
     pub(super) asked: u64,
-    /// Lists that it has ended since its channel came up. The first one it sends unasked.
+    /// The number of complete lists since the channel came up. The node sends the first one without being asked.
     pub(super) lists: u64,
-    /// Connections that it has named of the list that is under way.
+    /// The connections of the list that is being received.
     pub(super) named: ConnectionList<K>,
-    /// When it was asked last: what it names was there then.
+    /// The time at which the node was last asked. Its list describes that time or later.
     pub(super) asked_at: Time,
-    /// When it is asked again.
+    /// The time at which the node is asked next.
     pub(super) ask_at: Option<Time>,
-    /// Since when its channel is down, if it has been up.
+    /// The time since which the channel is down, if it has been up.
     pub(super) down_since: Option<Time>,
 }
 
-impl<K> Default for Node<K> {
+impl<K> Default for NodeChannel<K> {
     fn default() -> Self {
         Self {
             asked: 0,
@@ -43,38 +43,38 @@ impl<K> Default for Node<K> {
     }
 }
 
-/// A list, and how far it has been compared.
+/// A list that is being compared.
 #[derive(Debug)]
-pub(super) struct List<K> {
+pub(super) struct ConnectionListing<K> {
     pub(super) node: NodeId,
-    /// It says what was there then, or later.
+    /// The time that the list describes, or earlier.
     pub(super) as_of: Time,
     pub(super) named: ConnectionList<K>,
-    /// The connections of the node that are still to be looked for in the list.
+    /// The connections of the node that must still be looked up in the list.
     pub(super) known: Vec<K>,
-    /// Connections of the list that are still to be looked for here.
-    pub(super) unlooked: Vec<K>,
-    /// Some were too young to tell.
+    /// The connections of the list that must still be looked up here.
+    pub(super) unmatched: Vec<K>,
+    /// Whether some connections were too new for a certain result.
     pub(super) doubtful: bool,
-    /// All that is known has been looked for.
+    /// Whether all known connections have been looked up.
     pub(super) compared: bool,
 }
 
-/// All of them.
+/// The channels of all nodes, and their pending lists.
 #[derive(Debug)]
-pub(super) struct Nodes<K> {
-    pub(super) by_id: BTreeMap<NodeId, Node<K>>,
-    pub(super) lists: VecDeque<List<K>>,
+pub(super) struct NodeChannels<K> {
+    pub(super) by_id: BTreeMap<NodeId, NodeChannel<K>>,
+    pub(super) lists: VecDeque<ConnectionListing<K>>,
 }
 
-impl<K> Default for Nodes<K> {
+impl<K> Default for NodeChannels<K> {
     fn default() -> Self {
         Self { by_id: BTreeMap::new(), lists: VecDeque::new() }
     }
 }
 
-impl<K: Copy + Ord> Nodes<K> {
-    pub(super) fn of(&mut self, node: NodeId) -> &mut Node<K> {
+impl<K: Copy + Ord> NodeChannels<K> {
+    pub(super) fn of(&mut self, node: NodeId) -> &mut NodeChannel<K> {
         self.by_id.entry(node).or_default()
     }
 
@@ -82,11 +82,11 @@ impl<K: Copy + Ord> Nodes<K> {
         self.by_id.get(&node).map_or(0, |node| node.asked)
     }
 
-    pub(super) fn up<T: Parts<Key = K>>(&mut self, node: NodeId, now: Time, out: &mut Vec<Output<T>>) {
+    pub(super) fn up<T: EdgeTypes<Key = K>>(&mut self, node: NodeId, now: Time, out: &mut Vec<Output<T>>) {
         let of = self.of(node);
         (of.lists, of.down_since, of.asked_at) = (0, None, now);
         of.named.clear();
-        // Its answer tells of every move that was sent before.
+        // The answer resolves every move that was sent before.
         of.asked += 1;
         out.push(Output::Ask { node, first: true });
     }
@@ -95,13 +95,13 @@ impl<K: Copy + Ord> Nodes<K> {
         self.of(node).down_since.get_or_insert(now);
     }
 
-    /// The node is asked for its connections by that time.
+    /// Schedules a request for the node's connections at `at` or earlier.
     pub(super) fn ask_at(&mut self, node: NodeId, at: Time) {
         let of = self.of(node);
         of.ask_at = Some(of.ask_at.map_or(at, |before| before.min(at)));
     }
 
-    /// The node is asked by `at`, or `every` after it was asked last.
+    /// Schedules a request at `at`, but not before `every` has passed since the last one.
     pub(super) fn ask_soon(&mut self, node: NodeId, at: Time, every: Duration) {
         let at = at.max(self.of(node).asked_at + every);
         self.ask_at(node, at);

@@ -1,31 +1,31 @@
-//! Actions that the driver carries out.
+//! The actions that the driver executes.
 
-use super::parts::{Parts, To};
+use super::parts::{EdgeTypes, FlowTarget};
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use core::time::Duration;
 
-/// The end of a connection.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum End {
+pub enum ConnectionEnd {
     /// Both sides have closed.
     Closed,
-    /// The client has reset it.
+    /// The client has reset the connection.
     ClientReset,
-    /// Nothing came for too long.
+    /// No packet arrived for too long.
     Silent,
-    /// Its node does not have it any more; it was reset.
+    /// The node does not have the connection any more, so it was reset.
     NodeLost,
-    /// Another connection has taken its addresses.
+    /// Another connection has the same addresses.
     Replaced,
 }
 
-impl End {
-    /// All.
+impl ConnectionEnd {
+    /// All ways.
     pub const ALL: [Self; 5] =
         [Self::Closed, Self::ClientReset, Self::Silent, Self::NodeLost, Self::Replaced];
 
-    /// Its name in metrics.
+    /// Returns the name used in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -37,57 +37,57 @@ impl End {
     }
 }
 
-/// The purpose of an [`Output::Point`], which the driver reports with its result.
+/// The purpose of an [`Output::Route`], which the driver reports with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pointing {
-    /// A connection has been handed to a node. `ack` is what the client acknowledged with its first packet.
-    Handed {
-        /// See above.
+pub enum RoutePurpose {
+    /// A node accepts the connection by its cookie.
+    Cookie {
+        /// The acknowledgement number of the client's first packet.
         ack: Option<u32>,
     },
     /// The state of a connection is about to be sent: the number of the move.
     Move(u64),
     /// A node gives a connection up to another one.
     Transfer,
-    /// Nothing depends on it.
+    /// The packets return; nothing depends on the result.
     Back,
 }
 
 /// The reason why this host accepts a connection.
-pub enum AcceptReason<T: Parts> {
-    /// It was decided.
+pub enum AcceptReason<T: EdgeTypes> {
+    /// The decision was to accept it here.
     Decided(T::Verdict),
-    /// Too much is held.
+    /// Too many packets are held.
     HoldFull,
-    /// Too many moves are under way: it was decided to move it.
+    /// Too many moves are pending; the decision was to move it.
     MovesFull(Decision, T::Load),
-    /// The rest of its request header has not come in time.
+    /// The rest of its request header has not arrived in time.
     Incomplete,
-    /// It could not be moved to its node, or the node has refused it.
+    /// The connection could not be moved to its node, or the node has refused it.
     Failed(Decision, T::Load),
-    /// Another process takes the plane.
+    /// Another process takes over the plane.
     Reload,
 }
 
 /// The outcome for a socket that was to move.
 #[derive(Debug)]
-pub enum Answer<L> {
-    /// The node has it, or the connection is over: the frozen socket is closed without a word.
+pub enum SocketOutcome<L> {
+    /// The node has the connection, or the connection is over: the frozen socket is closed silently.
     Close,
-    /// It goes on here.
+    /// The connection continues at this host.
     Thaw(Decision, L),
-    /// Nothing was heard of it: the socket tells the client that the connection is gone.
+    /// The node did not answer: the socket resets the connection.
     Abort,
 }
 
-/// A word to a node about a connection that it gives up.
+/// A message to a node about a connection that it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Say {
-    /// Give it up: send its state.
+pub enum TransferMessage {
+    /// Give the connection up: send its state.
     Give,
-    /// Another node has it.
+    /// Another node has the connection.
     Taken,
-    /// Keep it.
+    /// Keep the connection.
     Keep,
 }
 
@@ -96,174 +96,179 @@ pub enum Say {
 pub struct EndedConnection<K, L> {
     /// The connection.
     pub key: K,
-    /// Its load, which has not been given back unless it was idle.
+    /// The load, which has not been released unless the connection was idle.
     pub load: L,
-    /// Its node.
+    /// The node.
     pub decision: Decision,
-    /// The kind of its end.
-    pub end: End,
-    /// Bytes of replies that the client has acknowledged, if that is known.
+    /// The way in which the connection ended.
+    pub end: ConnectionEnd,
+    /// The bytes of replies that the client has acknowledged, if known.
     pub bytes: Option<u64>,
-    /// Requests that were seen on it.
+    /// The number of requests observed on the connection.
     pub requests: u32,
-    /// From its start to its end.
+    /// The time from its start to its end.
     pub total: Duration,
-    /// It was idle at least once, so that its duration says nothing of its node.
+    /// Whether the connection was idle at least once, so that its duration does not characterise its node.
     pub rested: bool,
 }
 
-/// An event for people.
+/// An event for the log and the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note<K> {
-    /// A node did not take a connection, for this reason.
+pub enum LogEvent<K> {
+    /// A node refused a connection, for this reason.
     NotTaken(K, String),
     /// The node did not answer in time: the connection is reset.
     Unheard(K),
-    /// It was on its way when another process took the plane.
+    /// The connection was on its way when another process took over the plane.
     LeftToSuccessor(K),
-    /// The state of a connection was given to its node.
+    /// The state of a connection was restored by its node.
     Moved(K),
-    /// A connection has gone from a node that drains to another one.
+    /// A connection has moved from a draining node to another one.
     Transferred(K),
 }
 
-/// An action that the driver carries out.
-pub enum Output<T: Parts> {
-    /// The plane sends a connection's packets there from now on. The result is [`Input::Pointed`](super::Input::Pointed).
-    Point {
+/// An action that the driver executes.
+pub enum Output<T: EdgeTypes> {
+    /// Routes a connection's packets in the plane. The result is [`Input::Routed`](super::Input::Routed).
+    Route {
         /// The connection.
         key: T::Key,
-        /// [`To::Node`] or [`To::Here`].
-        to: To,
-        /// Returned with the result.
-        by: Pointing,
+        /// [`FlowTarget::Node`] or [`FlowTarget::Here`].
+        to: FlowTarget,
+        /// The purpose, which is returned with the result.
+        by: RoutePurpose,
     },
-    /// A held packet is sent to a node.
+    /// Sends a held packet to a node.
     Forward {
         /// The node.
         node: NodeId,
         /// The packet.
         packet: T::Packet,
     },
-    /// A packet goes to this host's own TCP.
+    /// Passes a packet to this host's own TCP.
     Inject(T::Packet),
-    /// This host accepts a connection: the accept loop gets the reason, the plane sends its packets here, and those that were held
-    /// are injected.
+    /// Accepts a connection at this host: the accept loop gets the reason, the plane routes its packets here, and
+    /// the held packets are injected.
     Accept {
         /// The connection.
         key: T::Key,
-        /// Why.
+        /// The reason.
         why: AcceptReason<T>,
         /// The held packets.
         packets: Vec<T::Packet>,
     },
-    /// The plane forgets a connection: its client's next packet opens it anew.
+    /// Makes the plane forget a connection: the client's next packet opens it again.
     Forget(T::Key),
-    /// The plane tells when a packet comes on this connection ([`Input::Woke`](super::Input::Woke)).
+    /// Makes the plane report the next packet of this connection ([`Input::Active`](super::Input::Active)).
     MarkIdle(T::Key),
-    /// The load of a connection is given back, after [`Self::MarkIdle`]: [`Input::GiveBack`](super::Input::GiveBack). A request that comes in between is
-    /// reported by the plane.
+    /// Releases the load of a connection, after [`Self::MarkIdle`]: [`Input::GiveBack`](super::Input::GiveBack). The
+    /// plane reports a request that arrives in between.
     GiveBack(T::Key),
-    /// The plane marks a connection as ended.
+    /// Marks a connection as ended in the plane.
     MarkEnded(T::Key),
-    /// The plane takes such a mark back: the connection goes on.
+    /// Removes this mark: the connection continues.
     MarkResumed(T::Key),
-    /// A connection is reset.
+    /// Resets a connection.
     Reset {
         /// The connection.
         key: T::Key,
-        /// Number of the first byte that it has not acknowledged, if the plane may not know it.
+        /// The sequence number of the first byte that the client has not acknowledged, if the plane may not know it.
         ack: Option<u32>,
     },
-    /// The plane learns of a connection that a node has, unless it knows it.
+    /// Adds a connection that a node has to the plane, unless the plane knows it.
     Learn {
         /// The connection.
         key: T::Key,
         /// The node.
         node: NodeId,
     },
-    /// An accepted socket is to be frozen: [`Input::Frozen`](super::Input::Frozen) or [`Input::NotFrozen`](super::Input::NotFrozen) says how that went.
+    /// Freezes an accepted socket. The result is [`Input::Frozen`](super::Input::Frozen) or
+    /// [`Input::NotFrozen`](super::Input::NotFrozen).
     Freeze {
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
     },
-    /// An accepted socket stays here: the plane has no room, or the socket cannot be frozen.
+    /// Keeps an accepted socket here: the plane has no room, or the socket cannot be frozen.
     NotMoved {
-        /// Its load; `None` if the connection has ended meanwhile.
+        /// The load; `None` if the connection has ended meanwhile.
         load: Option<(Decision, T::Load)>,
     },
-    /// The state of a connection is sent to a node. If that is not possible, [`Input::NotSent`](super::Input::NotSent).
+    /// Sends the state of a connection to a node. A failure is reported by
+    /// [`Input::NotSent`](super::Input::NotSent).
     Send {
         /// The node.
         node: NodeId,
-        /// Number of the move.
+        /// The number of the move.
         id: u64,
         /// The connection.
         key: T::Key,
-        /// Sequence number of the client's first byte.
+        /// The sequence number of the client's first byte.
         first_seq: u32,
         /// The state.
         state: T::State,
-        /// Packets that the state does not have. They are forwarded to the node after it.
+        /// The packets that are not in the state. They are forwarded to the node after it.
         then: Vec<T::Packet>,
     },
-    /// The outcome of a socket's handoff.
+    /// Reports the outcome of a socket's handoff.
     Answer {
-        /// As given to [`Input::Move`](super::Input::Move).
+        /// The receiver, as given to [`Input::Move`](super::Input::Move).
         waiter: T::Waiter,
         /// The outcome.
-        answer: Answer<T::Load>,
+        answer: SocketOutcome<T::Load>,
     },
-    /// The dispatcher chooses a node for a connection that another one gives up: [`Input::Chosen`](super::Input::Chosen).
+    /// Asks the dispatcher for another node for a connection that its node gives up:
+    /// [`Input::Chosen`](super::Input::Chosen).
     Choose {
         /// The connection.
         key: T::Key,
-        /// The node that gives it up.
+        /// The node that gives the connection up.
         from: NodeId,
     },
-    /// A message to a node about a connection that it gives up.
+    /// Sends a message to a node about a connection that it gives up.
     Tell {
         /// The node.
         node: NodeId,
         /// The connection.
         key: T::Key,
         /// The message.
-        say: Say,
+        message: TransferMessage,
     },
-    /// A node is asked for all its connections. `first`: its channel has just come up.
+    /// Asks a node for all its connections.
     Ask {
         /// The node.
         node: NodeId,
-        /// See above.
+        /// Whether the node's channel has just come up.
         first: bool,
     },
-    /// A node has a connection that goes on after it had been counted as ended. If the driver counts it, [`Input::Adopt`](super::Input::Adopt).
+    /// Reports that a connection continues after it had been counted as ended. If the driver counts it, it gives
+    /// [`Input::Adopt`](super::Input::Adopt).
     Resumed {
         /// The connection.
         key: T::Key,
-        /// Its node.
+        /// The node of the connection.
         node: NodeId,
     },
-    /// The plane forwards a connection that the machine does not know, as after a restart. If the driver counts it, [`Input::Adopt`](super::Input::Adopt).
-    Stranger {
+    /// Reports a connection that the plane forwards and the machine does not know, as after a restart. If the driver
+    /// counts it, it gives [`Input::Adopt`](super::Input::Adopt).
+    Unknown {
         /// The connection.
         key: T::Key,
-        /// Its node.
+        /// The node of the connection.
         node: NodeId,
     },
-    /// A node answers a connection from now on. `moved`: its state is on its way there.
+    /// Reports that a node answers a connection from now on.
     Entered {
         /// The connection.
         key: T::Key,
-        /// See above.
+        /// Whether the connection's state is on its way to the node.
         moved: bool,
     },
-    /// The load of a node has changed.
+    /// Reports that the load of a node has changed.
     LoadChanged(NodeId),
-    /// A connection has ended.
+    /// Reports that a connection has ended.
     Ended(EndedConnection<T::Key, T::Load>),
-    /// A first packet was read too late: see [`Input::Packet`](super::Input::Packet).
+    /// Reports that a first packet was read too late: see [`Input::Packet`](super::Input::Packet).
     Late,
-    /// For the log and the counters.
-    Note(Note<T::Key>),
+    /// Reports an event for the log and the counters.
+    Note(LogEvent<T::Key>),
 }

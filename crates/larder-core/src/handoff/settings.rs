@@ -1,45 +1,48 @@
-//! Timeouts and limits of the switch's side of handoff.
+//! The timeouts and limits of the switch's side of handoff.
 
 use core::time::Duration;
 
-/// Timeouts and limits.
+/// The timeouts and limits of the switch's side of handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeSettings {
-    /// Time that the rest of a request header may take.
+    /// The longest time for the rest of a request header.
     pub header_wait: Duration,
-    /// Connections that are held at most. While so many moves are under way, no held connection moves.
+    /// The largest number of held connections. While this many moves are pending, no held connection moves.
     pub held_max: usize,
-    /// Bytes of all held packets at most.
+    /// The largest number of bytes of all held packets.
     pub held_bytes_max: usize,
-    /// A connection without a packet for so long is idle, and gives its load back.
+    /// The time without a packet after which a connection is idle and its load is released.
     pub idle_after: Duration,
-    /// A connection whose client waits for the first byte of a reply is idle after so long.
+    /// The time after which a connection is idle whose client waits for the first byte of a reply.
     pub unanswered_for: Duration,
-    /// A client that has ended its side, and acknowledges nothing for so long, has ended.
+    /// The time without an acknowledgement after which a connection has ended whose client has closed its side.
     pub ends_after: Duration,
-    /// A client has ended its side, and its node has said nothing of it for so long: the connection has ended.
+    /// The time after which a connection has ended whose client has closed its side and whose node has not reported
+    /// the end.
     pub closing_for: Duration,
-    /// Time in which a node may not know a connection of which the client has seen nothing: its first packet may have been lost.
+    /// The time during which a node may not have a connection of which the client has received nothing: its first
+    /// packet may have been lost.
     pub unproven_for: Duration,
-    /// Time in which a node's list may not have a connection, because the list is older.
+    /// The time during which a node's list may not contain a connection, because the list is older.
     pub listed_after: Duration,
-    /// Nodes tell ends together; what they tell is at most so old.
+    /// The largest age of a reported end. Nodes report ends in batches.
     pub ends_told_within: Duration,
-    /// Time that a node's answer to a handoff may take. After it, the connection is reset.
+    /// The longest time for a node's answer to a handoff. After it, the connection is reset.
     pub doubt: Duration,
-    /// The channel of a node may be down for so long until nothing more is awaited of moves to it.
+    /// The time for which a node's channel may be down before moves to it are given up.
     pub unheard_for: Duration,
-    /// Time that a node has to send the state of a connection that it gives up.
+    /// The longest time for a node to send the state of a connection that it gives up.
     pub state_wait: Duration,
-    /// Handoffs from one node to another that are under way at most.
+    /// The largest number of pending handoffs from one node to another.
     pub transfers_max: usize,
-    /// Connections that go on after their end, and wait for the list of their node, at most.
+    /// The largest number of connections that continue after their end and wait for the list of their node.
     pub resumed_max: usize,
-    /// Time in which such connections are gathered before their node is asked.
+    /// The time during which such connections are collected before their node is asked.
     pub gather: Duration,
-    /// A node is asked for its connections at most so often.
+    /// The shortest time between two requests for a node's connections.
     pub ask_every: Duration,
-    /// The plane forwards a connection's packets before its socket is frozen. `false` only to show the race that this mends.
+    /// Whether the plane forwards a connection's packets before its socket is frozen. `false` is used only to
+    /// demonstrate the race that this prevents.
     pub forward_first: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The machine by itself. `larder sim faults --protocol edge` runs it against a model of everything around it.
+//! Tests of the machine alone. `larder sim faults --protocol edge` runs it against a model of its environment.
 
 use super::*;
 use crate::policy::Reason;
@@ -7,10 +7,10 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-struct Bench {
+struct TestBench {
     machine: EdgeMachine<Test>,
-    plane: Plane,
-    /// Connections that the dispatcher counts.
+    plane: TestPlane,
+    /// The number of connections that the dispatcher counts.
     load: Rc<Cell<i32>>,
     now: Time,
 }
@@ -18,10 +18,10 @@ struct Bench {
 #[derive(Debug)]
 struct Test;
 
-impl Parts for Test {
+impl EdgeTypes for Test {
     type Key = u16;
     type Packet = Segment;
-    type Load = Counted;
+    type Load = TestLoad;
     type Verdict = ();
     type State = &'static str;
     type Waiter = ();
@@ -45,9 +45,9 @@ impl Packet for Segment {
 }
 
 #[derive(Debug)]
-struct Counted(Rc<Cell<i32>>, bool);
+struct TestLoad(Rc<Cell<i32>>, bool);
 
-impl Load for Counted {
+impl ConnectionLoad for TestLoad {
     fn release(&mut self, _: Time) {
         if core::mem::take(&mut self.1) {
             self.0.set(self.0.get() - 1);
@@ -67,21 +67,21 @@ impl Load for Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for TestLoad {
     fn drop(&mut self) {
         self.release(Time::ZERO);
     }
 }
 
 #[derive(Default)]
-struct Plane {
+struct TestPlane {
     flows: BTreeMap<u16, Flow>,
     now: Time,
-    /// It has no room for a connection.
+    /// Whether the plane has no room for a connection.
     full: bool,
 }
 
-impl View<u16> for Plane {
+impl FlowLookup<u16> for TestPlane {
     fn flow(&self, key: u16) -> Option<Flow> {
         self.flows.get(&key).copied()
     }
@@ -95,78 +95,78 @@ const KEY: u16 = 1;
 const NODE: NodeId = NodeId(3);
 const OTHER: NodeId = NodeId(4);
 
-impl Bench {
+impl TestBench {
     fn new(change: impl FnOnce(&mut EdgeSettings)) -> Self {
         let mut settings = EdgeSettings::default();
         change(&mut settings);
         let machine = EdgeMachine::new(settings);
-        Self { machine, plane: Plane::default(), load: Rc::default(), now: Time::from_secs(10) }
+        Self { machine, plane: TestPlane::default(), load: Rc::default(), now: Time::from_secs(10) }
     }
 
-    /// Gives an input, and those that follow from the plane's answers. Returns what is to be done, in a word each.
+    /// Gives an input, and the inputs that follow from the plane's results. Returns the actions, one word each.
     fn give(&mut self, input: Input<Test>) -> Vec<String> {
         let (mut inputs, mut told) = (vec![input], Vec::new());
         while let Some(input) = inputs.pop() {
             let mut out = Vec::new();
             self.machine.handle(self.now, input, &self.plane, &mut out);
             for output in out {
-                if let Output::Point { key, to, by } = output {
+                if let Output::Route { key, to, by } = output {
                     let done = !self.plane.full;
                     if done {
                         self.point(key, to);
                     }
-                    inputs.push(Input::Pointed { key, by, done });
+                    inputs.push(Input::Routed { key, by, done });
                 }
-                told.extend(word(&output));
+                told.extend(name_of(&output));
             }
         }
         told
     }
 
-    fn point(&mut self, key: u16, to: To) {
+    fn point(&mut self, key: u16, to: FlowTarget) {
         let now = self.plane.now;
         self.plane.flows.entry(key).or_insert(Flow { opened: now, ..flow(to, 0) }).to = to;
     }
 
-    fn load(&self, node: NodeId) -> (Decision, Counted) {
+    fn load(&self, node: NodeId) -> (Decision, TestLoad) {
         self.load.set(self.load.get() + 1);
-        (Decision { node, reason: Reason::Reuse }, Counted(self.load.clone(), true))
+        (Decision { node, reason: Reason::Reuse }, TestLoad(self.load.clone(), true))
     }
 
-    /// The first packet of a connection comes, with this sequence number; gives the generation.
+    /// Delivers the first packet of a connection with this sequence number, and returns the generation.
     fn comes(&mut self, key: u16, seq: u32) -> u64 {
         let opened = self.plane.now;
-        self.plane.flows.insert(key, Flow { opened, first_seq: seq, ..flow(To::Held, seq) });
+        self.plane.flows.insert(key, Flow { opened, first_seq: seq, ..flow(FlowTarget::Held, seq) });
         self.give(Input::Packet { key, first: true, packet: Segment(seq), late: false });
         self.machine.next_undecided().expect("it is to be decided").1
     }
 
-    fn hand(&mut self, key: u16, seq: u32, node: NodeId) -> Vec<String> {
+    fn accept_by_cookie(&mut self, key: u16, seq: u32, node: NodeId) -> Vec<String> {
         let generation = self.comes(key, seq);
         let (decision, load) = self.load(node);
-        self.give(Input::At { key, generation, decision, load })
+        self.give(Input::HandOff { key, generation, decision, load })
     }
 
-    /// Its state is sent to a node.
+    /// Sends the connection's state to a node.
     fn send(&mut self, key: u16, seq: u32) -> Vec<String> {
         let generation = self.comes(key, seq);
         let (decision, load) = self.load(NODE);
         let state = "state";
-        self.give(Input::State { key, generation, decision, load, state, first_seq: seq, complete: true })
+        self.give(Input::SendState { key, generation, decision, load, state, first_seq: seq, complete: true })
     }
 
-    /// A node that drains gives a connection up to another one.
+    /// A draining node gives a connection up to another one.
     fn passes(&mut self, key: u16) {
-        assert_eq!(self.give(Input::Leave { node: NODE, key }), ["choose"]);
+        assert_eq!(self.give(Input::RequestTransfer { node: NODE, key }), ["choose"]);
         let next = Some(self.load(OTHER));
         assert_eq!(self.give(Input::Chosen { key, from: NODE, next }), ["point node 4", "give"]);
     }
 
-    /// A node names these, with their numbers. The plane learns of all of them, which is left out here.
-    fn named(&mut self, node: NodeId, connections: &[(u16, u32)]) -> Vec<String> {
-        let mut told = self.give(Input::Named { node, connections: connections.to_vec(), last: true });
+    /// A node lists these connections, with their numbers. The plane learns all of them, which is omitted here.
+    fn process_list(&mut self, node: NodeId, connections: &[(u16, u32)]) -> Vec<String> {
+        let mut told = self.give(Input::Listed { node, connections: connections.to_vec(), last: true });
         while self.machine.has_lists() {
-            told.extend(self.give(Input::Judge));
+            told.extend(self.give(Input::CompareList));
         }
         told.retain(|output| output != "learn");
         told
@@ -182,7 +182,7 @@ fn refused(node: NodeId) -> Input<Test> {
     Input::Refused { node, id: 1, why: "full".to_owned() }
 }
 
-fn flow(to: To, first_seq: u32) -> Flow {
+fn flow(to: FlowTarget, first_seq: u32) -> Flow {
     Flow {
         to,
         fin: false,
@@ -200,10 +200,10 @@ fn flow(to: To, first_seq: u32) -> Flow {
     }
 }
 
-fn word(output: &Output<Test>) -> Option<String> {
+fn name_of(output: &Output<Test>) -> Option<String> {
     Some(match output {
-        Output::Point { to: To::Node(node), .. } => format!("point node {}", node.0),
-        Output::Point { .. } => "point here".to_owned(),
+        Output::Route { to: FlowTarget::Node(node), .. } => format!("point node {}", node.0),
+        Output::Route { .. } => "point here".to_owned(),
         Output::Forward { node, packet } => format!("forward {} to {}", packet.0, node.0),
         Output::Inject(packet) => format!("inject {}", packet.0),
         Output::Accept { why, packets, .. } => format!("accept {} for {}", packets.len(), why_of(why)),
@@ -216,15 +216,15 @@ fn word(output: &Output<Test>) -> Option<String> {
         }
         Output::GiveBack(_) => "give back".to_owned(),
         Output::Answer { answer, .. } => match answer {
-            Answer::Close => "close",
-            Answer::Thaw(..) => "thaw",
-            Answer::Abort => "abort",
+            SocketOutcome::Close => "close",
+            SocketOutcome::Thaw(..) => "thaw",
+            SocketOutcome::Abort => "abort",
         }
         .to_owned(),
         Output::Choose { .. } => "choose".to_owned(),
-        Output::Tell { say, .. } => format!("{say:?}").to_lowercase(),
+        Output::Tell { message, .. } => format!("{message:?}").to_lowercase(),
         Output::Ask { .. } => "ask".to_owned(),
-        Output::Stranger { .. } => "stranger".to_owned(),
+        Output::Unknown { .. } => "stranger".to_owned(),
         Output::Resumed { .. } => "resumed".to_owned(),
         Output::Learn { .. } => "learn".to_owned(),
         Output::Ended(ended) => format!("ended {} {:?}", ended.end.name(), ended.bytes),
@@ -250,10 +250,10 @@ fn why_of(why: &AcceptReason<Test>) -> &'static str {
 }
 
 #[test]
-fn a_connection_counts_at_its_node_until_that_says_it_has_ended() {
-    let mut bench = Bench::new(|_| {});
-    assert_eq!(bench.hand(KEY, 7, NODE), ["forward 7 to 3", "point node 3"]);
-    // A packet that was handed over before the plane knew.
+fn connection_counts_at_its_node_until_the_node_reports_its_end() {
+    let mut bench = TestBench::new(|_| {});
+    assert_eq!(bench.accept_by_cookie(KEY, 7, NODE), ["forward 7 to 3", "point node 3"]);
+    // A packet that was delivered before the plane knew the node.
     let packet = Segment(8);
     assert_eq!(bench.give(Input::Packet { key: KEY, first: false, packet, late: false }), ["forward 8 to 3"]);
     let closed = |node, first_seq| Input::Closed { node, key: KEY, first_seq };
@@ -267,29 +267,29 @@ fn a_connection_counts_at_its_node_until_that_says_it_has_ended() {
 }
 
 #[test]
-fn a_client_is_told_where_the_plane_has_no_room() {
-    let mut bench = Bench::new(|_| {});
+fn client_is_reset_when_the_plane_has_no_room() {
+    let mut bench = TestBench::new(|_| {});
     bench.plane.full = true;
-    let told = bench.hand(KEY, 7, NODE);
+    let told = bench.accept_by_cookie(KEY, 7, NODE);
     assert_eq!(told[2..], ["reset Some(5)", "ended node_lost Some(1000)"]);
     assert_eq!(bench.load.get(), 0);
 }
 
-/// The client has given the connection up while it waited, and the plane knows of the next one already.
+/// The client gave the connection up while it waited, and the plane knows of the next one already.
 #[test]
-fn a_decision_takes_no_effect_on_the_next_connection() {
-    let mut bench = Bench::new(|_| {});
+fn decision_does_not_affect_the_next_connection() {
+    let mut bench = TestBench::new(|_| {});
     let generation = bench.comes(KEY, 7);
-    bench.plane.flows.insert(KEY, flow(To::Held, 9_007));
+    bench.plane.flows.insert(KEY, flow(FlowTarget::Held, 9_007));
     let (decision, load) = bench.load(NODE);
-    assert!(bench.give(Input::At { key: KEY, generation, decision, load }).is_empty());
+    assert!(bench.give(Input::HandOff { key: KEY, generation, decision, load }).is_empty());
     assert_eq!((bench.load.get(), bench.machine.len(), bench.machine.held()), (0, 0, 0));
 }
 
-/// A packet that comes during a decision asks for no second one, unless the header was not complete.
+/// A packet that arrives during a decision asks for no second one, unless the header was incomplete.
 #[test]
-fn a_connection_is_decided_once() {
-    let mut bench = Bench::new(|_| {});
+fn connection_is_decided_once() {
+    let mut bench = TestBench::new(|_| {});
     let generation = bench.comes(KEY, 7);
     let more = || Input::Packet { key: KEY, first: false, packet: Segment(8), late: false };
     bench.give(more());
@@ -300,33 +300,33 @@ fn a_connection_is_decided_once() {
     assert_eq!(bench.machine.next_undecided(), None);
     bench.give(more());
     assert_eq!(bench.machine.next_undecided(), Some((KEY, generation)));
-    bench.give(Input::Waits { key: KEY, generation });
+    bench.give(Input::AwaitAdmission { key: KEY, generation });
     bench.give(more());
     assert_eq!(bench.machine.next_undecided(), None);
 }
 
-/// A socket that was not sent yet is nowhere else, whatever happens to its node, and after a reload none moves.
+/// A socket that was not sent yet is at no other host, whatever happens to its node, and after a reload none moves.
 #[test]
-fn a_socket_whose_state_was_not_sent_goes_on_here() {
-    for input in [Input::GiveUp { node: NODE }, Input::LetGo] {
-        let mut bench = Bench::new(|_| {});
+fn socket_whose_state_was_not_sent_continues_here() {
+    for input in [Input::GiveUp { node: NODE }, Input::ReleasePlane] {
+        let mut bench = TestBench::new(|_| {});
         let (decision, load) = bench.load(NODE);
         bench.give(Input::Move { key: KEY, decision, load, waiter: () });
         assert_eq!(bench.give(input), ["point here", "thaw"]);
         let late = Input::Frozen { key: KEY, id: 1, first_seq: 7, first_ack: 77, state: "socket" };
         assert!(bench.give(late).is_empty());
     }
-    let mut bench = Bench::new(|_| {});
-    bench.give(Input::LetGo);
+    let mut bench = TestBench::new(|_| {});
+    bench.give(Input::ReleasePlane);
     let (decision, load) = bench.load(NODE);
     assert_eq!(bench.give(Input::Move { key: KEY, decision, load, waiter: () }), ["not moved true"]);
 }
 
-/// A request that comes while a connection goes to another node counts, and goes on counting there.
+/// A request that arrives while a connection moves to another node counts, and continues to count there.
 #[test]
-fn a_connection_that_wakes_on_its_way_counts() {
-    let mut bench = Bench::new(|_| {});
-    bench.hand(KEY, 7, NODE);
+fn connection_that_resumes_during_a_transfer_counts() {
+    let mut bench = TestBench::new(|_| {});
+    bench.accept_by_cookie(KEY, 7, NODE);
     bench.later(Duration::from_secs(2));
     bench.plane.flows.get_mut(&KEY).expect("it is known").last_ack = 2_000;
     assert_eq!(bench.give(Input::Review { key: KEY }), ["idle", "give back"]);
@@ -334,15 +334,15 @@ fn a_connection_that_wakes_on_its_way_counts() {
     assert_eq!(bench.load.get(), 0);
     bench.passes(KEY);
     assert_eq!(bench.load.get(), 1, "a place at the next node");
-    bench.give(Input::Woke { key: KEY, node: OTHER });
-    bench.give(Input::GivenUp { node: NODE, key: KEY, first_seq: 7, state: "given" });
+    bench.give(Input::Active { key: KEY, node: OTHER });
+    bench.give(Input::TransferState { node: NODE, key: KEY, first_seq: 7, state: "given" });
     bench.give(Input::Restored { node: OTHER, id: 1 });
     assert_eq!((bench.load.get(), bench.machine.active()), (1, vec![KEY]));
 }
 
 #[test]
-fn a_state_that_is_refused_comes_back_with_its_packets() {
-    let mut bench = Bench::new(|_| {});
+fn refused_state_returns_with_its_packets() {
+    let mut bench = TestBench::new(|_| {});
     assert_eq!(bench.send(KEY, 7), ["point node 3", "send state 7 then 0"]);
     bench.plane.flows.get_mut(&KEY).expect("it is known").answered = false;
     assert_eq!(bench.give(refused(OTHER)), [""; 0], "a number of another node");
@@ -351,8 +351,8 @@ fn a_state_that_is_refused_comes_back_with_its_packets() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_costs_the_client_its_connection_once() {
-    let mut bench = Bench::new(|_| {});
+fn missing_answer_resets_the_connection_once() {
+    let mut bench = TestBench::new(|_| {});
     bench.send(KEY, 7);
     bench.later(Duration::from_secs(31));
     assert_eq!(bench.give(Input::Tick), ["reset None", "ended node_lost Some(1000)"]);
@@ -360,18 +360,21 @@ fn an_answer_that_does_not_come_costs_the_client_its_connection_once() {
     assert_eq!(bench.load.get(), 0);
 }
 
-/// A node that names the addresses may still have the connection before.
+/// A node that lists the addresses may still have the earlier connection.
 #[test]
-fn a_list_with_an_earlier_connection_does_not_say_that_a_state_has_arrived() {
+fn list_with_an_earlier_connection_does_not_confirm_a_move() {
     for (number, expected) in [(6, "accept 1 for failed"), (7, ""), (0, "")] {
-        let mut bench = Bench::new(|_| {});
+        let mut bench = TestBench::new(|_| {});
         bench.give(Input::Up { node: NODE });
-        bench.named(NODE, &[]);
+        bench.process_list(NODE, &[]);
         bench.send(KEY, 7);
         bench.plane.flows.get_mut(&KEY).expect("it is known").answered = false;
         bench.give(Input::Up { node: NODE });
-        assert!(bench.named(NODE, &[(KEY, number)]).is_empty(), "the first list may be older than the state");
-        let told = bench.named(NODE, &[(KEY, number)]);
+        assert!(
+            bench.process_list(NODE, &[(KEY, number)]).is_empty(),
+            "the first list may be older than the state"
+        );
+        let told = bench.process_list(NODE, &[(KEY, number)]);
         assert_eq!(told.first().map_or("", |first| first), expected, "{number}");
         assert_eq!(bench.machine.moves(), 0, "{number}");
     }
@@ -379,8 +382,8 @@ fn a_list_with_an_earlier_connection_does_not_say_that_a_state_has_arrived() {
 
 /// Only the socket knew the numbers of a moved connection, if its client has sent nothing since.
 #[test]
-fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
-    let mut bench = Bench::new(|_| {});
+fn moved_connections_are_reset_with_the_sockets_numbers() {
+    let mut bench = TestBench::new(|_| {});
     let (decision, load) = bench.load(NODE);
     assert_eq!(bench.give(Input::Move { key: KEY, decision, load, waiter: () }), ["point node 3", "freeze"]);
     let frozen = Input::Frozen { key: KEY, id: 1, first_seq: 7, first_ack: 77, state: "socket" };
@@ -391,49 +394,53 @@ fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
 }
 
 #[test]
-fn a_connection_goes_to_another_node_with_its_load() {
-    let mut bench = Bench::new(|_| {});
-    bench.hand(KEY, 7, NODE);
+fn transferred_connection_takes_its_load_along() {
+    let mut bench = TestBench::new(|_| {});
+    bench.accept_by_cookie(KEY, 7, NODE);
     bench.passes(KEY);
-    let given = Input::GivenUp { node: NODE, key: KEY, first_seq: 7, state: "given" };
+    let given = Input::TransferState { node: NODE, key: KEY, first_seq: 7, state: "given" };
     assert_eq!(bench.give(given), ["send given 7 then 0"]);
     assert_eq!(bench.give(Input::Restored { node: OTHER, id: 1 }), ["taken"]);
     assert_eq!(bench.machine.connection(KEY).map(|one| one.decision.node), Some(OTHER));
     assert_eq!(bench.load.get(), 1);
 }
 
-/// The client has begun another connection with the addresses of one that passes. Neither its state nor an answer about it is
-/// the new connection's.
+/// The client has begun another connection with the addresses of one that moves. Neither its state nor an answer
+/// about it belongs to the new connection.
 #[test]
-fn a_connection_that_passes_leaves_the_next_one_alone() {
+fn transfer_does_not_affect_the_next_connection() {
     for sent in [false, true] {
-        let mut bench = Bench::new(|_| {});
-        bench.hand(KEY, 7, NODE);
+        let mut bench = TestBench::new(|_| {});
+        bench.accept_by_cookie(KEY, 7, NODE);
         bench.passes(KEY);
-        let given = || Input::GivenUp { node: NODE, key: KEY, first_seq: 7, state: "given" };
+        let given = || Input::TransferState { node: NODE, key: KEY, first_seq: 7, state: "given" };
         if sent {
             bench.give(given());
         }
         bench.later(Duration::from_millis(1));
-        bench.hand(KEY, 9_007, OTHER);
+        bench.accept_by_cookie(KEY, 9_007, OTHER);
         let told = if sent { bench.give(refused(OTHER)) } else { bench.give(given()) };
         assert_eq!(told, [if sent { "keep" } else { "taken" }]);
         let flow = bench.plane.flows[&KEY];
-        assert_eq!((flow.to, bench.load.get(), bench.machine.len()), (To::Node(OTHER), 1, 1), "{sent}");
+        assert_eq!(
+            (flow.to, bench.load.get(), bench.machine.len()),
+            (FlowTarget::Node(OTHER), 1, 1),
+            "{sent}"
+        );
     }
 }
 
-/// A connection that sends a request from time to time is found by the next sweep, whenever it was.
+/// A connection that sends a request from time to time is found by the next sweep, at whatever time it was.
 #[test]
-fn a_sweep_finds_what_has_sent_something_since_the_one_before() {
-    let mut bench = Bench::new(|_| {});
+fn sweep_finds_connections_active_since_the_previous_sweep() {
+    let mut bench = TestBench::new(|_| {});
     bench.later(Duration::from_secs(10));
-    bench.plane.flows.insert(KEY, flow(To::Node(NODE), 7));
-    let sweep = |bench: &mut Bench, seen_ago: u64| {
+    bench.plane.flows.insert(KEY, flow(FlowTarget::Node(NODE), 7));
+    let sweep = |bench: &mut TestBench, seen_ago: u64| {
         bench.give(Input::SweepBegins);
         let seen = Time::from_nanos(bench.plane.now.as_nanos() - seen_ago * 1_000_000);
         let flow = Flow { seen, ..bench.plane.flows[&KEY] };
-        let odd = bench.machine.note_seen(KEY, &flow, bench.plane.now);
+        let odd = bench.machine.record_seen(KEY, &flow, bench.plane.now);
         let told = if odd { bench.give(Input::Seen { key: KEY, flow }) } else { Vec::new() };
         bench.give(Input::SweepEnds);
         bench.later(Duration::from_secs(2));
@@ -444,20 +451,20 @@ fn a_sweep_finds_what_has_sent_something_since_the_one_before() {
     assert!(sweep(&mut bench, 2_100).is_empty());
 }
 
-/// A node may not have a connection that the plane forwards to it: it is asked.
+/// A node may not have a connection that the plane forwards to it, so it is asked.
 #[test]
-fn an_adopted_connection_is_looked_for_at_its_node() {
-    let mut bench = Bench::new(|_| {});
+fn adopted_connection_is_verified_at_its_node() {
+    let mut bench = TestBench::new(|_| {});
     bench.give(Input::Up { node: NODE });
-    bench.named(NODE, &[]);
-    bench.plane.flows.insert(KEY, flow(To::Node(NODE), 7));
+    bench.process_list(NODE, &[]);
+    bench.plane.flows.insert(KEY, flow(FlowTarget::Node(NODE), 7));
     let (decision, load) = bench.load(NODE);
     bench.give(Input::Adopt { key: KEY, decision, load });
     let mut told = Vec::new();
     for _ in 0..3 {
         bench.later(Duration::from_secs(5));
         if bench.give(Input::Tick) == ["ask"] {
-            told = bench.named(NODE, &[]);
+            told = bench.process_list(NODE, &[]);
         }
     }
     assert_eq!(told, ["reset None", "ended node_lost Some(1000)"]);
@@ -466,31 +473,31 @@ fn an_adopted_connection_is_looked_for_at_its_node() {
 
 #[test]
 fn each_limit_has_its_outcome() {
-    let mut bench = Bench::new(|settings| {
+    let mut bench = TestBench::new(|settings| {
         (settings.held_max, settings.transfers_max, settings.resumed_max) = (1, 0, 0);
     });
     bench.comes(KEY, 7);
     let first = |key| Input::Packet { key, first: true, packet: Segment(7), late: false };
     assert_eq!(bench.give(first(2)), ["accept 1 for hold_full"]);
-    let mut bytes = Bench::new(|settings| settings.held_bytes_max = 200);
+    let mut bytes = TestBench::new(|settings| settings.held_bytes_max = 200);
     bytes.comes(KEY, 7);
     assert_eq!(bytes.give(first(2)), ["accept 1 for hold_full"]);
-    bench.give(Input::LetGo);
-    bench.plane.flows.insert(KEY, flow(To::Node(NODE), 7));
-    assert_eq!(bench.give(Input::Leave { node: NODE, key: KEY }), ["keep"]);
-    assert_eq!(bench.give(Input::Woke { key: 9, node: NODE }), ["idle"], "its next packet is told again");
-    let mut moves = Bench::new(|settings| settings.held_max = 1);
+    bench.give(Input::ReleasePlane);
+    bench.plane.flows.insert(KEY, flow(FlowTarget::Node(NODE), 7));
+    assert_eq!(bench.give(Input::RequestTransfer { node: NODE, key: KEY }), ["keep"]);
+    assert_eq!(bench.give(Input::Active { key: 9, node: NODE }), ["idle"], "its next packet is told again");
+    let mut moves = TestBench::new(|settings| settings.held_max = 1);
     moves.send(KEY, 7);
     let generation = moves.comes(2, 7);
     let (decision, load) = moves.load(NODE);
     let state =
-        Input::State { key: 2, generation, decision, load, state: "state", first_seq: 7, complete: true };
+        Input::SendState { key: 2, generation, decision, load, state: "state", first_seq: 7, complete: true };
     assert_eq!(moves.give(state), ["accept 1 for moves_full"]);
 }
 
 #[test]
-fn a_header_that_does_not_come_is_accepted_here_in_time() {
-    let mut bench = Bench::new(|_| {});
+fn incomplete_header_is_accepted_here_in_time() {
+    let mut bench = TestBench::new(|_| {});
     let generation = bench.comes(KEY, 7);
     bench.give(Input::Incomplete { key: KEY, generation });
     let due = bench.machine.due().expect("its time is limited");
@@ -501,10 +508,10 @@ fn a_header_that_does_not_come_is_accepted_here_in_time() {
 }
 
 #[test]
-fn another_process_gets_nothing_that_is_held_here() {
-    let mut bench = Bench::new(|_| {});
+fn held_connections_are_accepted_before_another_process_takes_over() {
+    let mut bench = TestBench::new(|_| {});
     bench.send(2, 9);
     bench.comes(KEY, 7);
-    assert_eq!(bench.give(Input::LetGo), ["accept 1 for reload", "ended silent None"]);
+    assert_eq!(bench.give(Input::ReleasePlane), ["accept 1 for reload", "ended silent None"]);
     assert_eq!((bench.load.get(), bench.machine.held(), bench.machine.moves()), (0, 0, 0));
 }

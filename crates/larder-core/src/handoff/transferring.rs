@@ -1,19 +1,22 @@
-//! Connections that a node gives up for another one.
+//! The rules for connections that a node gives up to another one.
 
 use super::nodes::ConnectionList;
 use super::transfers::Transfer;
-use super::{Context, Decision, EdgeMachine, End, Load, Note, Output, Parts, Pointing, Say, To};
+use super::{
+    ConnectionEnd, ConnectionLoad, Context, Decision, EdgeMachine, EdgeTypes, FlowTarget, LogEvent, Output,
+    RoutePurpose, TransferMessage,
+};
 use crate::id::NodeId;
 use crate::time::Time;
 
-impl<T: Parts> EdgeMachine<T> {
-    /// A node wants to give a connection up.
-    pub(super) fn leave(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
+impl<T: EdgeTypes> EdgeMachine<T> {
+    /// Processes a node's request to give a connection up.
+    pub(super) fn request_transfer(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
         if self.transfers.0.contains_key(&key) {
             return;
         }
         let owner = match at.view.flow(key).map(|flow| flow.to) {
-            Some(To::Node(node)) => Some(node),
+            Some(FlowTarget::Node(node)) => Some(node),
             _ => None,
         };
         match owner {
@@ -21,15 +24,15 @@ impl<T: Parts> EdgeMachine<T> {
                 if self.transfers.0.len() < self.settings.transfers_max {
                     at.out.push(Output::Choose { key, from });
                 } else {
-                    at.out.push(Output::Tell { node: from, key, say: Say::Keep });
+                    at.out.push(Output::Tell { node: from, key, message: TransferMessage::Keep });
                 }
             }
-            Some(_) => at.out.push(Output::Tell { node: from, key, say: Say::Taken }),
-            None => at.out.push(Output::Tell { node: from, key, say: Say::Keep }),
+            Some(_) => at.out.push(Output::Tell { node: from, key, message: TransferMessage::Taken }),
+            None => at.out.push(Output::Tell { node: from, key, message: TransferMessage::Keep }),
         }
     }
 
-    pub(super) fn chosen(
+    pub(super) fn process_choice(
         &mut self,
         key: T::Key,
         from: NodeId,
@@ -37,48 +40,48 @@ impl<T: Parts> EdgeMachine<T> {
         at: &mut Context<'_, T>,
     ) {
         let Some((to, load)) = next else {
-            at.out.push(Output::Tell { node: from, key, say: Say::Keep });
+            at.out.push(Output::Tell { node: from, key, message: TransferMessage::Keep });
             return;
         };
         self.transfers
             .0
             .insert(key, Transfer { from, to, load, since: at.now, entered: at.view.now(), sent: false });
-        at.out.push(Output::Point { key, to: To::Node(to.node), by: Pointing::Transfer });
+        at.out.push(Output::Route { key, to: FlowTarget::Node(to.node), by: RoutePurpose::Transfer });
     }
 
-    pub(super) fn pointed_transfer(&mut self, key: T::Key, done: bool, at: &mut Context<'_, T>) {
+    pub(super) fn routed_transfer(&mut self, key: T::Key, done: bool, at: &mut Context<'_, T>) {
         let Some(from) = self.transfers.0.get(&key).map(|one| one.from) else { return };
         if done {
-            at.out.push(Output::Tell { node: from, key, say: Say::Give });
+            at.out.push(Output::Tell { node: from, key, message: TransferMessage::Give });
         } else {
             self.transfers.0.remove(&key);
-            at.out.push(Output::Tell { node: from, key, say: Say::Keep });
+            at.out.push(Output::Tell { node: from, key, message: TransferMessage::Keep });
         }
     }
 
-    /// The state of a connection that a node gives up.
-    pub(super) fn given_up(
+    /// Processes the state of a connection that a node gives up.
+    pub(super) fn transfer_state(
         &mut self,
         from: NodeId,
         key: T::Key,
         state: (T::State, u32),
         at: &mut Context<'_, T>,
     ) {
-        let say = |say| Output::Tell { node: from, key, say };
+        let message = |message| Output::Tell { node: from, key, message };
         let waits = self.transfers.0.get_mut(&key).filter(|one| one.from == from && !one.sent);
-        let Some(one) = waits else { return at.out.push(say(Say::Keep)) };
+        let Some(one) = waits else { return at.out.push(message(TransferMessage::Keep)) };
         if !one.is_there(key, at.view) {
-            // Another connection has its addresses by now, perhaps at the same node: the state would take its place.
+            // Another connection has these addresses by now, perhaps at the same node: the state would replace it.
             self.transfers.0.remove(&key);
-            return at.out.push(say(Say::Taken));
+            return at.out.push(message(TransferMessage::Taken));
         }
         one.sent = true;
         let node = one.to.node;
         self.send_transferred(node, key, state, at);
     }
 
-    /// The other node has it.
-    pub(super) fn transferred(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+    /// Completes a transfer: the other node has the connection.
+    pub(super) fn complete_transfer(&mut self, key: T::Key, at: &mut Context<'_, T>) {
         let Some(transfer) = self.transfers.0.remove(&key) else { return };
         let is_there = transfer.is_there(key, at.view);
         let Transfer { from, to, mut load, .. } = transfer;
@@ -93,55 +96,55 @@ impl<T: Parts> EdgeMachine<T> {
             }
             None => load.release(at.now),
         }
-        at.say(Note::Transferred(key));
-        at.out.push(Output::Tell { node: from, key, say: Say::Taken });
+        at.note(LogEvent::Transferred(key));
+        at.out.push(Output::Tell { node: from, key, message: TransferMessage::Taken });
     }
 
-    /// The connection stays where it is.
-    pub(super) fn put_back(&mut self, key: T::Key, at: &mut Context<'_, T>) {
+    /// Keeps the connection at its node.
+    pub(super) fn revert_transfer(&mut self, key: T::Key, at: &mut Context<'_, T>) {
         let Some(transfer) = self.transfers.0.remove(&key) else { return };
         if transfer.is_there(key, at.view) {
-            at.out.push(Output::Point { key, to: To::Node(transfer.from), by: Pointing::Back });
+            at.out.push(Output::Route { key, to: FlowTarget::Node(transfer.from), by: RoutePurpose::Back });
         }
-        at.out.push(Output::Tell { node: transfer.from, key, say: Say::Keep });
+        at.out.push(Output::Tell { node: transfer.from, key, message: TransferMessage::Keep });
     }
 
-    /// Resets a connection whose next node did not answer: which of the two nodes has it is not known.
+    /// Resets a connection whose next node did not answer: it is unknown which of the two nodes has it.
     pub(super) fn transfer_lost(&mut self, key: T::Key, at: &mut Context<'_, T>) {
         let Some(transfer) = self.transfers.0.remove(&key) else { return };
-        if self.let_go {
-            // The node that gives it up asks the process that has the plane now.
+        if self.plane_released {
+            // The node that gives the connection up asks the process that has the plane now.
             return;
         }
-        at.say(Note::Unheard(key));
-        at.out.push(Output::Tell { node: transfer.from, key, say: Say::Taken });
+        at.note(LogEvent::Unheard(key));
+        at.out.push(Output::Tell { node: transfer.from, key, message: TransferMessage::Taken });
         if transfer.is_there(key, at.view) {
             at.out.push(Output::Reset { key, ack: None });
-            self.end(key, End::NodeLost, at);
+            self.end(key, ConnectionEnd::NodeLost, at);
         }
     }
 
-    /// A node cannot give a connection up after all.
-    pub(super) fn stay(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
+    /// Processes a node's answer that it cannot give a connection up.
+    pub(super) fn transfer_failed(&mut self, from: NodeId, key: T::Key, at: &mut Context<'_, T>) {
         if self.transfers.0.get(&key).is_some_and(|one| one.from == from && !one.sent) {
-            self.put_back(key, at);
+            self.revert_transfer(key, at);
         }
     }
 
-    /// Puts back connections whose state has not come in time, or all whose state has not come yet.
-    pub(super) fn put_back_unsent(&mut self, all: bool, at: &mut Context<'_, T>) {
+    /// Puts back the connections whose state has not arrived in time, or all whose state has not arrived yet.
+    pub(super) fn revert_unsent(&mut self, all: bool, at: &mut Context<'_, T>) {
         let wait = self.settings.state_wait;
         let late = |(key, one): (&T::Key, &Transfer<T::Load>)| {
             (!one.sent && (all || at.now.since(one.since) > wait)).then_some(*key)
         };
         let late: Vec<T::Key> = self.transfers.0.iter().filter_map(late).collect();
-        late.into_iter().for_each(|key| self.put_back(key, at));
+        late.into_iter().for_each(|key| self.revert_transfer(key, at));
     }
 
-    // -- connections that go on after their end
+    // -- connections that continue after their end
 
-    /// A connection goes on that is not counted.
-    pub(super) fn goes_on(&mut self, key: T::Key, node: NodeId, at: &mut Context<'_, T>) {
+    /// Processes activity of a connection that does not count.
+    pub(super) fn await_list(&mut self, key: T::Key, node: NodeId, at: &mut Context<'_, T>) {
         let room = self.resumed.0.len() < self.settings.resumed_max || self.resumed.0.contains_key(&key);
         if room {
             self.resumed.0.insert(key, (node, at.now));
@@ -152,7 +155,7 @@ impl<T: Parts> EdgeMachine<T> {
         }
     }
 
-    /// Counts those again that their node has, by a list that was asked for at `as_of`.
+    /// Counts again the resumed connections that their node has, by a list that was requested at `as_of`.
     pub(super) fn count_resumed(
         &mut self,
         node: NodeId,
@@ -163,7 +166,7 @@ impl<T: Parts> EdgeMachine<T> {
         let decided = |_: &T::Key, (of, since): &mut (NodeId, Time)| *of == node && *since <= as_of;
         let resumed: Vec<T::Key> = self.resumed.0.extract_if(.., decided).map(|(key, _)| key).collect();
         for key in resumed {
-            let goes_there = at.view.flow(key).is_some_and(|flow| flow.to == To::Node(node));
+            let goes_there = at.view.flow(key).is_some_and(|flow| flow.to == FlowTarget::Node(node));
             if self.is_named(key, named, at) && goes_there && self.connections.get(key).is_none() {
                 at.out.push(Output::MarkResumed(key));
                 at.out.push(Output::Resumed { key, node });

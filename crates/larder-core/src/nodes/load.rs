@@ -1,57 +1,58 @@
-//! How loaded each node is, shared by all threads, and the least loaded node without looking at all of them.
+//! The load of each node, shared by all threads, and the search for the least loaded node.
 //!
-//! A node is one 64-bit word: its load, its weight's reciprocal and two flags, so that one atomic addition changes
-//! the load and reads the rest with it. Loads are compared as `load / weight`, in steps of 1/4096 of a connection.
+//! A node's state is one 64-bit word: its load, the reciprocal of its weight, and flags. One atomic addition changes
+//! the load and reads the rest. Loads are compared as `load / weight`, in steps of 1/4096 of a connection.
 //!
-//! Up to [`BLOCK`] nodes the least loaded one is found by reading their words, which lie side by side (64 nodes are
-//! eight cache lines). Beyond that every block of 64 keeps its minimum, so the search reads n/64 + 64 words.
-//! Where several switches share the nodes, what the others have at a node is added to its own count wherever loads are
-//! compared: a second array beside the words, read only where there are other switches.
+//! Up to [`BLOCK`] nodes, the search reads all words, which are adjacent (64 nodes are eight cache lines). Above
+//! that, every block of 64 nodes stores its minimum, so the search reads n/64 + 64 words. If several switches share
+//! the nodes, the requests of the other switches are added wherever loads are compared. They are in a second array
+//! beside the words, which is read only if there are other switches.
 //!
-//! A block's minimum is exact while one thread acts at a time. When several act at once it may lag behind by the
-//! updates in flight; the search notices a minimum that its block does not hold and repairs it.
+//! A block's minimum is exact while one thread acts at a time. While several threads act, the minimum may lag behind
+//! by the updates in flight. The search notices a minimum that no node of its block has, and repairs it.
 
 use crate::id::NodeId;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Nodes whose minimum is kept together.
+/// The number of nodes in a block that has a stored minimum.
 pub const BLOCK: usize = 64;
 
-/// `load / weight` in 1/4096 of a connection; [`Key::CLOSED`] for a node that takes no requests.
+/// A node's `load / weight` in 1/4096 of a connection; [`Key::CLOSED`] for a node that takes no requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(u64);
 
 impl Key {
-    /// The key as a number, 48 bits.
+    /// Returns the key as a number of 48 bits.
     pub(crate) const fn get(self) -> u64 {
         self.0
     }
 
-    /// The key of such a number.
+    /// Creates a key from the number that [`Key::get`] returns.
     pub(super) const fn from_bits(bits: u64) -> Self {
         Self(bits & KEY_MASK)
     }
 
-    /// The key of a node that takes no requests: above every other.
+    /// The key of a node that takes no requests. It is larger than every other key.
     pub const CLOSED: Self = Self(KEY_MASK);
 
-    /// The key of `connections` on a node of weight 1.
+    /// Returns the key of `connections` at a node of weight 1.
     pub const fn of(connections: u32) -> Self {
         Self((connections as u64) << 12)
     }
 
-    /// This and `more`.
+    /// Returns the sum of two keys.
     pub const fn plus(self, more: Self) -> Self {
         Self(self.0.saturating_add(more.0))
     }
 
-    /// This and `more`, a number as [`Key::get`] gives it; at most [`Key::CLOSED`] less one.
+    /// Returns the sum of this key and `more`, a number as [`Key::get`] returns it; at most [`Key::CLOSED`] less
+    /// one.
     pub(crate) const fn plus_units(self, more: u64) -> Self {
         let sum = self.0.saturating_add(more);
         if sum < KEY_MASK { Self(sum) } else { Self(KEY_MASK - 1) }
     }
 
-    /// The mean of `outstanding` requests over nodes whose weights (1000 = 1.0) sum to `weight_sum`.
+    /// Returns the mean of `outstanding` requests over nodes whose weights (1000 = 1.0) add up to `weight_sum`.
     pub const fn mean(outstanding: u32, weight_sum: u64) -> Self {
         match (outstanding as u64 * 4_096_000).checked_div(weight_sum) {
             Some(mean) => Self(mean),
@@ -65,16 +66,16 @@ const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 const LOAD_MASK: u64 = u32::MAX as u64;
 const FACTOR_SHIFT: u32 = 32;
 const FACTOR_MASK: u64 = (1 << 22) - 1;
-/// A backup that takes no requests in the group of all.
+/// The flag of a backup that takes no requests in the group of all nodes.
 const STANDBY: u64 = 1 << 61;
 const JOINING: u64 = 1 << 62;
 const CLOSED: u64 = 1 << 63;
 
-/// One node's word, taken apart.
+/// The word of one node, with access to its fields.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word(u64);
+pub(super) struct LoadWord(u64);
 
-impl Word {
+impl LoadWord {
     pub(super) const fn load(self) -> u32 {
         (self.0 & LOAD_MASK) as u32
     }
@@ -83,18 +84,18 @@ impl Word {
         self.0 & JOINING != 0
     }
 
-    /// What changes from request to request: the load, and in bit 32 whether the node is joining.
-    pub(super) const fn fleeting(self) -> u64 {
+    /// Returns the bits that change from request to request: the load, and in bit 32 the joining flag.
+    pub(super) const fn volatile_bits(self) -> u64 {
         self.0 & LOAD_MASK | (self.is_joining() as u64) << 32
     }
 
-    /// This word with another's [`Word::fleeting`].
-    pub(super) const fn with_fleeting(self, fleeting: u64) -> Self {
-        let joining = if fleeting >> 32 & 1 == 1 { JOINING } else { 0 };
-        Self(self.0 & !(LOAD_MASK | JOINING) | fleeting & LOAD_MASK | joining)
+    /// Returns this word with the volatile bits of another word; see [`LoadWord::volatile_bits`].
+    pub(super) const fn with_volatile_bits(self, volatile_bits: u64) -> Self {
+        let joining = if volatile_bits >> 32 & 1 == 1 { JOINING } else { 0 };
+        Self(self.0 & !(LOAD_MASK | JOINING) | volatile_bits & LOAD_MASK | joining)
     }
 
-    /// The key of so many requests more.
+    /// Returns `key` increased by `requests` at this node's weight.
     pub(super) const fn more(self, key: Key, requests: u32) -> Key {
         if key.0 == KEY_MASK {
             return key;
@@ -102,36 +103,37 @@ impl Word {
         Key(key.0 + requests as u64 * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
     }
 
-    /// The word as another group than that of all sees it, in which standing by is another matter.
-    pub(super) const fn in_a_group(self) -> Self {
+    /// Returns the word as a group other than that of all nodes sees it. The standby flag is cleared, because it
+    /// applies only to the group of all nodes.
+    pub(super) const fn without_standby(self) -> Self {
         Self(self.0 & !STANDBY)
     }
 
-    /// `load / weight`, where other switches have `elsewhere` requests at the node.
-    pub(super) const fn key(self, elsewhere: u32) -> Key {
+    /// Returns `load / weight`, where other switches have `peer_requests` requests at the node.
+    pub(super) const fn key(self, peer_requests: u32) -> Key {
         if self.0 & (CLOSED | STANDBY) != 0 {
             return Key::CLOSED;
         }
-        Key(((self.0 & LOAD_MASK) + elsewhere as u64) * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
+        Key(((self.0 & LOAD_MASK) + peer_requests as u64) * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
     }
 }
 
-/// What kind of node a word describes, beside its load.
+/// The state of a node in the load table, without its load.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
-    /// Relative capacity, 1000 = 1.0; range 1 to 100,000.
+pub struct NodeStatus {
+    /// The relative capacity, 1000 = 1.0; range 1 to 100,000.
     pub weight_milli: u32,
-    /// Takes requests.
+    /// Whether the node takes requests.
     pub open: bool,
-    /// Gets new targets at a limited rate only.
+    /// Whether the node gets new targets at a limited rate only.
     pub joining: bool,
-    /// Is a backup that takes no requests in the group of all.
+    /// Whether the node is a backup that takes no requests in the group of all nodes.
     pub standby: bool,
 }
 
-/// Where a node's word lies: neighbours lie on different cache lines, so that threads that serve different nodes of a
-/// small cluster do not share one, while a block is still read in eight lines.
-const fn place(index: usize) -> usize {
+/// Returns the position of a node's word. Neighbouring nodes are on different cache lines, so that threads that
+/// serve different nodes of a small cluster do not share a line. A block is still read in eight lines.
+const fn word_position(index: usize) -> usize {
     (index & !(BLOCK - 1)) | ((index % 8) * 8 + (index % BLOCK) / 8)
 }
 
@@ -141,31 +143,31 @@ pub struct Loads {
     words: Box<[AtomicU64]>,
     minima: Box<[AtomicU64]>,
     used: AtomicUsize,
-    /// Requests of other switches at each node, laid out as the words are.
-    elsewhere: Box<[AtomicU32]>,
+    /// The requests of other switches at each node, in the layout of `words`.
+    peer_requests: Box<[AtomicU32]>,
     /// Whether there are other switches.
     shared: AtomicBool,
 }
 
 impl Loads {
-    /// Room for `nodes_max` nodes, all of them closed.
+    /// Creates a table for `nodes_max` nodes, all of them closed.
     pub fn new(nodes_max: usize) -> Self {
         let blocks = nodes_max.div_ceil(BLOCK);
         Self {
             words: (0..blocks * BLOCK).map(|_| AtomicU64::new(CLOSED)).collect(),
             minima: (0..blocks).map(|_| AtomicU64::new(KEY_MASK)).collect(),
             used: AtomicUsize::new(0),
-            elsewhere: (0..blocks * BLOCK).map(|_| AtomicU32::new(0)).collect(),
+            peer_requests: (0..blocks * BLOCK).map(|_| AtomicU32::new(0)).collect(),
             shared: AtomicBool::new(false),
         }
     }
 
-    /// Sets how many requests other switches have at each node, by slot; `None` where there are no others. Slots beyond
-    /// the list have none.
-    pub(super) fn set_elsewhere(&self, requests: Option<&[u32]>) {
-        for index in 0..self.elsewhere.len() {
+    /// Sets the number of requests that other switches have at each node, by slot; `None` if there are no other
+    /// switches. Slots beyond the list have none.
+    pub(super) fn set_peer_requests(&self, requests: Option<&[u32]>) {
+        for index in 0..self.peer_requests.len() {
             let there = requests.and_then(|requests| requests.get(index)).copied().unwrap_or(0);
-            self.elsewhere[place(index)].store(there, Ordering::Relaxed);
+            self.peer_requests[word_position(index)].store(there, Ordering::Relaxed);
         }
         self.shared.store(requests.is_some(), Ordering::Release);
         if self.slots() > BLOCK {
@@ -173,46 +175,46 @@ impl Loads {
         }
     }
 
-    /// Requests of other switches at a slot.
+    /// Returns the number of requests that other switches have at a slot.
     #[inline]
-    pub(super) fn elsewhere(&self, index: usize) -> u32 {
+    pub(super) fn peer_requests(&self, index: usize) -> u32 {
         if self.shared.load(Ordering::Relaxed) {
-            self.elsewhere[place(index)].load(Ordering::Relaxed)
+            self.peer_requests[word_position(index)].load(Ordering::Relaxed)
         } else {
             0
         }
     }
 
-    /// Slots in use: every node's index is below this.
+    /// Returns the number of slots in use. Every node's index is below it.
     pub fn slots(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Sets a slot's standing; its load stays. Extends the slots in use.
-    pub fn set(&self, node: NodeId, standing: Standing) {
-        let weight = u64::from(standing.weight_milli.max(1));
+    /// Sets a slot's status and keeps its load. Extends the slots in use.
+    pub fn set(&self, node: NodeId, status: NodeStatus) {
+        let weight = u64::from(status.weight_milli.max(1));
         let factor = ((4_096_000 + weight / 2) / weight).clamp(1, FACTOR_MASK);
         let mut rest = factor << FACTOR_SHIFT;
-        if !standing.open {
+        if !status.open {
             rest |= CLOSED;
         }
-        if standing.joining {
+        if status.joining {
             rest |= JOINING;
         }
-        if standing.standby {
+        if status.standby {
             rest |= STANDBY;
         }
         self.used.fetch_max(node.index() + 1, Ordering::Relaxed);
         self.update(node, |old| old & LOAD_MASK | rest);
     }
 
-    /// Sets whether a node stands by in the group of all.
+    /// Sets whether a node stands by in the group of all nodes.
     pub(super) fn set_standby(&self, node: NodeId, standby: bool) {
         self.update(node, |old| if standby { old | STANDBY } else { old & !STANDBY });
     }
 
     fn update(&self, node: NodeId, change: impl Fn(u64) -> u64) {
-        let word = &self.words[place(node.index())];
+        let word = &self.words[word_position(node.index())];
         let mut old = word.load(Ordering::Relaxed);
         while let Err(seen) =
             word.compare_exchange_weak(old, change(old), Ordering::AcqRel, Ordering::Relaxed)
@@ -222,79 +224,79 @@ impl Loads {
         self.rescan(node.index() / BLOCK);
     }
 
-    /// One more request in flight at `node`; gives its key before.
+    /// Counts one more request in flight at `node`, and returns the node's key before.
     #[inline]
     pub fn add(&self, node: NodeId) -> Key {
-        self.count(node).key(self.elsewhere(node.index()))
+        self.count(node).key(self.peer_requests(node.index()))
     }
 
-    /// One more request in flight at `node`; gives its word before.
+    /// Counts one more request in flight at `node`, and returns the node's word before.
     #[inline]
-    pub(super) fn count(&self, node: NodeId) -> Word {
-        let old = Word(self.words[place(node.index())].fetch_add(1, Ordering::Relaxed));
-        self.changed(node, old, Word(old.0 + 1));
+    pub(super) fn count(&self, node: NodeId) -> LoadWord {
+        let old = LoadWord(self.words[word_position(node.index())].fetch_add(1, Ordering::Relaxed));
+        self.changed(node, old, LoadWord(old.0 + 1));
         old
     }
 
-    /// One request less in flight at `node`. False, and nothing changes, if none was.
+    /// Counts one request less in flight at `node`. Returns false and changes nothing if there was none.
     #[must_use]
     pub fn sub(&self, node: NodeId) -> bool {
-        let word = &self.words[place(node.index())];
-        let old = Word(word.fetch_sub(1, Ordering::Relaxed));
+        let word = &self.words[word_position(node.index())];
+        let old = LoadWord(word.fetch_sub(1, Ordering::Relaxed));
         if old.load() == 0 {
             word.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        self.changed(node, old, Word(old.0 - 1));
+        self.changed(node, old, LoadWord(old.0 - 1));
         true
     }
 
-    /// Requests in flight at `node`, without those of other switches.
+    /// Returns the number of requests in flight at `node`, without those of other switches.
     pub fn load(&self, node: NodeId) -> u32 {
         self.word(node.index()).load()
     }
 
-    /// `load / weight` of `node`.
+    /// Returns `load / weight` of `node`.
     pub fn key(&self, node: NodeId) -> Key {
-        self.word(node.index()).key(self.elsewhere(node.index()))
+        self.word(node.index()).key(self.peer_requests(node.index()))
     }
 
-    /// Whether `node` takes requests, or would if it did not stand by.
+    /// Returns whether `node` takes requests, or would take requests if it did not stand by.
     pub fn is_open(&self, node: NodeId) -> bool {
         node.index() < self.slots() && self.word(node.index()).0 & CLOSED == 0
     }
 
-    /// Whether `node` takes requests in the group of all.
+    /// Returns whether `node` takes requests in the group of all nodes.
     pub fn is_eligible(&self, node: NodeId) -> bool {
         node.index() < self.slots() && self.word(node.index()).0 & (CLOSED | STANDBY) == 0
     }
 
-    /// Whether `node` gets new targets at a limited rate only.
+    /// Returns whether `node` gets new targets at a limited rate only.
     pub fn is_joining(&self, node: NodeId) -> bool {
         self.word(node.index()).is_joining()
     }
 
-    /// The word of a slot.
-    pub(super) fn word(&self, index: usize) -> Word {
-        Word(self.words[place(index)].load(Ordering::Relaxed))
+    /// Returns the word of a slot.
+    pub(super) fn word(&self, index: usize) -> LoadWord {
+        LoadWord(self.words[word_position(index)].load(Ordering::Relaxed))
     }
 
-    /// The least key of a block, which may lag behind.
+    /// Returns the stored minimum of a block, which may lag behind.
     pub(super) fn minimum(&self, block: usize) -> Key {
         Key(self.minima[block].load(Ordering::Relaxed) & KEY_MASK)
     }
 
-    /// Makes all minima exact again.
+    /// Recomputes the minima of all blocks.
     pub(super) fn repair(&self) {
         (0..self.slots().div_ceil(BLOCK)).for_each(|block| self.rescan(block));
     }
 
-    /// Keeps the block's minimum after one node's key went from `old` to `new`.
+    /// Updates the block's minimum after the key of one node changed from `old` to `new`.
     #[inline]
-    fn changed(&self, node: NodeId, old: Word, new: Word) {
+    fn changed(&self, node: NodeId, old: LoadWord, new: LoadWord) {
         if self.slots() > BLOCK {
-            let elsewhere = self.elsewhere(node.index());
-            self.keep_minimum(node, old.key(elsewhere), new.key(elsewhere));
+            let peer_requests = self.peer_requests(node.index());
+            self.keep_minimum(node, old.key(peer_requests), new.key(peer_requests));
         }
     }
 
@@ -332,12 +334,13 @@ impl Loads {
 
     fn block_least(&self, block: usize) -> Key {
         let end = ((block + 1) * BLOCK).min(self.words.len());
-        let keys = (block * BLOCK..end).map(|index| self.word(index).key(self.elsewhere(index)));
+        let keys = (block * BLOCK..end).map(|index| self.word(index).key(self.peer_requests(index)));
         keys.min().unwrap_or(Key::CLOSED)
     }
 }
 
-/// A minimum with the next version, so that an exchange against a changed word cannot succeed by chance.
+/// Returns a minimum with the next version number. A compare-and-exchange against a word that has changed since then
+/// cannot succeed by chance.
 const fn stamp(seen: u64, key: Key) -> u64 {
     ((seen >> KEY_BITS).wrapping_add(1) << KEY_BITS) | key.0
 }
@@ -349,11 +352,11 @@ pub(super) const fn node_at(index: usize) -> NodeId {
 
 #[cfg(test)]
 mod tests {
-    use super::super::search::Words;
+    use super::super::search::LoadReader;
     use super::*;
     use proptest::prelude::*;
 
-    const PLAIN: Standing = Standing { weight_milli: 1000, open: true, joining: false, standby: false };
+    const PLAIN: NodeStatus = NodeStatus { weight_milli: 1000, open: true, joining: false, standby: false };
 
     fn loads(n: usize) -> Loads {
         let loads = Loads::new(n);
@@ -375,7 +378,7 @@ mod tests {
     #[test]
     fn weight_divides_the_load() {
         let loads = loads(2);
-        loads.set(NodeId(1), Standing { weight_milli: 4000, ..PLAIN });
+        loads.set(NodeId(1), NodeStatus { weight_milli: 4000, ..PLAIN });
         (0..3).for_each(|_| {
             let _ = loads.add(NodeId(1));
         });
@@ -391,17 +394,17 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_least_of_closed_nodes() {
+    fn closed_nodes_are_never_least_loaded() {
         for n in [3, 130] {
             let loads = loads(n);
-            (0..n).for_each(|i| loads.set(node_at(i), Standing { open: false, ..PLAIN }));
+            (0..n).for_each(|i| loads.set(node_at(i), NodeStatus { open: false, ..PLAIN }));
             assert_eq!(loads.least(0), None);
             assert!(!loads.any_below(Key::of(1)));
         }
     }
 
     #[test]
-    fn threads_leave_exact_minima_behind() {
+    fn minima_are_exact_after_concurrent_updates() {
         let loads = loads(200);
         std::thread::scope(|scope| {
             for thread in 0..2_usize {
@@ -421,9 +424,9 @@ mod tests {
     }
 
     proptest! {
-        /// The search agrees with a scan that reads every word, whatever happened before.
+        /// The search agrees with a scan that reads every word, after any sequence of changes.
         #[test]
-        fn the_search_is_a_scan(
+        fn search_matches_scan(
             n in 1_usize..200,
             steps in prop::collection::vec((0_usize..200, 0_u8..4, 1_u32..5_000), 0..300),
             start in 0_usize..200,
@@ -438,7 +441,7 @@ mod tests {
                     2 => { let _ = loads.sub(node); }
                     _ => {
                         let (open, standby) = (weight_milli % 3 != 0, weight_milli % 5 == 0);
-                        loads.set(node, Standing { weight_milli, open, joining: false, standby });
+                        loads.set(node, NodeStatus { weight_milli, open, joining: false, standby });
                         loads.set_standby(node_at((node.index() + 1) % n), weight_milli % 7 == 0);
                     }
                 }

@@ -1,11 +1,11 @@
-//! What nodes say of themselves: load reports.
+//! Load reports: measurements that nodes send.
 //!
-//! The dispatcher counts requests in flight itself, so most policies need no word from the nodes. Some of the
-//! papers' do: WRR and LARD of the CAP paper (section 4.1) and HACC (section 5.1) go by what a node measures.
+//! The dispatcher counts requests in flight itself, so most policies need no reports. Some of the papers' policies
+//! do: WRR and LARD of the CAP paper (section 4.1) and HACC (section 5.1) use the measurements of a node.
 //!
-//! A report is what one node said once. The last one counts until the node says something else, fails, drains or
-//! leaves; after a failure it is *missing* until the node reports again. Missing is not zero: a policy must not
-//! take a node that says nothing for an idle one, and each states what it does instead. One report per slot is kept.
+//! One report per slot is kept. The last report counts until the node sends another one, fails, drains or leaves.
+//! After a failure the report is *missing* until the node reports again. Missing is not zero: a policy must not
+//! treat a node without a report as idle, and each policy documents what it does instead.
 
 use crate::id::NodeId;
 use crate::time::Time;
@@ -13,43 +13,43 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-/// What a node measured since its last report.
+/// The measurements of a node since its last report.
 ///
-/// Source: the node (live), the simulated stations (simulator). Staleness: as old as the reporting period, and its
-/// numbers describe the period before it; [`Reported::age`] says how old. Values beyond a field's range are cut. A field
-/// that is `None` is missing: the node, or whoever asks it, does not know.
+/// Source: the node (live) or the simulated stations (simulator). Staleness: one reporting period; the numbers
+/// describe the period before the report, and [`ReceivedReport::age`] gives its age. Values above a field's range
+/// are cut. A field that is `None` is missing: the node does not measure it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoadReport {
-    /// Share of the time since the last report in which the CPU was busy (the mean over several), in 1/1000; 0 to 1000,
-    /// above counts as 1000.
+    /// The share of the time since the last report in which the CPU was busy (the mean over several CPUs). In
+    /// 1/1000; 0 to 1000, larger values count as 1000.
     pub cpu_permille: Option<u16>,
-    /// Share of the time since the last report in which the disk was busy (the mean over several disks), in 1/1000;
-    /// 0 to 1000, above counts as 1000.
+    /// The share of the time since the last report in which the disk was busy (the mean over several disks). In
+    /// 1/1000; 0 to 1000, larger values count as 1000.
     pub disk_permille: Option<u16>,
-    /// Share of the memory in use, in 1/1000; 0 to 1000, above counts as 1000.
+    /// The share of the memory in use. In 1/1000; 0 to 1000, larger values count as 1000.
     pub memory_permille: Option<u16>,
-    /// Requests the node is working on at the moment of the report (the CAP paper's active processes).
+    /// The number of requests in progress at the node when it reports (the CAP paper's active processes).
     pub processes: Option<u32>,
-    /// Mean time from a request's arrival at the node to its end, over the requests that ended since the last report,
-    /// in microseconds. Missing if none ended.
+    /// The mean time from a request's arrival at the node to its end, over the requests that ended since the last
+    /// report, in microseconds. Missing if none ended.
     pub service_us: Option<u32>,
     /// Bytes read from and written to disk since the last report, per second.
     pub disk_bytes_per_s: Option<u64>,
     /// Pages read back from disk because memory was short (major faults) since the last report, per second.
     pub paging_per_s: Option<u32>,
-    /// Requests that wait for the CPU or a disk at the moment of the report.
+    /// The number of requests that wait for the CPU or a disk when the node reports.
     pub queue: Option<u32>,
-    /// Counters of the application, each in 1/1000 of its own unit. Which is which is the shell's to say.
+    /// Counters of the application, each in 1/1000 of its own unit. The caller assigns their meaning.
     pub app: [Option<u32>; Signal::APPS],
 }
 
 impl LoadReport {
-    /// The utilisation of the device that is busiest among those known, in 1/1000; 0 to 1000.
+    /// Returns the utilisation of the busiest device that is known, in 1/1000; 0 to 1000.
     pub fn utilisation(&self) -> Option<u16> {
         self.cpu_permille.max(self.disk_permille).map(|busy| busy.min(1000))
     }
 
-    /// The value of a signal, in its own unit; `None` if it is missing.
+    /// Returns the value of a signal in its own unit; `None` if it is missing.
     pub fn get(&self, signal: Signal) -> Option<u64> {
         let share = |share: Option<u16>| share.map(|share| u64::from(share.min(1000)));
         match signal {
@@ -66,7 +66,7 @@ impl LoadReport {
     }
 }
 
-/// One of the numbers in a report, by name.
+/// A number in a report, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     /// [`LoadReport::cpu_permille`]: `cpu`.
@@ -90,10 +90,10 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// How many counters of the application a report holds.
+    /// The number of application counters in a report.
     pub const APPS: usize = 4;
 
-    /// Every signal.
+    /// All signals.
     pub const ALL: [Self; 8 + Self::APPS] = [
         Self::Cpu,
         Self::Disk,
@@ -109,7 +109,7 @@ impl Signal {
         Self::App(3),
     ];
 
-    /// The word used in configuration and logs.
+    /// Returns the name used in configuration and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -127,7 +127,7 @@ impl Signal {
         }
     }
 
-    /// Whether it is a share in 1/1000, which needs no other number to be compared with.
+    /// Returns whether the signal is a share in 1/1000, which can be compared without a reference value.
     pub const fn is_share(self) -> bool {
         matches!(self, Self::Cpu | Self::Disk | Self::Memory)
     }
@@ -153,17 +153,17 @@ impl FromStr for Signal {
     }
 }
 
-/// A report and when it came.
+/// A report and the time of its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Reported {
-    /// When the dispatcher was told.
+pub struct ReceivedReport {
+    /// The time at which the dispatcher received the report.
     pub at: Time,
-    /// What it was told.
+    /// The report.
     pub report: LoadReport,
 }
 
-impl Reported {
-    /// How long ago the report came.
+impl ReceivedReport {
+    /// Returns the age of the report.
     pub const fn age(&self, now: Time) -> Duration {
         now.since(self.at)
     }
@@ -172,23 +172,23 @@ impl Reported {
 /// The last report of each slot; at most one per node.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    last: Vec<Option<Reported>>,
+    last: Vec<Option<ReceivedReport>>,
 }
 
 impl Reports {
-    pub(super) fn put(&mut self, node: NodeId, reported: Reported) {
+    pub(super) fn put(&mut self, node: NodeId, reported: ReceivedReport) {
         if self.last.len() <= node.index() {
             self.last.resize(node.index() + 1, None);
         }
         self.last[node.index()] = Some(reported);
     }
 
-    pub(super) fn of(&self, node: NodeId) -> Option<Reported> {
+    pub(super) fn of(&self, node: NodeId) -> Option<ReceivedReport> {
         self.last.get(node.index()).copied().flatten()
     }
 
-    /// What the node said counts no longer.
-    pub(super) fn drop_of(&mut self, node: NodeId) {
+    /// Discards the node's report.
+    pub(super) fn remove(&mut self, node: NodeId) {
         if let Some(last) = self.last.get_mut(node.index()) {
             *last = None;
         }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_device_counts() {
+    fn utilisation_is_that_of_the_busiest_device() {
         let report =
             |cpu_permille, disk_permille| LoadReport { cpu_permille, disk_permille, ..LoadReport::default() };
         assert_eq!(report(Some(300), Some(700)).utilisation(), Some(700));
@@ -229,12 +229,12 @@ mod tests {
     #[test]
     fn a_slot_without_a_report_has_none() {
         let mut reports = Reports::default();
-        let reported = Reported { at: Time::from_secs(3), report: LoadReport::default() };
+        let reported = ReceivedReport { at: Time::from_secs(3), report: LoadReport::default() };
         assert_eq!(reports.of(NodeId(4)), None);
         reports.put(NodeId(4), reported);
         assert_eq!((reports.of(NodeId(3)), reports.of(NodeId(4))), (None, Some(reported)));
-        reports.drop_of(NodeId(4));
-        reports.drop_of(NodeId(9));
+        reports.remove(NodeId(4));
+        reports.remove(NodeId(9));
         assert_eq!(reports.of(NodeId(4)), None, "a report of no load and no report differ");
         assert_eq!(reported.age(Time::from_secs(5)), Duration::from_secs(2));
     }

@@ -1,33 +1,33 @@
-//! The search for the least loaded node, over words that are read live or come from a tape.
+//! The search for the least loaded node. It reads load words live or from a read log.
 
-use super::load::{BLOCK, Key, Loads, Word, node_at};
+use super::load::{BLOCK, Key, LoadWord, Loads, node_at};
 use crate::id::NodeId;
-use crate::tape::{Read, Tape};
+use crate::read_log::{ReadKind, ReadLog};
 
-/// Where words come from. Reading is all a search does, so that one search serves both.
-pub(super) trait Words {
-    /// Slots in use.
+/// A source of load words. The search only reads, so one implementation serves live and replayed decisions.
+pub(super) trait LoadReader {
+    /// Returns the number of slots in use.
     fn slots(&self) -> usize;
-    /// The word of a slot.
-    fn word(&self, index: usize) -> Word;
-    /// Requests of other switches at a slot.
-    fn elsewhere(&self, index: usize) -> u32;
-    /// The least key of a block, which may lag behind.
+    /// Returns the word of a slot.
+    fn word(&self, index: usize) -> LoadWord;
+    /// Returns the number of requests that other switches have at a slot.
+    fn peer_requests(&self, index: usize) -> u32;
+    /// Returns the stored minimum of a block, which may lag behind.
     fn minimum(&self, block: usize) -> Key;
-    /// Makes the minima exact after one was found to lag behind.
+    /// Recomputes the minima after one was found to lag behind.
     fn repair(&self);
 
-    /// `load / weight` of a slot.
+    /// Returns `load / weight` of a slot.
     fn key(&self, index: usize) -> Key {
-        self.word(index).key(self.elsewhere(index))
+        self.word(index).key(self.peer_requests(index))
     }
 
-    /// `load / weight` of a slot for another group than that of all.
-    fn key_in_a_group(&self, index: usize) -> Key {
-        self.word(index).in_a_group().key(self.elsewhere(index))
+    /// Returns `load / weight` of a slot as seen by a group other than that of all nodes.
+    fn group_key(&self, index: usize) -> Key {
+        self.word(index).without_standby().key(self.peer_requests(index))
     }
 
-    /// Whether some open node has a key below `bound`.
+    /// Returns whether some open node has a key below `bound`.
     fn any_below(&self, bound: Key) -> bool {
         let used = self.slots();
         if used <= BLOCK {
@@ -36,7 +36,8 @@ pub(super) trait Words {
         (0..used.div_ceil(BLOCK)).any(|block| self.minimum(block) < bound)
     }
 
-    /// The open node with the least key; among equals the first at or after slot `start`, cyclically.
+    /// Returns the open node with the lowest key. Among equal nodes it returns the first one at or after slot
+    /// `start`, cyclically.
     fn least(&self, start: usize) -> Option<NodeId> {
         let used = self.slots();
         if used <= BLOCK {
@@ -44,7 +45,7 @@ pub(super) trait Words {
         }
         let blocks = used.div_ceil(BLOCK);
         let start = if start < used { start } else { 0 };
-        // Each try that fails has repaired a stale minimum; the scan that ends the loop reads the words themselves.
+        // Each failed attempt has repaired a stale minimum. The scan that ends the loop reads the words themselves.
         for _ in 0..4 {
             let least = (0..blocks).map(|block| self.minimum(block)).min()?;
             if least == Key::CLOSED {
@@ -67,14 +68,16 @@ pub(super) trait Words {
         self.least_without(start, |_| false)
     }
 
-    /// Like [`Words::least`], leaving out the nodes for which `skip` is true. O(n).
+    /// Returns the open node with the lowest key, without the nodes for which `skip` is true; see
+    /// [`LoadReader::least`]. O(n).
     fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let used = self.slots();
         let start = if start < used { start } else { 0 };
         self.least_of((start..used).chain(0..start), Self::key, skip)
     }
 
-    /// The open node with the least key of these slots, the first of equals, leaving out the nodes for which `skip` is true.
+    /// Returns the open node with the lowest key among these slots, without the nodes for which `skip` is true.
+    /// Among equal nodes the first one wins.
     fn least_of(
         &self,
         slots: impl Iterator<Item = usize>,
@@ -91,26 +94,26 @@ pub(super) trait Words {
         best.1
     }
 
-    /// The first slot with this key.
+    /// Returns the first slot with this key.
     fn find(&self, key: Key, from: usize, to: usize) -> Option<NodeId> {
         (from..to).find(|index| self.key(*index) == key).map(node_at)
     }
 }
 
-impl Words for Loads {
+impl LoadReader for Loads {
     #[inline]
     fn slots(&self) -> usize {
         Loads::slots(self)
     }
 
     #[inline]
-    fn word(&self, index: usize) -> Word {
+    fn word(&self, index: usize) -> LoadWord {
         Loads::word(self, index)
     }
 
     #[inline]
-    fn elsewhere(&self, index: usize) -> u32 {
-        Loads::elsewhere(self, index)
+    fn peer_requests(&self, index: usize) -> u32 {
+        Loads::peer_requests(self, index)
     }
 
     #[inline]
@@ -123,47 +126,48 @@ impl Words for Loads {
     }
 }
 
-/// Words whose loads go through a tape. Weights and closed nodes do not: they change with membership only. Nor does what
-/// other switches have: it changes when they are heard.
+/// Load words whose loads are read through a read log. Weights and closed nodes are read directly, because they
+/// change only with the membership. The requests of other switches are read directly too, because they change only
+/// when a switch reports.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taped<'a> {
+pub(super) struct RecordedLoads<'a> {
     pub(super) loads: &'a Loads,
-    pub(super) tape: &'a Tape,
+    pub(super) read_log: &'a ReadLog,
 }
 
-impl Taped<'_> {
-    /// One more request in flight at `node`, unless the tape is played; gives its word before.
+impl RecordedLoads<'_> {
+    /// Counts one more request in flight at `node`, unless the log is replayed. Returns the node's word before.
     #[cold]
-    pub(super) fn count(&self, node: NodeId) -> Word {
-        let fleeting = self.tape.read(Read::Load, || self.loads.count(node).fleeting());
-        self.loads.word(node.index()).with_fleeting(fleeting)
+    pub(super) fn count(&self, node: NodeId) -> LoadWord {
+        let volatile_bits = self.read_log.read(ReadKind::Load, || self.loads.count(node).volatile_bits());
+        self.loads.word(node.index()).with_volatile_bits(volatile_bits)
     }
 
-    /// One request less in flight at `node`, unless the tape is played. False if none was.
+    /// Counts one request less in flight at `node`, unless the log is replayed. Returns false if there was none.
     #[cold]
     pub(super) fn sub(&self, node: NodeId) -> bool {
-        self.tape.is_playing() || self.loads.sub(node)
+        self.read_log.is_replaying() || self.loads.sub(node)
     }
 }
 
-impl Words for Taped<'_> {
+impl LoadReader for RecordedLoads<'_> {
     fn slots(&self) -> usize {
         self.loads.slots()
     }
 
     #[cold]
-    fn word(&self, index: usize) -> Word {
+    fn word(&self, index: usize) -> LoadWord {
         let own = self.loads.word(index);
-        own.with_fleeting(self.tape.read(Read::Load, || own.fleeting()))
+        own.with_volatile_bits(self.read_log.read(ReadKind::Load, || own.volatile_bits()))
     }
 
-    fn elsewhere(&self, index: usize) -> u32 {
-        self.loads.elsewhere(index)
+    fn peer_requests(&self, index: usize) -> u32 {
+        self.loads.peer_requests(index)
     }
 
     #[cold]
     fn minimum(&self, block: usize) -> Key {
-        Key::from_bits(self.tape.read(Read::Minimum, || self.loads.minimum(block).get()))
+        Key::from_bits(self.read_log.read(ReadKind::Minimum, || self.loads.minimum(block).get()))
     }
 
     fn repair(&self) {

@@ -1,31 +1,31 @@
-//! Visits to state behind a lock, in their order.
+//! Counters of recorded accesses to state behind a lock.
 
-use crate::tape::Lane;
+use crate::read_log::Sequence;
 
-/// The count of recorded visits to state behind a lock. It lies behind the same lock; see
-/// [`Sight::visit`](super::Sight::visit).
+/// The number of recorded accesses to state behind a lock. The same lock protects the counter; see
+/// [`ClusterView::record_visit`](super::ClusterView::record_visit).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visits {
-    pub(super) lane: Lane,
+pub(crate) struct VisitCounter {
+    pub(super) sequence: Sequence,
     pub(super) count: u64,
 }
 
-impl Visits {
-    /// Visits to a shard of the target map.
+impl VisitCounter {
+    /// Creates a counter of accesses to a shard of the target map.
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 4,096 shards")]
     pub(crate) const fn to_shard(index: usize) -> Self {
-        Self { lane: Lane::Shard(index as u16), count: 0 }
+        Self { sequence: Sequence::Shard(index as u16), count: 0 }
     }
 
-    /// Visits to the joining nodes.
+    /// Creates a counter of accesses to the joining nodes.
     pub(super) const fn to_joiners() -> Self {
-        Self { lane: Lane::Joiners, count: 0 }
+        Self { sequence: Sequence::Joiners, count: 0 }
     }
 }
 
-/// Visits to the state of a policy that has one lock.
-impl Default for Visits {
+/// Creates a counter of accesses to the state of a policy that has one lock.
+impl Default for VisitCounter {
     fn default() -> Self {
-        Self { lane: Lane::Own(0), count: 0 }
+        Self { sequence: Sequence::Own(0), count: 0 }
     }
 }

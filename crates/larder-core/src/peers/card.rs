@@ -1,67 +1,72 @@
-//! CARD: every node faces clients (*distributor*), one of them decides for all (*dispatcher*).
+//! CARD: every node accepts clients (*distributor*), and one node decides for all of them (*dispatcher*).
 //!
-//! After Aron, Sanders, Druschel and Zwaenepoel, "Scalable Content-aware Request Distribution in Cluster-based Network
-//! Servers" (USENIX 2000), and its name in WARD (HPL-2001-2). A node asks the dispatcher where a request is to be served; the
-//! dispatcher is that of the switch ([`crate::dispatch`]), with all its policies.
+//! Aron, Sanders, Druschel and Zwaenepoel describe the design in "Scalable Content-aware Request Distribution in
+//! Cluster-based Network Servers" (USENIX 2000). The name CARD comes from HPL-2001-2, which describes WARD. A
+//! distributor asks the dispatcher where to serve a request. The dispatcher is the one of the switch
+//! ([`crate::dispatch`]), with all its policies.
 //!
-//! - *Batches.* One batch of requests is under way to the dispatcher at a time; what comes meanwhile is gathered and goes with
-//!   the next. So batches grow with the dispatcher's load by themselves, and an idle one answers at once (2000, section 4).
-//! - *Who it is.* The live node with the lowest name, as each node sees it; nobody is elected. Who is asked decides: while
-//!   views differ there may be two, which costs locality only.
-//! - *When it dies.* Requests that wait longer than `patience` are served where they arrived (the paper says nothing of it).
-//!   The same node is asked again after `retry`, its successor as soon as the membership says that it is gone. What it had
-//!   counted is lost; the new one counts what it places itself.
-//! - *When a distributor dies*, the loads of what it had been answered end with it.
+//! - *Batches.* At most one batch of requests is in flight to the dispatcher. Requests that arrive meanwhile go with the next
+//!   batch. So batches grow with the load of the dispatcher, and an idle dispatcher answers at once (2000, section 4).
+//! - *Choice of the dispatcher.* The dispatcher is the live node with the lowest name, as each node sees it. There is no
+//!   election. While the views of two nodes differ, there may be two dispatchers, which only costs locality.
+//! - *Failure of the dispatcher.* A request that waits longer than `patience` is served where it arrived. The paper does not
+//!   treat this case. A distributor asks the same dispatcher again after `retry`, and the next dispatcher as soon as the
+//!   membership reports the first one as gone. The loads of the old dispatcher are lost. The new one counts its own placements.
+//! - *Failure of a distributor.* The dispatcher ends the loads of all requests that this distributor had asked about.
 //!
 //! # Loads
-//! The dispatcher counts what it has placed until it hears that it ended. Messages may be lost, late, repeated and out of
-//! order, and none of that may leave a load behind:
 //!
-//! - Batches are numbered. A batch says which was the last whose answers were used; what the dispatcher has answered since
-//!   then is placed no longer. One that comes twice is answered twice in the same words.
-//! - Ends go in numbered lots, each repeated unchanged until a batch that carried it is answered; each counts once.
-//! - The dispatcher numbers the nodes that come. Answers and ends name this *life*: when it takes a node for gone, all that
-//!   it counts there ends, and what ends later is not taken from what it has placed there since.
-//! - All this is an *account*, named by the number of its first batch. A node opens one with each node that comes, and anew
-//!   where it has lost count; the dispatcher then ends all that it counts for that node. Who is asked on an account that he
-//!   does not know says so, and is asked again on a new one.
+//! The dispatcher counts each request it placed until the distributor reports the end. Messages may be lost, late, repeated
+//! and reordered. None of this may leave a load behind:
 //!
-//! State: some 100 bytes per peer, and at a dispatcher 8 KB more per distributor at most.
+//! - Batches are numbered. Each batch names the last batch whose answers were used, and the dispatcher ends the placements
+//!   that it has answered since. A repeated batch gets the same answer again.
+//! - Ended requests are reported in numbered groups. A group is repeated unchanged until a batch that carried it is answered.
+//!   The dispatcher applies each group once.
+//! - The dispatcher numbers the *incarnations* of nodes: each node that joins gets a new number. Answers and ends name it.
+//!   When the dispatcher sees a node as gone, it ends all loads of that incarnation. Later ends of it change nothing.
+//! - An *account* holds this state for one distributor. The number of its first batch names it. A distributor opens an
+//!   account with each node that joins, and a new one when it has lost count. The dispatcher then ends all loads of the old
+//!   account. A dispatcher that does not know an account says so, and the distributor asks again with a new account.
+//!
+//! A node needs about 100 bytes for each peer. A dispatcher needs at most 8 KB more for each distributor.
 
 use crate::dispatch::{Settings, SettingsError};
 use crate::id::{NodeId, TargetId};
 use crate::time::Time;
-use account::{Account, Flight, Waiting};
+use account::{Account, PendingBatch, PendingRequest};
 use accounts::Accounts;
 use core::time::Duration;
-use desk::Desk;
+use dispatcher::CardDispatcher;
 use std::collections::{BTreeMap, VecDeque};
 
 mod account;
 mod accounts;
 mod audit;
-mod desk;
+mod dispatcher;
 mod message;
 mod wire;
 
 use super::trust::Trust;
 pub use audit::Miscount;
-pub use message::{BATCH_MAX, Batch, CardMessage, Ends, NameKey, Seat};
+pub use message::{BATCH_MAX, Batch, CardMessage, EndedRequests, NameKey, NodeInstance};
 
-/// How nodes and their dispatcher work together.
+/// Settings for the cooperation of nodes with their dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardSettings {
-    /// Longer than this no request waits for the dispatcher. 1 ms to 10 s; default 50 ms.
+    /// Longest time that a request waits for the dispatcher. 1 ms to 10 s; default 50 ms.
     pub patience: Duration,
-    /// A dispatcher that was silent is asked again after this time. 10 ms to 1 min; default 500 ms.
+    /// Time until a silent dispatcher is asked again. 10 ms to 1 min; default 500 ms.
     pub retry: Duration,
-    /// Ends are told after this time where no request takes them along, and no batch is under way. At most 1 s; default 0:
-    /// later, the dispatcher's own requests would be the only ones that end at once, and the least loaded node mostly itself.
+    /// Time after which ended requests are reported if no request carries the report and no batch is in flight. At
+    /// most 1 s; default 0. With a longer time, only the requests of the dispatcher itself would end at once, so it
+    /// would mostly be the least loaded node.
     pub gather: Duration,
-    /// Requests that wait at most; further ones are served where they arrived. 1 to 1,000,000; default 4,096.
+    /// Largest number of waiting requests. Further requests are served where they arrive. 1 to 1,000,000; default
+    /// 4,096.
     pub waiting_max: usize,
-    /// Of the dispatcher. Whatever they say, admission is unlimited, since each node limits its own connections, and a node
-    /// that joins is given all it can take at once.
+    /// Settings of the dispatcher. Two of them are overridden. Admission is unlimited, since each node limits its
+    /// own connections. A node that joins gets requests at once, without a warm-up.
     pub dispatcher: Settings,
 }
 
@@ -77,26 +82,26 @@ impl Default for CardSettings {
     }
 }
 
-/// Why a request is served where it is.
+/// Reason for the placement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CardWhy {
-    /// The dispatcher says: where it arrived.
+pub enum CardReason {
+    /// The dispatcher chose the node where the request arrived.
     Here,
-    /// The dispatcher says: by a peer.
+    /// The dispatcher chose a peer.
     Peer,
-    /// The dispatcher is silent.
+    /// The dispatcher does not answer.
     Silent,
     /// Too many requests wait for the dispatcher.
     Full,
-    /// The dispatcher names a node that is not there, or that does not answer.
+    /// The dispatcher chose a node that is gone or does not answer.
     Gone,
 }
 
-impl CardWhy {
-    /// All, in order.
+impl CardReason {
+    /// All reasons, in order.
     pub const ALL: [Self; 5] = [Self::Here, Self::Peer, Self::Silent, Self::Full, Self::Gone];
 
-    /// Its name in logs and metrics.
+    /// Returns the name of the reason in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Here => "here",
@@ -108,368 +113,382 @@ impl CardWhy {
     }
 }
 
-/// By what a dispatcher counts a request. To be given back at its end, once ([`Card::ended`]).
+/// Reference to a request that a dispatcher counts. The caller gives it back once, at the end of the request
+/// ([`Card::end_request`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     account: u64,
-    life: u64,
+    incarnation: u64,
 }
 
-/// A request that was placed.
+/// Decision about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// By which the caller knows it.
+pub struct CardPlacement {
+    /// Ticket that the caller passed with the request.
     pub ticket: u64,
-    /// Where it is to be served: this node but for [`CardWhy::Peer`].
+    /// Node that serves the request: this node, except for [`CardReason::Peer`].
     pub node: NodeId,
-    /// Why.
-    pub why: CardWhy,
-    /// By what a dispatcher counts it; None: it does not.
+    /// Reason for the choice.
+    pub reason: CardReason,
+    /// Reference for the dispatcher that counts the request; `None` if none counts it.
     pub claim: Option<Claim>,
 }
 
-/// What is to be done.
+/// Action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardOutput {
-    /// A message is to be sent.
+    /// Send a message.
     Send {
-        /// To whom.
+        /// Receiver.
         to: NodeId,
-        /// What.
+        /// Message.
         message: CardMessage,
     },
-    /// A request has its place.
-    Placed(Placed),
+    /// Serve a request at the given node.
+    Placement(CardPlacement),
 }
 
-/// This node's account with its own dispatcher: no batch has this number.
-const OWN: u64 = 0;
+/// Account of this node with its own dispatcher. No batch has this number.
+const OWN_ACCOUNT: u64 = 0;
 
-/// The dispatcher hears from each node at least so often.
-const SIGN: Duration = Duration::from_secs(10);
+/// Longest time between two messages from a distributor to its dispatcher.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// A node of the cluster.
+/// State machine of one node under CARD.
 #[derive(Debug)]
 pub struct Card {
     me: NodeId,
     epoch: u64,
     settings: CardSettings,
-    /// Live nodes by name, this one among them.
-    names: BTreeMap<Box<str>, NodeId>,
-    /// The same by number.
-    named: BTreeMap<NodeId, Box<str>>,
-    keys: BTreeMap<NameKey, NodeId>,
-    /// With the other nodes.
+    /// Live nodes by name, including this one.
+    nodes_by_name: BTreeMap<Box<str>, NodeId>,
+    /// Names of the live nodes.
+    names_by_node: BTreeMap<NodeId, Box<str>>,
+    nodes_by_key: BTreeMap<NameKey, NodeId>,
+    /// Accounts with the other nodes.
     accounts: Accounts,
     trust: BTreeMap<NodeId, Trust>,
-    waiting: VecDeque<Waiting>,
-    numbers: u64,
-    /// The dispatcher that did not answer, and when it is asked again.
-    silent: Option<(NodeId, Time)>,
-    desk: Desk,
+    waiting: VecDeque<PendingRequest>,
+    last_number: u64,
+    /// The dispatcher that did not answer, and the time until which it is not asked.
+    silent_dispatcher: Option<(NodeId, Time)>,
+    own_dispatcher: CardDispatcher,
 }
 
 impl Card {
-    /// The node of slot `me` with this name, in its `epoch`, which is higher at each start.
+    /// Creates the node in slot `me` with this name. Each start of the node has a higher `epoch`.
     ///
     /// # Errors
-    /// A setting of the dispatcher is out of range.
+    /// Returns an error if a setting of the dispatcher is out of range.
     pub fn new(me: NodeId, name: &str, epoch: u64, settings: CardSettings) -> Result<Self, SettingsError> {
-        let desk = Desk::new(&settings.dispatcher)?;
+        let own_dispatcher = CardDispatcher::new(&settings.dispatcher)?;
         let mut card = Self {
             me,
             epoch,
             accounts: Accounts::new(settings.patience, settings.retry),
             settings,
-            names: BTreeMap::new(),
-            named: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            nodes_by_name: BTreeMap::new(),
+            names_by_node: BTreeMap::new(),
+            nodes_by_key: BTreeMap::new(),
             trust: BTreeMap::new(),
             waiting: VecDeque::new(),
-            numbers: OWN,
-            silent: None,
-            desk,
+            last_number: OWN_ACCOUNT,
+            silent_dispatcher: None,
+            own_dispatcher,
         };
-        card.enter(Time::ZERO, me, name);
+        card.insert_node(Time::ZERO, me, name);
         Ok(card)
     }
 
-    /// Asks where a request is to be served. The answer comes as [`CardOutput::Placed`], now or later.
+    /// Asks where to serve a request. The answer comes as [`CardOutput::Placement`], now or later.
     pub fn ask(&mut self, now: Time, ticket: u64, target: TargetId, out: &mut Vec<CardOutput>) {
-        let waiting = Waiting { ticket, target, since: now };
+        let waiting = PendingRequest { ticket, target, since: now };
         let dispatcher = self.dispatcher();
         if dispatcher != self.me {
-            if self.silent.is_some_and(|(node, until)| node == dispatcher && now < until) {
-                return out.push(self.here(waiting, CardWhy::Silent));
+            if self.silent_dispatcher.is_some_and(|(node, until)| node == dispatcher && now < until) {
+                return out.push(self.place_locally(waiting, CardReason::Silent));
             }
             if self.waiting.len() >= self.settings.waiting_max {
-                return out.push(self.here(waiting, CardWhy::Full));
+                return out.push(self.place_locally(waiting, CardReason::Full));
             }
         }
         self.waiting.push_back(waiting);
-        self.send(now, out);
+        self.send_waiting(now, out);
     }
 
-    /// A placed request has ended.
-    pub fn ended(&mut self, now: Time, claim: Claim) {
-        if claim.account == OWN {
-            return self.desk.end(now, self.me, claim.life, 1);
+    /// Records the end of a placed request.
+    pub fn end_request(&mut self, now: Time, claim: Claim) {
+        if claim.account == OWN_ACCOUNT {
+            return self.own_dispatcher.end_requests(now, self.me, claim.incarnation, 1);
         }
         let by = now + self.settings.gather;
-        if let Some(node) = self.accounts.owner(claim.account) {
-            self.accounts.with(node, |account| account.owe(claim.life, by));
+        if let Some(node) = self.accounts.node_of(claim.account) {
+            self.accounts.update(node, |account| account.add_ended(claim.incarnation, by));
         }
     }
 
-    /// Hears a message. Those of nodes that are not there mean nothing.
-    pub fn hear(&mut self, now: Time, from: NodeId, message: CardMessage, out: &mut Vec<CardOutput>) {
+    /// Processes a message. Messages from unknown nodes are ignored.
+    pub fn receive(&mut self, now: Time, from: NodeId, message: CardMessage, out: &mut Vec<CardOutput>) {
         if !self.accounts.contains(from) {
             return;
         }
         match message {
             CardMessage::Batch(batch) => {
-                let answer = self.desk.hear(now, from, batch);
+                let answer = self.own_dispatcher.receive(now, from, batch);
                 out.extend(answer.map(|message| CardOutput::Send { to: from, message }));
             }
-            CardMessage::Answers { number, seats } => self.answered(now, from, number, seats, out),
+            CardMessage::Answers { number, instances } => {
+                self.receive_answers(now, from, number, instances, out);
+            }
             CardMessage::Unknown { number } => {
-                let landed = self.accounts.with(from, |account| {
-                    let flight = account.landed(number)?;
+                let answered_batch = self.accounts.update(from, |account| {
+                    let in_flight = account.take_answered(number)?;
                     account.close(now);
-                    Some(flight)
+                    Some(in_flight)
                 });
-                if let Some(flight) = landed.flatten() {
-                    self.again(flight);
-                    self.send(now, out);
+                if let Some(in_flight) = answered_batch.flatten() {
+                    self.requeue(in_flight);
+                    self.send_waiting(now, out);
                 }
             }
         }
     }
 
-    /// A node is there, or there anew.
-    pub fn joined(&mut self, now: Time, node: NodeId, name: &str, out: &mut Vec<CardOutput>) {
+    /// Adds a node, or resets one that joins again.
+    pub fn add_node(&mut self, now: Time, node: NodeId, name: &str, out: &mut Vec<CardOutput>) {
         if node == self.me {
             return;
         }
-        self.left(now, node, out);
-        if let Some(before) = self.names.get(name).copied() {
-            self.left(now, before, out);
+        self.remove_node(now, node, out);
+        if let Some(before) = self.nodes_by_name.get(name).copied() {
+            self.remove_node(now, before, out);
         }
-        if !self.names.contains_key(name) {
-            self.enter(now, node, name);
-            self.accounts.insert(node, Account::due_at(now));
-            self.send(now, out);
+        if !self.nodes_by_name.contains_key(name) {
+            self.insert_node(now, node, name);
+            self.accounts.insert(node, Account::open_at(now));
+            self.send_waiting(now, out);
         }
     }
 
-    /// A node is gone.
-    pub fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<CardOutput>) {
+    /// Removes a node.
+    pub fn remove_node(&mut self, now: Time, node: NodeId, out: &mut Vec<CardOutput>) {
         if node == self.me {
             return;
         }
-        let Some(name) = self.named.remove(&node) else { return };
-        self.names.remove(&name);
-        self.keys.remove(&NameKey::of(&name));
+        let Some(name) = self.names_by_node.remove(&node) else { return };
+        self.nodes_by_name.remove(&name);
+        self.nodes_by_key.remove(&NameKey::of(&name));
         self.trust.remove(&node);
-        self.desk.leave(now, node, NameKey::of(&name));
-        if self.silent.is_some_and(|(silent, _)| silent == node) {
-            self.silent = None;
+        self.own_dispatcher.remove_node(now, node, NameKey::of(&name));
+        if self.silent_dispatcher.is_some_and(|(silent, _)| silent == node) {
+            self.silent_dispatcher = None;
         }
-        if let Some(flight) = self.accounts.remove(node).and_then(|account| account.flight) {
-            // Its successor is asked.
-            self.again(flight);
+        if let Some(in_flight) = self.accounts.remove(node).and_then(|account| account.in_flight) {
+            // The requests go to the next dispatcher.
+            self.requeue(in_flight);
         }
-        self.send(now, out);
+        self.send_waiting(now, out);
     }
 
-    /// A node did not answer a request that was forwarded to it: it is shunned for a while.
-    pub fn unanswered(&mut self, now: Time, node: NodeId) {
+    /// Records that a node did not answer a forwarded request. The node is avoided for a while.
+    pub fn record_failure(&mut self, now: Time, node: NodeId) {
         if self.accounts.contains(node) {
-            self.trust.entry(node).or_insert(Trust::NEW).lose(now);
+            self.trust.entry(node).or_insert(Trust::NEW).record_failure(now);
         }
     }
 
-    /// A node has begun to answer a request that was forwarded to it.
-    pub fn replied(&mut self, node: NodeId) {
+    /// Records that a node has begun to answer a forwarded request.
+    pub fn record_reply(&mut self, node: NodeId) {
         self.trust.remove(&node);
     }
 
-    /// When [`Card::tick`] is due next. O(log nodes).
+    /// Returns the time of the next [`Card::tick`]. O(log nodes).
     pub fn due(&self) -> Time {
         let oldest = self.waiting.front().map_or(Time::MAX, |waiting| waiting.since + self.settings.patience);
         let first = self.accounts.first_due().unwrap_or(Time::MAX);
-        oldest.min(first).min(self.sign_due())
+        oldest.min(first).min(self.heartbeat_due())
     }
 
-    /// When the dispatcher is to be told how its account stands, if nothing else happens.
-    fn sign_due(&self) -> Time {
-        let account = self.accounts.get(self.dispatcher()).filter(|account| account.rests());
-        account.map_or(Time::MAX, |account| account.spoke + SIGN)
+    /// Returns the time of the next message to the dispatcher if nothing else happens until then.
+    fn heartbeat_due(&self) -> Time {
+        let account = self.accounts.get(self.dispatcher()).filter(|account| account.is_idle());
+        account.map_or(Time::MAX, |account| account.sent_at + HEARTBEAT)
     }
 
-    /// Does what is due.
+    /// Performs the actions that are due.
     pub fn tick(&mut self, now: Time, out: &mut Vec<CardOutput>) {
         let CardSettings { patience, retry, .. } = self.settings;
-        let mut nodes = self.accounts.due_by(now);
-        if self.sign_due() <= now {
+        let mut nodes = self.accounts.nodes_due(now);
+        if self.heartbeat_due() <= now {
             nodes.insert(self.dispatcher());
         }
         for node in nodes {
-            let unanswered = self.accounts.with(node, |account| {
-                let flight = account.flight.take();
-                if flight.as_ref().is_some_and(|flight| !flight.asked.is_empty()) {
-                    // The next batch says that its answers are not used.
-                    account.speak_by(now + retry);
+            let unanswered = self.accounts.update(node, |account| {
+                let in_flight = account.in_flight.take();
+                if in_flight.as_ref().is_some_and(|in_flight| !in_flight.requests.is_empty()) {
+                    // The next batch reports that the answers of this one are not used.
+                    account.send_by(now + retry);
                 }
-                flight
+                in_flight
             });
             match unanswered.flatten() {
-                Some(flight) if !flight.asked.is_empty() => {
-                    self.silent = Some((node, now + retry));
+                Some(in_flight) if !in_flight.requests.is_empty() => {
+                    self.silent_dispatcher = Some((node, now + retry));
                     let waiting = match self.dispatcher() == node {
                         true => core::mem::take(&mut self.waiting),
                         false => VecDeque::new(),
                     };
-                    let all = flight.asked.into_iter().chain(waiting);
-                    out.extend(all.map(|waiting| self.here(waiting, CardWhy::Silent)));
+                    let all = in_flight.requests.into_iter().chain(waiting);
+                    out.extend(all.map(|waiting| self.place_locally(waiting, CardReason::Silent)));
                 }
-                // Nobody waits for it.
+                // No request waits for this batch.
                 _ => self.send_batch(now, node, out),
             }
         }
-        let late = |waiting: &mut Waiting| now.since(waiting.since) >= patience;
+        let late = |waiting: &mut PendingRequest| now.since(waiting.since) >= patience;
         while let Some(waiting) = self.waiting.pop_front_if(late) {
-            out.push(self.here(waiting, CardWhy::Silent));
+            out.push(self.place_locally(waiting, CardReason::Silent));
         }
-        self.send(now, out);
+        self.send_waiting(now, out);
     }
 
-    /// Who decides, as this node sees it.
+    /// Returns the node that decides, in the view of this node.
     pub fn dispatcher(&self) -> NodeId {
-        self.names.values().next().copied().unwrap_or(self.me)
+        self.nodes_by_name.values().next().copied().unwrap_or(self.me)
     }
 
-    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing. O(log nodes).
-    pub fn load_at_desk(&self, node: NodeId) -> u32 {
-        self.named.get(&node).map_or(0, |name| self.desk.load(NameKey::of(name)))
+    /// Returns the load that the dispatcher of this node counts for a node; 0 if it decides nothing. O(log nodes).
+    pub fn dispatcher_load(&self, node: NodeId) -> u32 {
+        self.names_by_node.get(&node).map_or(0, |name| self.own_dispatcher.load(NameKey::of(name)))
     }
 
-    /// Requests that wait for the dispatcher's answer.
-    pub fn waiting(&self) -> usize {
-        let asked = self.accounts.iter().filter_map(|account| account.flight.as_ref());
-        self.waiting.len() + asked.map(|flight| flight.asked.len()).sum::<usize>()
+    /// Returns the number of requests that wait for an answer of the dispatcher.
+    pub fn waiting_requests(&self) -> usize {
+        let requests = self.accounts.iter().filter_map(|account| account.in_flight.as_ref());
+        self.waiting.len() + requests.map(|in_flight| in_flight.requests.len()).sum::<usize>()
     }
 
-    /// Nodes that are there and that this node's own dispatcher places nothing at, since they are more than it takes
-    /// ([`Settings::nodes_max`]).
-    pub fn unseated(&self) -> usize {
-        self.desk.unseated()
+    /// Returns the number of live nodes beyond the limit of the dispatcher ([`Settings::nodes_max`]). The dispatcher
+    /// of this node places no request at them.
+    pub fn nodes_over_limit(&self) -> usize {
+        self.own_dispatcher.nodes_over_limit()
     }
 
-    /// Targets that this node's own dispatcher remembers.
+    /// Returns the number of targets in the tables of the dispatcher of this node.
     pub fn targets_known(&self) -> usize {
-        self.desk.targets_known()
+        self.own_dispatcher.targets_known()
     }
 
-    fn enter(&mut self, now: Time, node: NodeId, name: &str) {
-        self.names.insert(name.into(), node);
-        self.named.insert(node, name.into());
-        self.keys.insert(NameKey::of(name), node);
-        self.desk.join(now, node, name);
+    fn insert_node(&mut self, now: Time, node: NodeId, name: &str) {
+        self.nodes_by_name.insert(name.into(), node);
+        self.names_by_node.insert(node, name.into());
+        self.nodes_by_key.insert(NameKey::of(name), node);
+        self.own_dispatcher.add_node(now, node, name);
     }
 
-    fn here(&self, waiting: Waiting, why: CardWhy) -> CardOutput {
-        CardOutput::Placed(Placed { ticket: waiting.ticket, node: self.me, why, claim: None })
+    fn place_locally(&self, waiting: PendingRequest, reason: CardReason) -> CardOutput {
+        CardOutput::Placement(CardPlacement { ticket: waiting.ticket, node: self.me, reason, claim: None })
     }
 
-    /// Where an answer sends a request, and whether somebody is to be told that it ends at once: a node that is not there any
-    /// more, or shunned, is none.
-    fn placed(&mut self, now: Time, waiting: Waiting, name: NameKey, claim: Claim) -> (CardOutput, bool) {
-        if name == NameKey::ASKER {
-            return (self.here(waiting, CardWhy::Here), false);
+    /// Turns one answer into a placement. Returns true if the dispatcher must learn that the request ended at once.
+    /// This is the case if the answer names a node that is gone or avoided.
+    fn place_answer(
+        &mut self,
+        now: Time,
+        waiting: PendingRequest,
+        name: NameKey,
+        claim: Claim,
+    ) -> (CardOutput, bool) {
+        if name == NameKey::REQUESTER {
+            return (self.place_locally(waiting, CardReason::Here), false);
         }
-        let node = self.keys.get(&name).copied();
-        let trusted = |node: &NodeId| self.trust.get(node).is_none_or(|trust| trust.may_ask(now));
+        let node = self.nodes_by_key.get(&name).copied();
+        let trusted = |node: &NodeId| self.trust.get(node).is_none_or(|trust| trust.may_forward(now));
         let Some(node) = node.filter(trusted) else {
-            return (self.here(waiting, CardWhy::Gone), true);
+            return (self.place_locally(waiting, CardReason::Gone), true);
         };
         if let Some(trust) = self.trust.get_mut(&node) {
-            trust.try_with(now);
+            trust.record_forward(now);
         }
-        let why = if node == self.me { CardWhy::Here } else { CardWhy::Peer };
-        (CardOutput::Placed(Placed { ticket: waiting.ticket, node, why, claim: Some(claim) }), false)
+        let reason = if node == self.me { CardReason::Here } else { CardReason::Peer };
+        (
+            CardOutput::Placement(CardPlacement { ticket: waiting.ticket, node, reason, claim: Some(claim) }),
+            false,
+        )
     }
 
-    fn answered(
+    fn receive_answers(
         &mut self,
         now: Time,
         from: NodeId,
         number: u64,
-        seats: Vec<Seat>,
+        instances: Vec<NodeInstance>,
         out: &mut Vec<CardOutput>,
     ) {
         let gather = self.settings.gather;
-        let landed = self.accounts.with(from, |account| {
-            let flight = account.landed(number);
-            match &flight {
-                Some(flight) => account.used(flight),
-                // Too late, or of a batch that came late: the next one says that it is not used.
-                None => account.speak_by(now + gather),
+        let answered_batch = self.accounts.update(from, |account| {
+            let in_flight = account.take_answered(number);
+            match &in_flight {
+                Some(in_flight) => account.acknowledge(in_flight),
+                // The answer is too late, or belongs to a delayed batch. The next batch reports that it is not used.
+                None => account.send_by(now + gather),
             }
-            flight
+            in_flight
         });
-        let Some(flight) = landed.flatten() else { return };
-        if self.silent.is_some_and(|(silent, _)| silent == from) {
-            self.silent = None;
+        let Some(in_flight) = answered_batch.flatten() else { return };
+        if self.silent_dispatcher.is_some_and(|(silent, _)| silent == from) {
+            self.silent_dispatcher = None;
         }
-        let seats = seats.into_iter().chain(core::iter::repeat(Seat::ASKER));
-        for (waiting, Seat { node, life }) in flight.asked.into_iter().zip(seats) {
-            let claim = Claim { account: flight.account, life };
-            let (placed, is_over) = self.placed(now, waiting, node, claim);
+        let instances = instances.into_iter().chain(core::iter::repeat(NodeInstance::REQUESTER));
+        for (waiting, NodeInstance { node, incarnation }) in in_flight.requests.into_iter().zip(instances) {
+            let claim = Claim { account: in_flight.account, incarnation };
+            let (placed, is_over) = self.place_answer(now, waiting, node, claim);
             out.push(placed);
             if is_over {
-                self.ended(now, claim);
+                self.end_request(now, claim);
             }
         }
-        self.send(now, out);
+        self.send_waiting(now, out);
     }
 
-    /// Requests whose batch has gone wrong wait again, before those that came later.
-    fn again(&mut self, flight: Flight) {
-        flight.asked.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
+    /// Puts the requests of a failed batch back, before all newer requests.
+    fn requeue(&mut self, in_flight: PendingBatch) {
+        in_flight.requests.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
     }
 
-    /// Sends what waits, unless a batch with requests is under way, or places it where this node decides.
-    fn send(&mut self, now: Time, out: &mut Vec<CardOutput>) {
+    /// Places the waiting requests if this node decides. Otherwise it sends them, unless a batch with requests is in
+    /// flight.
+    fn send_waiting(&mut self, now: Time, out: &mut Vec<CardOutput>) {
         let dispatcher = self.dispatcher();
         if dispatcher == self.me {
             for waiting in core::mem::take(&mut self.waiting) {
-                let Seat { node, life } = self.desk.place(now, self.me, waiting.target);
-                let claim = Claim { account: OWN, life };
-                let (placed, is_over) = self.placed(now, waiting, node, claim);
+                let NodeInstance { node, incarnation } =
+                    self.own_dispatcher.place(now, self.me, waiting.target);
+                let claim = Claim { account: OWN_ACCOUNT, incarnation };
+                let (placed, is_over) = self.place_answer(now, waiting, node, claim);
                 out.push(placed);
                 if is_over {
-                    self.ended(now, claim);
+                    self.end_request(now, claim);
                 }
             }
         } else if !self.waiting.is_empty()
-            && self.accounts.get(dispatcher).is_some_and(|account| !account.asks())
+            && self.accounts.get(dispatcher).is_some_and(|account| !account.has_requests())
         {
             self.send_batch(now, dispatcher, out);
         }
     }
 
-    /// Sends what there is for a node: what waits, if that decides, and what is to be told.
+    /// Sends a batch to a node: the waiting requests if that node decides, and the ended requests.
     fn send_batch(&mut self, now: Time, to: NodeId, out: &mut Vec<CardOutput>) {
         let is_dispatcher = to == self.dispatcher();
         if !self.accounts.contains(to) {
             return;
         }
         let count = if is_dispatcher { self.waiting.len().min(BATCH_MAX) } else { 0 };
-        let asked: Vec<Waiting> = self.waiting.drain(..count).collect();
-        self.numbers += 1;
-        let (epoch, number) = (self.epoch, self.numbers);
-        let batch = self.accounts.with(to, |account| account.batch(now, epoch, number, asked));
+        let requests: Vec<PendingRequest> = self.waiting.drain(..count).collect();
+        self.last_number += 1;
+        let (epoch, number) = (self.epoch, self.last_number);
+        let batch = self.accounts.update(to, |account| account.make_batch(now, epoch, number, requests));
         out.extend(batch.map(|batch| CardOutput::Send { to, message: CardMessage::Batch(batch) }));
     }
 }

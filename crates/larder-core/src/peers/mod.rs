@@ -1,54 +1,54 @@
-//! Nodes that cooperate without a front-end: who serves what, and what they tell one another.
+//! Cooperation of nodes without a front-end: which node serves a request, and the messages between nodes.
 //!
-//! All here is a state machine per node: what happens comes in with the time, messages to others come out. How messages
-//! travel, who is there, and what serving means is the business of those who drive it: the live node, and the simulator,
-//! which loses, delays, repeats and reorders them.
+//! Each node runs state machines. The inputs are events with their time, and the outputs are messages and actions.
+//! The driver transports messages, tracks the membership and serves requests. The live node is one driver. The
+//! simulator is another, and it loses, delays, repeats and reorders messages.
 
 mod card;
-mod coming;
-pub mod handing;
+mod decision;
+pub mod handoff;
 mod ledger;
 mod message;
 mod peer;
+mod pending_reads;
 mod press;
 mod sets;
 mod sharing;
 mod trust;
-mod verdict;
 mod ward;
 
 pub use card::{
-    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, Miscount, NameKey,
-    Placed, Seat,
+    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardPlacement, CardReason, CardSettings, Claim,
+    EndedRequests, Miscount, NameKey, NodeInstance,
 };
-pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
+pub use decision::{PressDecision, PressReason};
+pub use message::{CHANGES_MAX, CacheChange, LIST_MAX, MESSAGE_BYTES_MAX, PressMessage};
 pub use press::{Press, PressSettings};
 pub use sharing::SharingSettings;
-pub use verdict::{Verdict, Why};
 pub use ward::{
-    Analyse, COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, Rest, Serving, TableId, Ward, WardMessage, WardOutput,
-    WardSettings, WardStatus, WardVerdict, WardWhy,
+    AnalysisInput, COUNTS_MAX, Count, CurrentPlacement, OWNERS_MAX, PART_MAX, TableId, UnlistedTargets, Ward,
+    WardDecision, WardMessage, WardOutput, WardReason, WardSettings, WardStatus,
 };
 
 #[cfg(test)]
-mod extremes;
+mod robustness_tests;
 
 use crate::id::NodeId;
 
-/// To whom a message goes.
+/// Receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// To all peers.
+pub enum Recipient {
+    /// All peers.
     All,
-    /// To this one.
+    /// One peer.
     One(NodeId),
 }
 
-/// A message to be sent.
+/// Message that the caller sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// To whom.
-    pub to: To,
-    /// What.
-    pub message: Message,
+pub struct PressOutput {
+    /// Receivers.
+    pub to: Recipient,
+    /// Message.
+    pub message: PressMessage,
 }

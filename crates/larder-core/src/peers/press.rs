@@ -1,53 +1,55 @@
 //! PRESS: a cluster of equal nodes without a front-end (Carrera and Bianchini, PPoPP 2001).
 //!
-//! Any node takes any request (*initial node*) and decides which one serves it (*service node*): the one that has the target
-//! in memory. A request that is forwarded is served where it arrives, whatever that node believes, so no request goes
-//! further than one step, and no two views of the cluster can send it in circles.
+//! Any node accepts any request (*initial node*) and chooses the node that serves it (*service node*): one that has
+//! the target in memory. A forwarded request is served where it arrives. So no request is forwarded twice, and
+//! different views of the cluster cannot send it in circles.
 //!
 //! ```text
-//! this node is by itself        serve here                                        (see `sharing`)
-//! size >= large_min             serve here, keep nothing
-//! here in memory                serve here
-//! no server known               serve here, and keep: the first
+//! this node does not share      serve here                                        (see `sharing`)
+//! size >= large_min             serve here, do not keep
+//! in memory here                serve here
+//! no server known               serve here, and keep: the first server
 //! else n = least loaded server
 //!   load(n) <= T                forward to n
-//!   load(here) < T              serve here, and keep: one server more
-//!   p = least loaded of all, load(p) < T: forward to p, one server more
-//!   else                        forward to n all the same
+//!   load(here) < T              serve here, and keep: an additional server
+//!   p = least loaded peer, load(p) < T: forward to p, an additional server
+//!   else                        forward to n anyway
 //! ```
 //!
-//! The load of a node is the number of connections it services: requests of clients that it was asked for, forwarded or not,
-//! and those that others forwarded to it. A node tells its load when it differs by a step from what it told last, and at
-//! intervals as a sign of life; and what it begins or ceases to have in memory, gathered for a short time.
+//! The load of a node is the number of connections that it serves. It includes its own clients' requests, forwarded or
+//! not, and the requests forwarded to it. A node sends its load when it differs by a step from the last value sent, and
+//! at intervals as a heartbeat. It also sends the changes of its memory, gathered for a short time.
 //!
-//! Where the paper is silent (papers' ambiguities in parentheses):
-//! - Between two reports this node counts what it has sent to a peer itself and has not had back (2). Ties go to the server of
-//!   the highest hash of target and slot (2).
-//! - A load is *unknown* when none was told for `stale_after`. A server with unknown load counts as loaded to T, neither
-//!   preferred nor avoided; a node with unknown load is never made a server.
-//! - A node that was made a server by this one counts as such for `assumed_for`, or until it says so itself (5).
-//! - A node tells that it has a target when it begins to read it ([`Press::reading`]), not when it has read it: else those who
-//!   ask for it meanwhile would read it at their nodes too, and all of them have it for good. What does not come within
-//!   `assumed_for` is taken back, and told the next time only when it is there. While most of what is read does not come,
-//!   nothing is told before it is there (see `coming`).
-//! - A service node that does not have the target any more reads and keeps it (3).
-//! - One that does not answer is shunned for 1 s, then tried with one request, and shunned for twice as long, up to 30 s, while
-//!   it does not answer that; the initial node serves what it could not forward. Messages do not end this: a node may speak
-//!   and yet not get at its disk.
+//! The paper leaves some cases open. They are decided as follows:
 //!
-//! State: up to 57 bytes per target known, some 20 per target in memory here, about 100 per peer, and the list of what this node
-//! would have by itself. Cost of a decision: O(servers of the target), or O(peers) where all of them are overloaded.
+//! - Between two reports a node adds the requests that it has itself forwarded to a peer and that have not ended. Ties go
+//!   to the server with the highest hash of target and slot.
+//! - A load is *unknown* if no report came for `stale_after`. A server with unknown load counts as loaded to T, so it is
+//!   neither preferred nor avoided. A node with unknown load never becomes a server.
+//! - A node that this node has made a server counts as one for `assumed_for`, or until it reports the target itself.
+//! - A node announces a target when it begins to read it ([`Press::begin_read`]), not at the end. Otherwise all nodes that
+//!   get a request meanwhile would read the target too, and keep it. A read that takes longer than `assumed_for` is
+//!   withdrawn, and next time the target is announced only when it is in memory. While most reads fail, the node announces
+//!   no reads (see `pending_reads`).
+//! - A service node that no longer has the target reads and keeps it.
+//! - A peer that does not answer is avoided for 1 s and then tried with one request. While the trials fail, the time doubles,
+//!   up to 30 s. The initial node serves the requests that it could not forward. Messages do not end this: a node may send
+//!   messages although it cannot read its disk.
+//!
+//! A node needs up to 57 bytes for each known target, about 20 for each target in its memory and about 100 for each peer. The
+//! list of what it would cache without sharing comes on top. A decision takes O(servers of the target), or O(peers) if all
+//! servers are overloaded.
 
-use super::coming::Coming;
+use super::decision::{PressDecision, PressReason};
 use super::ledger::Ledger;
-use super::message::Message;
-use super::peer::{Lesson, Peer};
-use super::sets::Sets;
+use super::message::PressMessage;
+use super::peer::{PeerUpdate, PressPeer};
+use super::pending_reads::PendingReads;
+use super::sets::PeerSets;
 use super::sharing::{Sharing, SharingSettings};
 use super::trust::Trust;
-use super::verdict::{Verdict, Why};
-use super::{Outgoing, To};
-use crate::clock::{ClockTable, Mark};
+use super::{PressOutput, Recipient};
+use crate::clock::{ClockTable, TargetMark};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::mix;
 use crate::time::Time;
@@ -55,37 +57,38 @@ use crate::unit::Bytes;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Servers assumed at one time; beyond it the oldest is forgotten.
+/// Largest number of assumed servers. Beyond it, the oldest is dropped.
 const ASSUMED_MAX: usize = 4_096;
-/// Changes that wait to be told at most, whatever the time.
-const UNTOLD_MAX: u64 = 64;
+/// Largest number of changes that wait to be sent. Further changes are sent at once.
+const UNSENT_MAX: u64 = 64;
 
-/// How a node cooperates.
+/// Settings of PRESS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PressSettings {
-    /// T: connections above which a node is overloaded. 1 to 1,000,000; the paper: 80.
+    /// T: number of connections above which a node is overloaded. 1 to 1,000,000; the paper: 80.
     pub overload: u32,
-    /// Targets of this size and more are served where they are asked for and never kept. The paper: 128 KB.
+    /// Size from which on targets are served where they are requested and never kept. The paper: 128 KB.
     pub large_min: Bytes,
-    /// A load is told when it differs by so much from what was told last; at least 1. The paper: 4.
+    /// Difference to the last sent load at which the load is sent again; at least 1. The paper: 4.
     pub load_step: u32,
-    /// Changes of memory are gathered for this long; zero tells each at once.
+    /// Time for which changes of the memory are gathered; 0 sends each change at once.
     pub gather: Duration,
-    /// Whether the others hear of what is being read as if it were in memory. The paper: no.
-    pub tell_reads: bool,
-    /// Time between signs of life.
-    pub beat: Duration,
-    /// A load told longer ago is unknown; more than `beat`.
+    /// True if reads are announced when they begin, as if the target were in memory. The paper: false.
+    pub announce_reads: bool,
+    /// Time between two heartbeats.
+    pub heartbeat: Duration,
+    /// Age at which a reported load becomes unknown; more than `heartbeat`.
     pub stale_after: Duration,
-    /// A server that this node has made counts as such so long without its word.
+    /// Time for which a node that was made a server counts as one without its own report.
     pub assumed_for: Duration,
-    /// Targets whose servers are known at most.
+    /// Largest number of targets with known servers.
     pub targets_max: usize,
-    /// Changes of memory that can be told again, 16 bytes each; who missed more is given the whole list. At least 64.
+    /// Number of changes that can be sent again, 16 bytes each. A peer that has missed more gets the complete list.
+    /// At least 64.
     pub log_max: usize,
-    /// This node's memory, for the judgement of when to take part.
+    /// Size of this node's memory, for the decision when to share.
     pub memory: Bytes,
-    /// When a node takes part.
+    /// Settings for the decision when to share.
     pub sharing: SharingSettings,
 }
 
@@ -96,8 +99,8 @@ impl Default for PressSettings {
             large_min: Bytes::kib(128),
             load_step: 4,
             gather: Duration::from_millis(20),
-            tell_reads: true,
-            beat: Duration::from_secs(1),
+            announce_reads: true,
+            heartbeat: Duration::from_secs(1),
             stale_after: Duration::from_secs(3),
             assumed_for: Duration::from_secs(5),
             targets_max: 1_000_000,
@@ -108,7 +111,7 @@ impl Default for PressSettings {
     }
 }
 
-/// A node of the cluster.
+/// State machine of one node under PRESS.
 #[derive(Debug)]
 pub struct Press {
     me: NodeId,
@@ -116,287 +119,309 @@ pub struct Press {
     settings: PressSettings,
     sharing: Sharing,
     ledger: Ledger,
-    peers: BTreeMap<NodeId, Peer>,
-    sets: Sets,
-    /// Targets that were large when they were served last.
-    large: ClockTable<Mark>,
-    /// Servers that this node has made and that have not said so themselves.
+    peers: BTreeMap<NodeId, PressPeer>,
+    sets: PeerSets,
+    /// Targets that were large when they were last served.
+    large: ClockTable<TargetMark>,
+    /// Servers that this node has chosen and that have not yet reported the target.
     assumed: BTreeMap<(TargetId, NodeId), Time>,
     assumed_order: VecDeque<(Time, TargetId, NodeId)>,
-    coming: Coming,
+    pending_reads: PendingReads,
     load: u32,
-    told_load: u32,
-    told_changes: u64,
-    tell_at: Option<Time>,
-    beat_at: Time,
-    /// No peer is to be asked anything before.
-    asks_at: Time,
+    sent_load: u32,
+    sent_changes: u64,
+    send_changes_at: Option<Time>,
+    heartbeat_at: Time,
+    /// Earliest time of the next request to a peer.
+    next_request_at: Time,
 }
 
 impl Press {
-    /// The node of slot `me`, in its `epoch`: at least 1, and higher at each start.
+    /// Creates the node in slot `me`. The `epoch` is at least 1 and higher at each start.
     pub fn new(me: NodeId, epoch: u64, settings: PressSettings) -> Self {
         Self {
             me,
             epoch,
             settings,
             sharing: Sharing::new(settings.sharing, settings.memory),
-            ledger: Ledger::new(settings.log_max.max(UNTOLD_MAX as usize)),
+            ledger: Ledger::new(settings.log_max.max(UNSENT_MAX as usize)),
             peers: BTreeMap::new(),
-            sets: Sets::new(settings.targets_max),
+            sets: PeerSets::new(settings.targets_max),
             large: ClockTable::new((settings.targets_max / 16).max(1)),
             assumed: BTreeMap::new(),
             assumed_order: VecDeque::new(),
-            coming: Coming::new((settings.targets_max / 16).max(1)),
+            pending_reads: PendingReads::new((settings.targets_max / 16).max(1)),
             load: 0,
-            told_load: 0,
-            told_changes: 0,
-            tell_at: None,
-            beat_at: Time::ZERO,
-            asks_at: Time::MAX,
+            sent_load: 0,
+            sent_changes: 0,
+            send_changes_at: None,
+            heartbeat_at: Time::ZERO,
+            next_request_at: Time::MAX,
         }
     }
 
-    /// Decides who serves a client's request. `size` is None where it is not known: then it is large if it was the last time
-    /// that it was [served](Press::served). The request counts from [`Press::begun`] on.
-    pub fn decide(&mut self, now: Time, target: TargetId, size: Option<Bytes>) -> Verdict {
+    /// Chooses the node that serves a client's request. Without `size`, the target is large if it was large when
+    /// last [served](Press::record_served). The request counts as load from [`Press::begin_connection`] on.
+    pub fn decide(&mut self, now: Time, target: TargetId, size: Option<Bytes>) -> PressDecision {
         let me = self.me;
-        let here = |why, keep| Verdict { node: me, why, keep };
+        let here = |reason, keep| PressDecision { node: me, reason, keep };
         if self.is_large(target, size) {
-            return here(Why::Large, false);
+            return here(PressReason::Large, false);
         }
         if !self.sharing.is_on() {
-            return here(Why::Alone, true);
+            return here(PressReason::Alone, true);
         }
-        if self.ledger.holds(target) {
-            return here(Why::Here, true);
+        if self.ledger.contains(target) {
+            return here(PressReason::Here, true);
         }
         let Some((server, load)) = self.least_loaded_server(now, target) else {
-            return here(Why::First, true);
+            return here(PressReason::First, true);
         };
         let limit = self.settings.overload;
         if load <= limit {
-            return self.send(now, server, Why::Peer);
+            return self.forward_to(now, server, PressReason::Peer);
         }
         if self.load < limit {
-            return here(Why::Relief, true);
+            return here(PressReason::Relief, true);
         }
-        match self.least_loaded(now, target) {
+        match self.least_loaded_peer(now, target) {
             Some((other, load)) if load < limit => {
                 self.assume(now, target, other);
-                self.send(now, other, Why::Spread)
+                self.forward_to(now, other, PressReason::Spread)
             }
-            _ => self.send(now, server, Why::Crowded),
+            _ => self.forward_to(now, server, PressReason::Crowded),
         }
     }
 
-    /// Decides about a request that another node has forwarded: it is served here, whatever is known, so that it goes no
-    /// further.
-    pub fn forwarded(&mut self, target: TargetId, size: Option<Bytes>) -> Verdict {
-        Verdict { node: self.me, why: Why::Forwarded, keep: !self.is_large(target, size) }
+    /// Decides about a request that another node has forwarded. It is always served here, so that it is not
+    /// forwarded again.
+    pub fn decide_forwarded(&mut self, target: TargetId, size: Option<Bytes>) -> PressDecision {
+        PressDecision { node: self.me, reason: PressReason::Forwarded, keep: !self.is_large(target, size) }
     }
 
-    /// A service node did not answer: it is shunned for a while, and this node serves the request. With `fault` false it is
-    /// not to blame (it is only busy, or waits for another), and not shunned.
-    pub fn unanswered(&mut self, now: Time, node: NodeId, target: TargetId, fault: bool) -> Verdict {
+    /// Records that a service node did not answer, and decides that this node serves the request. The node is
+    /// avoided for a while if `fault` is true. A node that is only busy, or waits for another one, is not at fault.
+    pub fn record_failure(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        target: TargetId,
+        fault: bool,
+    ) -> PressDecision {
         if let Some(peer) = self.peers.get_mut(&node).filter(|_| fault) {
-            peer.trust.lose(now);
+            peer.trust.record_failure(now);
         }
         self.assumed.remove(&(target, node));
-        Verdict { node: self.me, why: Why::Unanswered, keep: true }
+        PressDecision { node: self.me, reason: PressReason::Unanswered, keep: true }
     }
 
-    /// A service node has begun to answer what was forwarded to it: it is not shunned any more.
-    pub fn answered(&mut self, node: NodeId) {
+    /// Records that a service node has begun to answer a forwarded request. The node is no longer avoided.
+    pub fn record_reply(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.trust = Trust::default();
         }
     }
 
-    /// A request that was forwarded to a node has ended, whatever came of it.
-    pub fn returned(&mut self, node: NodeId) {
+    /// Records the end of a request that was forwarded to a node, successful or not.
+    pub fn record_return(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.sent = peer.sent.saturating_sub(1);
         }
     }
 
-    /// A connection is serviced here: a client's request, or one that another node has forwarded.
-    pub fn begun(&mut self, now: Time, out: &mut Vec<Outgoing>) {
+    /// Records that a connection is served here: a client's request, or one that another node has forwarded.
+    pub fn begin_connection(&mut self, now: Time, out: &mut Vec<PressOutput>) {
         self.load += 1;
-        self.tell_load(now, out);
+        self.send_load_step(now, out);
     }
 
-    /// A connection is not serviced any more.
-    pub fn ended(&mut self, now: Time, out: &mut Vec<Outgoing>) {
+    /// Records that a connection is no longer served.
+    pub fn end_connection(&mut self, now: Time, out: &mut Vec<PressOutput>) {
         self.load = self.load.saturating_sub(1);
-        self.tell_load(now, out);
+        self.send_load_step(now, out);
     }
 
-    /// This node's memory, and what is too large for it, are others now. What is in memory already stays until it is evicted.
-    /// Returns whether all is done; else it is to be called again.
+    /// Changes the memory size of this node and the size of large targets. Cached targets stay until they are
+    /// evicted. Returns true when the change is complete; otherwise the caller calls again.
     pub fn resize(&mut self, memory: Bytes, large_min: Bytes) -> bool {
         (self.settings.memory, self.settings.large_min) = (memory, large_min);
-        self.sharing.step_to(memory)
+        self.sharing.resize_step(memory)
     }
 
-    /// A client's request was served, by this node or for it, and its size is known: `missed` if this node served it and
-    /// did not have it in memory.
-    pub fn served(
+    /// Records the end of a client's request, whose size is now known. `missed` is true if this node served it and
+    /// the target was not in memory.
+    pub fn record_served(
         &mut self,
         now: Time,
         target: TargetId,
         size: Bytes,
         missed: bool,
-        out: &mut Vec<Outgoing>,
+        out: &mut Vec<PressOutput>,
     ) {
         if size >= self.settings.large_min {
-            self.large.touch(target, || Mark::new(target));
-            if self.coming.ends(target) {
-                self.note(now, target, false, out);
+            self.large.touch(target, || TargetMark::new(target));
+            if self.pending_reads.fail(target) {
+                self.record_change(now, target, false, out);
             }
             return;
         }
         self.large.remove(target);
-        if self.sharing.served(target, size, missed) {
-            self.told_changes = self.ledger.changes();
-            self.tell_at = None;
-            self.say_load(now, To::All, out);
+        if self.sharing.record_request(target, size, missed) {
+            self.sent_changes = self.ledger.changes();
+            self.send_changes_at = None;
+            self.send_load(now, Recipient::All, out);
         }
     }
 
-    /// What was [decided](Press::decide) to be served and kept here is being read: the others hear of it at once, and ask here,
-    /// unless most of what was read lately was not kept.
-    pub fn reading(&mut self, now: Time, verdict: Verdict, target: TargetId, out: &mut Vec<Outgoing>) {
-        let told = self.settings.tell_reads && self.sharing.is_on();
-        let reads = verdict.keep && matches!(verdict.why, Why::First | Why::Relief);
-        if !told || !reads || !self.coming.begins(now + self.settings.assumed_for, target) {
+    /// Begins the read of a target after the [decision](Press::decide) to serve and keep it here. The read is
+    /// announced at once so that the peers forward their requests, unless most recent reads failed.
+    pub fn begin_read(
+        &mut self,
+        now: Time,
+        decision: PressDecision,
+        target: TargetId,
+        out: &mut Vec<PressOutput>,
+    ) {
+        let announces = self.settings.announce_reads && self.sharing.is_on();
+        let reads = decision.keep && matches!(decision.reason, PressReason::First | PressReason::Relief);
+        if !announces || !reads || !self.pending_reads.begin(now + self.settings.assumed_for, target) {
             return;
         }
-        self.note(now, target, true, out);
+        self.record_change(now, target, true, out);
     }
 
-    /// What was being read here is not there: the others hear of it at once, instead of when it should have come.
-    pub fn came_to_nothing(&mut self, now: Time, target: TargetId, out: &mut Vec<Outgoing>) {
-        if self.coming.is_not_there(target) {
-            self.note(now, target, false, out);
+    /// Records that a target that was being read does not exist. The announcement is withdrawn at once, not at the
+    /// time limit of the read.
+    pub fn record_missing(&mut self, now: Time, target: TargetId, out: &mut Vec<PressOutput>) {
+        if self.pending_reads.record_missing(target) {
+            self.record_change(now, target, false, out);
         }
     }
 
-    /// A target is in memory here now, or no longer.
-    pub fn noted(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<Outgoing>) {
-        self.coming.noted(target, cached);
-        self.note(now, target, cached, out);
+    /// Records that a target is in memory here now, or no longer.
+    pub fn set_cached(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<PressOutput>) {
+        self.pending_reads.set_cached(target, cached);
+        self.record_change(now, target, cached, out);
     }
 
-    fn note(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<Outgoing>) {
-        if !self.ledger.note(target, cached) || !self.sharing.is_on() {
+    fn record_change(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<PressOutput>) {
+        if !self.ledger.record(target, cached) || !self.sharing.is_on() {
             return;
         }
-        let untold = self.ledger.changes() - self.told_changes;
-        if self.settings.gather.is_zero() || untold >= UNTOLD_MAX {
-            self.tell_changes(out);
-        } else if self.tell_at.is_none() {
-            self.tell_at = Some(now + self.settings.gather);
+        let unsent = self.ledger.changes() - self.sent_changes;
+        if self.settings.gather.is_zero() || unsent >= UNSENT_MAX {
+            self.send_changes(out);
+        } else if self.send_changes_at.is_none() {
+            self.send_changes_at = Some(now + self.settings.gather);
         }
     }
 
-    /// A peer is there, or is there anew.
-    pub fn joined(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
+    /// Adds a peer, or resets one that joins again.
+    pub fn add_peer(&mut self, now: Time, peer: NodeId, out: &mut Vec<PressOutput>) {
         if peer == self.me {
             return;
         }
-        if self.peers.insert(peer, Peer::new()).is_some() {
-            self.sets.forget(peer);
+        if self.peers.insert(peer, PressPeer::new()).is_some() {
+            self.sets.remove_node(peer);
         }
         if self.sharing.is_on() {
-            self.say_load(now, To::One(peer), out);
+            self.send_load(now, Recipient::One(peer), out);
         }
     }
 
-    /// Messages to a peer go again, and it may have missed some: it is told the load. What else it missed it then asks for.
-    pub fn greet(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
+    /// Sends the load to a peer that can be reached again and may have missed messages. The peer then requests what
+    /// it has missed.
+    pub fn resume_link(&mut self, now: Time, peer: NodeId, out: &mut Vec<PressOutput>) {
         if self.sharing.is_on() && self.peers.contains_key(&peer) {
-            self.say_load(now, To::One(peer), out);
+            self.send_load(now, Recipient::One(peer), out);
         }
     }
 
-    /// A peer is gone.
-    pub fn left(&mut self, peer: NodeId) {
+    /// Removes a peer.
+    pub fn remove_peer(&mut self, peer: NodeId) {
         if self.peers.remove(&peer).is_some() {
-            self.sets.forget(peer);
+            self.sets.remove_node(peer);
             self.assumed.retain(|(_, node), _| *node != peer);
         }
     }
 
-    /// Hears a message of a peer. Of one that is not there it is ignored.
-    pub fn hear(&mut self, now: Time, from: NodeId, message: Message, out: &mut Vec<Outgoing>) {
+    /// Processes a message. Messages from unknown peers are ignored.
+    pub fn receive(&mut self, now: Time, from: NodeId, message: PressMessage, out: &mut Vec<PressOutput>) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let mut fresh = false;
-        let mut lessons = Vec::new();
+        let mut updates = Vec::new();
         match message {
-            Message::Ask { of, after } if of == self.epoch => self.answer(now, from, after, out),
-            Message::AskList { of, after } if of == self.epoch && self.sharing.is_on() => {
-                out.push(Outgoing { to: To::One(from), message: self.ledger.list(self.epoch, after) });
+            PressMessage::ChangesRequest { epoch, after } if epoch == self.epoch => {
+                self.answer_request(now, from, after, out);
             }
-            Message::AskList { of, .. } if of == self.epoch => self.say_load(now, To::One(from), out),
-            Message::Ask { .. } | Message::AskList { .. } => {}
-            Message::Load { epoch, load, sharing, changes } => {
-                if peer.hear_epoch(epoch, &mut fresh) {
-                    lessons.push(peer.hear_load(now, load, sharing, changes));
+            PressMessage::ListRequest { epoch, after } if epoch == self.epoch && self.sharing.is_on() => {
+                out.push(PressOutput {
+                    to: Recipient::One(from),
+                    message: self.ledger.list_part(self.epoch, after),
+                });
+            }
+            PressMessage::ListRequest { epoch, .. } if epoch == self.epoch => {
+                self.send_load(now, Recipient::One(from), out);
+            }
+            PressMessage::ChangesRequest { .. } | PressMessage::ListRequest { .. } => {}
+            PressMessage::Load { epoch, load, sharing, changes } => {
+                if peer.check_epoch(epoch, &mut fresh) {
+                    updates.push(peer.receive_load(now, load, sharing, changes));
                 }
             }
-            Message::Changes { epoch, first, items } => {
-                if peer.hear_epoch(epoch, &mut fresh) {
-                    lessons.push(peer.hear_changes(now, first, items));
+            PressMessage::Changes { epoch, first, items } => {
+                if peer.check_epoch(epoch, &mut fresh) {
+                    updates.push(peer.receive_changes(now, first, items));
                 }
             }
-            Message::List { epoch, changes, after, last, targets } => {
-                if peer.hear_epoch(epoch, &mut fresh) {
-                    lessons = peer.hear_list(now, changes, after, last, targets);
+            PressMessage::List { epoch, changes, after, last, targets } => {
+                if peer.check_epoch(epoch, &mut fresh) {
+                    updates = peer.receive_list(now, changes, after, last, targets);
                 }
             }
         }
         if fresh {
-            self.sets.forget(from);
+            self.sets.remove_node(from);
         }
-        lessons.into_iter().for_each(|lesson| self.learn(from, lesson));
+        updates.into_iter().for_each(|update| self.apply_update(from, update));
         if fresh && self.sharing.is_on() {
-            // It begins anew and knows nothing of this node.
-            self.say_load(now, To::One(from), out);
+            // The peer has restarted and knows nothing about this node.
+            self.send_load(now, Recipient::One(from), out);
         }
-        self.ask(now, from, out);
+        self.request_missing(now, from, out);
     }
 
-    /// When [`Press::tick`] is due next, or earlier. O(1).
+    /// Returns a lower bound of the time of the next [`Press::tick`]. O(1).
     pub fn due(&self) -> Time {
-        let beat = self.sharing.is_on().then_some(self.beat_at);
+        let heartbeat = self.sharing.is_on().then_some(self.heartbeat_at);
         let expiry = self.assumed_order.front().map(|(at, ..)| *at);
-        beat.into_iter()
-            .chain(self.tell_at)
+        heartbeat
+            .into_iter()
+            .chain(self.send_changes_at)
             .chain(expiry)
-            .chain(self.coming.due())
-            .fold(self.asks_at, Time::min)
+            .chain(self.pending_reads.due())
+            .fold(self.next_request_at, Time::min)
     }
 
-    /// Does what is due.
-    pub fn tick(&mut self, now: Time, out: &mut Vec<Outgoing>) {
-        while let Some(target) = self.coming.expires(now) {
-            self.note(now, target, false, out);
+    /// Performs the actions that are due.
+    pub fn tick(&mut self, now: Time, out: &mut Vec<PressOutput>) {
+        while let Some(target) = self.pending_reads.expire(now) {
+            self.record_change(now, target, false, out);
         }
-        if self.tell_at.is_some_and(|at| at <= now) {
-            self.tell_changes(out);
+        if self.send_changes_at.is_some_and(|at| at <= now) {
+            self.send_changes(out);
         }
-        if self.sharing.is_on() && self.beat_at <= now {
-            self.say_load(now, To::All, out);
+        if self.sharing.is_on() && self.heartbeat_at <= now {
+            self.send_load(now, Recipient::All, out);
         }
-        if self.asks_at <= now {
+        if self.next_request_at <= now {
             let stale_after = self.settings.stale_after;
-            let is_due = |peer: &Peer| peer.due(stale_after).is_some_and(|at| at <= now);
-            let asking: Vec<NodeId> =
+            let is_due = |peer: &PressPeer| peer.due(stale_after).is_some_and(|at| at <= now);
+            let due_peers: Vec<NodeId> =
                 self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(node, _)| *node).collect();
-            asking.into_iter().for_each(|peer| self.ask(now, peer, out));
+            due_peers.into_iter().for_each(|peer| self.request_missing(now, peer, out));
             let due = self.peers.values().filter_map(|peer| peer.due(stale_after));
-            self.asks_at = due.min().unwrap_or(Time::MAX);
+            self.next_request_at = due.min().unwrap_or(Time::MAX);
         }
         while let Some((at, target, node)) = self.assumed_order.front().copied().filter(|(at, ..)| *at <= now)
         {
@@ -407,48 +432,48 @@ impl Press {
         }
     }
 
-    /// The nodes that are believed to have a target in memory, this one among them, in order.
+    /// Returns the nodes that are believed to have a target in memory, including this one, in order.
     pub fn servers(&mut self, target: TargetId) -> Vec<NodeId> {
         let mut servers: Vec<NodeId> = self.sets.members(target, false).collect();
         servers.extend(self.assumed_servers(target));
-        servers.extend(self.ledger.holds(target).then_some(self.me));
+        servers.extend(self.ledger.contains(target).then_some(self.me));
         servers.sort_unstable();
         servers.dedup();
         servers
     }
 
-    /// Whether a target is in memory here, as far as was [noted](Press::noted).
+    /// Returns true if a target is in memory here according to [`Press::set_cached`].
     pub fn holds(&self, target: TargetId) -> bool {
-        self.ledger.holds(target) && !self.coming.has(target)
+        self.ledger.contains(target) && !self.pending_reads.contains(target)
     }
 
-    /// All that is in memory here, as far as was noted, in order.
-    pub fn held(&self) -> Vec<TargetId> {
-        self.ledger.targets().filter(|target| !self.coming.has(*target)).collect()
+    /// Returns all targets in memory here, in order.
+    pub fn cached_targets(&self) -> Vec<TargetId> {
+        self.ledger.targets().filter(|target| !self.pending_reads.contains(*target)).collect()
     }
 
-    /// Connections serviced here.
+    /// Returns the number of connections served here.
     pub const fn load(&self) -> u32 {
         self.load
     }
 
-    /// Whether this node takes part: by itself it forwards nothing and tells nothing.
-    pub fn shares(&self) -> bool {
+    /// Returns true if this node shares its cache. Otherwise it forwards and sends nothing.
+    pub fn is_sharing(&self) -> bool {
         self.sharing.is_on()
     }
 
-    /// A peer's load as it counts here; None where it is unknown.
-    pub fn load_of(&self, now: Time, peer: NodeId) -> Option<u32> {
+    /// Returns the load of a peer; `None` if it is unknown.
+    pub fn peer_load(&self, now: Time, peer: NodeId) -> Option<u32> {
         self.peers.get(&peer)?.load(now, self.settings.stale_after)
     }
 
-    /// Whether all that a peer has said of its memory is known here.
-    pub fn knows(&self, peer: NodeId) -> bool {
-        self.peers.get(&peer).is_some_and(Peer::is_known)
+    /// Returns true if all changes that a peer has mentioned are known here.
+    pub fn is_current(&self, peer: NodeId) -> bool {
+        self.peers.get(&peer).is_some_and(PressPeer::is_current)
     }
 
-    /// Targets whose servers are known, and targets in memory here.
-    pub fn sizes(&self) -> (usize, usize) {
+    /// Returns the number of targets with known servers, and the number of targets in memory here.
+    pub fn table_sizes(&self) -> (usize, usize) {
         (self.sets.len(), self.ledger.len())
     }
 
@@ -456,29 +481,29 @@ impl Press {
         size.map_or_else(|| self.large.find(target).is_some(), |size| size >= self.settings.large_min)
     }
 
-    fn send(&mut self, now: Time, node: NodeId, why: Why) -> Verdict {
+    fn forward_to(&mut self, now: Time, node: NodeId, reason: PressReason) -> PressDecision {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.sent = peer.sent.saturating_add(1);
-            peer.trust.try_with(now);
+            peer.trust.record_forward(now);
         }
-        Verdict { node, why, keep: false }
+        PressDecision { node, reason, keep: false }
     }
 
-    /// The least loaded of a target's servers, and its load.
+    /// Returns the least loaded server of a target, and its load.
     fn least_loaded_server(&mut self, now: Time, target: TargetId) -> Option<(NodeId, u32)> {
         let assumed: Vec<NodeId> = self.assumed_servers(target).collect();
         let Self { sets, peers, settings, .. } = self;
         let servers = sets.members(target, true).chain(assumed);
         let usable = servers.filter_map(|node| {
-            let peer = peers.get(&node).filter(|peer| peer.sharing && peer.trust.may_ask(now))?;
+            let peer = peers.get(&node).filter(|peer| peer.sharing && peer.trust.may_forward(now))?;
             Some((node, peer.load(now, settings.stale_after).unwrap_or(settings.overload)))
         });
         usable.min_by_key(|(node, load)| (*load, core::cmp::Reverse(rank(target, *node))))
     }
 
-    /// The least loaded of all peers whose load is known.
-    fn least_loaded(&self, now: Time, target: TargetId) -> Option<(NodeId, u32)> {
-        let usable = self.peers.iter().filter(|(_, peer)| peer.sharing && peer.trust.may_ask(now));
+    /// Returns the least loaded of all peers whose load is known.
+    fn least_loaded_peer(&self, now: Time, target: TargetId) -> Option<(NodeId, u32)> {
+        let usable = self.peers.iter().filter(|(_, peer)| peer.sharing && peer.trust.may_forward(now));
         let known =
             usable.filter_map(|(node, peer)| Some((*node, peer.load(now, self.settings.stale_after)?)));
         known.min_by_key(|(node, load)| (*load, core::cmp::Reverse(rank(target, *node))))
@@ -500,11 +525,11 @@ impl Press {
         self.assumed_order.push_back((until, target, node));
     }
 
-    fn learn(&mut self, from: NodeId, lesson: Lesson) {
-        match lesson {
-            Lesson::Nothing => {}
-            Lesson::Forget => self.sets.forget(from),
-            Lesson::Learn(changes) => {
+    fn apply_update(&mut self, from: NodeId, update: PeerUpdate) {
+        match update {
+            PeerUpdate::Nothing => {}
+            PeerUpdate::Clear => self.sets.remove_node(from),
+            PeerUpdate::Apply(changes) => {
                 for change in changes {
                     self.assumed.remove(&(change.target, from));
                     if change.cached {
@@ -517,50 +542,51 @@ impl Press {
         }
     }
 
-    fn ask(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
-        let asked = self.peers.get_mut(&peer).and_then(|peer| peer.ask(now, self.settings.stale_after));
-        out.extend(asked.map(|message| Outgoing { to: To::One(peer), message }));
+    fn request_missing(&mut self, now: Time, peer: NodeId, out: &mut Vec<PressOutput>) {
+        let request =
+            self.peers.get_mut(&peer).and_then(|peer| peer.next_request(now, self.settings.stale_after));
+        out.extend(request.map(|message| PressOutput { to: Recipient::One(peer), message }));
         let due = self.peers.get(&peer).and_then(|peer| peer.due(self.settings.stale_after));
-        self.asks_at = due.map_or(self.asks_at, |at| self.asks_at.min(at));
+        self.next_request_at = due.map_or(self.next_request_at, |at| self.next_request_at.min(at));
     }
 
-    fn answer(&mut self, now: Time, to: NodeId, after: u64, out: &mut Vec<Outgoing>) {
-        self.say_load(now, To::One(to), out);
+    fn answer_request(&mut self, now: Time, to: NodeId, after: u64, out: &mut Vec<PressOutput>) {
+        self.send_load(now, Recipient::One(to), out);
         if !self.sharing.is_on() {
             return;
         }
-        let messages = self.ledger.since(self.epoch, after);
-        let messages = messages.unwrap_or_else(|| vec![self.ledger.list(self.epoch, None)]);
-        out.extend(messages.into_iter().map(|message| Outgoing { to: To::One(to), message }));
+        let messages = self.ledger.messages_since(self.epoch, after);
+        let messages = messages.unwrap_or_else(|| vec![self.ledger.list_part(self.epoch, None)]);
+        out.extend(messages.into_iter().map(|message| PressOutput { to: Recipient::One(to), message }));
     }
 
-    fn tell_load(&mut self, now: Time, out: &mut Vec<Outgoing>) {
-        if self.sharing.is_on() && self.load.abs_diff(self.told_load) >= self.settings.load_step {
-            self.say_load(now, To::All, out);
+    fn send_load_step(&mut self, now: Time, out: &mut Vec<PressOutput>) {
+        if self.sharing.is_on() && self.load.abs_diff(self.sent_load) >= self.settings.load_step {
+            self.send_load(now, Recipient::All, out);
         }
     }
 
-    fn say_load(&mut self, now: Time, to: To, out: &mut Vec<Outgoing>) {
+    fn send_load(&mut self, now: Time, to: Recipient, out: &mut Vec<PressOutput>) {
         let (epoch, load, sharing) = (self.epoch, self.load, self.sharing.is_on());
-        // Of what is not told yet nobody is to think that it was lost.
-        let message = Message::Load { epoch, load, sharing, changes: self.told_changes };
-        if to == To::All {
-            self.told_load = load;
-            self.beat_at = now + self.settings.beat;
+        // A change that was not sent yet must not look lost.
+        let message = PressMessage::Load { epoch, load, sharing, changes: self.sent_changes };
+        if to == Recipient::All {
+            self.sent_load = load;
+            self.heartbeat_at = now + self.settings.heartbeat;
         }
-        out.push(Outgoing { to, message });
+        out.push(PressOutput { to, message });
     }
 
-    fn tell_changes(&mut self, out: &mut Vec<Outgoing>) {
-        self.tell_at = None;
-        // The log holds far more than is ever untold.
-        let messages = self.ledger.since(self.epoch, self.told_changes).unwrap_or_default();
-        self.told_changes = self.ledger.changes();
-        out.extend(messages.into_iter().map(|message| Outgoing { to: To::All, message }));
+    fn send_changes(&mut self, out: &mut Vec<PressOutput>) {
+        self.send_changes_at = None;
+        // The log always holds more changes than are unsent.
+        let messages = self.ledger.messages_since(self.epoch, self.sent_changes).unwrap_or_default();
+        self.sent_changes = self.ledger.changes();
+        out.extend(messages.into_iter().map(|message| PressOutput { to: Recipient::All, message }));
     }
 }
 
-/// Which of equally loaded nodes a target prefers: the same for all initial nodes whose slots agree.
+/// Returns the rank of a node for a target, for ties of load. All nodes with equal slots compute the same rank.
 fn rank(target: TargetId, node: NodeId) -> u64 {
     mix(target.0 ^ mix(u64::from(node.0)))
 }

@@ -1,56 +1,57 @@
-//! Whether a peer answers what is forwarded to it.
+//! Record of whether a peer answers forwarded requests.
 //!
-//! One that does not is shunned, then tried with one request at a time, after waits that double from [`WAIT_MIN`] to
-//! [`WAIT_MAX`]. Only an answer ends this, not a sign of life: a node whose disk hangs has many.
+//! A peer that does not answer is avoided for a time, and then tried with one request. The time doubles from
+//! [`WAIT_MIN`] to [`WAIT_MAX`] while the trials fail. Only an answer ends this. Heartbeats do not, since a node
+//! whose disk hangs still sends them.
 
 use crate::time::Time;
 use core::time::Duration;
 
-/// The first wait.
+/// First waiting time.
 pub(super) const WAIT_MIN: Duration = Duration::from_secs(1);
-/// The longest.
+/// Longest waiting time.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// What is known of one peer's answers.
+/// State of one peer's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trust {
-    lost: Option<Lost>,
+    failure: Option<FailureState>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lost {
-    /// Nothing is forwarded before.
+struct FailureState {
+    /// Time until which nothing is forwarded.
     until: Time,
     wait: Duration,
-    /// One request was forwarded since the wait was over.
+    /// True if a request was forwarded after the waiting time.
     tried: bool,
 }
 
 impl Trust {
-    /// That of a peer that was never asked anything.
-    pub(super) const NEW: Self = Self { lost: None };
+    /// State of a peer that was never asked.
+    pub(super) const NEW: Self = Self { failure: None };
 
-    /// Whether something may be forwarded.
-    pub(super) fn may_ask(self, now: Time) -> bool {
-        self.lost.is_none_or(|lost| lost.until <= now)
+    /// Returns true if a request may be forwarded.
+    pub(super) fn may_forward(self, now: Time) -> bool {
+        self.failure.is_none_or(|failure| failure.until <= now)
     }
 
-    /// A request is forwarded: of a peer that was shunned nothing more is asked until that one is answered, or another wait is
-    /// over.
-    pub(super) fn try_with(&mut self, now: Time) {
-        if let Some(lost) = &mut self.lost {
-            *lost = Lost { until: now + lost.wait, tried: true, ..*lost };
+    /// Records a forwarded request. A peer in trial gets no further request until it answers or another waiting time
+    /// is over.
+    pub(super) fn record_forward(&mut self, now: Time) {
+        if let Some(failure) = &mut self.failure {
+            *failure = FailureState { until: now + failure.wait, tried: true, ..*failure };
         }
     }
 
-    /// A request was not answered. Those that had been forwarded before the peer was shunned tell nothing new.
-    pub(super) fn lose(&mut self, now: Time) {
-        let wait = match self.lost {
+    /// Records an unanswered request. Requests that were forwarded before the peer was first avoided change nothing.
+    pub(super) fn record_failure(&mut self, now: Time) {
+        let wait = match self.failure {
             None => WAIT_MIN,
-            Some(lost) if lost.tried => (lost.wait * 2).min(WAIT_MAX),
+            Some(failure) if failure.tried => (failure.wait * 2).min(WAIT_MAX),
             Some(_) => return,
         };
-        self.lost = Some(Lost { until: now + wait, wait, tried: false });
+        self.failure = Some(FailureState { until: now + wait, wait, tried: false });
     }
 }
 
@@ -65,30 +66,30 @@ mod tests {
     #[test]
     fn waits_double_while_trials_fail() {
         let mut trust = Trust::NEW;
-        (0..5).for_each(|_| trust.lose(s(10)));
+        (0..5).for_each(|_| trust.record_failure(s(10)));
         let mut now = s(10);
         for wait in [1, 2, 4, 8, 16, 30, 30] {
             let wait = Duration::from_secs(wait);
-            assert!(!trust.may_ask(now + wait / 2) && trust.may_ask(now + wait));
+            assert!(!trust.may_forward(now + wait / 2) && trust.may_forward(now + wait));
             now += wait;
-            trust.try_with(now);
-            assert!(!trust.may_ask(now), "one at a time");
-            trust.lose(now);
+            trust.record_forward(now);
+            assert!(!trust.may_forward(now), "one at a time");
+            trust.record_failure(now);
         }
     }
 
     #[test]
-    fn a_trial_without_an_end_is_repeated() {
+    fn a_trial_without_a_result_is_repeated() {
         let mut trust = Trust::NEW;
-        trust.lose(s(0));
-        trust.try_with(s(1));
-        assert!(!trust.may_ask(s(1)) && trust.may_ask(s(2)));
+        trust.record_failure(s(0));
+        trust.record_forward(s(1));
+        assert!(!trust.may_forward(s(1)) && trust.may_forward(s(2)));
     }
 
     #[test]
-    fn who_is_trusted_is_asked_without_limit() {
+    fn a_trusted_peer_gets_requests_without_limit() {
         let mut trust = Trust::NEW;
-        trust.try_with(s(1));
-        assert!(trust.may_ask(s(1)) && trust == Trust::NEW);
+        trust.record_forward(s(1));
+        assert!(trust.may_forward(s(1)) && trust == Trust::NEW);
     }
 }

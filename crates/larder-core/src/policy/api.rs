@@ -1,89 +1,106 @@
 //! The interface of a policy.
 
 use super::choice::Choice;
-use super::explain::Known;
-use super::feedback::{CacheEvent, Served};
-use super::memory::Memory;
+use super::feedback::{CacheEvent, ReplyFeedback};
+use super::learned_state::LearnedState;
 use super::request::Request;
 use super::table::RouteTable;
-use super::targets::Targets;
+use super::target_servers::TargetServers;
+use super::targets::TargetMap;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Sight};
+use crate::nodes::{ClusterView, LoadReport};
 use crate::time::Time;
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// The interface of every policy.
+/// The interface that every policy implements.
 pub(crate) trait Policy: Send + Sync + fmt::Debug {
-    /// Chooses a node, counts the request there ([`Sight::start`]) and remembers the choice where the policy has a
-    /// memory. `None`, and nothing is counted, if no node can be used.
+    /// Chooses a node, counts the request there ([`ClusterView::start`]) and stores the choice if the policy has
+    /// state. `None`, and nothing is counted, if no node can be used.
     ///
-    /// A policy that looks at the load of the node it is about to choose counts first and looks at what was there
-    /// before: the load's cache line then travels between processors once, not twice.
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
+    /// A policy that checks the load of the node it is about to choose counts first and checks the load before. The
+    /// load's cache line then moves between processors once, not twice.
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice>;
 
-    /// The answer that [`Policy::pick`] would give; counts and remembers nothing.
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
+    /// Returns the answer that [`Policy::pick`] would give. Counts and stores nothing.
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice>;
 
-    /// The policy's knowledge of a target. `None` for a policy without a memory of targets, or a target it does not know.
-    fn known(&self, _target: TargetId, _nodes: Sight<'_>) -> Option<Known> {
+    /// Returns the stored servers of a target. `None` if the policy stores no targets or does not know this one.
+    fn known(&self, _target: TargetId, _nodes: ClusterView<'_>) -> Option<TargetServers> {
         None
     }
 
-    /// The cache of a node that takes requests has changed. False if the policy does not mirror caches.
+    /// Applies a change in the cache of a node that takes requests. Returns false if the policy does not mirror
+    /// caches.
     fn cache_event(
         &self,
         _now: Time,
         _node: NodeId,
         _target: TargetId,
         _event: CacheEvent,
-        _nodes: Sight<'_>,
+        _nodes: ClusterView<'_>,
     ) -> bool {
         false
     }
 
-    /// A request that was sent to `node` has been answered. What is learned from it must be read through
-    /// [`Sight::learned`], so that a decision can be made anew.
-    fn served(&self, _now: Time, _request: &Request, _node: NodeId, _served: &Served, _nodes: Sight<'_>) {}
+    /// Learns from the result of a request that was sent to `node`. Learned values must be read through
+    /// [`ClusterView::learned`], so that a decision can be replayed.
+    fn on_reply(
+        &self,
+        _now: Time,
+        _request: &Request,
+        _node: NodeId,
+        _served: &ReplyFeedback,
+        _nodes: ClusterView<'_>,
+    ) {
+    }
 
-    /// A try at `node` has ended without a whole reply: a reply would have taken longer than `waited`. Learned, as in
-    /// [`Policy::served`].
-    fn unserved(&self, _now: Time, _request: &Request, _node: NodeId, _waited: Duration, _nodes: Sight<'_>) {}
+    /// Learns that an attempt at `node` ended without a full reply: a reply would have taken longer than `waited`.
+    /// Learned values are read as in [`Policy::on_reply`].
+    fn on_failure(
+        &self,
+        _now: Time,
+        _request: &Request,
+        _node: NodeId,
+        _waited: Duration,
+        _nodes: ClusterView<'_>,
+    ) {
+    }
 
-    /// A node that takes requests has reported. Told of every report, in the order of changes, and again where a record is
-    /// played; so what follows from reports alone may be read by decisions as it stands. What follows from loads too is
-    /// learned, as in [`Policy::served`].
-    fn reported(&self, _now: Time, _node: NodeId, _report: &LoadReport, _nodes: Sight<'_>) {}
+    /// Applies a load report of a node that takes requests. Called for every report, in the order of changes, and
+    /// again during a replay. Decisions may therefore read directly a value that depends on reports alone. A value
+    /// that depends on loads too is a learned value, as in [`Policy::on_reply`].
+    fn on_report(&self, _now: Time, _node: NodeId, _report: &LoadReport, _nodes: ClusterView<'_>) {}
 
-    /// T_low and T_high in connections, where the policy goes by them; they may change. Not for decisions: the admission
-    /// limit follows them.
+    /// Returns T_low and T_high in connections if the policy uses them; they may change. Not for decisions: the
+    /// admission limit follows them.
     fn thresholds(&self) -> Option<(u32, u32)> {
         None
     }
 
-    /// The map of targets by which it goes, for switches side by side, which tell each other its changes. `None` for a policy
-    /// that places by nothing it remembers, or by what nodes themselves say.
-    fn sets(&self) -> Option<&Targets> {
+    /// Returns the target map of the policy, whose changes switches exchange. `None` for a policy that places
+    /// without stored targets, or by reports of the nodes.
+    fn sets(&self) -> Option<&TargetMap> {
         None
     }
 
-    /// Takes another routing table. False if the policy uses none.
+    /// Sets another routing table. Returns false if the policy uses none.
     fn set_table(&self, _table: Arc<RouteTable>) -> bool {
         false
     }
 
-    /// Number of targets remembered.
+    /// Returns the number of stored targets.
     fn targets(&self) -> usize {
         0
     }
 
-    /// The things it has learned, for another of its kind, which then decides as this one would.
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Memory::default()
+    /// Returns the learned state. Another instance of the policy that restores it decides like this one.
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        LearnedState::default()
     }
 
-    /// Takes over what another has learned, before the first decision. Numbers may be another version's: what makes no
-    /// sense is left out. The nodes are those of this dispatcher.
-    fn remember(&self, _memory: &Memory, _nodes: Sight<'_>) {}
+    /// Restores learned state before the first decision. The numbers may come from another version; invalid ones are
+    /// ignored. Node ids are those of this dispatcher.
+    fn restore(&self, _memory: &LearnedState, _nodes: ClusterView<'_>) {}
 }

@@ -1,57 +1,60 @@
-//! `bounded`: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018): the node that the
-//! ring names, unless it has more than its share of the load, then the next.
+//! `bounded`: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018): the node that
+//! the ring
+//! selects, or the next node if that one has more than its share of the load.
 //!
 //! ```text
-//! ring:              points h(name, 0), h(name, 1), .. for each node, as many as its weight says
+//! ring:              points h(name, 0), h(name, 1), .. for each node, in proportion to its weight
 //! on request t:      m = requests in flight, this one included;  W = sum of the weights
 //!                    n = node of the first point at or after h(t), clockwise, with
 //!                        load(n) < ceil(c m weight(n) / W)
 //! ```
-//! c = 1 + epsilon bounds every node at c times its fair share of what is in flight; the smaller c, the more targets
-//! stray from their node. This is what HAProxy calls `hash-type consistent` with `hash-balance-factor` 100 c, and
-//! Envoy a ring hash with `hash_balance_factor`.
 //!
-//! Where the paper is silent or we differ: in the paper balls stay where they are put; here, as in those two, a request
-//! is a ball that leaves when it ends, and a target is looked for from its own node each time, so that it comes back as
-//! soon as there is room. A hot target spreads over the nodes after its own, as far as the bound makes it. After
-//! [`WALK`] points without room the least loaded node takes the request, which is never above the mean. Two threads that
-//! decide at once may both take a node's last place. A node that comes back has its points back; so has one in
-//! another slot, since points are made from names. Where all nodes together would have more than [`POINTS_MAX`]
-//! points each has fewer in proportion. A retry passes over the nodes tried.
+//! c = 1 + epsilon bounds every node at c times its fair share of the requests in flight. The smaller c, the more targets leave
+//! their node. HAProxy calls this `hash-type consistent` with `hash-balance-factor` 100 c, and Envoy a ring hash with
+//! `hash_balance_factor`.
+//!
+//! Differences from the paper, and details it does not define: in the paper a ball stays where it is placed. Here, as in
+//! HAProxy and Envoy, a request is a ball that leaves when it ends. The search starts at the target's own node each time.
+//! A target therefore returns as soon as there is capacity. A hot target spreads over the nodes after its own, as far as
+//! the bound requires. After [`WALK`] points without capacity the least loaded node takes the request; it is never above
+//! the mean. Two threads that decide concurrently may both use a node's last capacity. A node that returns gets its
+//! points back, also in another slot, since points are derived from names. If all nodes together would have more than
+//! [`POINTS_MAX`] points, each has fewer in proportion. A retry skips the nodes tried.
 //!
 //! Parameters: `bounded.factor_permille` c (1250; HAProxy recommends 125 to 200), `bounded.points` (160 per weight of 1,
-//! ketama's). State: the ring, about 20 bytes a point. Cost: O(1) to find the point, then one step for each full node passed:
-//! few unless c is next to 1 or the target hot; O(p log p) for p points on a change of membership or weights.
+//! ketama's). State: the ring, about 20 bytes a point. Cost: O(1) to find the point, then one step for each full node: few
+//! unless c is close to 1 or the target hot; O(p log p) for p points on a change of membership or weights.
 
-use super::about::About;
-use super::members::{Member, PerMembership};
+use super::description::PolicyDescription;
+use super::membership_cache::{MembershipCache, OpenNode};
 use super::{Choice, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::{Sight, mix};
+use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `bounded`.
-pub(super) const ABOUT: About = About::by_target(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
     "bounded",
     "the node that a hash ring names, or the next that is not above its share of the load",
 );
 
-/// Points looked at before the least loaded node takes the request.
+/// The number of points examined before the least loaded node takes the request.
 pub(super) const WALK: usize = 256;
 
-/// Most points of a ring, give or take one per node.
+/// The largest number of points of a ring, plus or minus one per node.
 pub(super) const POINTS_MAX: u64 = 1 << 20;
 
 /// The parameters of `bounded`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundedSettings {
-    /// c: how far above its fair share of the requests in flight a node may be, in 1/1000. 1,010 to 100,000; default
-    /// 1,250, the least that HAProxy recommends for its `hash-balance-factor`. From some 10,000 on it is plain
-    /// consistent hashing.
+    /// c: the largest load of a node relative to its fair share of the requests in flight, in 1/1000. 1,010 to
+    /// 100,000; default 1,250, the lowest value that HAProxy recommends for its `hash-balance-factor`. From about
+    /// 10,000 on the policy is plain consistent hashing.
     pub factor_permille: u32,
-    /// Points on the ring for a node of weight 1; others have theirs in proportion, at least one. More make shares more
-    /// even: they vary by 1 / sqrt(points) of themselves. 1 to 10,000; default 160 (ketama).
+    /// The number of points on the ring for a node of weight 1. Other nodes have points in proportion, at least one.
+    /// More points make shares more even: a share varies by 1 / sqrt(points) of itself. 1 to 10,000; default 160
+    /// (ketama).
     pub points: u32,
 }
 
@@ -73,19 +76,19 @@ impl BoundedSettings {
 #[derive(Debug)]
 pub(super) struct Bounded {
     settings: BoundedSettings,
-    ring: PerMembership<Ring>,
+    ring: MembershipCache<Ring>,
 }
 
 impl Bounded {
     pub(super) fn new(settings: BoundedSettings) -> Self {
-        Self { settings, ring: PerMembership::default() }
+        Self { settings, ring: MembershipCache::default() }
     }
 
-    /// The choice when `in_flight` requests are there, this one included.
-    fn choose(&self, request: &Request, nodes: Sight<'_>, in_flight: u32) -> Option<Choice> {
-        let ring = self.ring.of(nodes, |members| Ring::new(&members, self.settings.points));
+    /// Chooses a node while `in_flight` requests are in flight, including this one.
+    fn choose(&self, request: &Request, nodes: ClusterView<'_>, in_flight: u32) -> Option<Choice> {
+        let ring = self.ring.get_or_build(nodes, |members| Ring::new(&members, self.settings.points));
         let fair = u128::from(self.settings.factor_permille) * u128::from(in_flight.max(1));
-        // What a node of this weight may have, worked out once for neighbours of equal weight.
+        // The bound for a node of this weight is computed once for neighbours of equal weight.
         let bound =
             |weight: u32| (fair * u128::from(weight)).div_ceil(1000 * u128::from(ring.weight_sum.max(1)));
         let (mut weight_before, mut room_below) = (0, 0);
@@ -111,23 +114,22 @@ impl Bounded {
 }
 
 impl Policy for Bounded {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        // Among all that are outstanding the request is counted before a node is asked for; at the nodes of a group it
-        // is not.
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        // The group of all nodes has counted the request in its total already; other groups have not.
         let in_flight = nodes.outstanding_count().saturating_add((!nodes.sees_all()).into());
-        self.choose(request, nodes, in_flight).map(|choice| choice.counted(nodes))
+        self.choose(request, nodes, in_flight).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.choose(request, nodes, nodes.outstanding_count().saturating_add(1))
     }
 }
 
-/// The points in rising order, found by their highest bits.
+/// The points in ascending order, indexed by their highest bits.
 #[derive(Debug)]
 struct Ring {
     points: Box<[Point]>,
-    /// Where the points begin whose highest bits are those of the index, and the end of the last.
+    /// The start of the points whose highest bits are the index, and the end of the last ones.
     buckets: Box<[u32]>,
     shift: u32,
     weight_sum: u64,
@@ -142,12 +144,12 @@ struct Point {
 
 impl Ring {
     #[expect(clippy::cast_possible_truncation, reason = "a ring has at most 2^20 points and one per node")]
-    fn new(members: &[Member], points_each: u32) -> Self {
+    fn new(members: &[OpenNode], points_each: u32) -> Self {
         let weight_sum: u64 = members.iter().map(|member| u64::from(member.weight_milli)).sum();
         let wanted = |weight_milli: u64| weight_milli * u64::from(points_each);
         let scale = (wanted(weight_sum) / 1000).max(POINTS_MAX);
         let mut points = Vec::new();
-        for &Member { node, identity, weight_milli } in members {
+        for &OpenNode { node, identity, weight_milli } in members {
             let share = u128::from(wanted(weight_milli.into())) * u128::from(POINTS_MAX);
             let count = ((share / u128::from(scale) + 500) / 1000).max(1) as u64;
             points.extend((1..=count).map(|i| Point { hash: mix(identity ^ mix(i)), node, weight_milli }));
@@ -160,7 +162,7 @@ impl Ring {
         Self { points: points.into_boxed_slice(), buckets, shift, weight_sum }
     }
 
-    /// The nodes of the points at or after `hash`, once round, with their weights.
+    /// Returns the nodes of the points at or after `hash`, once around the ring, with their weights.
     fn from(&self, hash: u64) -> impl Iterator<Item = (NodeId, u32)> {
         let begin = self.buckets[(hash >> self.shift) as usize] as usize;
         let after = self.points[begin..].iter().take_while(|point| point.hash < hash).count();
@@ -175,12 +177,12 @@ mod tests {
     use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, Weight};
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use crate::policy::{PolicyKind, PolicySettings};
     use proptest::prelude::*;
 
-    fn members(weights: &[u32]) -> Vec<Member> {
-        let member = |(slot, weight): (u16, &u32)| Member {
+    fn members(weights: &[u32]) -> Vec<OpenNode> {
+        let member = |(slot, weight): (u16, &u32)| OpenNode {
             node: NodeId(slot),
             identity: mix(900 + u64::from(slot)),
             weight_milli: *weight,
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_target_is_given_to_the_next_and_comes_back() {
+    fn hot_target_overflows_to_the_next_node_and_returns() {
         let dispatcher = dispatcher(1_250, &[1000; 4]);
         let send = || match dispatcher.arrive(Time::ZERO, Request::new(TargetId(1))) {
             crate::dispatch::Arrival::Start(choice) => choice,
@@ -215,7 +217,7 @@ mod tests {
         };
         let home = send();
         assert_eq!(home.reason, Reason::Hash);
-        // ceil(1.25 m / 4) is 1 for m to 3: the next three go elsewhere, each to a node of its own.
+        // ceil(1.25 m / 4) is 1 for m to 3: the next three go to other nodes, each to a different one.
         let strays = [send(), send()];
         assert!(strays.iter().all(|stray| stray.reason == Reason::Overflow && stray.node != home.node));
         assert_ne!(strays[0].node, strays[1].node);
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_bounded_whatever_the_weights() {
+    fn ring_size_is_bounded_for_all_weights() {
         let ring = Ring::new(&members(&[100_000; 300]), 10_000);
         assert!(ring.points.len() as u64 <= POINTS_MAX + 300, "{}", ring.points.len());
         assert_eq!(Ring::new(&members(&[1, 1000, 2500]), 160).points.len(), 1 + 160 + 400);
@@ -233,9 +235,9 @@ mod tests {
     }
 
     proptest! {
-        /// The search finds what a scan of all points finds.
+        /// The search finds the same point as a scan of all points.
         #[test]
-        fn the_point_is_the_next_clockwise(n in 1_usize..12, hashes in prop::collection::vec(any::<u64>(), 1..50)) {
+        fn point_search_agrees_with_scan(n in 1_usize..12, hashes in prop::collection::vec(any::<u64>(), 1..50)) {
             let ring = Ring::new(&members(&vec![1000; n]), 7);
             for hash in hashes.into_iter().chain([0, u64::MAX]) {
                 let next = ring.points.iter().find(|point| point.hash >= hash).unwrap_or(&ring.points[0]);
@@ -244,7 +246,7 @@ mod tests {
             }
         }
 
-        /// Whatever is asked for and whatever ends, no node is above its bound when it is given a request.
+        /// For all requests and ends, no node is above its bound when it is given a request.
         #[test]
         fn no_node_is_above_its_bound(
             factor in 1_010_u32..3_000,

@@ -1,67 +1,68 @@
 //! `cap`: client-aware policy, basic form (Casalicchio and Colajanni, WWW 2001, section 3).
 //!
-//! Requests are sorted by their URL into four [classes](crate::class::ServiceClass). Each class is shared out by
-//! itself: one circular list of all nodes, one pointer per class.
+//! Requests are sorted by their URL into four [classes](crate::class::ServiceClass). Each class is distributed separately: one
+//! circular list of all nodes, one pointer per class.
 //!
 //! ```text
 //! on request r: c = class(r); s = ptr[c]; ptr[c] = next(s); send r to s
 //! ```
-//! So no node gets two requests of a costly class before every other node had one, whatever comes between. What it
-//! aims at is sharing each resource, not balancing a number.
 //!
-//! Where the paper is silent: all pointers begin at the first slot; a closed node is passed over, and a class whose
-//! turn it was goes on with the next node; a retry takes the class's next node that was not tried. The combination
-//! with server state that the paper names and does not carry out is not there.
+//! No node therefore gets two requests of a costly class before every other node had one, whatever requests come between. The
+//! policy shares each resource instead of balancing a number.
 //!
-//! Parameters: none but the classification, which is the shell's. State: four counters. Cost: O(1) expected, O(n) if
-//! most nodes are closed.
+//! The paper does not define the following. All pointers begin at the first slot. A closed node is skipped, and the class
+//! continues with the next node. A retry takes the class's next node that was not tried. The combination with server state,
+//! which the paper mentions and does not develop, is [`cap-load`](super::cap_load).
+//!
+//! Parameters: none but the classification, which the caller does. State: four counters. Cost: O(1) expected, O(n) if most
+//! nodes are closed.
 
-use super::about::About;
-use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, Request};
+use super::description::PolicyDescription;
+use super::rr::TurnCounter;
+use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::class::ServiceClass;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::time::Time;
 
 /// The description of `cap`.
-pub(super) const ABOUT: About =
-    About::by_request("cap", "each node in turn, separately for each service class (CAP)");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("cap", "each node in turn, separately for each service class (CAP)");
 
 #[derive(Debug)]
 pub(super) struct Cap {
-    turns: [Turn; ServiceClass::COUNT],
+    turns: [TurnCounter; ServiceClass::COUNT],
 }
 
 impl Cap {
     pub(super) fn new() -> Self {
-        Self { turns: turns() }
+        Self { turns: turn_counters() }
     }
 }
 
-/// A turn for each class.
-pub(super) fn turns() -> [Turn; ServiceClass::COUNT] {
-    ServiceClass::ALL.map(|class| Turn::numbered(class as u16))
+/// Returns a turn counter for each class.
+pub(super) fn turn_counters() -> [TurnCounter; ServiceClass::COUNT] {
+    ServiceClass::ALL.map(|class| TurnCounter::numbered(class as u16))
 }
 
 impl Policy for Cap {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let node = turn.take(nodes, |node| !request.exclude.contains(node))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let (node, _) = turn.next(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory(&self.turns)
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        TurnCounter::learned_state(&self.turns)
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember(&self.turns, memory);
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        TurnCounter::restore(&self.turns, saved);
     }
 }
 
@@ -72,7 +73,7 @@ mod tests {
     use crate::id::{NodeId, TargetId};
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use ServiceClass::{Cb, Db, Dcb, N};
 
     const A: NodeId = NodeId(0);
@@ -83,19 +84,19 @@ mod tests {
         Dispatcher::new(settings, &["a", "b"].map(NodeSpec::named)).expect("the settings are in range")
     }
 
-    /// A request of a class whose target, for a policy that goes by targets, stands for the class.
+    /// Returns a request of a class. For a policy that places by target, the target represents the class.
     fn request(class: ServiceClass) -> Request {
         let half = if matches!(class, Db | Cb) { 0 } else { 1 << 63 };
         Request::new(TargetId(half + class as u64)).with_class(class)
     }
 
-    /// Sends the arrivals of figure 2 in order: N1, CB1, CB2, DB1, DCB1, N2, DB2; gives the nodes.
+    /// Sends the arrivals of figure 2 in order (N1, CB1, CB2, DB1, DCB1, N2, DB2) and returns the nodes.
     fn figure_2(dispatcher: &Dispatcher) -> Vec<NodeId> {
         let arrivals = [N, Cb, Cb, Db, Dcb, N, Db];
         arrivals.map(|class| started(dispatcher.arrive(Time::ZERO, request(class)))).to_vec()
     }
 
-    /// What is in service at the end, from what was there (by class: N, DB, CB, DCB) and what came.
+    /// Returns the requests in service at the end (by class: N, DB, CB, DCB), from those before and the arrivals.
     fn in_service(before: [[u32; 4]; 2], nodes: &[NodeId]) -> [[u32; 4]; 2] {
         let mut after = before;
         for (class, node) in [N, Cb, Cb, Db, Dcb, N, Db].into_iter().zip(nodes) {
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn figure_2_of_the_paper() {
         let dispatcher = two(PolicyKind::Cap);
-        // The state before: of N and DB, A's requests have ended.
+        // The state before: A's requests of N and DB have ended.
         let sent =
             [Cb, Dcb, N, N, Db, Db].map(|class| started(dispatcher.arrive(Time::ZERO, request(class))));
         assert_eq!(sent, [A, A, A, B, A, B]);
@@ -144,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_not_disturbed_by_the_others() {
+    fn classes_are_independent() {
         let specs = ["a", "b", "c"].map(NodeSpec::named);
         let settings =
             Settings { policy: PolicyKind::Cap, admission: Admission::Unlimited, ..Settings::default() };
         let dispatcher = Dispatcher::new(settings, &specs).expect("the settings are in range");
         let mut counts = [0_u32; 3];
         for i in 0..300_u32 {
-            // Costly requests come at every seventh place, so plain round robin would not keep them apart.
+            // Costly requests come at every seventh place, so plain round robin would not separate them.
             let class = if i % 7 == 0 { Dcb } else { N };
             let node = started(dispatcher.arrive(Time::ZERO, request(class)));
             counts[node.index()] += u32::from(class == Dcb);

@@ -1,52 +1,54 @@
-//! `cap-load`: [CAP](super::cap) that looks at the nodes' state, the combination that its paper names and leaves open
-//! (Casalicchio and Colajanni, WWW 2001, section 3).
+//! `cap-load`: [CAP](super::cap) with the nodes' load, the combination that its paper mentions and does not develop
+//! (Casalicchio
+//! and Colajanni, WWW 2001, section 3).
 //!
 //! ```text
 //! on request r: c = class(r); s = ptr[c]
 //!               while load(s) > factor * mean load + slack: s = next(s)        (once round: CAP's own s)
 //!               ptr[c] = next(s); send r to s
 //! ```
-//! *Which state.* CAP gives every node the same number of requests of each class. By Little's law nodes then differ in
-//! requests in flight only by how long each takes: because of unequal objects, an unequal machine, or a device that falls
-//! behind. That is exactly the state that CAP does not see, a costly request weighs in it by the time it takes without anyone
-//! saying how costly it is, and the dispatcher counts it itself: never missing, never older than the last request. The
-//! utilisation that nodes report is neither: all requests between two reports see the same numbers and would avoid the same
-//! node, and at overload every node reports the same. In flight per class would not tell more: a class that waits for
-//! another's device waits all the same. So load is all requests in flight at a node by its weight, and reports are not used.
 //!
-//! *Which bound.* As in bounded-load hashing, a multiple of the mean, so that at least (1 - 1 / factor) of the cluster's
-//! capacity lies within it and few nodes are passed over before one fits (five at most in the mean with the default
-//! factor of 1.25). The slack keeps it from biting while few requests are in flight, where whole requests make any node
-//! differ from the mean: below, this is CAP to the letter. With every node above the bound, which only threads that act at
-//! once can make, CAP's own turn decides.
+//! *Choice of the load.* CAP gives every node the same number of requests of each class. By Little's law nodes then differ in
+//! requests in flight only by the time each request takes: because of unequal objects, an unequal machine, or a slow device. CAP
+//! does not see this difference. A costly request counts by the time it takes, without a given cost. The dispatcher counts
+//! requests itself: the count is never missing and never stale. The utilisation that nodes report is worse. All requests between
+//! two reports see the same numbers and would avoid the same node, and at overload every node reports the same. Counts per class
+//! would not help, because a class that waits for another class's device waits as well. The load is therefore all requests in
+//! flight at a node by its weight, and reports are not used.
 //!
-//! A node passed over loses its turn, as a closed one does; its share of the class goes to those after it until it has
-//! caught up. Retries as in CAP.
+//! *Choice of the bound.* As in bounded-load hashing, the bound is a multiple of the mean. At least (1 - 1 / factor) of the
+//! cluster's capacity is then within it, and few nodes are skipped (five at most in the mean with the default factor of 1.25).
+//! The slack disables the bound while few requests are in flight, when a single request makes a node differ from the mean; the
+//! policy is then exactly CAP. If every node is above the bound, which only concurrent threads can cause, CAP's turn decides.
+//!
+//! A skipped node loses its turn, like a closed one. Its share of the class goes to the nodes after it until it has caught up.
+//! Retries as in CAP.
 //!
 //! Parameters: [`CapLoadSettings`] and the classification. State: four counters. Cost: O(1) expected in the group of all
 //! nodes; O(n) in another group, whose mean is added up.
 
-use super::about::About;
-use super::cap::turns;
-use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, Request};
+use super::cap::turn_counters;
+use super::description::PolicyDescription;
+use super::rr::TurnCounter;
+use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::class::ServiceClass;
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::nodes::load::Key;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `cap-load`.
-pub(super) const ABOUT: About =
-    About::by_request("cap-load", "like cap, passing over nodes above the mean load");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("cap-load", "like cap, passing over nodes above the mean load");
 
 /// The parameters of `cap-load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapLoadSettings {
-    /// How many times the mean load a node may have and still be given its turn, in 1/1000. 1000 to 100,000; default 1250.
+    /// The largest load at which a node still gets its turn, as a multiple of the mean load, in 1/1000. 1000 to
+    /// 100,000; default 1250.
     pub factor_permille: u32,
-    /// How much more it may have beside, in connections of a node of weight 1. 0 to 100,000; default 2.
+    /// The load added to this bound, in connections of a node of weight 1. 0 to 100,000; default 2.
     pub slack: u32,
 }
 
@@ -68,16 +70,16 @@ impl Default for CapLoadSettings {
 #[derive(Debug)]
 pub(super) struct CapLoad {
     settings: CapLoadSettings,
-    turns: [Turn; ServiceClass::COUNT],
+    turns: [TurnCounter; ServiceClass::COUNT],
 }
 
 impl CapLoad {
     pub(super) fn new(settings: CapLoadSettings) -> Self {
-        Self { settings, turns: turns() }
+        Self { settings, turns: turn_counters() }
     }
 
-    /// The most load with which a node is given its turn.
-    fn bound(&self, nodes: Sight<'_>) -> Key {
+    /// Returns the largest load at which a node gets its turn.
+    fn bound(&self, nodes: ClusterView<'_>) -> Key {
         let mean = Key::mean(nodes.outstanding_count(), nodes.weight_sum());
         let allowed = u128::from(mean.get()) * u128::from(self.settings.factor_permille) / 1_000;
         Key::of(self.settings.slack).plus_units(u64::try_from(allowed).unwrap_or(u64::MAX))
@@ -85,16 +87,16 @@ impl CapLoad {
 }
 
 impl Policy for CapLoad {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let untried = |node: NodeId| !request.exclude.contains(node);
         let bound = self.bound(nodes);
         let within = turn.take(nodes, |node| untried(node) && nodes.key(node) <= bound);
         let node = within.or_else(|| turn.take(nodes, untried))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
         let untried = |node: NodeId| !request.exclude.contains(node);
         let bound = self.bound(nodes);
@@ -103,12 +105,12 @@ impl Policy for CapLoad {
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory(&self.turns)
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        TurnCounter::learned_state(&self.turns)
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember(&self.turns, memory);
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        TurnCounter::restore(&self.turns, saved);
     }
 }
 
@@ -118,7 +120,7 @@ mod tests {
     use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use crate::policy::{PolicyKind, PolicySettings};
     use ServiceClass::{Cb, Db, Dcb, N};
 
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn with_few_requests_in_flight_it_is_cap() {
+    fn with_few_requests_in_flight_the_policy_is_cap() {
         let dispatcher = dispatcher(CapLoadSettings::default(), 2);
         // Figure 2 of the paper: its start, then N1 CB1 CB2 DB1 DCB1 N2 DB2.
         let sent = [Cb, Dcb, N, N, Db, Db].map(|class| send(&dispatcher, class));
@@ -149,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_falls_behind_is_passed_over_until_it_has_caught_up() {
+    fn slow_node_is_skipped_until_it_has_caught_up() {
         let dispatcher = dispatcher(CapLoadSettings { factor_permille: 1_500, slack: 1 }, 4);
-        // Node 0 ends nothing, the others all they get.
+        // Node 0 ends no request; the others end all of theirs.
         let mut at_0 = 0;
         for _ in 0..400 {
             let node = send(&dispatcher, N);
@@ -173,7 +175,7 @@ mod tests {
         let dispatcher = dispatcher(settings, 50);
         for i in 0..5_000_u32 {
             send(&dispatcher, ServiceClass::ALL[(i % 7 % 4) as usize]);
-            // Every third request ends where the lots say, so that nodes differ.
+            // About every third request ends, chosen at random, so that nodes differ.
             if i % 3 == 0 {
                 let node = NodeId((crate::nodes::mix(i.into()) % 50) as u16);
                 if dispatcher.nodes().load(node) > 0 {
@@ -183,7 +185,7 @@ mod tests {
             let rows = dispatcher.nodes().rows();
             let (most, sum) =
                 (rows.iter().map(|row| row.load).max(), rows.iter().map(|row| row.load).sum::<u32>());
-            // A node at the bound gets one more; and what others have ended since lowers the mean.
+            // A node at the bound gets one more, and requests that have ended at other nodes lower the mean.
             assert!(
                 i < 100 || f64::from(most.unwrap_or(0)) <= 1.1 * f64::from(sum) / 50.0 + 3.1,
                 "{most:?} of {sum}"
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_range_are_named() {
+    fn error_names_the_setting_out_of_range() {
         let low = CapLoadSettings { factor_permille: 999, slack: 0 };
         let error = low.validate().expect_err("below the mean nobody fits").to_string();
         assert_eq!(error, "cap_load.factor_permille = 999 is out of range: it must be 1000 to 100000");

@@ -1,60 +1,60 @@
-//! A policy's answer: a node, and the reason why it was chosen.
+//! The answer of a policy: a node, and the reason for choosing it.
 
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use core::fmt;
 
 /// The reason why a node was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// By lot.
+    /// The node was drawn at random.
     Random,
-    /// It was its turn.
+    /// It was the node's turn.
     Turn,
-    /// It had the fewest requests in flight.
+    /// The node had the fewest requests in flight.
     LeastLoaded,
-    /// The target's hash names it.
+    /// The target's hash maps to the node.
     Hash,
-    /// The target had never been assigned (or was forgotten): the least loaded node gets it.
+    /// The target had no assignment (or it was evicted): the least loaded node gets it.
     First,
     /// The target's servers have failed or left: the least loaded node gets it.
     Lost,
-    /// It has the target.
+    /// The node is a server of the target.
     Local,
-    /// It has the target, and another, more loaded server was dropped because the set had not changed for K.
+    /// The node is a server of the target. A more loaded server was dropped, because the set had not changed for K.
     Shrink,
     /// The target's server was overloaded: the target moves to the least loaded node.
     Migrate,
     /// The target's servers were overloaded: the least loaded node joins them.
     Replicate,
-    /// The nodes tried before it failed.
+    /// The nodes tried before this one failed.
     Retry,
-    /// The target is in the routing table's core, and the request came to this node.
+    /// The target is in the routing table's core, and the request arrived at this node.
     Core,
-    /// The routing table gives the target to it; the request came elsewhere.
+    /// The routing table assigns the target to this node; the request arrived at another node.
     Owner,
-    /// The routing table does not say where the target goes, and the request came to this node.
+    /// The routing table does not assign the target, and the request arrived at this node.
     Origin,
-    /// No cache has the target, and this node holds the one that was not used the longest.
+    /// No cache has the target, and this node's cache contains the object unused for the longest time.
     Oldest,
-    /// The nodes that the target's hash names before it had more than their share of the load.
+    /// The nodes that the target's hash prefers had more than their share of the load.
     Overflow,
-    /// It promised the shorter wait of two nodes drawn by lot.
+    /// The node had the shorter expected wait of two nodes drawn at random.
     Quickest,
-    /// The forwarding plane has used an earlier decision for the target again.
+    /// The forwarding plane reused an earlier decision for the target.
     Reuse,
-    /// The client wished it, which keeps something for it (a sticky session).
+    /// The node keeps the client's session (a sticky session).
     Sticky,
-    /// By the policy: the node that the client wished had T_high or more.
+    /// Chosen by the policy: the node with the client's session had T_high or more.
     StickyFull,
-    /// By the policy: the node that the client wished is down, has left, or is none of the route's.
+    /// Chosen by the policy: the node with the client's session is down, has left, or is not in the route's group.
     StickyDown,
-    /// By the policy: the node that the client wished drains, and its time for that is over.
+    /// Chosen by the policy: the node with the client's session drains, and its time for sticky clients is over.
     StickyDrained,
 }
 
 impl Reason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 22] = [
         Self::Random,
         Self::Turn,
@@ -80,7 +80,7 @@ impl Reason {
         Self::StickyDrained,
     ];
 
-    /// The word used in logs and metric labels.
+    /// Returns the name used in logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -115,18 +115,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A node and why it was chosen.
+/// A node, and the reason why it was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The node that serves.
+    /// The node that serves the request.
     pub node: NodeId,
-    /// Why.
+    /// The reason for the choice.
     pub reason: Reason,
 }
 
 impl Choice {
-    /// Counts the request at the node chosen.
-    pub(super) fn counted(self, nodes: Sight<'_>) -> Self {
+    /// Counts the request at the chosen node and returns the choice.
+    pub(super) fn count_request(self, nodes: ClusterView<'_>) -> Self {
         nodes.start(self.node);
         self
     }

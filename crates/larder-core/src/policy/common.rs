@@ -1,14 +1,14 @@
-//! Settings that several policies share. A setting of one policy is in that policy's file.
+//! The settings that several policies share. The settings of one policy are in that policy's file.
 
 use super::table::RouteTable;
 use super::thresholds::ThresholdSettings;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// The settings that several policies share. The dispatcher's settings give their ranges and defaults.
+/// The settings that several policies share. [`crate::dispatch::Settings`] documents their ranges and defaults.
 #[derive(Clone, Debug)]
-pub(crate) struct Common {
-    /// The seed of lots.
+pub(crate) struct CommonSettings {
+    /// The seed of random draws.
     pub(crate) seed: u64,
     /// T_low, in connections.
     pub(crate) t_low: u32,
@@ -18,18 +18,18 @@ pub(crate) struct Common {
     pub(crate) thresholds: ThresholdSettings,
     /// K: the time after which an unchanged server set shrinks.
     pub(crate) replication_decay: Duration,
-    /// The largest number of targets remembered.
+    /// The largest number of stored targets.
     pub(crate) targets_max: usize,
     /// The largest number of nodes.
     pub(crate) nodes_max: u16,
-    /// Parts of the target map, each with its lock.
+    /// The number of shards of the target map, each with its own lock.
     pub(crate) shards: usize,
-    /// The secret that spreads targets over shards.
+    /// The secret key that spreads targets over shards.
     pub(crate) spread_key: u64,
-    /// The age from which a load report counts as missing.
+    /// The age above which a load report counts as missing.
     pub(crate) report_age_max: Duration,
-    /// T_gat: the period in which reports are gathered.
+    /// T_gat: the period at which reports are collected.
     pub(crate) t_gat: Duration,
-    /// The routing table of the route, if it has one.
+    /// The route's routing table, if it has one.
     pub(crate) table: Option<Arc<RouteTable>>,
 }

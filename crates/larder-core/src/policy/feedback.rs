@@ -1,30 +1,30 @@
-//! Facts that a policy learns after its decisions: changes of the nodes' caches, and how requests went.
+//! Feedback to a policy after its decisions: changes of the nodes' caches, and the results of requests.
 
 use core::time::Duration;
 
-/// A change in a node's cache. Source: the node, at the moment of the change; an event that is lost leaves the
-/// mirror wrong about that target until the next event or the target's next use.
+/// A change in a node's cache. Source: the node, at the moment of the change. If an event is lost, the mirror is
+/// wrong about that target until the next event or the target's next use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheEvent {
-    /// The target is in the cache now.
+    /// The target is now in the cache.
     Stored,
-    /// The target has left the cache, just now and to make room.
+    /// The target has just been evicted to make room.
     Evicted,
-    /// The target is not in the cache, though it was. When it left, and for what, is not known: it was found out later.
+    /// The target is no longer in the cache. The time and the reason are unknown, because this was noticed later.
     Gone,
 }
 
 /// Whether a node had the target in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Found {
-    /// It had.
+pub enum CacheResult {
+    /// The target was in memory.
     Hit,
-    /// It had to go further.
+    /// The target was not in memory.
     Miss,
 }
 
-impl Found {
-    /// The word for it in logs and metric labels.
+impl CacheResult {
+    /// Returns the name used in logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hit => "hit",
@@ -33,13 +33,13 @@ impl Found {
     }
 }
 
-/// The outcome of a request that was answered. Source: the shell; its clock, and what the node says of its cache.
+/// The result of a request that was answered. Source: the caller's clock, and the node's report of its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// From the decision to the last byte. Includes what the client takes to read.
+pub struct ReplyFeedback {
+    /// The time from the decision to the last byte. It includes the time that the client takes to read.
     pub elapsed: Duration,
-    /// From the decision to the first byte of the reply; `None` if that was not seen.
+    /// The time from the decision to the first byte of the reply; `None` if it was not observed.
     pub first_byte: Option<Duration>,
-    /// Whether the node had the target; `None` if it does not say.
-    pub found: Option<Found>,
+    /// Whether the node had the target in memory; `None` if the node does not report it.
+    pub found: Option<CacheResult>,
 }

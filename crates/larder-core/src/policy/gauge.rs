@@ -1,90 +1,95 @@
-//! What nodes last reported, as one number each, where a decision reads it without a lock.
+//! The load that each node last reported, as one number per node that decisions read without a lock.
 //!
-//! A policy makes a load of each report as it comes ([`Policy::reported`](super::Policy::reported)) and puts it here. It
-//! counts until the node reports again, loses its targets (fails, drains, leaves), or the report is too old; it is *missing*
-//! then. Loads change with reports only, and so are the same for all decisions between two changes; they are read as they stand.
+//! A policy computes a load from each report ([`Policy::on_report`](super::Policy::on_report)) and stores it here.
+//! The load is *missing* if the node has lost its targets since (it failed, drained or left), or the report is too
+//! old. Loads change only with reports, so they are the same for all decisions between two changes and are read
+//! directly.
 //!
-//! A node that reports only what requests show of it, as in the headers of its replies, says nothing until it gets one. So
-//! that it is not passed over for good, a search may count it as the least of all while it is idle ([`Unknown::Probe`]).
+//! Some nodes report only in the headers of replies. Such a node reports nothing until it gets a request. So that it
+//! is not skipped forever, a search may treat it as the least loaded node while it is idle
+//! ([`MissingLoadRule::Probe`]).
 //!
-//! The least of each block of 64 slots is kept, so that the search for the least loaded node passes over blocks that cannot
-//! hold it; and which loads are missing, as bits, made anew when membership changes or a load may have become too old. The
-//! minima go by what was put last, also where that has become missing since; this costs a look, not the result.
+//! The minimum of each block of 64 slots is stored, so that the search skips blocks that cannot contain the least
+//! loaded node. Missing loads are marked in a bit set, which is rebuilt when the membership changes or a load may
+//! have become too old. A minimum may belong to a load that has become missing since; this costs time but does not
+//! change the result.
 
 use crate::id::NodeId;
-use crate::nodes::{Sight, lock};
+use crate::nodes::{ClusterView, lock};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
-/// Slots whose minimum is kept together.
+/// The number of slots in a block that has a stored minimum.
 const BLOCK: usize = 64;
 
-/// Stands for a load that is missing.
+/// The value of a missing load.
 const MISSING: u32 = u32::MAX;
 
-/// What a node counts as whose load is missing, when the least loaded is looked for.
+/// The rule for a node whose load is missing, in the search for the least loaded node.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Unknown {
-    /// As one with this load.
+pub(super) enum MissingLoadRule {
+    /// The node counts with this load.
     At(u32),
-    /// As the least of all if it has nothing in flight and does not [rest](Gauge::rest). Else as the mean of those that are
-    /// known: it comes into question only where all of them are equal.
+    /// The node counts as the least loaded of all if it has nothing in flight and its probe is not
+    /// [deferred](Gauge::defer_probe). Otherwise it counts as the mean of the known loads: it is considered only if
+    /// all of them are equal.
     Probe,
 }
 
-/// The loads by slot. Their unit is the policy's.
+/// The loads by slot. Their unit is defined by the policy.
 #[derive(Debug)]
 pub(super) struct Gauge {
-    slots: Box<[Slot]>,
+    slots: Box<[GaugeSlot]>,
     minima: Box<[AtomicU32]>,
-    /// By block: which loads are missing. A load that is not may have a bit, one that is has one, as long as `checked` holds.
+    /// The missing loads, as bits by block. While `validity` holds, every missing load has its bit; a load that is
+    /// known may have a bit too.
     missing: Box<[AtomicU64]>,
-    checked: Checked,
+    validity: MissingValidity,
     age_max: Duration,
     writing: Mutex<()>,
 }
 
-/// For how long the bits of missing loads hold.
+/// The conditions under which the bits of missing loads are valid.
 #[derive(Debug)]
-struct Checked {
-    /// The membership that they were made for.
+struct MissingValidity {
+    /// The membership epoch for which the bits were built.
     members: AtomicU64,
-    /// When the first load becomes too old.
+    /// The time at which the first load becomes too old.
     until: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Slot {
-    /// The membership epoch at which the load was put, in the upper half; the load in the lower.
+struct GaugeSlot {
+    /// The membership epoch at which the load was stored, in the upper half; the load in the lower half.
     word: AtomicU64,
     at: AtomicU64,
-    /// Until when it is not probed again.
-    rests: AtomicU64,
+    /// The time before which the node is not probed again.
+    no_probe_before: AtomicU64,
 }
 
 impl Gauge {
-    /// Room for `nodes_max` nodes, all of them missing. A load older than `age_max` is missing too.
+    /// Creates a gauge for `nodes_max` nodes, all of them missing. A load older than `age_max` is missing too.
     pub(super) fn new(nodes_max: u16, age_max: Duration) -> Self {
-        let slot = |_| Slot {
+        let slot = |_| GaugeSlot {
             word: AtomicU64::new(MISSING.into()),
             at: AtomicU64::new(0),
-            rests: AtomicU64::new(0),
+            no_probe_before: AtomicU64::new(0),
         };
         let blocks = usize::from(nodes_max).div_ceil(BLOCK);
         Self {
             slots: (0..nodes_max).map(slot).collect(),
             minima: (0..blocks).map(|_| AtomicU32::new(MISSING)).collect(),
             missing: (0..blocks).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            checked: Checked { members: AtomicU64::new(u64::MAX), until: AtomicU64::new(0) },
+            validity: MissingValidity { members: AtomicU64::new(u64::MAX), until: AtomicU64::new(0) },
             age_max,
             writing: Mutex::new(()),
         }
     }
 
-    /// Keeps a node's load; `None` makes it missing.
-    pub(super) fn put(&self, now: Time, node: NodeId, load: Option<u32>, nodes: Sight<'_>) {
+    /// Stores a node's load; `None` makes it missing.
+    pub(super) fn put(&self, now: Time, node: NodeId, load: Option<u32>, nodes: ClusterView<'_>) {
         let Some(slot) = self.slots.get(node.index()) else { return };
         let _one = lock(&self.writing);
         let load = load.map_or(MISSING, |load| load.min(MISSING - 1));
@@ -92,27 +97,27 @@ impl Gauge {
         slot.word.store(u64::from(nodes.epoch()) << 32 | u64::from(load), Ordering::Release);
         let block = node.index() / BLOCK;
         let end = ((block + 1) * BLOCK).min(self.slots.len());
-        let least = self.slots[block * BLOCK..end].iter().map(Slot::load).min();
+        let least = self.slots[block * BLOCK..end].iter().map(GaugeSlot::load).min();
         self.minima[block].store(least.unwrap_or(MISSING), Ordering::Release);
         let bit = 1 << (node.index() % BLOCK);
         if load == MISSING {
             self.missing[block].fetch_or(bit, Ordering::AcqRel);
         } else {
-            self.checked.until.fetch_min((now + self.age_max).as_nanos(), Ordering::AcqRel);
+            self.validity.until.fetch_min((now + self.age_max).as_nanos(), Ordering::AcqRel);
             self.missing[block].fetch_and(!bit, Ordering::AcqRel);
         }
     }
 
-    /// The node was chosen for want of a load: it is not probed again before `until`.
-    pub(super) fn rest(&self, node: NodeId, until: Time) {
+    /// Defers the next probe of a node until `until`, because the node was just chosen without a load.
+    pub(super) fn defer_probe(&self, node: NodeId, until: Time) {
         if let Some(slot) = self.slots.get(node.index()) {
-            slot.rests.store(until.as_nanos(), Ordering::Relaxed);
+            slot.no_probe_before.store(until.as_nanos(), Ordering::Relaxed);
         }
     }
 
-    /// The node's load; `None` if it is missing.
+    /// Returns the node's load; `None` if it is missing.
     #[inline]
-    pub(super) fn get(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<u32> {
+    pub(super) fn get(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> Option<u32> {
         let slot = self.slots.get(node.index())?;
         let word = slot.word.load(Ordering::Acquire);
         let (epoch, load) = ((word >> 32) as u32, word as u32);
@@ -121,14 +126,14 @@ impl Gauge {
         holds.then_some(load)
     }
 
-    /// When the node's load was put last, as long as it is not missing.
-    pub(super) fn put_at(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<Time> {
+    /// Returns the time at which the node's load was last stored; `None` if it is missing.
+    pub(super) fn put_at(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> Option<Time> {
         self.get(now, node, nodes)?;
         self.slots.get(node.index()).map(|slot| Time::from_nanos(slot.at.load(Ordering::Relaxed)))
     }
 
-    /// Whether some open node's load is known and below `bound`.
-    pub(super) fn any_below(&self, now: Time, bound: u32, nodes: Sight<'_>) -> bool {
+    /// Returns whether some open node's load is known and below `bound`.
+    pub(super) fn any_below(&self, now: Time, bound: u32, nodes: ClusterView<'_>) -> bool {
         let used = nodes.slots().min(self.slots.len());
         self.blocks_up_to(bound.saturating_sub(1)).any(|block| {
             let mut slots = (block * BLOCK..((block + 1) * BLOCK).min(used)).map(node_at);
@@ -138,26 +143,26 @@ impl Gauge {
         })
     }
 
-    /// The open node with the least load for which `skip` is false; among equals the one with the fewest requests in flight
-    /// by its weight, then the first at or after `start`. Reports are as old as their period, so many requests see the same
-    /// loads; the second rule keeps those that find equal ones from all going one way.
+    /// Returns the open node with the lowest load for which `skip` is false. Among equal nodes it returns the one
+    /// with the fewest requests in flight by its weight, then the first one at or after `start`. Reports are as old
+    /// as their period, so many requests see the same loads; the second rule spreads requests that find equal loads.
     ///
-    /// Looks at the blocks that can hold it and at the nodes whose load is missing, and at all where all known loads are
-    /// equal. With nothing known at all it is the node with the fewest requests in flight.
+    /// The search reads the blocks that can contain the node and the nodes whose load is missing; it reads all nodes
+    /// if all known loads are equal. If no load is known, it returns the node with the fewest requests in flight.
     pub(super) fn least(
         &self,
         now: Time,
         start: usize,
-        unknown: Unknown,
-        nodes: Sight<'_>,
+        unknown: MissingLoadRule,
+        nodes: ClusterView<'_>,
         skip: impl Fn(NodeId) -> bool,
     ) -> Option<NodeId> {
         let used = nodes.slots().min(self.slots.len());
         let start = if start < used { start } else { 0 };
         let usable = |node: NodeId| nodes.is_open(node) && !skip(node);
         let after = |node: NodeId| (node.index() + used - start) % used;
-        if matches!(unknown, Unknown::Probe)
-            && let Some(node) = self.to_probe(now, nodes, usable).min_by_key(|node| after(*node))
+        if matches!(unknown, MissingLoadRule::Probe)
+            && let Some(node) = self.probe_candidates(now, nodes, usable).min_by_key(|node| after(*node))
         {
             return Some(node);
         }
@@ -181,9 +186,9 @@ impl Gauge {
             return nodes.least_without(start, skip);
         };
         let counts_as = match unknown {
-            Unknown::At(load) => load,
-            Unknown::Probe if all().any(|node| self.is_above(now, node, least, nodes)) => MISSING,
-            Unknown::Probe => least,
+            MissingLoadRule::At(load) => load,
+            MissingLoadRule::Probe if all().any(|node| self.is_above(now, node, least, nodes)) => MISSING,
+            MissingLoadRule::Probe => least,
         };
         if counts_as <= least {
             let missing = all().filter(|node| self.get(now, *node, nodes).is_none() && usable(*node));
@@ -193,15 +198,15 @@ impl Gauge {
         best.map(|(.., node)| node)
     }
 
-    /// The usable nodes whose load is missing, that have nothing in flight and do not rest.
-    fn to_probe(
+    /// Returns the usable nodes whose load is missing, that have nothing in flight, and whose probe is not deferred.
+    fn probe_candidates(
         &self,
         now: Time,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         usable: impl Fn(NodeId) -> bool,
     ) -> impl Iterator<Item = NodeId> {
-        let holds = self.checked.members.load(Ordering::Acquire) == nodes.members_epoch()
-            && now.as_nanos() <= self.checked.until.load(Ordering::Acquire);
+        let holds = self.validity.members.load(Ordering::Acquire) == nodes.members_epoch()
+            && now.as_nanos() <= self.validity.until.load(Ordering::Acquire);
         if !holds {
             self.check(now, nodes);
         }
@@ -216,14 +221,15 @@ impl Gauge {
         let missing = bits.take_while(move |index| *index < used).map(node_at);
         let missing = missing.filter(move |node| usable(*node) && self.get(now, *node, nodes).is_none());
         missing.filter(move |node| {
-            let rests = || self.slots[node.index()].rests.load(Ordering::Relaxed) > now.as_nanos();
-            nodes.load(*node) == 0 && nodes.learned(|| rests().into()) == 0
+            let no_probe_before =
+                || self.slots[node.index()].no_probe_before.load(Ordering::Relaxed) > now.as_nanos();
+            nodes.load(*node) == 0 && nodes.learned(|| no_probe_before().into()) == 0
         })
     }
 
-    /// Makes the bits of missing loads anew.
+    /// Rebuilds the bits of missing loads.
     #[cold]
-    fn check(&self, now: Time, nodes: Sight<'_>) {
+    fn check(&self, now: Time, nodes: ClusterView<'_>) {
         let _one = lock(&self.writing);
         let members = nodes.members_epoch();
         let mut until = u64::MAX;
@@ -239,22 +245,22 @@ impl Gauge {
             }
             self.missing[block].store(bits, Ordering::Release);
         }
-        self.checked.until.store(until, Ordering::Release);
-        self.checked.members.store(members, Ordering::Release);
+        self.validity.until.store(until, Ordering::Release);
+        self.validity.members.store(members, Ordering::Release);
     }
 
-    fn is_above(&self, now: Time, node: NodeId, bound: u32, nodes: Sight<'_>) -> bool {
+    fn is_above(&self, now: Time, node: NodeId, bound: u32, nodes: ClusterView<'_>) -> bool {
         self.get(now, node, nodes).is_some_and(|load| load > bound) && nodes.is_open(node)
     }
 
-    /// The blocks that may hold a load of at most `bound`.
+    /// Returns the blocks that may contain a load of at most `bound`.
     fn blocks_up_to(&self, bound: u32) -> impl Iterator<Item = usize> {
         let minima = self.minima.iter().enumerate();
         minima.filter(move |(_, least)| least.load(Ordering::Acquire) <= bound).map(|(block, _)| block)
     }
 }
 
-impl Slot {
+impl GaugeSlot {
     fn load(&self) -> u32 {
         self.word.load(Ordering::Acquire) as u32
     }
@@ -270,7 +276,7 @@ mod tests {
     use super::*;
     use crate::id::RouteId;
     use crate::nodes::{GroupId, JoinPace, NodeSpec, NodeState, Nodes};
-    use crate::source::Source;
+    use crate::read_source::ReadSource;
     use proptest::prelude::*;
 
     const AGE_MAX: Duration = Duration::from_secs(10);
@@ -279,20 +285,20 @@ mod tests {
         let nodes = Nodes::new(300, JoinPace { targets_per_s: 1, warm_targets: 0 });
         for i in 0..n {
             nodes
-                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, Source::LIVE, |_| {})
+                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, ReadSource::LIVE, |_| {})
                 .expect("there is room");
         }
         nodes
     }
 
-    fn sight(nodes: &Nodes) -> Sight<'_> {
-        Sight::of(nodes, Source::LIVE, RouteId::DEFAULT, GroupId::ALL)
+    fn view(nodes: &Nodes) -> ClusterView<'_> {
+        ClusterView::of(nodes, ReadSource::LIVE, RouteId::DEFAULT, GroupId::ALL)
     }
 
     proptest! {
-        /// The search is a scan over all nodes with the rules taken literally.
+        /// The search agrees with a scan over all nodes that applies the rules literally.
         #[test]
-        fn the_search_is_a_scan(
+        fn search_matches_scan(
             n in 1_usize..200,
             steps in prop::collection::vec((0_usize..200, 0_u8..9, 0_u32..6, 0_u64..20), 0..300),
             start in 0_usize..220,
@@ -307,14 +313,14 @@ mod tests {
                 let (index, node) = (node % n, node_at(node % n));
                 match what {
                     0..=5 if nodes.is_open(node) => {
-                        gauge.put(Time::from_secs(at), node, Some(load), sight(&nodes));
+                        gauge.put(Time::from_secs(at), node, Some(load), view(&nodes));
                         truth[index] = Some((at, load));
                     }
                     6 => {
-                        gauge.put(Time::from_secs(at), node, None, sight(&nodes));
+                        gauge.put(Time::from_secs(at), node, None, view(&nodes));
                         truth[index] = None;
                     }
-                    7 => { sight(&nodes).start(node); }
+                    7 => { view(&nodes).start(node); }
                     8 => {
                         let state = if nodes.is_open(node) { NodeState::Down } else { NodeState::Up };
                         nodes.set_state(node, state);
@@ -323,17 +329,17 @@ mod tests {
                     _ => {}
                 }
             }
-            let (now, sight) = (Time::from_secs(now), sight(&nodes));
-            let unknown = if probes { Unknown::Probe } else { Unknown::At(3) };
+            let (now, view) = (Time::from_secs(now), view(&nodes));
+            let unknown = if probes { MissingLoadRule::Probe } else { MissingLoadRule::At(3) };
             // A search at another time leaves its bits behind.
-            let _ = gauge.least(Time::from_secs(earlier), 0, unknown, sight, |_| false);
+            let _ = gauge.least(Time::from_secs(earlier), 0, unknown, view, |_| false);
             let known = |node: NodeId| {
                 let fresh = |(at, _): &(u64, u32)| now.since(Time::from_secs(*at)) <= AGE_MAX;
                 truth[node.index()].filter(fresh).map(|(_, load)| load)
             };
             let open: Vec<NodeId> = (0..n).map(node_at).filter(|node| nodes.is_open(*node)).collect();
             for node in &open {
-                prop_assert_eq!(gauge.get(now, *node, sight), known(*node));
+                prop_assert_eq!(gauge.get(now, *node, view), known(*node));
             }
             let loads: Vec<u32> = open.iter().filter_map(|node| known(*node)).collect();
             let (least, most) = (loads.iter().min().copied(), loads.iter().max().copied());
@@ -350,10 +356,10 @@ mod tests {
                 (!probe(*node), known(*node).unwrap_or(stand_in), nodes.key(*node), after)
             };
             let expected = open.iter().copied().min_by_key(rank);
-            prop_assert_eq!(gauge.least(now, start, unknown, sight, |_| false), expected);
+            prop_assert_eq!(gauge.least(now, start, unknown, view, |_| false), expected);
             for bound in 0..7 {
                 let below = loads.iter().any(|load| *load < bound);
-                prop_assert_eq!(gauge.any_below(now, bound, sight), below);
+                prop_assert_eq!(gauge.any_below(now, bound, view), below);
             }
         }
     }

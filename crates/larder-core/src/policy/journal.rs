@@ -1,28 +1,30 @@
-//! A shard's journal: the targets whose server sets have changed here, for other switches to be told ([`super::gossip`]).
+//! The journal of a shard: the targets whose server sets have changed here, to be sent to other switches
+//! ([`super::set_exchange`]).
 //!
-//! A journal holds [`JOURNAL_MAX`] targets, each once while it stands at the end. A change that does not fit is *missed*: the
-//! others are then told to ask for what has changed since ([`crate::switches`]).
+//! A journal contains at most [`JOURNAL_MAX`] targets. Repeated changes of the last target are noted once. If a
+//! change does not fit, `missed` is set. The other switches are then told to ask for the changes since
+//! ([`crate::switches`]).
 
 use crate::id::TargetId;
 
-/// Changes that a shard's journal holds.
+/// The largest number of changes in a shard's journal.
 pub(super) const JOURNAL_MAX: usize = 1_024;
 
-/// Targets of a shard whose sets have changed here.
+/// The targets of a shard whose sets have changed here.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// Whether changes are noted.
-    pub(super) kept: bool,
+    /// Whether changes are recorded.
+    pub(super) enabled: bool,
     pub(super) changed: Vec<TargetId>,
-    /// A change was not noted, because the journal was full.
+    /// Whether a change was not recorded because the journal was full.
     pub(super) missed: bool,
 }
 
 impl Journal {
-    /// A target's set has changed.
+    /// Records a change of a target's set.
     #[inline]
-    pub(super) fn note(&mut self, target: TargetId) {
-        if !self.kept || self.changed.last() == Some(&target) {
+    pub(super) fn record(&mut self, target: TargetId) {
+        if !self.enabled || self.changed.last() == Some(&target) {
             return;
         }
         if self.changed.len() < JOURNAL_MAX {

@@ -1,4 +1,4 @@
-//! `lard`: basic LARD (Pai et al., ASPLOS'98, section 2.4): a target has one server, until that is overloaded.
+//! `lard`: basic LARD (Pai et al., ASPLOS'98, section 2.4): a target has one server until that server is overloaded.
 //!
 //! ```text
 //! n = server[target]
@@ -7,50 +7,53 @@
 //!   or load(n) >= 2 T_high:                                n = least loaded; server[target] = n
 //! serve at n
 //! ```
-//! Load is requests in flight divided by the node's weight. Any reassignment under the first condition therefore
-//! goes from a node above T_high to one below T_low.
 //!
-//! Where the paper is silent: ties among the least loaded go to the first at or after the target's hash position
-//! ([`Sight::place`]); where the nodes' caches differ in size, a first placement goes by cache size among the nodes
-//! within T_low of the least loaded, or a large cache would get no more targets than a small one; a retry on another node does not move the target, since a node that really fails is taken out
-//! and loses its targets anyway.
+//! Load is requests in flight divided by the node's weight. Any reassignment under the first condition therefore goes from a
+//! node above T_high to a node below T_low.
 //!
-//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; the size of the target map.
+//! The paper does not define the following. Ties among the least loaded nodes go to the first one at or after the target's hash
+//! position ([`ClusterView::place`]). If the nodes' caches differ in size, a first placement goes by cache size among the nodes
+//! within T_low of the least loaded one. Otherwise a large cache would get no more targets than a small one. A retry at another
+//! node does not move the target, because a node that really fails is removed and loses its targets anyway.
+//!
+//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) that derive them; the size of the target map.
 //! State: the target map.
 
-use super::about::About;
-use super::common::Common;
-use super::targets::Targets;
-use super::thresholds::{Levels, Thresholds};
-use super::{Choice, Known, Memory, Policy, Reason, Request, Served};
-use crate::clock::Slot;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
+use super::targets::TargetMap;
+use super::thresholds::{ThresholdKeys, Thresholds};
+use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request, TargetServers};
+use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Placing, Sight};
+use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
 use crate::time::Time;
 
 /// The description of `lard`.
-pub(super) const ABOUT: About =
-    About::by_target("lard", "the node that has the target, until that node is overloaded (LARD)");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
+    "lard",
+    "the node that has the target, until that node is overloaded (LARD)",
+);
 
 #[derive(Debug)]
 pub(super) struct Lard {
     thresholds: Thresholds,
-    targets: Targets,
+    targets: TargetMap,
 }
 
 impl Lard {
-    pub(super) fn new(common: &Common) -> Self {
+    pub(super) fn new(common: &CommonSettings) -> Self {
         Self {
             thresholds: Thresholds::new(common.t_low, common.t_high, common.thresholds),
-            targets: Targets::of(common),
+            targets: TargetMap::of(common),
         }
     }
 
     fn decide(
         now: Time,
         target: TargetId,
-        (seen, levels): (Seen, Levels),
-        nodes: Sight<'_>,
+        (seen, levels): (StoredTarget, ThresholdKeys),
+        nodes: ClusterView<'_>,
         take: bool,
     ) -> Option<Choice> {
         let place = |reason, placing| {
@@ -60,11 +63,11 @@ impl Lard {
         match seen.server {
             None => {
                 let reason = if seen.was_assigned { Reason::Lost } else { Reason::First };
-                place(reason, Placing::first(levels.low, take))
+                place(reason, PlacementOptions::first(levels.low, take))
             }
             Some(node) if levels.overloaded(nodes.key(node), nodes) => {
-                let choice = place(Reason::Migrate, Placing::relief(take))?;
-                // All nodes are at twice T_high, or only resting joiners are free: nobody is better.
+                let choice = place(Reason::Migrate, PlacementOptions::relief(take))?;
+                // All nodes are at twice T_high, or only paused joining nodes are free: no node is better.
                 let moved = choice.node != node && nodes.key(choice.node) < nodes.key(node);
                 Some(if moved { choice } else { Choice { node, reason: Reason::Local } })
             }
@@ -73,47 +76,51 @@ impl Lard {
     }
 }
 
-/// What the map says of a target.
+/// The stored state of a target.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct StoredTarget {
     server: Option<NodeId>,
     was_assigned: bool,
 }
 
 impl Policy for Lard {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let mut shard = self.targets.visit(request.target, nodes);
-        let slot: Slot = shard.touch(request.target);
+        let slot: EntryIndex = shard.touch(request.target);
         let levels = self.thresholds.levels(nodes);
-        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| levels.local(node, nodes)) {
+        if let Some(choice) =
+            shard.sole(slot, nodes).and_then(|node| levels.count_unless_overloaded(node, nodes))
+        {
             return Some(choice);
         }
         let epoch = nodes.epoch();
         let server = shard.members(slot, nodes).next();
         let was_assigned = server.is_some() || shard.was_assigned(slot);
-        let choice = Self::decide(now, request.target, (Seen { server, was_assigned }, levels), nodes, true)?;
+        let choice =
+            Self::decide(now, request.target, (StoredTarget { server, was_assigned }, levels), nodes, true)?;
         shard.put_sole(slot, choice, now, epoch, nodes);
-        Some(choice.counted(nodes))
+        Some(choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes);
         }
         let shard = self.targets.shard(request.target);
         let seen = match shard.find(request.target) {
-            None => Seen { server: None, was_assigned: false },
-            Some(slot) => {
-                Seen { server: shard.members(slot, nodes).next(), was_assigned: shard.was_assigned(slot) }
-            }
+            None => StoredTarget { server: None, was_assigned: false },
+            Some(slot) => StoredTarget {
+                server: shard.members(slot, nodes).next(),
+                was_assigned: shard.was_assigned(slot),
+            },
         };
         Self::decide(now, request.target, (seen, self.thresholds.levels(nodes)), nodes, false)
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         known(&self.targets, target, nodes)
     }
 
@@ -121,25 +128,32 @@ impl Policy for Lard {
         self.targets.len()
     }
 
-    fn sets(&self) -> Option<&Targets> {
+    fn sets(&self) -> Option<&TargetMap> {
         Some(&self.targets)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        Memory { numbers: self.thresholds.numbers(), ..self.targets.memory(nodes) }
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        LearnedState { numbers: self.thresholds.numbers(), ..self.targets.learned_state(nodes) }
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.targets.remember(memory, nodes);
-        self.thresholds.go_on(&memory.numbers);
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(saved, nodes);
+        self.thresholds.resume(&saved.numbers);
     }
 
-    fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
-        self.thresholds.served(node, served.elapsed, nodes);
+    fn on_reply(
+        &self,
+        _now: Time,
+        _request: &Request,
+        node: NodeId,
+        served: &ReplyFeedback,
+        nodes: ClusterView<'_>,
+    ) {
+        self.thresholds.on_reply(node, served.elapsed, nodes);
     }
 
-    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
-        self.thresholds.reported(now, node, report, nodes);
+    fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
+        self.thresholds.on_report(now, node, report, nodes);
     }
 
     fn thresholds(&self) -> Option<(u32, u32)> {
@@ -147,16 +161,16 @@ impl Policy for Lard {
     }
 }
 
-/// A node for a request that has failed elsewhere: the least loaded that was not tried.
-pub(super) fn retry(now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+/// Returns a node for a request that has failed at another node: the least loaded one that was not tried.
+pub(super) fn retry(now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
     let skip = |node| request.exclude.contains(node);
-    let node = nodes.place(now, request.target, skip, Placing::retry())?;
+    let node = nodes.place(now, request.target, skip, PlacementOptions::retry())?;
     Some(Choice { node, reason: Reason::Retry })
 }
 
-pub(super) fn known(targets: &Targets, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+pub(super) fn known(targets: &TargetMap, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
     let shard = targets.shard(target);
     let slot = shard.find(target)?;
     let servers = shard.members(slot, nodes).collect();
-    Some(Known { servers, changed: Some(shard.changed(slot)) })
+    Some(TargetServers { servers, changed: Some(shard.changed(slot)) })
 }

@@ -1,5 +1,6 @@
-//! `lard-util`: LARD whose load is what nodes report, not what the front-end counts: the LARD that CAP is compared with
-//! (Casalicchio and Colajanni, WWW 2001, sections 4.1 and 5).
+//! `lard-util`: LARD with loads that the nodes report instead of loads that the front-end counts. It is the LARD
+//! with which CAP
+//! is compared (Casalicchio and Colajanni, WWW 2001, sections 4.1 and 5).
 //!
 //! ```text
 //! load(n), by utilisation:  that of n's busiest device (CPU or disk) since its last report, in 1/1000
@@ -10,66 +11,66 @@
 //!   or load(n) >= 2 T_high:                                n = least loaded; server[target] = n
 //! serve at n
 //! ```
-//! This is [basic LARD](super::lard). The paper's simulator goes by utilisation with T_low = 0.3 and T_high = 0.7, and says
-//! that small changes to them do not matter; with T_high above one half, 2 T_high is never reached: it stands for thresholds
-//! that are set lower. The paper's prototype goes by connections: a Collector on each server counts them, a Manager on
-//! the switch polls it every 10 s; the thresholds are then those of LARD, `t_low` and `t_high`.
 //!
-//! The CAP paper says two things. It uses "the LARD version proposed in" the LARD paper, which moves a target only if
-//! some node is below T_low, or at 2 T_high. And in its own words, above the threshold a request goes "to a lowly loaded
-//! node, if it exists, or to the least loaded node", which needs no node below T_low. This is the former. T_low set just
-//! below T_high comes near the latter: any node that is not highly loaded itself then relieves one that is. In
-//! simulation it makes little difference (experiment cap-thresholds).
+//! This is [basic LARD](super::lard). The paper's simulator uses utilisation with T_low = 0.3 and T_high = 0.7, and states that
+//! small changes of them do not matter. With T_high above one half, 2 T_high is never reached; the rule matters for lower
+//! thresholds. The paper's prototype uses connections: a Collector on each server counts them, and a Manager on the switch polls
+//! it every 10 s. The thresholds are then those of LARD, `t_low` and `t_high`.
 //!
-//! Where the paper is silent: it does not say how utilisation is sampled; here each
-//! [report](crate::nodes::LoadReport) counts at once. By connections a node's first report in each T_gat (counted from the
-//! start of the run) is the poll, and the others are not looked at, so that one source of signals serves both; but one without the number makes
-//! it missing at once. Ties of the
-//! least loaded go to the node with fewer requests in flight by its weight, then to the first at or after the target's hash
-//! position. A node that has not reported that number, or not within `report_age_max`, is *unknown*: it is neither above T_high
-//! nor below T_low, and counts as T_low when the least loaded is looked for, so it comes after the idle and before the busy.
-//! With no report at all, targets are placed by requests in flight and stay. A node that joins is not held back. A target
-//! moves only to a node that is less loaded than its own. A retry goes to the least loaded node that was not tried and moves
-//! nothing.
+//! The CAP paper makes two statements. It uses "the LARD version proposed in" the LARD paper, which moves a target only if some
+//! node is below T_low, or at 2 T_high. In its own words, above the threshold a request goes "to a lowly loaded node, if it
+//! exists, or to the least loaded node", which needs no node below T_low. This implementation follows the former. T_low just
+//! below T_high approximates the latter: any node that is not highly loaded then relieves one that is. In simulation it makes
+//! little difference (experiment cap-thresholds).
 //!
-//! Between two reports nothing seems to change, so every target of an overloaded node that is asked for in that time
-//! moves to one and the same node. That is the policy's weakness, not the implementation's: short periods help.
+//! The paper does not define how utilisation is sampled. Here each [report](crate::nodes::LoadReport) counts at once. By
+//! connections, a node's first report in each T_gat (counted from the start of the run) is the poll, and the others are ignored,
+//! so that one source of signals serves both. A report without the number makes it missing at once. Ties of the least loaded go
+//! to the node with fewer requests in flight by its weight, then to the first one at or after the target's hash position.
+//!
+//! A node that has not reported the number, or not within `report_age_max`, is *unknown*. It is neither above T_high nor below
+//! T_low. In the search for the least loaded node it counts as T_low, so it comes after idle nodes and before busy ones. With no
+//! report at all, targets are placed by requests in flight and stay. A joining node is not limited. A target moves only to a node
+//! that is less loaded than its own. A retry goes to the least loaded node that was not tried and moves nothing.
+//!
+//! Between two reports loads seem constant, so every target of an overloaded node that is requested in that time moves to the
+//! same node. This is a weakness of the policy, not of the implementation; short periods help.
 //!
 //! Parameters: `util_by`; `util_low_permille` (300) and `util_high_permille` (700), or `t_low`, `t_high` and `t_gat`;
 //! `report_age_max` (60 s), the size of the target map. State: the target map and a number per node. Cost: O(1) while the
-//! target's node is not overloaded, else the search for the least loaded: n/64 steps and a few blocks of 64.
+//! target's node is not overloaded, else the search for the least loaded node: n/64 steps and a few blocks of 64.
 
-use super::about::About;
-use super::common::Common;
-use super::gauge::{Gauge, Unknown};
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
+use super::gauge::{Gauge, MissingLoadRule};
 use super::lard::known;
-use super::targets::Targets;
-use super::{Choice, Known, Memory, Policy, Reason, Request};
+use super::targets::TargetMap;
+use super::{Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Sight};
+use crate::nodes::{ClusterView, LoadReport};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::time::Duration;
 
 /// The description of `lard-util`.
-pub(super) const ABOUT: About =
-    About::by_target("lard-util", "like lard, on the utilisation that nodes report");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_target("lard-util", "like lard, on the utilisation that nodes report");
 
-/// The measure that `lard-util` takes for a node's load.
+/// The measure of a node's load in `lard-util`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UtilBy {
-    /// The utilisation of its busiest device: CAP's simulator.
+    /// The utilisation of the node's busiest device: CAP's simulator.
     #[default]
     Utilisation,
-    /// Its connections at the last poll, one every `t_gat`: CAP's prototype.
+    /// The node's connections at the last poll, one poll every `t_gat`: CAP's prototype.
     Connections,
 }
 
 /// The parameters of `lard-util`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LardUtilSettings {
-    /// The load of a node: utilisation between `low_permille` and `high_permille`, or connections between `t_low` and
-    /// `t_high`. Default: utilisation (CAP section 4.1).
+    /// The measure of a node's load: utilisation between `low_permille` and `high_permille`, or connections between
+    /// `t_low` and `t_high`. Default: utilisation (CAP section 4.1).
     pub by: UtilBy,
     /// T_low, in 1/1000 of a device's time. 1 to 998; default 300 (CAP section 4.1).
     pub low_permille: u16,
@@ -100,11 +101,11 @@ pub(super) struct LardUtil {
     by: UtilBy,
     poll: Duration,
     gauge: Gauge,
-    targets: Targets,
+    targets: TargetMap,
 }
 
 impl LardUtil {
-    pub(super) fn new(common: &Common, settings: LardUtilSettings) -> Self {
+    pub(super) fn new(common: &CommonSettings, settings: LardUtilSettings) -> Self {
         let (low, high) = match settings.by {
             UtilBy::Utilisation => (settings.low_permille.into(), settings.high_permille.into()),
             UtilBy::Connections => (common.t_low * 1_000, common.t_high * 1_000),
@@ -115,27 +116,27 @@ impl LardUtil {
             by: settings.by,
             poll: common.t_gat,
             gauge: Gauge::new(common.nodes_max, common.report_age_max),
-            targets: Targets::of(common),
+            targets: TargetMap::of(common),
         }
     }
 
-    /// What the node's load counts as when nodes are compared.
-    fn load(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> u32 {
+    /// Returns the node's load for a comparison; T_low if it is unknown.
+    fn load(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> u32 {
         self.gauge.get(now, node, nodes).unwrap_or(self.low)
     }
 
     #[inline]
-    fn overloaded(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> bool {
+    fn overloaded(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> bool {
         let is = |load: u32| {
             load > self.high && (load >= 2 * self.high || self.gauge.any_below(now, self.low, nodes))
         };
         self.gauge.get(now, node, nodes).is_some_and(is)
     }
 
-    fn least(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<NodeId> {
+    fn least(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<NodeId> {
         let start = nodes.position(request.target.0);
         let tried = |node| request.exclude.contains(node);
-        self.gauge.least(now, start, Unknown::At(self.low), nodes, tried)
+        self.gauge.least(now, start, MissingLoadRule::At(self.low), nodes, tried)
     }
 
     fn decide(
@@ -144,7 +145,7 @@ impl LardUtil {
         request: &Request,
         server: Option<NodeId>,
         was_assigned: bool,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
     ) -> Option<Choice> {
         let Some(server) = server else {
             let reason = if was_assigned { Reason::Lost } else { Reason::First };
@@ -159,35 +160,35 @@ impl LardUtil {
         Some(if better { Choice { node, reason: Reason::Migrate } } else { local })
     }
 
-    fn retry(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn retry(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let node = self.least(now, request, nodes)?;
         Some(Choice { node, reason: Reason::Retry })
     }
 
-    /// The poll that a time falls into.
+    /// Returns the number of the poll to which a time belongs.
     fn poll(&self, at: Time) -> u128 {
         u128::from(at.as_nanos()) / self.poll.as_nanos().max(1)
     }
 }
 
 impl Policy for LardUtil {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return self.retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
         if let Some(node) = shard.sole(slot, nodes).filter(|node| !self.overloaded(now, *node, nodes)) {
-            return Some(Choice { node, reason: Reason::Local }.counted(nodes));
+            return Some(Choice { node, reason: Reason::Local }.count_request(nodes));
         }
         let epoch = nodes.epoch();
         let server = shard.open_members(slot, nodes).next();
         let choice = self.decide(now, request, server, shard.was_assigned(slot), nodes)?;
         shard.put_sole(slot, choice, now, epoch, nodes);
-        Some(choice.counted(nodes))
+        Some(choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes);
         }
@@ -199,12 +200,12 @@ impl Policy for LardUtil {
         self.decide(now, request, server, was_assigned, nodes)
     }
 
-    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+    fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
         let load = match self.by {
             UtilBy::Utilisation => report.utilisation().map(u32::from),
             UtilBy::Connections => {
                 let last = self.gauge.put_at(now, node, nodes);
-                // A report without the number withdraws what was said, at any time.
+                // A report without the number makes the load missing, at any time.
                 let known = report.processes.is_some();
                 if known && last.is_some_and(|at| self.poll(at) == self.poll(now)) {
                     return;
@@ -216,7 +217,7 @@ impl Policy for LardUtil {
         self.gauge.put(now, node, load, nodes);
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         known(&self.targets, target, nodes)
     }
 
@@ -224,16 +225,16 @@ impl Policy for LardUtil {
         self.targets.len()
     }
 
-    fn sets(&self) -> Option<&Targets> {
+    fn sets(&self) -> Option<&TargetMap> {
         Some(&self.targets)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        self.targets.memory(nodes)
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        self.targets.learned_state(nodes)
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.targets.remember(memory, nodes);
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        self.targets.restore(saved, nodes);
     }
 }
 
@@ -244,7 +245,7 @@ mod tests {
     use crate::nodes::{LoadReport, NodeSpec};
     use crate::policy::{PolicyKind, PolicySettings};
 
-    /// A target that an idle cluster of three places at node 0.
+    /// A target that an idle cluster of three nodes places at node 0.
     const AT_0: TargetId = TargetId(1);
 
     fn own(lard_util: LardUtilSettings) -> Settings {
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_moves_from_above_t_high_to_below_t_low_only() {
+    fn target_moves_only_from_above_t_high_to_below_t_low() {
         let dispatcher = dispatcher(Settings::default());
         let now = Time::from_secs(1);
         assert_eq!(send(&dispatcher, now, AT_0), (0, Reason::First));
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn new_targets_go_to_the_least_utilised_whatever_is_in_flight() {
+    fn new_targets_go_to_the_least_utilised_node() {
         let dispatcher = dispatcher(Settings::default());
         report(&dispatcher, Time::ZERO, 0, 100, 0);
         report(&dispatcher, Time::ZERO, 1, 90, 0);
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_node_comes_after_the_idle_and_before_the_busy() {
+    fn unknown_node_ranks_between_idle_and_busy() {
         let dispatcher = dispatcher(Settings::default());
         report(&dispatcher, Time::ZERO, 0, 301, 0);
         report(&dispatcher, Time::ZERO, 1, 299, 0);
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn by_connections_a_poll_counts_until_the_next() {
+    fn by_connections_a_poll_is_valid_until_the_next() {
         let dispatcher =
             dispatcher(own(LardUtilSettings { by: UtilBy::Connections, ..LardUtilSettings::default() }));
         let has = |second: u64, node: u16, connections: u32| {
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_t_high_relieves_without_an_idle_node() {
+    fn at_twice_t_high_a_target_moves_without_an_idle_node() {
         let own_settings =
             LardUtilSettings { low_permille: 100, high_permille: 400, ..LardUtilSettings::default() };
         let dispatcher = dispatcher(own(own_settings));

@@ -1,59 +1,62 @@
-//! `lb-gc`: LB/GC, LARD's idealised competitor: the front-end knows what every cache holds (Pai et al., ASPLOS'98,
-//! section 3.1).
+//! `lb-gc`: LB/GC, an idealised competitor of LARD in which the front-end knows the contents of every cache (Pai et
+//! al.,
+//! ASPLOS'98, section 3.1).
 //!
 //! ```text
 //! on request t:
 //!   some node caches t:        the least loaded of those that do
 //!   else:                      the node that holds the globally oldest target, by last use; that target will leave
 //! ```
-//! It shows what a front-end could do with perfect knowledge of the caches and of the order of use over all nodes;
-//! load is not balanced. The mirror is fed by [cache events](crate::dispatch::CacheEvent).
 //!
-//! Where the paper is silent:
-//! - *Caches that are not full*: as long as some node has room, the target goes where its hash says, as under LB. (Sent
-//!   to the nodes with room alone, all misses of a time would meet at one disk.) A node that has evicted nothing since
-//!   it came has room. So has one from whose cache a large object has left for a small one; else it would keep a few
-//!   copies, hold the oldest too seldom, and stay almost empty. Sizes are inferred, in copies: what a node evicts before
-//!   it stores is what the new object needed, less at most the last one evicted, since evicting ends as soon as there
-//!   is room. Without any cache event all nodes have room, and what is left is LB.
-//!   This choice decides much. Where sizes differ widely some cache nearly always has room: on a tenth of the rice-like
-//!   trace with 8 nodes the oldest rule takes 2 to 4 % of the misses, and throughput is LB's. That LB/GC comes close to
-//!   LB is therefore no independent finding. Sending those misses to the least loaded of the nodes with room instead
-//!   gives about half to three quarters of LB's throughput; to the least loaded of all, a load balancer near LARD.
-//! - *Between a miss and its `Stored`* the target counts as cached where it was sent, or every request for it in the
-//!   meantime would read it again elsewhere; and the oldest copy counts as used, or every miss in the meantime would go
-//!   to the same node. If it does leave, the event says so; if not, it is one round too young.
-//! - *Order of use* is that of the decisions and of `Stored`, the front-end's view. A node's own replacement policy
-//!   may evict something else than the oldest; the mirror follows what nodes say.
-//! - *Copies at several nodes* (after retries): each ages by itself; the least loaded serves, equals by slot.
-//! - *Hits as events*: `Stored` of a copy that is there already, as a shell tells that goes by `Cache-Status` of hits, makes it
-//!   younger and nothing else; what has left in the meantime has left for another. From hits and misses alone nobody learns
-//!   what leaves for what: no cache is ever full, and what is left is LB, with a retried target where it was found last.
-//! - *Found out later*: `Gone` takes a copy that the node had confirmed out of the mirror, as what a new snapshot does not name
-//!   after a link was down, or what was asked for and was a miss. It says nothing of room, and what left before it without
-//!   a store has lost its meaning. A copy that is only expected stays: its miss is what puts it there.
-//! - *Lost events*: a copy that has left unnoticed is asked for once, and is stored again. Copies of a node that failed,
-//!   drained or left are forgotten. A retry goes to the least loaded node that was not tried and is not mirrored until
-//!   it is stored.
+//! The policy shows the possible benefit of perfect knowledge of the caches and of the order of use over all nodes. Load is not
+//! balanced. [Cache events](crate::dispatch::CacheEvent) update the mirror.
 //!
-//! Parameters: `targets_max`, the most copies mirrored; beyond, the oldest is forgotten and counts as not cached.
-//! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1); O(n) for a
-//! miss that finds the cache that had room full.
+//! The paper does not define the following:
+//! - *Caches that are not full*: as long as some node has room, the target goes to the node of its hash, as under LB.
+//!   (Sent only to nodes with room, all misses of a time would go to one disk.) A node that has evicted nothing since it
+//!   joined has room. So has a node that has evicted a large object for a small one; otherwise it would keep a few
+//!   copies, have the oldest too rarely, and stay almost empty. Sizes are inferred, in copies. The copies that a node
+//!   evicts before it stores an object are the size of that object, less at most the last one evicted. Eviction ends as
+//!   soon as there is room. Without any cache event all nodes have room, and the policy is LB. This choice matters. If
+//!   sizes differ widely, some cache nearly always has room. On a tenth of the rice-like trace with 8 nodes, the oldest
+//!   rule takes 2 to 4 % of the misses, and throughput is LB's. That LB/GC is close to LB is therefore no independent
+//!   finding. If those misses go to the least loaded of the nodes with room, throughput is about half to three quarters
+//!   of LB's; if they go to the least loaded of all nodes, the policy is a load balancer near LARD.
+//! - *Between a miss and its `Stored`* the target counts as cached at the chosen node. Otherwise every request for it in the
+//!   meantime would read it again at another node. The oldest copy counts as used; otherwise every miss in the meantime would go
+//!   to the same node. If the copy is evicted, an event reports it; if not, it is one round too young.
+//! - *The order of use* is that of the decisions and of `Stored`, the front-end's view. A node's own replacement policy may
+//!   evict another copy than the oldest; the mirror follows the nodes' reports.
+//! - *Copies at several nodes* (after retries): each copy ages separately. The least loaded node serves, equals by slot.
+//! - *Hits as events*: `Stored` of a copy that is there already, as a caller reports that reads hits from `Cache-Status`,
+//!   only makes the copy younger. Evictions in the meantime were for another object. Hits and misses alone do not show
+//!   which object was evicted for which. Then no cache is ever full, and the policy is LB, with a retried target at its
+//!   last node.
+//! - *Found out later*: `Gone` removes a copy that the node had confirmed. Examples are a copy that a new snapshot does not
+//!   contain after a link was down, or a request that was a miss. `Gone` does not change the room, and earlier evictions
+//!   without a store no longer count. A copy that is only expected stays, because its miss is what stores it.
+//! - *Lost events*: a copy whose eviction was not reported is requested once, and is stored again. Copies of a node that failed,
+//!   drained or left are removed. A retry goes to the least loaded node that was not tried and is not mirrored until it is
+//!   stored.
+//!
+//! Parameters: `targets_max`, the largest number of mirrored copies. Beyond it, the oldest copy is removed and counts as not
+//! cached. State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1); O(n) for a miss after which the cache that
+//! had room is full.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::lard::retry;
-use super::measured::open;
-use super::mirror::{Copy, Mirror};
-use super::{CacheEvent, Choice, Known, Memory, Policy, Reason, Request};
+use super::mirror::{CachedCopy, Mirror};
+use super::open_nodes::open_nodes;
+use super::{CacheEvent, Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, Visits, lock};
+use crate::nodes::{ClusterView, VisitCounter, lock};
 use crate::time::Time;
 use core::cell::Cell;
 use std::sync::Mutex;
 
 /// The description of `lb-gc`.
-pub(super) const ABOUT: About = About::by_target(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
     "lb-gc",
     "the node that caches the target, else the one with the globally oldest (LB/GC)",
 )
@@ -61,50 +64,49 @@ pub(super) const ABOUT: About = About::by_target(
 
 #[derive(Debug)]
 pub(super) struct LbGc {
-    state: Mutex<State>,
+    state: Mutex<LbGcState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LbGcState {
     mirror: Mirror,
-    /// By slot: what is known of the room in the node's cache.
+    /// The room in each node's cache, by slot.
     rooms: Vec<Room>,
-    search: Cell<Search>,
-    visits: Visits,
+    search: Cell<RoomSearch>,
+    visits: VisitCounter,
 }
 
-/// How the last search for a cache with room ended, so that not every miss looks at all nodes.
+/// The result of the last search for a cache with room, so that not every miss checks all nodes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Search {
-    /// The membership it was for.
+struct RoomSearch {
+    /// The membership epoch of the search.
     members: Option<u64>,
-    /// A node that had room; `None` if none had.
+    /// A node that had room; `None` if no node had room.
     found: Option<NodeId>,
 }
 
-/// What is known of the room in a node's cache. Sizes are in copies: an object for which nothing or one had to leave
-/// counts 1.
+/// The room in a node's cache. Sizes are in copies: an object for which no copy or one copy was evicted counts 1.
 #[derive(Clone, Copy, Debug, Default)]
 struct Room {
-    /// The epoch at which something last left; `None` if never.
+    /// The epoch at which a copy was last evicted; `None` if never.
     filled: Option<u32>,
-    /// How much fits in before something leaves, once it was filled.
+    /// The number of copies that fit before the next eviction, once the cache was full.
     free: u32,
-    /// What has left since the last store, and the last of it.
+    /// The size evicted since the last store, and the size of the last evicted copy.
     left: u32,
     left_last: u32,
 }
 
 impl Room {
-    /// Something of this size has left.
-    fn evicted(&mut self, size: u32, epoch: u32) {
+    /// Records the eviction of a copy of this size.
+    fn record_eviction(&mut self, size: u32, epoch: u32) {
         self.filled = Some(epoch);
         self.left = self.left.saturating_add(size);
         self.left_last = size;
     }
 
-    /// Something was stored for which that had to leave; gives its size.
-    fn stored(&mut self) -> u32 {
+    /// Records a store after these evictions, and returns the size of the stored object.
+    fn record_store(&mut self) -> u32 {
         let (left, last) = (self.left, self.left_last);
         (self.left, self.left_last) = (0, 0);
         if left > 0 {
@@ -114,116 +116,119 @@ impl Room {
     }
 }
 
-/// Says that what is handed over has sizes.
+/// The marker of a learned state that contains sizes.
 const SIZED: u64 = 1;
 
-/// A decision, and the copy that it expects to leave.
+/// A decision, and the copy that is expected to be evicted.
 #[derive(Clone, Copy, Debug)]
-struct Verdict {
+struct CopyDecision {
     choice: Choice,
-    leaves: Option<Copy>,
+    leaves: Option<CachedCopy>,
 }
 
 impl LbGc {
-    pub(super) fn new(common: &Common) -> Self {
-        let state = State {
+    pub(super) fn new(common: &CommonSettings) -> Self {
+        let state = LbGcState {
             mirror: Mirror::new(common.targets_max),
             rooms: Vec::new(),
             search: Cell::default(),
-            visits: Visits::default(),
+            visits: VisitCounter::default(),
         };
         Self { state: Mutex::new(state) }
     }
 }
 
-impl State {
-    fn decide(&self, target: TargetId, nodes: Sight<'_>) -> Option<Verdict> {
-        let holders = self.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node);
+impl LbGcState {
+    fn decide(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<CopyDecision> {
+        let holders = self.mirror.of(target).filter(|copy| is_valid(copy, nodes)).map(|copy| copy.node);
         if let Some(node) = holders.min_by_key(|node| (nodes.key(*node), *node)) {
-            return Some(Verdict { choice: Choice { node, reason: Reason::Local }, leaves: None });
+            return Some(CopyDecision { choice: Choice { node, reason: Reason::Local }, leaves: None });
         }
         let hashed = || {
             let node = nodes.hashed(target.0, |_| false)?;
-            Some(Verdict { choice: Choice { node, reason: Reason::Hash }, leaves: None })
+            Some(CopyDecision { choice: Choice { node, reason: Reason::Hash }, leaves: None })
         };
         if self.some_has_room(nodes) {
             return hashed();
         }
-        let Some(copy) = self.mirror.oldest_first().find(|copy| alive(copy, nodes)) else { return hashed() };
+        let Some(copy) = self.mirror.oldest_first().find(|copy| is_valid(copy, nodes)) else {
+            return hashed();
+        };
         let choice = Choice { node: copy.node, reason: Reason::Oldest };
-        Some(Verdict { choice, leaves: Some(copy) })
+        Some(CopyDecision { choice, leaves: Some(copy) })
     }
 
-    /// Whether some cache has room. O(1) while the one found last has, or while none had and nothing has changed.
-    fn some_has_room(&self, nodes: Sight<'_>) -> bool {
+    /// Returns whether some cache has room. O(1) while the node found last has room, or while no node had room and
+    /// nothing has changed.
+    fn some_has_room(&self, nodes: ClusterView<'_>) -> bool {
         let members = Some(nodes.members_epoch());
         let last = self.search.get();
         let has = |node: NodeId| nodes.is_open(node) && !self.is_full(node, nodes);
         if last.members == members && last.found.is_none_or(has) {
             return last.found.is_some();
         }
-        let found = open(nodes).find(|node| has(*node));
-        self.search.set(Search { members, found });
+        let found = open_nodes(nodes).find(|node| has(*node));
+        self.search.set(RoomSearch { members, found });
         found.is_some()
     }
 
-    /// Whether something must leave before the node can store.
-    fn is_full(&self, node: NodeId, nodes: Sight<'_>) -> bool {
+    /// Returns whether the node must evict a copy before it can store one.
+    fn is_full(&self, node: NodeId, nodes: ClusterView<'_>) -> bool {
         let room = self.rooms.get(node.index()).copied().unwrap_or_default();
         room.free == 0 && room.filled.is_some_and(|epoch| !nodes.lost_since(node, epoch))
     }
 
-    /// Forgets the oldest copies of nodes that have lost theirs, up to the first that is alive.
-    fn bury(&mut self, nodes: Sight<'_>) {
+    /// Removes the oldest copies whose nodes have lost their targets, up to the first copy that is valid.
+    fn remove_invalid(&mut self, nodes: ClusterView<'_>) {
         loop {
             let oldest = self.mirror.oldest_first().next();
-            let Some(copy) = oldest.filter(|copy| !alive(copy, nodes)) else { return };
+            let Some(copy) = oldest.filter(|copy| !is_valid(copy, nodes)) else { return };
             self.mirror.remove(copy.target, copy.node);
         }
     }
 }
 
-/// Whether the node still has what it had when the copy was put down.
-fn alive(copy: &Copy, nodes: Sight<'_>) -> bool {
+/// Returns whether the node still has the contents it had when the copy was recorded.
+fn is_valid(copy: &CachedCopy, nodes: ClusterView<'_>) -> bool {
     nodes.is_open(copy.node) && !nodes.lost_since(copy.node, copy.epoch)
 }
 
 impl Policy for LbGc {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
         let mut state = lock(&self.state);
-        nodes.visit(&mut state.visits);
+        nodes.record_visit(&mut state.visits);
         let epoch = nodes.epoch();
-        state.bury(nodes);
-        let verdict = state.decide(request.target, nodes)?;
-        if let Some(copy) = verdict.leaves {
-            state.mirror.used(copy.target, copy.node, copy.epoch);
+        state.remove_invalid(nodes);
+        let decision = state.decide(request.target, nodes)?;
+        if let Some(copy) = decision.leaves {
+            state.mirror.record_use(copy.target, copy.node, copy.epoch);
         }
-        let node = verdict.choice.node;
+        let node = decision.choice.node;
         if let Some(room) =
-            state.rooms.get_mut(node.index()).filter(|_| verdict.choice.reason == Reason::Hash)
+            state.rooms.get_mut(node.index()).filter(|_| decision.choice.reason == Reason::Hash)
         {
             room.free = room.free.saturating_sub(1);
         }
-        state.mirror.used(request.target, node, epoch);
-        Some(verdict.choice.counted(nodes))
+        state.mirror.record_use(request.target, node, epoch);
+        Some(decision.choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes);
         }
-        lock(&self.state).decide(request.target, nodes).map(|verdict| verdict.choice)
+        lock(&self.state).decide(request.target, nodes).map(|decision| decision.choice)
     }
 
-    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
         let state = lock(&self.state);
         let mut servers: Vec<NodeId> =
-            state.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node).collect();
+            state.mirror.of(target).filter(|copy| is_valid(copy, nodes)).map(|copy| copy.node).collect();
         servers.sort_unstable();
-        (!servers.is_empty()).then_some(Known { servers, changed: None })
+        (!servers.is_empty()).then_some(TargetServers { servers, changed: None })
     }
 
     fn cache_event(
@@ -232,29 +237,31 @@ impl Policy for LbGc {
         node: NodeId,
         target: TargetId,
         event: CacheEvent,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
     ) -> bool {
         let mut state = lock(&self.state);
-        nodes.visit(&mut state.visits);
+        nodes.record_visit(&mut state.visits);
         let epoch = nodes.epoch();
         if state.rooms.len() <= node.index() {
             state.rooms.resize(node.index() + 1, Room::default());
         }
-        let State { mirror, rooms, .. } = &mut *state;
+        let LbGcState { mirror, rooms, .. } = &mut *state;
         let room = &mut rooms[node.index()];
         if room.filled.is_some_and(|filled| nodes.lost_since(node, filled)) {
             *room = Room::default();
         }
         match event {
             CacheEvent::Stored
-                if mirror.at(target, node).is_some_and(|copy| copy.size > 0 && alive(&copy, nodes)) =>
+                if mirror.at(target, node).is_some_and(|copy| copy.size > 0 && is_valid(&copy, nodes)) =>
             {
-                mirror.used(target, node, epoch);
+                mirror.record_use(target, node, epoch);
             }
-            CacheEvent::Stored => mirror.stored(Copy { target, node, epoch, size: room.stored() }),
+            CacheEvent::Stored => {
+                mirror.record_store(CachedCopy { target, node, epoch, size: room.record_store() });
+            }
             CacheEvent::Evicted => {
                 let size = mirror.remove(target, node).map_or(1, |copy| copy.size.max(1));
-                room.evicted(size, epoch);
+                room.record_eviction(size, epoch);
             }
             CacheEvent::Gone => {
                 if mirror.at(target, node).is_some_and(|copy| copy.size > 0) {
@@ -264,7 +271,7 @@ impl Policy for LbGc {
             }
         }
         if !state.is_full(node, nodes) {
-            state.search.set(Search { found: Some(node), ..state.search.get() });
+            state.search.set(RoomSearch { found: Some(node), ..state.search.get() });
         }
         true
     }
@@ -273,43 +280,44 @@ impl Policy for LbGc {
         lock(&self.state).mirror.len()
     }
 
-    /// The copies as sets of one, in the order of use, with their sizes for times, of which one number tells; and of each
-    /// node's room whether it was filled, what is free, what has left and the last of it.
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
+    /// Returns the copies as sets with one server, in the order of use, with their sizes in place of times; the
+    /// number [`SIZED`] marks this. For each node's room, returns whether the cache was full, the free room, the
+    /// evicted size and its last copy.
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
         let state = lock(&self.state);
-        let mut memory = Memory { numbers: vec![SIZED], ..Memory::default() };
-        for copy in state.mirror.oldest_first().filter(|copy| alive(copy, nodes)) {
+        let mut saved = LearnedState { numbers: vec![SIZED], ..LearnedState::default() };
+        for copy in state.mirror.oldest_first().filter(|copy| is_valid(copy, nodes)) {
             let size = Time::from_nanos(copy.size.into());
-            memory.push((copy.target, size, true), core::iter::once(copy.node));
+            saved.push((copy.target, size, true), core::iter::once(copy.node));
         }
         for (index, room) in state.rooms.iter().enumerate() {
             let Ok(node) = u16::try_from(index).map(NodeId) else { break };
             let filled = room.filled.is_some_and(|epoch| !nodes.lost_since(node, epoch));
             let of = [filled.into(), room.free, room.left, room.left_last];
-            memory.of_nodes.push((node, of.map(u64::from).to_vec()));
+            saved.per_node.push((node, of.map(u64::from).to_vec()));
         }
-        memory
+        saved
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
         let mut state = lock(&self.state);
         let epoch = nodes.epoch();
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        // Another policy's sets say where targets are expected, and no sizes.
-        let sized = memory.numbers == [SIZED];
-        for set in memory.sets() {
+        // Sets of another policy contain the nodes at which targets are expected, but no sizes.
+        let sized = saved.numbers == [SIZED];
+        for set in saved.sets() {
             let size = if sized { small(set.changed.as_nanos()) } else { 0 };
             for node in set.servers {
-                state.mirror.stored(Copy { target: set.target, node: *node, epoch, size });
+                state.mirror.record_store(CachedCopy { target: set.target, node: *node, epoch, size });
             }
         }
-        for (node, of) in memory.of_nodes.iter().filter(|(node, _)| node.index() < nodes.slots()) {
+        for (node, of) in saved.per_node.iter().filter(|(node, _)| node.index() < nodes.slots()) {
             let [filled, free, left, left_last] = of[..] else { continue };
             if state.rooms.len() <= node.index() {
                 state.rooms.resize(node.index() + 1, Room::default());
             }
             let left = small(left);
-            // The last is one of those that have left, each of which counts at least 1.
+            // The last evicted copy is part of the evicted size, and each copy counts at least 1.
             let left_last = small(left_last).clamp(left.min(1), left);
             let filled = (filled == 1).then_some(epoch);
             state.rooms[node.index()] = Room { filled, free: small(free), left, left_last };
@@ -350,7 +358,7 @@ mod tests {
         assert!(dispatcher.cache_event(Time::ZERO, NodeId(node), TargetId(target), event));
     }
 
-    /// Two nodes with full caches: 1 at a, 2 at b, 3 at a, in the order of use.
+    /// Creates a dispatcher with two nodes whose caches are full: 1 at a, 2 at b, 3 at a, in the order of use.
     fn full() -> Dispatcher {
         let dispatcher = dispatcher(&["a", "b"], 100);
         for (node, target) in [(0, 1), (1, 2), (0, 3)] {
@@ -363,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_goes_where_it_is_cached_and_a_miss_to_the_globally_oldest() {
+    fn hit_goes_to_its_cache_and_miss_to_the_globally_oldest() {
         let dispatcher = full();
         assert_eq!(send(&dispatcher, 1), (0, Reason::Local), "now 2 is the oldest, at b");
         let known = dispatcher.explain(Time::from_secs(9), TargetId(1)).known.expect("it is cached");
@@ -376,15 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn misses_at_once_take_one_old_copy_each() {
+    fn concurrent_misses_use_different_old_copies() {
         let dispatcher = full();
-        // 1 at a, 2 at b, 3 at a are there to leave, in this order.
+        // The objects 1 at a, 2 at b and 3 at a will be evicted, in this order.
         assert_eq!([4, 5, 6].map(|target| send(&dispatcher, target).0), [0, 1, 0]);
         assert_eq!(send(&dispatcher, 5), (1, Reason::Local), "it is on its way");
     }
 
     #[test]
-    fn while_there_is_room_the_hash_decides() {
+    fn with_room_the_hash_decides() {
         let dispatcher = dispatcher(&["a", "b"], 100);
         event(&dispatcher, 0, 1, Stored);
         event(&dispatcher, 0, 9, Evicted);
@@ -395,14 +403,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_a_large_object_has_left_is_filled_again() {
+    fn room_of_an_evicted_large_object_is_refilled() {
         let dispatcher = dispatcher(&["a", "b"], 100);
         for target in 1..=4 {
             event(&dispatcher, 0, target, Stored);
         }
         event(&dispatcher, 1, 20, Stored);
         event(&dispatcher, 1, 9, Evicted);
-        // All four leave a for 5, which therefore counts as four; then 5 leaves for 6, and three more fit in.
+        // All four are evicted from a for 5, which therefore counts as four. Then 5 is evicted for 6, and three more
+        // fit.
         (1..=4).for_each(|target| event(&dispatcher, 0, target, Evicted));
         event(&dispatcher, 0, 5, Stored);
         event(&dispatcher, 0, 5, Evicted);
@@ -414,17 +423,17 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_told_as_an_event_says_nothing_of_room() {
+    fn hit_event_does_not_change_room() {
         let run = |hits: bool| {
             let dispatcher = full();
-            // 3 copies leave a for 4; in between a client hits 3, which is still there.
+            // 3 copies are evicted from a for 4; in between a client hits 3, which is still there.
             (10..=12).for_each(|target| event(&dispatcher, 0, target, Stored));
             (10..=12).for_each(|target| event(&dispatcher, 0, target, Evicted));
             if hits {
                 event(&dispatcher, 0, 3, Stored);
             }
             event(&dispatcher, 0, 4, Stored);
-            // 4 takes three places: when it leaves for 5, there is room for two more.
+            // 4 has the size of three copies: when it is evicted for 5, there is room for two more.
             event(&dispatcher, 0, 4, Evicted);
             event(&dispatcher, 0, 5, Stored);
             [40, 41, 42, 43].map(|target| send(&dispatcher, target).1)
@@ -434,15 +443,16 @@ mod tests {
     }
 
     #[test]
-    fn what_left_while_nobody_listened_made_no_room() {
+    fn evictions_during_a_lost_link_make_no_room() {
         let run = |event_of_the_gap: CacheEvent| {
             let dispatcher = full();
             (100..200).for_each(|target| event(&dispatcher, 0, target, Stored));
-            // The link is down while 100 to 199 leave, each for another; the new snapshot names those, and then what it misses.
+            // The link is down while 100 to 199 are evicted, each for another target. The new snapshot contains the
+            // new targets, and then the missing ones.
             (300..400).for_each(|target| event(&dispatcher, 0, target, Stored));
             (100..200).for_each(|target| event(&dispatcher, 0, target, event_of_the_gap));
             assert_eq!(dispatcher.explain(Time::ZERO, TargetId(150)).known, None);
-            // The next object is one of usual size, and leaves again.
+            // The next object has the usual size, and is evicted again.
             event(&dispatcher, 0, 1, Evicted);
             event(&dispatcher, 0, 500, Stored);
             event(&dispatcher, 0, 500, Evicted);
@@ -454,13 +464,13 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_takes_a_copy_out_that_was_confirmed() {
+    fn miss_removes_a_confirmed_copy() {
         let dispatcher = dispatcher(&["a", "b"], 100);
         let holders = || dispatcher.explain(Time::ZERO, TargetId(7)).known.map(|known| known.servers);
         let (node, _) = send(&dispatcher, 7);
         event(&dispatcher, node, 7, Gone);
         assert_eq!(holders(), Some(vec![NodeId(node)]), "its first miss: it is on its way");
-        // It is found at the other node, where a retry took it, and at this one.
+        // The target is found at the other node, where a retry stored it, and at this one.
         event(&dispatcher, 1 - node, 7, Stored);
         event(&dispatcher, node, 7, Stored);
         assert_eq!(holders(), Some(vec![NodeId(0), NodeId(1)]));
@@ -470,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn from_hits_alone_it_is_hashing() {
+    fn with_hits_alone_the_policy_is_hashing() {
         let dispatcher = dispatcher(&["a", "b"], 100);
         for target in (0..50).map(crate::nodes::mix) {
             let (node, reason) = send(&dispatcher, target);
@@ -481,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_copies_the_least_loaded_serves() {
+    fn least_loaded_of_several_copies_serves() {
         let dispatcher = dispatcher(&["a", "b", "c"], 100);
         event(&dispatcher, 0, 1, Stored);
         event(&dispatcher, 2, 1, Stored);
@@ -493,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_nodes_copies_are_forgotten() {
+    fn copies_of_a_failed_node_are_removed() {
         let dispatcher = full();
         dispatcher.fail(Time::ZERO, NodeId(0), &mut Vec::new());
         dispatcher.recover(Time::ZERO, NodeId(0), &mut Vec::new());
@@ -503,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mirror_forgets_the_oldest_where_it_is_full() {
+    fn full_mirror_removes_the_oldest_copy() {
         let dispatcher = dispatcher(&["a"], 2);
         (1..=3).for_each(|target| event(&dispatcher, 0, target, Stored));
         assert_eq!(dispatcher.targets_known(), 2);

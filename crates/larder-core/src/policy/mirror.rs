@@ -1,32 +1,32 @@
-//! What the nodes' caches hold, as far as the front-end knows: copies of targets at nodes, in the order of use.
+//! A mirror of the nodes' caches, as far as the front-end knows: copies of targets at nodes, in the order of use.
 //!
-//! A copy is a target at a node. Copies lie in numbered slots, found by their target, and a list threaded through the
-//! slots holds the order of use over all nodes. Every operation is O(1), or O(copies of the target). A full
-//! mirror forgets the copy that was not used the longest.
+//! A copy is a target at a node. Copies are in numbered slots, which are found by target. A linked list through the
+//! slots is the order of use over all nodes. Every operation is O(1), or O(copies of the target). A full mirror
+//! removes the copy that was unused for the longest time.
 
 use crate::id::{NodeId, TargetId};
 use hashbrown::HashTable;
 
 const NONE: u32 = u32::MAX;
 
-/// Most copies a mirror holds: a slot number must fit in 32 bits, and the largest stands for none.
+/// The largest number of copies in a mirror: a slot number must fit in 32 bits, and the largest number means "none".
 const COPIES_LIMIT: usize = u32::MAX as usize - 1;
 
-/// A target at a node.
+/// A copy of a target at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Copy {
+pub(super) struct CachedCopy {
     pub(super) target: TargetId,
     pub(super) node: NodeId,
-    /// The membership epoch at which it was put down or used last.
+    /// The membership epoch at which the copy was recorded or last used.
     pub(super) epoch: u32,
-    /// How many copies had to leave for it, as far as that is known; 0 while it is expected and the node has not said that it
-    /// is there.
+    /// The number of copies that were evicted for this one, as far as known. 0 while the copy is expected and the
+    /// node has not confirmed it.
     pub(super) size: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    copy: Copy,
+struct CopySlot {
+    copy: CachedCopy,
     newer: u32,
     older: u32,
 }
@@ -35,7 +35,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Mirror {
     index: HashTable<u32>,
-    slots: Vec<Slot>,
+    slots: Vec<CopySlot>,
     free: Vec<u32>,
     newest: u32,
     oldest: u32,
@@ -43,7 +43,7 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// An empty mirror of at most `copies_max` copies, at least 1.
+    /// Creates an empty mirror of at most `copies_max` copies, at least 1.
     pub(super) fn new(copies_max: usize) -> Self {
         Self {
             index: HashTable::new(),
@@ -55,36 +55,36 @@ impl Mirror {
         }
     }
 
-    /// Copies held.
+    /// Returns the number of copies.
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// The copies of a target, in no order that may matter.
-    pub(super) fn of(&self, target: TargetId) -> impl Iterator<Item = Copy> {
+    /// Returns the copies of a target, in an arbitrary order.
+    pub(super) fn of(&self, target: TargetId) -> impl Iterator<Item = CachedCopy> {
         let found = self.index.iter_hash(target.0);
         found.map(|at| self.slots[*at as usize].copy).filter(move |copy| copy.target == target)
     }
 
-    /// All copies, the one not used the longest first.
-    pub(super) fn oldest_first(&self) -> impl Iterator<Item = Copy> {
+    /// Returns all copies, the one unused for the longest time first.
+    pub(super) fn oldest_first(&self) -> impl Iterator<Item = CachedCopy> {
         let slot = |at: u32| (at != NONE).then(|| &self.slots[at as usize]);
         core::iter::successors(slot(self.oldest), move |last| slot(last.newer)).map(|slot| slot.copy)
     }
 
-    /// Notes a use: the copy is now the newest, and is put down as expected if it was not there.
-    pub(super) fn used(&mut self, target: TargetId, node: NodeId, epoch: u32) {
+    /// Records a use: the copy becomes the newest. If there is no copy, an expected one is added.
+    pub(super) fn record_use(&mut self, target: TargetId, node: NodeId, epoch: u32) {
         match self.find(target, node) {
             Some(at) => {
                 self.slots[at as usize].copy.epoch = epoch;
                 self.renew(at);
             }
-            None => self.put(Copy { target, node, epoch, size: 0 }),
+            None => self.put(CachedCopy { target, node, epoch, size: 0 }),
         }
     }
 
-    /// Puts a copy down as the newest, in place of the same one if it was there.
-    pub(super) fn stored(&mut self, copy: Copy) {
+    /// Stores a copy as the newest, in place of the copy of the same target and node.
+    pub(super) fn record_store(&mut self, copy: CachedCopy) {
         match self.find(copy.target, copy.node) {
             Some(at) => {
                 self.slots[at as usize].copy = copy;
@@ -102,12 +102,12 @@ impl Mirror {
         }
     }
 
-    /// Puts a copy down that is not there.
-    fn put(&mut self, copy: Copy) {
+    /// Adds a copy that does not exist yet.
+    fn put(&mut self, copy: CachedCopy) {
         if self.len() >= self.copies_max && self.oldest != NONE {
-            self.take_out(self.oldest);
+            self.remove_at(self.oldest);
         }
-        let slot = Slot { copy, newer: NONE, older: NONE };
+        let slot = CopySlot { copy, newer: NONE, older: NONE };
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
@@ -123,15 +123,15 @@ impl Mirror {
         self.link(at);
     }
 
-    /// Forgets a copy and gives it back; `None` if it is not there.
-    pub(super) fn remove(&mut self, target: TargetId, node: NodeId) -> Option<Copy> {
+    /// Removes and returns a copy; `None` if it does not exist.
+    pub(super) fn remove(&mut self, target: TargetId, node: NodeId) -> Option<CachedCopy> {
         let at = self.find(target, node)?;
-        self.take_out(at);
+        self.remove_at(at);
         Some(self.slots[at as usize].copy)
     }
 
-    /// The copy of a target at a node.
-    pub(super) fn at(&self, target: TargetId, node: NodeId) -> Option<Copy> {
+    /// Returns the copy of a target at a node.
+    pub(super) fn at(&self, target: TargetId, node: NodeId) -> Option<CachedCopy> {
         self.find(target, node).map(|at| self.slots[at as usize].copy)
     }
 
@@ -143,7 +143,7 @@ impl Mirror {
         self.index.find(target.0, is).copied()
     }
 
-    fn take_out(&mut self, at: u32) {
+    fn remove_at(&mut self, at: u32) {
         self.unlink(at);
         let target = self.slots[at as usize].copy.target;
         if let Ok(found) = self.index.find_entry(target.0, |&other| other == at) {
@@ -164,7 +164,7 @@ impl Mirror {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Slot { newer, older, .. } = self.slots[at as usize];
+        let CopySlot { newer, older, .. } = self.slots[at as usize];
         match newer {
             NONE => self.newest = older,
             newer => self.slots[newer as usize].older = older,
@@ -181,25 +181,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn copy(target: u64, node: u16) -> Copy {
-        Copy { target: TargetId(target), node: NodeId(node), epoch: 1, size: 0 }
+    fn copy(target: u64, node: u16) -> CachedCopy {
+        CachedCopy { target: TargetId(target), node: NodeId(node), epoch: 1, size: 0 }
     }
 
     proptest! {
-        /// A mirror is a list from which the same operations take and put the same.
+        /// A mirror behaves like a list with the same operations.
         #[test]
-        fn a_mirror_is_a_list_in_order_of_use(
+        fn mirror_agrees_with_a_list(
             steps in prop::collection::vec((0_u64..12, 0_u16..4, any::<bool>()), 0..200),
             copies_max in 1_usize..20,
         ) {
             let mut mirror = Mirror::new(copies_max);
-            let mut list: Vec<Copy> = Vec::new();
+            let mut list: Vec<CachedCopy> = Vec::new();
             for (target, node, put) in steps {
                 let one = copy(target, node);
                 let there = list.contains(&one);
                 list.retain(|other| *other != one);
                 if put {
-                    mirror.used(one.target, one.node, one.epoch);
+                    mirror.record_use(one.target, one.node, one.epoch);
                     list.push(one);
                     let excess = list.len().saturating_sub(copies_max);
                     list.drain(..excess);

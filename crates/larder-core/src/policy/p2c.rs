@@ -1,45 +1,47 @@
-//! `p2c`: the power of two choices (Mitzenmacher, IEEE Transactions on Parallel and Distributed Systems 12(10), 2001;
-//! Azar, Broder, Karlin and Upfal, STOC 1994): of two nodes drawn by lot the less loaded.
+//! `p2c`: the power of two choices (Mitzenmacher, IEEE Transactions on Parallel and Distributed Systems 12(10),
+//! 2001; Azar,
+//! Broder, Karlin and Upfal, STOC 1994): the less loaded of two nodes drawn at random.
 //!
 //! ```text
-//! a, b = two different nodes by lot
+//! a, b = two different random nodes
 //! send to the one with less load / weight; of equals to a
 //! ```
-//! Two looks bring the fullest of n queues from log n / log log n above the mean down to log log n; a third brings
-//! little. Unlike the least loaded node, which every front-end with the same old picture chooses at once, a pair is
-//! different each time.
 //!
-//! Where the papers are silent: with unequal weights a node is as likely to be drawn as its weight is large, so
-//! that an idle cluster is shared by weight too. A retry draws until both nodes are untried, 16 times at most.
+//! Two choices reduce the excess of the longest of n queues over the mean from log n / log log n to log log n; a third choice
+//! helps little. Front-ends with the same outdated loads would all choose the one least loaded node; a random pair is different
+//! each time.
+//!
+//! The papers do not define the following. With unequal weights, the probability of a node is proportional to its weight, so that
+//! an idle cluster is shared by weight too. A retry draws until both nodes are untried, at most 16 times.
 //!
 //! Parameters: `seed`. State: one counter, and the list of nodes. Cost: O(1); O(log n) with unequal weights.
 
-use super::about::About;
-use super::lots::{Lots, Urn};
-use super::members::PerMembership;
-use super::{Choice, Memory, Policy, Reason, Request};
-use crate::nodes::Sight;
+use super::description::PolicyDescription;
+use super::membership_cache::MembershipCache;
+use super::sampling::{RandomSequence, WeightedSampler};
+use super::{Choice, LearnedState, Policy, Reason, Request};
+use crate::nodes::ClusterView;
 use crate::time::Time;
 
 /// The description of `p2c`.
-pub(super) const ABOUT: About =
-    About::by_request("p2c", "of two nodes drawn by lot the one with fewer requests in flight");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("p2c", "of two nodes drawn by lot the one with fewer requests in flight");
 
 #[derive(Debug)]
 pub(super) struct TwoChoices {
-    lots: Lots,
-    urn: PerMembership<Urn>,
+    random: RandomSequence,
+    sampler: MembershipCache<WeightedSampler>,
 }
 
 impl TwoChoices {
     pub(super) fn new(seed: u64) -> Self {
-        Self { lots: Lots::new(seed), urn: PerMembership::default() }
+        Self { random: RandomSequence::new(seed), sampler: MembershipCache::default() }
     }
 
-    fn choose(&self, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let urn = self.urn.of(nodes, |members| Urn::new(&members));
+    fn choose(&self, number: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let sampler = self.sampler.get_or_build(nodes, |members| WeightedSampler::new(&members));
         let usable = |node| nodes.is_open(node) && !request.exclude.contains(node);
-        let (first, second) = urn.two(lot, usable)?;
+        let (first, second) = sampler.draw_two(number, usable)?;
         let node = match second {
             Some(second) if nodes.key(second.node) < nodes.key(first.node) => second.node,
             _ => first.node,
@@ -49,20 +51,20 @@ impl TwoChoices {
 }
 
 impl Policy for TwoChoices {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.choose(self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.choose(self.random.draw(nodes), request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.choose(self.lots.next(), request, nodes)
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.choose(self.random.peek(), request, nodes)
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Memory { numbers: vec![self.lots.drawn()], ..Memory::default() }
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        LearnedState { numbers: vec![self.random.count()], ..LearnedState::default() }
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        saved.numbers.iter().take(1).for_each(|drawn| self.random.resume(*drawn));
     }
 }
 
@@ -73,9 +75,9 @@ mod tests {
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, Weight, mix};
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
 
-    /// The loads after so many requests that stay, on nodes of these weights.
+    /// Returns the loads after this number of requests that stay, on nodes of these weights.
     fn loads(policy: PolicyKind, weights: &[f64], requests: u64) -> Vec<u32> {
         let settings = Settings { policy, admission: Admission::Unlimited, ..Settings::default() };
         let spec = |(i, weight): (usize, &f64)| NodeSpec {

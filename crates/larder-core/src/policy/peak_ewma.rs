@@ -1,57 +1,59 @@
-//! `peak-ewma`: of two nodes drawn by lot the one that promises the shorter wait, by the latencies it has shown (Finagle's
-//! and linkerd's "Peak EWMA").
+//! `peak-ewma`: the one of two nodes drawn at random that has the shorter expected wait, by observed latencies
+//! (Finagle's and
+//! linkerd's "Peak EWMA").
 //!
 //! ```text
 //! a request took l at n:   e = e(n), as of its last observation, dt ago;  f = e^(-dt / tau)
 //!                          e(n) = l                     if l > e: a peak counts at once
 //!                          e(n) = f e + (1 - f) l       else: recovery is slow
-//! on request:              a, b = two different nodes by lot
+//! on request:              a, b = two different random nodes
 //!                          cost(n) = e(n) e^(-t / tau) (load(n) + 1) / weight(n),  t since n's last observation
 //!                          send to the one with less cost; of equals to a
 //! ```
-//! l is the time to the first byte of the reply, or to its last where the first is not known: how fast a client
-//! reads says nothing of the node. A node that is left alone is forgiven in time, and tried again.
 //!
-//! *Without a reply*: a try that fails, takes too long or is given up has waited w for nothing, and a reply would have taken
-//! longer. So where w > e(n) e^(-t / tau) it counts as a peak, e(n) = w, and else as nothing: it raises what is expected and never
-//! lowers it. A node that hangs is never forgiven while requests are sent there. For an unknown node w counts from one
-//! step of time on, since a client that leaves at once has seen nothing.
+//! l is the time to the first byte of the reply, or to its last byte if the first is not known. The speed at which a
+//! client reads does not depend on the node. The estimate of an unused node decays, so that the node is tried again.
 //!
-//! *Unknown*: a node that has shown no latency since it joined or was last closed costs nothing while it has no request,
-//! and more than every known node while it has one: it is given one request, and more when that is answered.
-//! Among unknown ones the load decides. Finagle does the same; linkerd assumes a second.
+//! *Without a reply*: an attempt that failed, timed out or was cancelled has waited w, and a reply would have taken longer. If
+//! w > e(n) e^(-t / tau), it counts as a peak, e(n) = w, else it does not count: it raises the estimate and never lowers it. The
+//! estimate of a node that hangs therefore does not decay while requests are sent there. For an unknown node w counts from one
+//! time step on, since a client that leaves at once has observed nothing.
 //!
-//! Where we differ: time goes in steps of 2^20 ns, about a millisecond; observations within one step count as peaks
-//! only. As in [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.
+//! *Unknown*: a node without an observed latency since it joined or was last closed. It costs nothing while it has no
+//! request, and more than every known node while it has one. It gets one request, and more when that is answered. Among
+//! unknown nodes the load decides. Finagle does the same; linkerd assumes a second.
 //!
-//! The estimates are not recorded; a decision reads it by [`Sight::learned`], so that it can be made anew.
+//! Differences: time has steps of 2^20 ns, about a millisecond; of the observations within one step only peaks count. As in
+//! [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.
 //!
-//! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
-//! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.
+//! The estimates are not recorded. A decision reads them through [`ClusterView::learned`], so that it can be replayed.
+//!
+//! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list of nodes.
+//! Cost: O(1), two exponentials; O(log n) with unequal weights.
 
-use super::about::About;
-use super::common::Common;
-use super::lots::{Drawn, Lots, Urn};
-use super::members::PerMembership;
-use super::{Choice, Memory, Policy, Reason, Request, Served};
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
+use super::membership_cache::MembershipCache;
+use super::sampling::{DrawnNode, RandomSequence, WeightedSampler};
+use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request};
 use crate::curve::exp_minus;
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 /// The description of `peak-ewma`.
-pub(super) const ABOUT: About = About::by_request(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
     "peak-ewma",
     "of two nodes drawn by lot the one that promises the shorter wait, by latencies",
 );
 
-/// What an unknown node that is busy counts as, in nanoseconds: more than any latency, and finite.
+/// The latency of a busy unknown node, in nanoseconds: longer than any real latency, and finite.
 const UNKNOWN_NS: f64 = 1e18;
 
-/// Steps of time are 2^20 ns.
+/// The time step is 2^20 ns.
 const STEP_BITS: u32 = 20;
 
 /// The parameters of `peak-ewma`.
@@ -76,27 +78,27 @@ impl Default for PeakEwmaSettings {
 
 #[derive(Debug)]
 pub(super) struct PeakEwma {
-    lots: Lots,
-    urn: PerMembership<Urn>,
-    learned: Box<[Learned]>,
-    /// tau in steps.
+    random: RandomSequence,
+    sampler: MembershipCache<WeightedSampler>,
+    learned: Box<[LatencyEstimate]>,
+    /// tau in time steps.
     decay_steps: f64,
 }
 
 impl PeakEwma {
-    pub(super) fn new(common: &Common, settings: PeakEwmaSettings) -> Self {
+    pub(super) fn new(common: &CommonSettings, settings: PeakEwmaSettings) -> Self {
         Self {
-            lots: Lots::new(common.seed),
-            urn: PerMembership::default(),
-            learned: (0..common.nodes_max).map(|_| Learned::default()).collect(),
+            random: RandomSequence::new(common.seed),
+            sampler: MembershipCache::default(),
+            learned: (0..common.nodes_max).map(|_| LatencyEstimate::default()).collect(),
             decay_steps: settings.decay.as_nanos() as f64 / f64::from(1_u32 << STEP_BITS),
         }
     }
 
-    fn choose(&self, now: Time, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let urn = self.urn.of(nodes, |members| Urn::new(&members));
+    fn choose(&self, now: Time, number: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let sampler = self.sampler.get_or_build(nodes, |members| WeightedSampler::new(&members));
         let usable = |node| nodes.is_open(node) && !request.exclude.contains(node);
-        let (first, second) = urn.two(lot, usable)?;
+        let (first, second) = sampler.draw_two(number, usable)?;
         let node = match second {
             Some(second) if self.cost(now, second, nodes) < self.cost(now, first, nodes) => second.node,
             _ => first.node,
@@ -104,8 +106,8 @@ impl PeakEwma {
         Some(Choice { node, reason: request.reason_or(Reason::Quickest) })
     }
 
-    fn cost(&self, now: Time, drawn: Drawn, nodes: Sight<'_>) -> f64 {
-        let Drawn { node, weight_milli } = drawn;
+    fn cost(&self, now: Time, drawn: DrawnNode, nodes: ClusterView<'_>) -> f64 {
+        let DrawnNode { node, weight_milli } = drawn;
         let load = nodes.load(node);
         let word = nodes.learned(|| self.estimate(now, node, nodes).map_or(0, f64::to_bits));
         let latency = match word {
@@ -116,8 +118,8 @@ impl PeakEwma {
         latency * (f64::from(load) + 1.0) / f64::from(weight_milli)
     }
 
-    /// The latency expected of a node in nanoseconds, at least 1; `None` if it is unknown.
-    fn estimate(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<f64> {
+    /// Returns the expected latency of a node in nanoseconds, at least 1; `None` if it is unknown.
+    fn estimate(&self, now: Time, node: NodeId, nodes: ClusterView<'_>) -> Option<f64> {
         let learned = self.learned.get(node.index())?;
         let known = Estimate::of(learned.word.load(Ordering::Acquire))?;
         if nodes.lost_since(node, learned.epoch.load(Ordering::Acquire)) {
@@ -126,29 +128,30 @@ impl PeakEwma {
         Some(known.expected(now, self.decay_steps))
     }
 
-    fn observe(&self, now: Time, node: NodeId, latency: Duration, nodes: Sight<'_>) {
+    fn observe(&self, now: Time, node: NodeId, latency: Duration, nodes: ClusterView<'_>) {
         self.learn(now, node, latency, nodes, |before, fresh| {
             let lower = before.filter(|before| fresh.latency_ns <= before.latency_ns);
             lower.map_or(fresh, |before| before.followed_by(fresh, now, self.decay_steps))
         });
     }
 
-    /// At least that long a reply would have taken.
-    fn peak(&self, now: Time, node: NodeId, waited: Duration, nodes: Sight<'_>) {
+    /// Records that a reply would have taken at least `waited`.
+    fn peak(&self, now: Time, node: NodeId, waited: Duration, nodes: ClusterView<'_>) {
         self.learn(now, node, waited, nodes, |before, fresh| {
-            // Another thread may have raised it since it was looked at.
+            // Another thread may have raised the estimate since it was read.
             let expected = before.map_or(0.0, |before| before.expected(now, self.decay_steps));
             before.filter(|_| f64::from(fresh.latency_ns) <= expected).unwrap_or(fresh)
         });
     }
 
-    /// Makes `next` of what was known, which is forgotten if the node was closed since, and of a latency seen now.
+    /// Replaces the estimate by `next`, a function of the old estimate and a latency observed now. The old estimate
+    /// is discarded if the node was closed since.
     fn learn(
         &self,
         now: Time,
         node: NodeId,
         latency: Duration,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         next: impl Fn(Option<Estimate>, Estimate) -> Estimate,
     ) {
         let Some(learned) = self.learned.get(node.index()).filter(|_| nodes.is_open(node)) else { return };
@@ -156,34 +159,34 @@ impl PeakEwma {
         let fresh = Estimate { latency_ns, step: step(now) };
         let lost = nodes.lost_since(node, learned.epoch.swap(nodes.epoch(), Ordering::AcqRel));
         let follow = |word| Some(next(Estimate::of(word).filter(|_| !lost), fresh).word());
-        // The closure always gives a word, so the update succeeds.
+        // The closure always returns a word, so the update succeeds.
         let _ = learned.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, follow);
     }
 }
 
 impl Policy for PeakEwma {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.choose(now, self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.choose(now, self.random.draw(nodes), request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.choose(now, self.lots.next(), request, nodes)
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.choose(now, self.random.peek(), request, nodes)
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        let word = |(index, learned): (usize, &Learned)| {
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        let word = |(index, learned): (usize, &LatencyEstimate)| {
             let node = u16::try_from(index).ok().map(NodeId)?;
             let word = learned.word.load(Ordering::Acquire);
             let lost = nodes.lost_since(node, learned.epoch.load(Ordering::Acquire));
             (word != 0 && !lost).then(|| (node, vec![word]))
         };
-        let of_nodes = self.learned.iter().enumerate().take(nodes.slots()).filter_map(word).collect();
-        Memory { numbers: vec![self.lots.drawn()], of_nodes, ..Memory::default() }
+        let per_node = self.learned.iter().enumerate().take(nodes.slots()).filter_map(word).collect();
+        LearnedState { numbers: vec![self.random.count()], per_node, ..LearnedState::default() }
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
-        for (node, of) in &memory.of_nodes {
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        saved.numbers.iter().take(1).for_each(|drawn| self.random.resume(*drawn));
+        for (node, of) in &saved.per_node {
             let known = of.first().copied().and_then(Estimate::of);
             let sane = known.filter(|known| known.latency_ns.is_finite() && known.latency_ns >= 1.0);
             if let (Some(estimate), Some(learned)) = (sane, self.learned.get(node.index())) {
@@ -193,7 +196,14 @@ impl Policy for PeakEwma {
         }
     }
 
-    fn unserved(&self, now: Time, _request: &Request, node: NodeId, waited: Duration, nodes: Sight<'_>) {
+    fn on_failure(
+        &self,
+        now: Time,
+        _request: &Request,
+        node: NodeId,
+        waited: Duration,
+        nodes: ClusterView<'_>,
+    ) {
         let expected = self.estimate(now, node, nodes);
         let least = expected.unwrap_or(f64::from(1_u32 << STEP_BITS));
         if waited.as_nanos() as f64 > least {
@@ -201,24 +211,31 @@ impl Policy for PeakEwma {
         }
     }
 
-    fn served(&self, now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
+    fn on_reply(
+        &self,
+        now: Time,
+        _request: &Request,
+        node: NodeId,
+        served: &ReplyFeedback,
+        nodes: ClusterView<'_>,
+    ) {
         self.observe(now, node, served.first_byte.unwrap_or(served.elapsed), nodes);
     }
 }
 
-/// What is learned of a node.
+/// The estimate of a node, and its epoch.
 #[derive(Debug, Default)]
-struct Learned {
-    /// An [`Estimate`]; 0 if there is none.
+struct LatencyEstimate {
+    /// An [`Estimate`] as bits; 0 if there is none.
     word: AtomicU64,
     /// The membership epoch of the last observation.
     epoch: AtomicU32,
 }
 
-/// A latency and when it was last touched, in one word, so that both change at once.
+/// A latency and the time of its last update, in one word, so that both change together.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
-    /// At least 1.
+    /// The latency in nanoseconds, at least 1.
     latency_ns: f32,
     step: u32,
 }
@@ -234,15 +251,15 @@ impl Estimate {
         u64::from(self.latency_ns.to_bits()) << 32 | u64::from(self.step)
     }
 
-    /// Steps since it was touched. The count of steps comes round every 52 days: an estimate that old and older may be
-    /// taken for a newer one, until the node serves a request.
+    /// Returns the number of steps since the last update. The step counter wraps around every 52 days: an older
+    /// estimate may then count as a newer one, until the node serves a request.
     fn age(self, now: Time) -> f64 {
         let steps = step(now).wrapping_sub(self.step);
-        // Threads' clocks may differ by a little.
+        // The clocks of threads may differ slightly.
         if steps > u32::MAX / 2 { 0.0 } else { f64::from(steps) }
     }
 
-    /// What is left of it, at least 1.
+    /// Returns the decayed latency, at least 1.
     fn expected(self, now: Time, decay_steps: f64) -> f64 {
         (f64::from(self.latency_ns) * exp_minus(self.age(now) / decay_steps)).max(1.0)
     }
@@ -266,7 +283,7 @@ mod tests {
     use crate::id::TargetId;
     use crate::nodes::{NodeSpec, NodeState};
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
 
     const REQUEST: Request = Request::new(TargetId(7));
 
@@ -277,17 +294,17 @@ mod tests {
         Dispatcher::new(settings, &specs).expect("the settings are in range")
     }
 
-    /// `node` has answered after `ms`.
+    /// Records a reply of `node` after `ms`.
     fn took(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
-        let served = Served {
+        let served = ReplyFeedback {
             elapsed: Duration::from_secs(9),
             first_byte: Some(Duration::from_millis(ms)),
             found: None,
         };
-        dispatcher.served(now, &REQUEST, NodeId(node), &served);
+        dispatcher.observe_reply(now, &REQUEST, NodeId(node), &served);
     }
 
-    /// The nodes of the next `count` requests, each of which ends before the next comes.
+    /// Returns the nodes of the next `count` requests, each of which ends before the next arrives.
     fn next(dispatcher: &Dispatcher, now: Time, count: usize) -> Vec<u16> {
         let one = || {
             let node = started(dispatcher.arrive(now, REQUEST));
@@ -298,26 +315,26 @@ mod tests {
     }
 
     #[test]
-    fn the_quicker_of_two_serves() {
+    fn quicker_of_two_nodes_serves() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 30);
         took(&dispatcher, Time::ZERO, 1, 10);
         assert_eq!(next(&dispatcher, Time::ZERO, 20), [1; 20]);
-        // Three at 10 ms wait as long as one at 30: cost 10 (2 + 1) is not less than 30, and ties go by lot.
+        // Three at 10 ms wait as long as one at 30: cost 10 (2 + 1) is not less than 30, and ties are random.
         let held: Vec<u16> = (0..8).map(|_| started(dispatcher.arrive(Time::ZERO, REQUEST)).0).collect();
         let quick = held.iter().filter(|node| **node == 1).count();
         assert!((5..=7).contains(&quick), "{held:?}");
     }
 
     #[test]
-    fn a_peak_counts_at_once_and_is_forgiven_slowly() {
+    fn peak_counts_at_once_and_decays_slowly() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 10);
         took(&dispatcher, Time::ZERO, 1, 20);
         assert_eq!(next(&dispatcher, Time::ZERO, 9), [0; 9]);
         took(&dispatcher, Time::ZERO, 0, 200);
         assert_eq!(next(&dispatcher, Time::ZERO, 9), [1; 9]);
-        // a, left alone: 200 e^(-t/10); b is asked all the time and stays at 20. They meet at t = 10 ln 10 = 23 s.
+        // a, unused: 200 e^(-t/10); b is used all the time and stays at 20. They meet at t = 10 ln 10 = 23 s.
         for second in 1..=22 {
             let now = Time::from_secs(second);
             took(&dispatcher, now, 1, 20);
@@ -333,18 +350,18 @@ mod tests {
         assert!((f64::from(after.latency_ns) - (10.0 + 190.0 / core::f64::consts::E)).abs() < 0.02);
     }
 
-    /// `node` was waited for in vain for so long.
+    /// Records an attempt at `node` that waited `ms` without a reply.
     fn gave_up(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
-        dispatcher.unserved(now, &REQUEST, NodeId(node), Duration::from_millis(ms));
+        dispatcher.observe_failure(now, &REQUEST, NodeId(node), Duration::from_millis(ms));
     }
 
     #[test]
-    fn a_node_that_hangs_never_comes_to_look_good() {
+    fn estimate_of_a_hanging_node_stays_high() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 10);
         took(&dispatcher, Time::ZERO, 1, 20);
         let mut hung = 0;
-        // a hangs: its clients wait for two seconds, and get nothing. b goes on as it was.
+        // a hangs: its clients wait for two seconds and get no reply. b continues as before.
         for tenth in 0..1_200 {
             let now = Time::from_millis(tenth * 100);
             let node = next(&dispatcher, now, 1)[0];
@@ -360,13 +377,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_waited_in_vain_raises_and_never_lowers() {
+    fn failed_wait_raises_and_never_lowers_the_estimate() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 100);
         took(&dispatcher, Time::ZERO, 1, 50);
         (0..50).for_each(|_| gave_up(&dispatcher, Time::ZERO, 0, 1));
         assert_eq!(next(&dispatcher, Time::ZERO, 9), [1; 9], "a failed quickly, and is no quicker for that");
-        // After 10 s of silence a is at 37 ms: 40 in vain are more than that, though less than the 100 it had shown.
+        // After 10 s without requests a is at 37 ms. A wait of 40 is longer than that, though shorter than the 100
+        // it had shown.
         let later = Time::from_secs(10);
         took(&dispatcher, later, 1, 39);
         gave_up(&dispatcher, later, 0, 40);
@@ -376,18 +394,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_node_is_known_by_what_was_waited_in_vain_but_not_at_once() {
+    fn failed_wait_gives_an_unknown_node_an_estimate_after_one_step() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 10);
         assert_eq!(next(&dispatcher, Time::ZERO, 3), [1; 3], "it is unknown and idle");
-        dispatcher.unserved(Time::ZERO, &REQUEST, NodeId(1), Duration::from_micros(900));
+        dispatcher.observe_failure(Time::ZERO, &REQUEST, NodeId(1), Duration::from_micros(900));
         assert_eq!(next(&dispatcher, Time::ZERO, 3), [1; 3], "the client did not wait");
         gave_up(&dispatcher, Time::ZERO, 1, 500);
         assert_eq!(next(&dispatcher, Time::ZERO, 9), [0; 9]);
     }
 
     #[test]
-    fn an_unknown_node_is_given_one_request_at_a_time() {
+    fn unknown_node_gets_one_request_at_a_time() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 1);
         let held: Vec<u16> = (0..5).map(|_| started(dispatcher.arrive(Time::ZERO, REQUEST)).0).collect();
@@ -397,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_closed_is_unknown_again() {
+    fn closed_node_becomes_unknown() {
         let dispatcher = dispatcher(&["a", "b"]);
         took(&dispatcher, Time::ZERO, 0, 1);
         took(&dispatcher, Time::ZERO, 1, 500);

@@ -1,47 +1,47 @@
-//! `random`: any node, by lot.
+//! `random`: a node drawn at random.
 //!
-//! The lot is SplitMix64 of the seed and a counter, so a run repeats. Nodes with larger caches are drawn more often,
-//! like everywhere else where load is not looked at. Parameter: the seed. State: one counter.
+//! The random number is SplitMix64 of the seed and a counter, so a run repeats. Nodes with larger caches are drawn
+//! more often, as in every policy that ignores load. Parameter: the seed. State: one counter.
 
-use super::about::About;
-use super::lots::Lots;
-use super::{Choice, Memory, Policy, Reason, Request};
-use crate::nodes::Sight;
+use super::description::PolicyDescription;
+use super::sampling::RandomSequence;
+use super::{Choice, LearnedState, Policy, Reason, Request};
+use crate::nodes::ClusterView;
 use crate::time::Time;
 
 /// The description of `random`.
-pub(super) const ABOUT: About = About::by_request("random", "any node, by lot");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request("random", "any node, by lot");
 
 #[derive(Debug)]
 pub(super) struct Random {
-    lots: Lots,
+    random: RandomSequence,
 }
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self { lots: Lots::new(seed) }
+        Self { random: RandomSequence::new(seed) }
     }
 }
 
-fn choose(lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-    let node = nodes.hashed(lot, |node| request.exclude.contains(node))?;
+fn choose(number: u64, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+    let node = nodes.hashed(number, |node| request.exclude.contains(node))?;
     Some(Choice { node, reason: request.reason_or(Reason::Random) })
 }
 
 impl Policy for Random {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        choose(self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        choose(self.random.draw(nodes), request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        choose(self.lots.next(), request, nodes)
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        choose(self.random.peek(), request, nodes)
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Memory { numbers: vec![self.lots.drawn()], ..Memory::default() }
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        LearnedState { numbers: vec![self.random.count()], ..LearnedState::default() }
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        saved.numbers.iter().take(1).for_each(|drawn| self.random.resume(*drawn));
     }
 }

@@ -1,47 +1,49 @@
-//! `rendezvous`: highest random weight (Thaler and Ravishankar, IEEE/ACM Transactions on Networking 6(1), 1998): every
-//! node has a random weight for every target, and the highest serves.
+//! `rendezvous`: highest random weight (Thaler and Ravishankar, IEEE/ACM Transactions on Networking 6(1), 1998):
+//! every node has
+//! a random weight for every target, and the node with the highest weight serves.
 //!
 //! ```text
 //! place(t) = floor(h(t) S / 2^64)                 S places, a power of two
 //! u(n, p)  = 1 - (rank of p in n's own permutation of the places + 1/2) / S
 //! score    = -ln(u(n, p)) / weight(n);            the least score serves p, and so the targets of p
 //! ```
-//! When a node leaves, its places alone move, each to its second choice; when one joins, it takes from all in
-//! proportion and nothing else moves. A change of weight moves places to or from that node alone. That is the least that
-//! can move, and what is proven of highest random weight holds here as it stands: for places instead of targets.
 //!
-//! Places are our deviation. Scoring n nodes at each request takes microseconds at a thousand nodes. Which node wins a
-//! place depends on membership only, so it is kept in a table, and a request reads it. The scores need not be computed
-//! for all n S pairs either: a node's random weights are drawn without replacement, as a permutation of the places made
-//! from its name. Walked from the best rank on, each node offers itself to places in the order of its own scores, and
-//! the walk ends when every place has had an offer below the scores still to come: about S ln S steps, whatever n is.
-//! -ln(u) / w is the usual weighted form (the least of exponential variables is an exponential race, won in proportion
-//! to w), computed to the same bits everywhere ([`crate::curve`]). Equal scores go to the lower hash of the name.
+//! When a node leaves, only its places move, each to its second choice. When a node joins, it takes places from all nodes in
+//! proportion, and no other place moves. A change of weight moves places only to or from that node. This is the minimum, and the
+//! proven properties of highest random weight apply here to places instead of targets.
 //!
-//! The price of places is evenness: at n equal nodes a share varies by sqrt(n / S) of itself, 0.8 % at 16 and 6 % at
-//! 1,000 nodes with the default, about as much as with a ring of 260 points per node. Retries as in [`super::maglev`].
+//! Places are our addition. Scoring n nodes for each request takes microseconds at a thousand nodes. The winner of a place
+//! depends on the membership only, so it is stored in a table that requests read. The scores of all n S pairs need not be
+//! computed either: a node's random weights are drawn without replacement, as a permutation of the places derived from its name.
+//! From the best rank on, each node offers itself to places in the order of its own scores. The search ends when every place has
+//! had an offer below the scores still to come: about S ln S steps, for any n. -ln(u) / w is the usual weighted form (the least
+//! of exponential variables, won in proportion to w). It is computed to the same bits on every machine ([`crate::curve`]). Equal
+//! scores go to the lower hash of the name.
 //!
-//! Parameters: `places` S (262,144; a power of two). State: the table, 2 bytes a place. Cost: O(1);
-//! O(S log S) on a change of membership or weights.
+//! The cost of places is less evenness: with n equal nodes a share varies by sqrt(n / S) of itself, 0.8 % at 16 and 6 % at 1,000
+//! nodes with the default, about as much as with a ring of 260 points per node. Retries as in [`super::maglev`].
+//!
+//! Parameters: `places` S (262,144; a power of two). State: the table, 2 bytes a place. Cost: O(1); O(S log S) on a change of
+//! membership or weights.
 
-use super::about::About;
+use super::description::PolicyDescription;
 use super::maglev::look_up;
-use super::members::{Member, PerMembership};
+use super::membership_cache::{MembershipCache, OpenNode};
 use super::{Choice, Policy, Reason, Request};
 use crate::curve::ln;
-use crate::nodes::{Sight, mix};
+use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 
 /// The description of `rendezvous`.
-pub(super) const ABOUT: About =
-    About::by_target("rendezvous", "the node with the highest random weight for the target");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_target("rendezvous", "the node with the highest random weight for the target");
 
 /// The parameters of `rendezvous`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousSettings {
-    /// Places that the nodes compete for. A power of two, 256 to 16,777,216; default 262,144. A share varies by
-    /// sqrt(nodes / places) of itself.
+    /// The number of places that are shared out among the nodes. A power of two, 256 to 16,777,216; default 262,144.
+    /// A share varies by sqrt(nodes / places) of itself.
     pub places: u32,
 }
 
@@ -61,29 +63,29 @@ impl Default for RendezvousSettings {
 #[derive(Debug)]
 pub(super) struct Rendezvous {
     places: u32,
-    table: PerMembership<Box<[u16]>>,
+    table: MembershipCache<Box<[u16]>>,
 }
 
 impl Rendezvous {
     pub(super) fn new(settings: RendezvousSettings) -> Self {
-        Self { places: settings.places, table: PerMembership::default() }
+        Self { places: settings.places, table: MembershipCache::default() }
     }
 }
 
 impl Policy for Rendezvous {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.peek(now, request, nodes).map(|choice| choice.counted(nodes))
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.peek(now, request, nodes).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let table = self.table.of(nodes, |members| table(&members, self.places.ilog2()));
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        let table = self.table.get_or_build(nodes, |members| table(&members, self.places.ilog2()));
         let node = look_up(&table, request, nodes)?;
         Some(Choice { node, reason: request.reason_or(Reason::Hash) })
     }
 }
 
-/// The winners of 2^`bits` places; empty if there are no nodes.
-fn table(members: &[Member], bits: u32) -> Box<[u16]> {
+/// Returns the winners of 2^`bits` places; empty if there are no nodes.
+fn table(members: &[OpenNode], bits: u32) -> Box<[u16]> {
     let sum: f64 = members.iter().map(|member| f64::from(member.weight_milli)).sum();
     if members.is_empty() {
         return Box::default();
@@ -91,15 +93,15 @@ fn table(members: &[Member], bits: u32) -> Box<[u16]> {
     let places = 1_usize << bits;
     let mut scores = Scores { places, known: Vec::new() };
     let mut best = vec![(f64::INFINITY, u16::MAX); places];
-    let mut walkers: Vec<(Permutation, u32, f64)> = members
+    let mut cursors: Vec<(Permutation, u32, f64)> = members
         .iter()
         .map(|member| (Permutation::new(member.identity, bits), 0, f64::from(member.weight_milli)))
         .collect();
-    // A round covers a span of scores in which a quarter of the places get an offer.
+    // A round covers a range of scores in which a quarter of the places get an offer.
     let (mut left, mut until) = (places, 0.0);
     while left > 0 {
         until += 0.25 / sum;
-        for (member, (permutation, rank, weight)) in members.iter().zip(&mut walkers) {
+        for (member, (permutation, rank, weight)) in members.iter().zip(&mut cursors) {
             while let Some(score) = scores.of(*rank).map(|score| score / *weight).filter(|s| *s < until) {
                 let offer = &mut best[permutation.place(*rank)];
                 left -= usize::from(offer.1 == u16::MAX);
@@ -113,14 +115,14 @@ fn table(members: &[Member], bits: u32) -> Box<[u16]> {
     best.into_iter().map(|(_, node)| node).collect()
 }
 
-/// -ln(u) of each rank, worked out as far as it is asked for.
+/// -ln(u) of each rank, computed on demand.
 struct Scores {
     places: usize,
     known: Vec<f64>,
 }
 
 impl Scores {
-    /// `None` from the last rank on.
+    /// Returns the score of a rank; `None` beyond the last rank.
     fn of(&mut self, rank: u32) -> Option<f64> {
         while self.known.len() <= rank as usize && self.known.len() < self.places {
             self.known.push(-ln(1.0 - (self.known.len() as f64 + 0.5) / self.places as f64));
@@ -129,7 +131,7 @@ impl Scores {
     }
 }
 
-/// A permutation of 2^bits places: three rounds of steps that each can be undone.
+/// A permutation of 2^bits places: three rounds of invertible steps.
 struct Permutation {
     mask: u32,
     shift: u32,
@@ -146,7 +148,7 @@ impl Permutation {
         Self { mask: (1 << bits) - 1, shift: bits.div_ceil(2), steps: [step(1), step(2), step(3)] }
     }
 
-    /// The place of a rank.
+    /// Returns the place of a rank.
     fn place(&self, rank: u32) -> usize {
         let undoable = |x: u32, (factor, summand): (u32, u32)| {
             let x = x.wrapping_mul(factor).wrapping_add(summand) & self.mask;
@@ -162,8 +164,8 @@ mod tests {
     use crate::id::NodeId;
     use proptest::prelude::*;
 
-    fn members(weights: &[u32]) -> Vec<Member> {
-        let member = |(slot, weight): (u16, &u32)| Member {
+    fn members(weights: &[u32]) -> Vec<OpenNode> {
+        let member = |(slot, weight): (u16, &u32)| OpenNode {
             node: NodeId(slot),
             identity: mix(77 + u64::from(slot)),
             weight_milli: *weight,
@@ -171,8 +173,8 @@ mod tests {
         (0..).zip(weights).map(member).collect()
     }
 
-    /// The winner of a place by the definition: all scores worked out and compared.
-    fn by_definition(members: &[Member], bits: u32) -> Vec<u16> {
+    /// Returns the winner of a place by the definition, which computes and compares all scores.
+    fn by_definition(members: &[OpenNode], bits: u32) -> Vec<u16> {
         let places = 1_usize << bits;
         let mut best = vec![(f64::INFINITY, u16::MAX); places];
         for member in members {
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permutation_reaches_every_place_once() {
+    fn permutation_reaches_every_place_once() {
         for bits in 8..=18 {
             let permutation = Permutation::new(mix(bits.into()), bits);
             let mut places: Vec<usize> = (0..1 << bits).map(|rank| permutation.place(rank)).collect();
@@ -205,7 +207,7 @@ mod tests {
         let table = table(&members(&[1000; 40]), 16);
         let without_0 = super::table(&members(&[1000; 40])[1..], 16);
         let share = 65_536.0 / f64::from(n);
-        // What node 0 had goes to the others evenly: the second choices are as good as the first.
+        // The places of node 0 go to the other nodes evenly: the second choices are as random as the first.
         let lost = table.iter().filter(|node| **node == 0).count() as f64 / 39.0;
         let (mut chi_first, mut chi_second) = (0.0, 0.0);
         for node in 0..n as u16 {
@@ -233,9 +235,10 @@ mod tests {
     }
 
     proptest! {
-        /// The walk finds what the definition says, and a change moves places from or to the changed node alone.
+        /// The search finds the winners of the definition, and a change moves places only from or to the changed
+        /// node.
         #[test]
-        fn the_walk_is_the_definition(
+        fn table_agrees_with_the_definition(
             weights in prop::collection::vec(1_u32..20, 1..20),
             changed in any::<prop::sample::Index>(),
             to in 1_u32..20,

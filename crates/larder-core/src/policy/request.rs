@@ -1,35 +1,35 @@
-//! A request as dispatcher and policies see it.
+//! A request, as the dispatcher and the policies see it.
 
 use super::choice::Reason;
 use crate::class::ServiceClass;
 use crate::id::{NodeId, RouteId, TargetId};
 
-/// The nodes a request has been tried on: at most [`Exclude::MAX`], of which the latest are kept.
+/// The nodes at which a request has failed: at most [`ExcludedNodes::MAX`], of which the latest are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Exclude([u16; Self::MAX]);
+pub struct ExcludedNodes([u16; Self::MAX]);
 
-impl Exclude {
-    /// The number of nodes that are remembered.
+impl ExcludedNodes {
+    /// The largest number of nodes kept.
     pub const MAX: usize = 8;
-    /// None.
+    /// No excluded node.
     pub const NONE: Self = Self([u16::MAX; Self::MAX]);
 
-    /// Whether no node is excluded.
+    /// Returns whether no node is excluded.
     pub fn is_empty(&self) -> bool {
         self.0[0] == u16::MAX
     }
 
-    /// Whether this node is excluded.
+    /// Returns whether `node` is excluded.
     pub fn contains(&self, node: NodeId) -> bool {
         self.0.contains(&node.0)
     }
 
-    /// The nodes, the latest first.
+    /// Returns the nodes, the latest first.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         self.0.into_iter().filter(|node| *node != u16::MAX).map(NodeId)
     }
 
-    /// These nodes and one more; the earliest is dropped where there is no room.
+    /// Returns these nodes and `node`. If there is no room, the earliest node is dropped.
     #[must_use]
     pub fn with(mut self, node: NodeId) -> Self {
         if !self.contains(node) {
@@ -40,99 +40,99 @@ impl Exclude {
     }
 }
 
-impl Default for Exclude {
+impl Default for ExcludedNodes {
     fn default() -> Self {
         Self::NONE
     }
 }
 
-/// The node that a request has to do with before anybody has decided.
+/// The node that a request is tied to before the policy decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tie {
-    /// None.
+pub enum RequestAffinity {
+    /// No node.
     #[default]
     None,
-    /// The node that accepted the request, where the nodes themselves face the clients (CARD, dec-CARD: WARD section 1).
-    /// Source: the shell; only `ward` and `part` look at it.
+    /// The node that accepted the request, if the nodes accept client connections themselves (CARD, dec-CARD: WARD
+    /// section 1). Source: the caller; only `ward` and `part` use it.
     Origin(NodeId),
-    /// The client wishes this one, which keeps something for it (a sticky session). Source: the shell, from the request.
-    Wish(NodeId),
-    /// The client wished this one, which drains, and its time for that is over.
-    Past(NodeId),
+    /// The node that keeps the client's session (a sticky session). Source: the caller, from the request.
+    Sticky(NodeId),
+    /// The node that kept the client's session. It is draining, and its time for sticky clients is over.
+    Expired(NodeId),
 }
 
-/// A request.
+/// A request to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The target.
     pub target: TargetId,
-    /// Nodes that must not be chosen, because the request has failed there.
-    pub exclude: Exclude,
-    /// The node that the request has to do with, if it has to do with one.
-    pub tie: Tie,
-    /// The request's costs beside sending bytes. Source: the shell, from the URL; only `cap`, `cap-load` and
-    /// `static` look at it.
+    /// The nodes that must not be chosen, because the request has failed there.
+    pub exclude: ExcludedNodes,
+    /// The node that the request is tied to, if any.
+    pub affinity: RequestAffinity,
+    /// The class of the request's costs other than sending bytes. Source: the caller, from the URL; only `cap`,
+    /// `cap-load` and `static` use it.
     pub class: ServiceClass,
-    /// The route it takes, and so whose policy decides. Source: the shell, from host and path.
+    /// The route, which determines the policy. Source: the caller, from host and path.
     pub route: RouteId,
-    /// It asks for a connection that is likely to last (an upgrade, CONNECT), and so is placed by all requests at a node,
-    /// long-lived ones included. Source: the shell, from the header.
+    /// Whether the request asks for a connection that is likely to last (an upgrade, CONNECT). It is then placed by
+    /// all requests at a node, including long-lived ones. Source: the caller, from the header.
     pub lasting: bool,
 }
 
 impl Request {
-    /// A request of class N on the default route that came by a switch and has not been tried anywhere.
+    /// Creates a request of class N on the default route, without affinity and without excluded nodes.
     pub const fn new(target: TargetId) -> Self {
         Self {
             target,
-            exclude: Exclude::NONE,
-            tie: Tie::None,
+            exclude: ExcludedNodes::NONE,
+            affinity: RequestAffinity::None,
             class: ServiceClass::N,
             route: RouteId::DEFAULT,
             lasting: false,
         }
     }
 
-    /// This request, of this class.
+    /// Returns this request with another class.
     #[must_use]
     pub const fn with_class(self, class: ServiceClass) -> Self {
         Self { class, ..self }
     }
 
-    /// This request, accepted by this node.
+    /// Returns this request, accepted by `node`.
     #[must_use]
     pub const fn with_origin(self, node: NodeId) -> Self {
-        Self { tie: Tie::Origin(node), ..self }
+        Self { affinity: RequestAffinity::Origin(node), ..self }
     }
 
-    /// This request, with this tie.
+    /// Returns this request with another affinity.
     #[must_use]
-    pub const fn with_tie(self, tie: Tie) -> Self {
-        Self { tie, ..self }
+    pub const fn with_affinity(self, affinity: RequestAffinity) -> Self {
+        Self { affinity, ..self }
     }
 
-    /// The node that accepted it, where the nodes themselves face the clients.
+    /// Returns the node that accepted the request, if the nodes accept client connections themselves.
     #[inline]
     pub const fn origin(&self) -> Option<NodeId> {
-        match self.tie {
-            Tie::Origin(node) => Some(node),
+        match self.affinity {
+            RequestAffinity::Origin(node) => Some(node),
             _ => None,
         }
     }
 
-    /// This request, on this route.
+    /// Returns this request on another route.
     #[must_use]
     pub const fn with_route(self, route: RouteId) -> Self {
         Self { route, ..self }
     }
 
-    /// This request, likely to last or not.
+    /// Returns this request, likely to last or not.
     #[must_use]
     pub const fn with_lasting(self, lasting: bool) -> Self {
         Self { lasting, ..self }
     }
 
-    /// `reason`, or that this is a retry.
+    /// Returns `reason`, or [`Reason::Retry`] if the request has failed at a node.
     pub(crate) fn reason_or(&self, reason: Reason) -> Reason {
         if self.exclude.is_empty() { reason } else { Reason::Retry }
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn builders_change_one_thing() {
+    fn builders_change_one_field() {
         let plain = Request::new(TargetId(7));
         let request = plain.with_class(ServiceClass::Db).with_origin(NodeId(3));
         assert_eq!((request.target, request.exclude), (plain.target, plain.exclude));

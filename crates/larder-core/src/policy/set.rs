@@ -1,17 +1,17 @@
-//! A target's server set: a few node slots in eight bytes.
+//! A compact server set: a few node slots in eight bytes.
 //!
-//! Most targets have one server, and a hot one has a handful; larger sets live in a table of their own beside the
-//! targets ([`super::targets`]). Members keep the order in which they were added.
+//! Most targets have one server, and a popular one has a few. Larger sets are in a separate table beside the targets
+//! ([`super::targets`]). Members keep the order in which they were added.
 
 use crate::id::NodeId;
 
 const NONE: u16 = u16::MAX;
 
-/// Up to four members in place.
+/// A set of up to four members without a heap allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Small([u16; 4]);
+pub(crate) struct InlineSet([u16; 4]);
 
-impl Small {
+impl InlineSet {
     pub(crate) const EMPTY: Self = Self([NONE; 4]);
 
     pub(crate) fn from_slice(members: &[NodeId]) -> Option<Self> {
@@ -29,7 +29,7 @@ impl Small {
         self.0.into_iter().take_while(|member| *member != NONE).map(NodeId)
     }
 
-    /// The only member, if there is just one.
+    /// Returns the only member, if there is exactly one.
     pub(crate) fn single(self) -> Option<NodeId> {
         (self.0[0] != NONE && self.0[1] == NONE).then_some(NodeId(self.0[0]))
     }
@@ -42,10 +42,10 @@ mod tests {
     #[test]
     fn members_keep_their_order() {
         let members = [NodeId(9), NodeId(3), NodeId(7)];
-        let set = Small::from_slice(&members).expect("three fit");
+        let set = InlineSet::from_slice(&members).expect("three fit");
         assert_eq!(set.iter().collect::<Vec<_>>(), members);
         assert_eq!(set.single(), None);
-        assert_eq!(Small::from_slice(&members[..1]).and_then(Small::single), Some(NodeId(9)));
-        assert_eq!(Small::from_slice(&[NodeId(0); 5]), None);
+        assert_eq!(InlineSet::from_slice(&members[..1]).and_then(InlineSet::single), Some(NodeId(9)));
+        assert_eq!(InlineSet::from_slice(&[NodeId(0); 5]), None);
     }
 }

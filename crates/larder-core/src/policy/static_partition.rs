@@ -1,37 +1,39 @@
-//! `static`: static partitioning, the dedicated servers that CAP is compared with (Casalicchio and Colajanni, WWW
-//! 2001, section 4.1).
+//! `static`: static partitioning, the dedicated servers with which CAP is compared (Casalicchio and Colajanni, WWW
+//! 2001,
+//! section 4.1).
 //!
-//! The nodes are divided among the [classes](crate::class::ServiceClass) by given shares, ideally those of their
-//! arrivals; a class uses its own nodes only, in turn.
+//! The nodes are divided among the [classes](crate::class::ServiceClass) by given shares, ideally those of their arrivals. A
+//! class uses only its own nodes, in turn.
 //!
 //! ```text
 //! nodes[c] = 1 for each class c with a share; every further node goes to the class with the largest
 //!            share[c] / (2 nodes[c] + 1)                                    (Sainte-Lague's rule)
 //! on request r: c = class(r); the next of c's nodes
 //! ```
-//! Where the paper is silent: Sainte-Lague's rule keeps the division next to proportional, ties go to the earlier
-//! class. Classes take the slots in their order, so a node that fails or returns changes nobody's division; only a
-//! slot never used before does. Where there are fewer nodes than classes with a share, class number k uses slot
-//! k modulo n. A class without a share uses all nodes. When no node of the class takes requests, or all have been
-//! tried, the request goes to any node in turn: it is served rather than refused.
 //!
-//! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division.
-//! Cost: O(1) expected, O(n) if most nodes are closed.
+//! The paper does not define the following. Sainte-Lague's rule keeps the division almost proportional; ties go to the
+//! earlier class. Classes take the slots in their order. A node that fails or returns therefore does not change the
+//! division; only a slot never used before does. If there are fewer nodes than classes with a share, class number k uses
+//! slot k modulo n. A class without a share uses all nodes. If no node of the class takes requests, or all have been
+//! tried, the request goes to any node in turn. It is served rather than refused.
+//!
+//! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division. Cost: O(1)
+//! expected, O(n) if most nodes are closed.
 
-use super::about::About;
-use super::members::PerMembership;
-use super::rr::Turn;
-use super::{Choice, Memory, Policy, Reason, Request, cap};
+use super::description::PolicyDescription;
+use super::membership_cache::MembershipCache;
+use super::rr::TurnCounter;
+use super::{Choice, LearnedState, Policy, Reason, Request, cap};
 use crate::class::ServiceClass;
 use crate::id::NodeId;
-use crate::nodes::Sight;
+use crate::nodes::ClusterView;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
 use core::ops::Range;
 
 /// The description of `static`.
-pub(super) const ABOUT: About =
-    About::by_request("static", "each node in turn among those set aside for the service class");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("static", "each node in turn among those set aside for the service class");
 
 /// The slots of each class, counted within the route's group.
 type Division = [Range<usize>; ServiceClass::COUNT];
@@ -39,8 +41,9 @@ type Division = [Range<usize>; ServiceClass::COUNT];
 /// The parameters of `static`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticSettings {
-    /// The shares by which the nodes are divided among the classes, in the order of [`ServiceClass::ALL`]; only their
-    /// ratios count. A class of share 0 has no nodes of its own and uses all of them. Each 0 to 1,000,000; default all 1.
+    /// The shares by which the nodes are divided among the classes, in the order of [`ServiceClass::ALL`]; only
+    /// their ratios count. A class of share 0 has no own nodes and uses all of them. Each 0 to 1,000,000; default
+    /// all 1.
     pub shares: [u32; ServiceClass::COUNT],
 }
 
@@ -60,62 +63,62 @@ impl Default for StaticSettings {
 #[derive(Debug)]
 pub(super) struct StaticPartition {
     shares: [u32; ServiceClass::COUNT],
-    turns: [Turn; ServiceClass::COUNT],
-    parts: PerMembership<Parts>,
+    turns: [TurnCounter; ServiceClass::COUNT],
+    partition: MembershipCache<ClassPartition>,
 }
 
-/// The group's nodes, closed ones included, and which of them are each class's own.
+/// The group's nodes, including closed ones, and the range of each class's own nodes.
 #[derive(Debug)]
-struct Parts {
+struct ClassPartition {
     all: Box<[NodeId]>,
     own: Division,
 }
 
 impl StaticPartition {
     pub(super) fn new(settings: StaticSettings) -> Self {
-        Self { shares: settings.shares, turns: cap::turns(), parts: PerMembership::default() }
+        Self { shares: settings.shares, turns: cap::turn_counters(), partition: MembershipCache::default() }
     }
 
-    fn parts(&self, nodes: Sight<'_>) -> Parts {
+    fn partition(&self, nodes: ClusterView<'_>) -> ClassPartition {
         let slots = (0..nodes.slots()).filter_map(|index| u16::try_from(index).ok().map(NodeId));
         let all: Box<[NodeId]> = slots.filter(|node| nodes.rank(*node).is_some()).collect();
-        Parts { own: divide(self.shares, all.len()), all }
+        ClassPartition { own: divide(self.shares, all.len()), all }
     }
 
-    fn next(&self, request: &Request, nodes: Sight<'_>, take: bool) -> Option<Choice> {
+    fn next(&self, request: &Request, nodes: ClusterView<'_>, take: bool) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
-        let parts = self.parts.of(nodes, |_| self.parts(nodes));
+        let partition = self.partition.get_or_build(nodes, |_| self.partition(nodes));
         let untried = |node| !request.exclude.contains(node);
-        let own = &parts.all[parts.own[request.class.index()].clone()];
-        // Asked first, so that a turn is read once.
+        let own = &partition.all[partition.own[request.class.index()].clone()];
+        // This is checked first, so that a turn is read once.
         let some = own.iter().any(|node| nodes.is_open(*node) && untried(*node));
-        let (node, passed) = turn.next_of(if some { own } else { &parts.all }, nodes, untried)?;
+        let (node, passed) = turn.next_of(if some { own } else { &partition.all }, nodes, untried)?;
         if take {
-            turn.pass(nodes, passed);
+            turn.advance(nodes, passed);
         }
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 }
 
 impl Policy for StaticPartition {
-    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        self.next(request, nodes, true).map(|choice| choice.counted(nodes))
+    fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
+        self.next(request, nodes, true).map(|choice| choice.count_request(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.next(request, nodes, false)
     }
 
-    fn memory(&self, _nodes: Sight<'_>) -> Memory {
-        Turn::memory(&self.turns)
+    fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
+        TurnCounter::learned_state(&self.turns)
     }
 
-    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
-        Turn::remember(&self.turns, memory);
+    fn restore(&self, saved: &LearnedState, _nodes: ClusterView<'_>) {
+        TurnCounter::restore(&self.turns, saved);
     }
 }
 
-/// Divides `slots` among the classes.
+/// Divides `slots` slots among the classes.
 fn divide(shares: [u32; ServiceClass::COUNT], slots: usize) -> Division {
     let sharing: Vec<usize> = (0..shares.len()).filter(|class| shares[*class] > 0).collect();
     let mut division: Division = core::array::from_fn(|_| 0..slots);
@@ -128,7 +131,7 @@ fn divide(shares: [u32; ServiceClass::COUNT], slots: usize) -> Division {
     let mut counts = [0_u64; ServiceClass::COUNT];
     sharing.iter().for_each(|class| counts[*class] = 1);
     for _ in sharing.len()..slots {
-        // share / (2 count + 1), compared without dividing; the first of equals wins.
+        // share / (2 count + 1), compared without a division; the first of equals wins.
         let better = |best: usize, class: usize| {
             let left = u64::from(shares[class]) * (2 * counts[best] + 1);
             let right = u64::from(shares[best]) * (2 * counts[class] + 1);
@@ -152,7 +155,7 @@ mod tests {
     use crate::dispatch::{Admission, Dispatcher, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
-    use crate::policy::shelf::started;
+    use crate::policy::policy_tests::started;
     use crate::policy::{PolicyKind, PolicySettings};
     use ServiceClass::{Cb, Db, Dcb, N};
 
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_divided_by_share_and_nobody_goes_without() {
+    fn nodes_are_divided_by_share_and_every_class_gets_one() {
         assert_eq!(counts([60, 40, 0, 0], 10), [6, 4, 10, 10], "without a share: all");
         assert_eq!(counts([1, 1, 1, 1], 8), [2, 2, 2, 2]);
         assert_eq!(counts([90, 5, 5, 0], 16), [14, 1, 1, 16], "14.4, 0.8, 0.8 would be exact");
@@ -170,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_do_not_overlap_and_leave_nothing_out() {
+    fn partition_is_disjoint_and_complete() {
         for slots in 4..70 {
-            let parts = divide([600, 200, 100, 100], slots);
-            let ends: Vec<usize> = parts.iter().flat_map(|part| [part.start, part.end]).collect();
+            let partition = divide([600, 200, 100, 100], slots);
+            let ends: Vec<usize> = partition.iter().flat_map(|part| [part.start, part.end]).collect();
             assert_eq!((ends[0], ends[7]), (0, slots));
             assert!(
                 ends[1..7].chunks(2).all(|pair| pair[0] == pair[1])
-                    && parts.iter().all(|part| !part.is_empty())
+                    && partition.iter().all(|part| !part.is_empty())
             );
         }
     }
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_uses_its_own_nodes_in_turn_and_others_only_in_need() {
+    fn class_uses_its_own_nodes_and_others_only_if_none_is_usable() {
         let settings = Settings {
             policy: PolicyKind::Static,
             admission: Admission::Unlimited,

@@ -1,31 +1,31 @@
-//! A routing table computed from a log: which targets every node serves, and which node owns the others.
+//! A routing table computed from a log: the targets that every node serves, and the owners of the other targets.
 //!
-//! WARD (Cherkasova and Karlsson, HPL-2001-2, section 2) gives every node the same table: a target of the *core* is
-//! served where it arrives, a target of the *partition* by its owner, and everything else where it arrives. A table
-//! without a core is the paper's PART. The table changes as a whole, once a day in the paper, so it is built once,
-//! never written, and read without a lock.
+//! WARD (Cherkasova and Karlsson, HPL-2001-2, section 2) gives every node the same table. A target of the *core* is
+//! served at the node where the request arrives, and a target of the *partition* by its owner. All other targets are
+//! served at the node where the request arrives. A table without a core is the paper's PART. The table changes as a
+//! whole, once a day in the paper. It is therefore built once, never modified, and read without a lock.
 //!
-//! Ids are hashes, hence evenly spread, so the table is a sorted array cut into buckets by the ids' highest bits: a
-//! bucket holds two to four ids in the mean and is found by one read. The whole takes 11 to 12 bytes a target, no probe
-//! runs long, and a set of ids chosen to share a bucket costs a binary search instead.
+//! Ids are hashes, hence evenly distributed. The table is a sorted array divided into buckets by the ids' highest bits. A
+//! bucket contains two to four ids on average and is found by one read. The table takes 11 to 12 bytes per target, and
+//! there are no probe sequences. Ids chosen to share a bucket cost a binary search.
 
 use crate::id::{NodeId, TargetId};
 
-/// Most nodes a table may name.
+/// The largest number of nodes in a table.
 pub const ROUTE_NODES_MAX: u16 = u16::MAX - 1;
 
-/// Most targets a table may hold: 2^28.
+/// The largest number of targets in a table: 2^28.
 pub const ROUTE_TARGETS_MAX: usize = 1 << 28;
 
-/// Stands for the core among the owners.
+/// The code of the core among the owners.
 const CORE: u16 = u16::MAX;
 
-/// Where a target of the table is served.
+/// The place at which a target of the table is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// At any node: the one it arrives at.
+    /// Any node: the node at which the request arrives.
     Core,
-    /// At its owner, by the node's number in the table.
+    /// The target's owner, by the node's number in the table.
     Node(u16),
 }
 
@@ -41,7 +41,7 @@ impl Place {
         if code == CORE { Self::Core } else { Self::Node(code) }
     }
 
-    /// The owner; `None` for the core.
+    /// Returns the owner; `None` for the core.
     pub const fn owner(self) -> Option<NodeId> {
         match self {
             Self::Core => None,
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// Places that make no table. The caller's fault: the same places fail again.
+/// The reason why a table cannot be built. The same input fails again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteTableError {
     /// The number of nodes is out of range.
@@ -61,12 +61,12 @@ pub enum RouteTableError {
     NoSuchNode {
         /// The target.
         target: TargetId,
-        /// The owner named.
+        /// The given owner.
         node: u16,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: u16,
     },
-    /// There are more targets than a table holds.
+    /// There are more targets than a table can contain.
     #[error("a routing table holds at most {ROUTE_TARGETS_MAX} targets")]
     TooManyTargets,
 }
@@ -75,27 +75,27 @@ pub enum RouteTableError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTable {
     nodes: u16,
-    /// Ids in rising order.
+    /// The target ids in ascending order.
     targets: Box<[u64]>,
-    /// The places of those ids.
+    /// The codes of the places of these ids.
     codes: Box<[u16]>,
-    /// Where each bucket begins among the ids, and the end of the last.
+    /// The start of each bucket in `targets`, and the end of the last bucket.
     buckets: Box<[u32]>,
-    /// How far an id is shifted for its bucket's number.
+    /// The number of bits by which an id is shifted to get its bucket.
     shift: u32,
     core: usize,
     repeated: usize,
 }
 
 impl RouteTable {
-    /// The table for `nodes` nodes, numbered from 0.
+    /// Creates a table for `nodes` nodes, numbered from 0.
     ///
-    /// Of a target that is named more than once the first place counts, and the others are counted in
-    /// [`RouteTable::repeated`]. Two keys with the same hash are such a case: the second is placed with the first, which
-    /// costs locality, never correctness.
+    /// If a target occurs more than once, its first place counts, and the others are counted in
+    /// [`RouteTable::repeated`]. Two keys with the same hash are such a case: the second is placed with the first,
+    /// which costs locality but not correctness.
     ///
     /// # Errors
-    /// When `nodes` is out of range, an owner is none of the nodes, or there are too many targets.
+    /// `nodes` is out of range, an owner is not one of the nodes, or there are too many targets.
     pub fn new(
         nodes: u16,
         places: impl IntoIterator<Item = (TargetId, Place)>,
@@ -114,7 +114,7 @@ impl RouteTable {
             }
         }
         let named = rows.len();
-        // The sort is stable: of equal ids the first named stays first and is the one that is kept.
+        // The sort is stable: of equal ids the first one in the input stays first and is kept.
         rows.sort_by_key(|&(target, _)| target);
         rows.dedup_by_key(|&mut (target, _)| target);
         let bits = (rows.len() / 2).max(2).ilog2();
@@ -139,7 +139,8 @@ impl RouteTable {
         })
     }
 
-    /// Where the target is served; `None` if the table does not name it, which means where it arrives.
+    /// Returns the place of a target; `None` if the table does not contain it, so that it is served where it
+    /// arrives.
     pub fn get(&self, target: TargetId) -> Option<Place> {
         let bucket = (target.0 >> self.shift) as usize;
         let (begin, end) = (self.buckets[bucket] as usize, self.buckets[bucket + 1] as usize);
@@ -147,8 +148,9 @@ impl RouteTable {
         Some(Place::of_code(self.codes[begin + at]))
     }
 
-    /// Where the table has a target, with an owner by its place in `numbers`; None: it does not name the target, or the owner is none
-    /// of these. O(nodes), and then as [`RouteTable::get`].
+    /// Returns a function from targets to places in which an owner is given by its position in `numbers`. The
+    /// function returns `None` if the table does not contain the target or the owner is not in `numbers`. O(nodes),
+    /// and then as [`RouteTable::get`].
     pub fn among(&self, numbers: &[u16]) -> impl Fn(TargetId) -> Option<Place> + '_ {
         let mut places = vec![None; usize::from(self.nodes)];
         for (place, number) in (0..).zip(numbers) {
@@ -162,37 +164,37 @@ impl RouteTable {
         }
     }
 
-    /// The number of nodes the table is for.
+    /// Returns the number of nodes of the table.
     pub const fn nodes(&self) -> u16 {
         self.nodes
     }
 
-    /// Targets in the table.
+    /// Returns the number of targets in the table.
     pub const fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Whether the table names no target.
+    /// Returns whether the table is empty.
     pub const fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
-    /// Targets in the core.
+    /// Returns the number of targets in the core.
     pub const fn core_len(&self) -> usize {
         self.core
     }
 
-    /// Places left out because their target had one already.
+    /// Returns the number of places that were ignored because their target had one already.
     pub const fn repeated(&self) -> usize {
         self.repeated
     }
 
-    /// Every target and its place, in order of the ids.
+    /// Returns every target and its place, in the order of the ids.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (TargetId, Place)> + '_ {
         self.rows(0, self.len())
     }
 
-    /// Up to `count` of them from the one in place `from` on. O(count).
+    /// Returns up to `count` targets and places, from the one at index `from`. O(count).
     pub fn rows(&self, from: usize, count: usize) -> impl ExactSizeIterator<Item = (TargetId, Place)> + '_ {
         let begin = from.min(self.len());
         let end = begin.saturating_add(count).min(self.len());
@@ -214,11 +216,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_table_answers_like_a_map(
+        fn table_agrees_with_a_map(
             rows in prop::collection::vec((0_u64..300, 0_u16..9), 0..200),
             spread in any::<bool>(),
         ) {
-            // Half of the runs keep the ids together, which puts them into one bucket.
+            // Half of the runs use nearby ids, which fall into one bucket.
             let id = |n: u64| if spread { TargetId::of(&n.to_be_bytes()) } else { TargetId(n) };
             let mut expected = BTreeMap::new();
             for &(n, code) in &rows {
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_outside_the_nodes_is_refused() {
+    fn owner_outside_the_nodes_is_refused() {
         let target = TargetId(7);
         let table = |nodes, place| RouteTable::new(nodes, [(target, place)]).map(|table| table.len());
         assert_eq!(table(2, Place::Node(1)), Ok(1));
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_have_other_places_among_fewer_nodes() {
+    fn among_translates_owners_to_positions() {
         let places = [(1, Place::Core), (2, Place::Node(1)), (3, Place::Node(2)), (4, Place::Node(3))];
         let places = places.map(|(target, place)| (TargetId(target), place));
         let table = RouteTable::new(4, places).expect("owners are in range");

@@ -1,89 +1,92 @@
-//! T_low and T_high of `lard` and `lard-r`: given, or found while serving (Pai et al., ASPLOS'98, section 2.4).
+//! The thresholds T_low and T_high of `lard` and `lard-r`: fixed, or derived while serving (Pai et al., ASPLOS'98,
+//! section 2.4).
 //!
 //! ```text
 //! T_high = (T_low + D / R) / 2, above T_low            D: how much longer a request may take at one node than at another
 //!                                                      R: mean service time
 //! T_low:  the load from which on a node's busiest device is kept busy
 //! ```
-//! The first is the paper's: loads differ by at most 2 T_high - T_low, and each request ahead costs R. The second the paper
-//! names ("learned in a training phase from load reports") and does not specify.
 //!
-//! *R, measured.* A request that took `elapsed` and found `load` requests at its node, itself included and by the node's
-//! weight, is one sample `elapsed / load`: with a queue ahead that is what each of them cost, alone it is the service time.
-//! R is the mean of the samples, over all of them up to 1,024, from then on each with the weight 1/1024. A sample counts
-//! with at most eight times the mean, so that a client that reads for an hour does not decide. Where most of a request is a
-//! slow client and not the node, R comes out too long and T_high too low: the safe side. Until 64 samples T_high is as given.
+//! The first rule is the paper's: loads differ by at most 2 T_high - T_low, and each request ahead costs R. The paper mentions
+//! the second ("learned in a training phase from load reports") and does not specify it.
 //!
-//! *T_low, learned.* For the length of the training phase, counted from the first report, each report of a node is one
-//! sample: the load that the dispatcher counts there, by the node's weight, and whether its busiest device was busy, by
-//! [`Training::busy_permille`]. T_low is the load that tells the two kinds apart best: with the fewest busy samples
-//! below it and idle samples at or above it, the least of equals. Loads are told apart one by one up to 31, then by an
-//! eighth. If there are fewer than 32 samples of either kind when the phase is over, it goes on until there are; the value
-//! given stays in force. What comes out is cut to [`Training::min`] and [`Training::max`]. It is learned once.
+//! *R, measured.* A request that took `elapsed` and found `load` requests at its node, including itself and by the node's
+//! weight, is one sample `elapsed / load`. If requests queue, this is the cost of each of them; for a request alone it is the
+//! service time. R is the mean of the samples, over all of them up to 1,024, and with weight 1/1024 each after that. A sample
+//! counts with at most eight times the mean, so that a client that reads for an hour does not dominate. If slow clients take
+//! most of the time, R is too large and T_high too low, which is the safe side. Before 64 samples T_high has its given value.
 //!
-//! What is learned is no input: decisions read it as [`Sight::learned`], one value, so that they can be made anew. With both
-//! thresholds given nothing is read. A sample that finds another thread taking one is dropped.
+//! *T_low, learned.* The training phase begins at the first report. Each report of a node is one sample: the load that
+//! the dispatcher counts there, by the node's weight, and whether its busiest device was busy
+//! ([`TrainingSettings::busy_permille`]). T_low is the load that separates busy from idle samples best, with the fewest
+//! busy samples below it and idle samples at or above it; of equal loads the lowest. Loads are distinguished one by one
+//! up to 31, and by eighths above. If there are fewer than 32 samples of either kind at the end of the phase, the phase
+//! continues. The given value stays in force until then. The result is limited to [`TrainingSettings::min`] and
+//! [`TrainingSettings::max`]. T_low is learned once.
+//!
+//! Learned values are not an input: decisions read them as one value through [`ClusterView::learned`], so that a decision can be
+//! replayed. With both thresholds fixed nothing is read. If another thread is taking a sample, the sample is dropped.
 
 use super::{Choice, Reason};
 use crate::id::NodeId;
 use crate::nodes::load::Key;
-use crate::nodes::{LoadReport, Sight, lock};
+use crate::nodes::{ClusterView, LoadReport, lock};
 use crate::range::{SettingsError, in_range, period};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
-/// The largest threshold there is, in connections.
+/// The largest possible threshold, in connections.
 pub(crate) const THRESHOLD_MAX: u32 = 100_000;
 
-/// Where T_low and T_high come from. Default: both as given by `t_low` and `t_high`.
+/// The rules for T_low and T_high. Default: both are fixed by `t_low` and `t_high`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdSettings {
-    /// T_low.
+    /// The rule for T_low.
     pub low: LowRule,
-    /// T_high.
+    /// The rule for T_high.
     pub high: HighRule,
 }
 
-/// Where T_low comes from.
+/// The rule for T_low.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LowRule {
-    /// It is `t_low`.
+    /// T_low is `t_low`.
     #[default]
     Fixed,
-    /// It is learned from what nodes report; `t_low` until then. Without reports it stays.
-    Learned(Training),
+    /// T_low is learned from the nodes' reports, and is `t_low` until then. Without reports it stays `t_low`.
+    Learned(TrainingSettings),
 }
 
-/// How T_low is learned.
+/// The settings of the training phase that learns T_low.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Training {
-    /// How long samples are taken, from the first report on. 1 ms to 1 h; default 10 min.
+pub struct TrainingSettings {
+    /// The length of the training phase, from the first report. 1 ms to 1 h; default 10 min.
     pub length: Duration,
-    /// From which utilisation on a device counts as kept busy, in 1/1000. 1 to 1000; default 900.
+    /// The utilisation at which a device counts as busy, in 1/1000. 1 to 1000; default 900.
     pub busy_permille: u16,
-    /// The least T_low that may come out, in connections. 1 to `max`; default 4.
+    /// The lowest T_low that may be learned, in connections. 1 to `max`; default 4.
     pub min: u32,
-    /// The greatest T_low that may come out, in connections. `min` to 99,999; default 1,000.
+    /// The highest T_low that may be learned, in connections. `min` to 99,999; default 1,000.
     pub max: u32,
 }
 
-impl Default for Training {
+impl Default for TrainingSettings {
     fn default() -> Self {
         Self { length: Duration::from_secs(600), busy_permille: 900, min: 4, max: 1_000 }
     }
 }
 
-/// Where T_high comes from.
+/// The rule for T_high.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HighRule {
-    /// It is `t_high`; one above T_low if what was learned is not below it.
+    /// T_high is `t_high`, but at least T_low + 1.
     #[default]
     Fixed,
-    /// By the delay rule.
+    /// T_high follows the delay rule.
     ByDelay {
-        /// D: how much longer a request may take at one node than at another. 1 ms to 1 h.
+        /// D: the additional time that a request may take at one node compared with another. 1 ms to 1 h.
         delay: Duration,
         /// R: the mean service time, above 0 and up to 1 h; `None` measures it.
         service: Option<Duration>,
@@ -94,7 +97,7 @@ impl ThresholdSettings {
     pub(crate) fn validate(&self) -> Result<(), SettingsError> {
         if let LowRule::Learned(training) = self.low {
             period("thresholds.training.length", training.length)?;
-            let Training { busy_permille: busy, min, max, .. } = training;
+            let TrainingSettings { busy_permille: busy, min, max, .. } = training;
             let name = "thresholds.training.busy_permille";
             in_range(name, busy.into(), (1..=1000).contains(&busy), "1 to 1000")?;
             let ok = (1..=max).contains(&min);
@@ -111,13 +114,13 @@ impl ThresholdSettings {
         Ok(())
     }
 
-    /// Whether something is found out while serving.
+    /// Returns whether a threshold is derived while serving.
     const fn learns(&self) -> bool {
         matches!(self.low, LowRule::Learned(_))
             || matches!(self.high, HighRule::ByDelay { service: None, .. })
     }
 
-    /// T_high by the rule, at T_low and R; `given` where R is unknown. Connections.
+    /// Returns T_high by the rule, from T_low and R; `given` if R is unknown. Connections.
     fn high(&self, low: u32, service: Option<Duration>, given: u32) -> u32 {
         let HighRule::ByDelay { delay, service: fixed } = self.high else { return given.max(low + 1) };
         let Some(service) = fixed.or(service) else { return given.max(low + 1) };
@@ -127,22 +130,23 @@ impl ThresholdSettings {
     }
 }
 
-/// T_low and T_high as keys.
+/// T_low and T_high as load keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Levels {
+pub(super) struct ThresholdKeys {
     pub(super) low: Key,
     high: Key,
     high_twice: Key,
 }
 
-impl Levels {
+impl ThresholdKeys {
     const fn new(low: u32, high: u32) -> Self {
         Self { low: Key::of(low), high: Key::of(high), high_twice: Key::of(high.saturating_mul(2)) }
     }
 
-    /// The node, counted, unless it is to be relieved.
+    /// Counts a request at the node and returns the choice. Returns `None` and counts nothing if the node is
+    /// overloaded.
     #[inline]
-    pub(super) fn local(&self, node: NodeId, nodes: Sight<'_>) -> Option<Choice> {
+    pub(super) fn count_unless_overloaded(&self, node: NodeId, nodes: ClusterView<'_>) -> Option<Choice> {
         if self.overloaded(nodes.start(node), nodes) {
             let counted = nodes.end(node);
             debug_assert!(counted, "it was counted a moment ago");
@@ -151,109 +155,109 @@ impl Levels {
         Some(Choice { node, reason: Reason::Local })
     }
 
-    /// Whether a node with this key is to be relieved.
+    /// Returns whether a node with this key is overloaded.
     #[inline]
-    pub(super) fn overloaded(&self, key: Key, nodes: Sight<'_>) -> bool {
+    pub(super) fn overloaded(&self, key: Key, nodes: ClusterView<'_>) -> bool {
         key > self.high && (key >= self.high_twice || nodes.any_below(self.low))
     }
 }
 
-/// The thresholds in force.
+/// The thresholds in force, and the learner that derives them.
 #[derive(Debug)]
 pub(super) struct Thresholds {
-    given: Levels,
-    /// The same in connections.
+    given: ThresholdKeys,
+    /// The initial thresholds in connections.
     start: (u32, u32),
-    learner: Option<Box<Learner>>,
+    learner: Option<Box<ThresholdLearner>>,
 }
 
 impl Thresholds {
-    /// From `t_low`, `t_high` and the rules.
+    /// Creates the thresholds from `t_low`, `t_high` and the rules.
     pub(super) fn new(low: u32, high: u32, rules: ThresholdSettings) -> Self {
         let start = rules.high(low, None, high);
-        let learner = rules.learns().then(|| Box::new(Learner::new(low, high, rules)));
-        Self { given: Levels::new(low, start), start: (low, start), learner }
+        let learner = rules.learns().then(|| Box::new(ThresholdLearner::new(low, high, rules)));
+        Self { given: ThresholdKeys::new(low, start), start: (low, start), learner }
     }
 
-    /// What is in force for a decision.
+    /// Returns the thresholds for a decision.
     #[inline]
-    pub(super) fn levels(&self, nodes: Sight<'_>) -> Levels {
+    pub(super) fn levels(&self, nodes: ClusterView<'_>) -> ThresholdKeys {
         match &self.learner {
             None => self.given,
             Some(learner) => learner.levels(nodes),
         }
     }
 
-    /// T_low and T_high in connections, as they are now; not for decisions.
+    /// Returns the current T_low and T_high in connections; not for decisions.
     pub(super) fn in_force(&self) -> (u32, u32) {
         self.learner.as_ref().map_or(self.start, |learner| unpack(learner.in_force.load(Ordering::Relaxed)))
     }
 
-    /// What was learned; empty where nothing is.
+    /// Returns the learned state as numbers; empty if nothing is learned.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.learner.as_ref().map_or_else(Vec::new, |learner| learner.numbers())
     }
 
-    /// Goes on from what another has learned by the same rules.
-    pub(super) fn go_on(&self, numbers: &[u64]) {
+    /// Restores state that was learned by the same rules.
+    pub(super) fn resume(&self, numbers: &[u64]) {
         if let Some(learner) = &self.learner {
-            learner.go_on(numbers);
+            learner.resume(numbers);
         }
     }
 
-    /// A request has ended.
+    /// Samples a request that has ended.
     #[inline]
-    pub(super) fn served(&self, node: NodeId, elapsed: Duration, nodes: Sight<'_>) {
+    pub(super) fn on_reply(&self, node: NodeId, elapsed: Duration, nodes: ClusterView<'_>) {
         if let Some(learner) = &self.learner {
-            learner.served(elapsed, nodes.key(node));
+            learner.on_reply(elapsed, nodes.key(node));
         }
     }
 
-    /// A node has reported.
+    /// Samples a node's report.
     #[inline]
-    pub(super) fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+    pub(super) fn on_report(&self, now: Time, node: NodeId, report: &LoadReport, nodes: ClusterView<'_>) {
         if let (Some(learner), Some(busy)) = (&self.learner, report.utilisation()) {
-            learner.reported(now, nodes.key(node), busy);
+            learner.on_report(now, nodes.key(node), busy);
         }
     }
 }
 
-/// Samples of R before it counts.
+/// The number of samples of R before it is used.
 const SERVICE_SAMPLES: u32 = 64;
-/// The weight of a sample of R never falls below one in so many.
+/// The largest divisor of a sample's weight: a sample of R has at least the weight 1/1024.
 const SERVICE_WINDOW: u32 = 1_024;
-/// A sample of R counts with at most so many times the mean.
+/// The largest value of a sample of R, in multiples of the mean.
 const SERVICE_CUT: f64 = 8.0;
-/// Samples of either kind that T_low is learned from at least.
+/// The smallest number of samples of either kind from which T_low is learned.
 const LOAD_SAMPLES: u32 = 32;
-/// Groups of loads: one each below 32, eight per doubling up to 2^17.
+/// The number of load groups: one per load below 32, eight per doubling up to 2^17.
 const LOADS: usize = 32 + 12 * 8;
 
-/// Finds thresholds out.
+/// Derives thresholds while serving.
 #[derive(Debug)]
-struct Learner {
+struct ThresholdLearner {
     rules: ThresholdSettings,
     given_high: u32,
     /// T_low in the upper half, T_high in the lower.
     in_force: AtomicU64,
-    lessons: Mutex<Lessons>,
+    state: Mutex<TrainingState>,
 }
 
 #[derive(Debug)]
-struct Lessons {
+struct TrainingState {
     low: u32,
-    /// When the training phase is over; `None` before the first report.
+    /// The end of the training phase; `None` before the first report.
     ends: Option<Time>,
     trained: bool,
-    /// Idle and busy samples by group of loads.
+    /// The numbers of idle and busy samples by load group.
     seen: Box<[[u32; 2]; LOADS]>,
     service_ns: f64,
     services: u32,
 }
 
-impl Learner {
+impl ThresholdLearner {
     fn new(low: u32, high: u32, rules: ThresholdSettings) -> Self {
-        let lessons = Lessons {
+        let state = TrainingState {
             low,
             ends: None,
             trained: matches!(rules.low, LowRule::Fixed),
@@ -262,98 +266,101 @@ impl Learner {
             services: 0,
         };
         let in_force = AtomicU64::new(pack(low, rules.high(low, None, high)));
-        Self { rules, given_high: high, in_force, lessons: Mutex::new(lessons) }
+        Self { rules, given_high: high, in_force, state: Mutex::new(state) }
     }
 
-    fn levels(&self, nodes: Sight<'_>) -> Levels {
+    fn levels(&self, nodes: ClusterView<'_>) -> ThresholdKeys {
         let (low, high) = unpack(nodes.learned(|| self.in_force.load(Ordering::Relaxed)));
-        Levels::new(low, high)
+        ThresholdKeys::new(low, high)
     }
 
-    fn served(&self, elapsed: Duration, load: Key) {
+    fn on_reply(&self, elapsed: Duration, load: Key) {
         if !matches!(self.rules.high, HighRule::ByDelay { service: None, .. }) || load == Key::CLOSED {
             return;
         }
-        let Ok(mut lessons) = self.lessons.try_lock() else { return };
+        let Ok(mut state) = self.state.try_lock() else { return };
         let connections = load.get().max(1) as f64 / Key::of(1).get() as f64;
-        lessons.service(elapsed.as_nanos() as f64 / connections);
-        if lessons.services >= SERVICE_SAMPLES && lessons.services.is_multiple_of(SERVICE_SAMPLES) {
-            self.publish(&lessons);
+        state.service(elapsed.as_nanos() as f64 / connections);
+        if state.services >= SERVICE_SAMPLES && state.services.is_multiple_of(SERVICE_SAMPLES) {
+            self.publish(&state);
         }
     }
 
-    fn reported(&self, now: Time, load: Key, busy_permille: u16) {
+    fn on_report(&self, now: Time, load: Key, busy_permille: u16) {
         let LowRule::Learned(training) = self.rules.low else { return };
-        let Ok(mut lessons) = self.lessons.try_lock() else { return };
-        if lessons.trained || load == Key::CLOSED {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        if state.trained || load == Key::CLOSED {
             return;
         }
-        let ends = *lessons.ends.get_or_insert(now + training.length);
+        let ends = *state.ends.get_or_insert(now + training.length);
         let connections = u32::try_from(load.get() / Key::of(1).get()).unwrap_or(u32::MAX);
         let kind = usize::from(busy_permille >= training.busy_permille);
-        let count = &mut lessons.seen[group(connections)][kind];
+        let count = &mut state.seen[group(connections)][kind];
         *count = count.saturating_add(1);
         if now < ends {
             return;
         }
-        if let Some(low) = lessons.parting() {
-            lessons.low = low.clamp(training.min, training.max);
-            lessons.trained = true;
-            self.publish(&lessons);
+        if let Some(low) = state.best_split() {
+            state.low = low.clamp(training.min, training.max);
+            state.trained = true;
+            self.publish(&state);
         }
     }
 
-    /// T_low, the state of the training (0: not begun, 1: under way, 2: over), its end in nanoseconds, R in nanoseconds as
-    /// the bits of a float, samples of R, and the samples of the training.
+    /// Returns the state as numbers: T_low, the phase of the training (0: not begun, 1: in progress, 2: over), its
+    /// end in nanoseconds, R in nanoseconds as the bits of a float, the number of samples of R, and the samples of
+    /// the training.
     fn numbers(&self) -> Vec<u64> {
-        let lessons = lock(&self.lessons);
-        let state = if lessons.trained { 2 } else { u64::from(lessons.ends.is_some()) };
-        let ends = lessons.ends.map_or(0, Time::as_nanos);
-        let head = [lessons.low.into(), state, ends, lessons.service_ns.to_bits(), lessons.services.into()];
-        head.into_iter().chain(lessons.seen.as_flattened().iter().map(|count| u64::from(*count))).collect()
+        let state = lock(&self.state);
+        let phase = if state.trained { 2 } else { u64::from(state.ends.is_some()) };
+        let ends = state.ends.map_or(0, Time::as_nanos);
+        let head = [state.low.into(), phase, ends, state.service_ns.to_bits(), state.services.into()];
+        head.into_iter().chain(state.seen.as_flattened().iter().map(|count| u64::from(*count))).collect()
     }
 
-    fn go_on(&self, numbers: &[u64]) {
-        let Some((&[low, state, ends, service, services], seen)) = numbers.split_first_chunk::<5>() else {
+    fn resume(&self, numbers: &[u64]) {
+        let Some((&[low, phase, ends, service, services], seen)) = numbers.split_first_chunk::<5>() else {
             return;
         };
-        let mut lessons = lock(&self.lessons);
+        let mut state = lock(&self.state);
         let service_ns = f64::from_bits(service);
         if let (true, Ok(services)) = (service_ns.is_finite() && service_ns >= 0.0, u32::try_from(services)) {
-            (lessons.service_ns, lessons.services) = (service_ns, services);
+            (state.service_ns, state.services) = (service_ns, services);
         }
         if let (LowRule::Learned(training), true) = (self.rules.low, seen.len() == 2 * LOADS) {
-            if let (2, Ok(low)) = (state, u32::try_from(low)) {
-                (lessons.low, lessons.trained) = (low.clamp(training.min, training.max), true);
+            if let (2, Ok(low)) = (phase, u32::try_from(low)) {
+                (state.low, state.trained) = (low.clamp(training.min, training.max), true);
             }
-            lessons.ends = (state > 0).then(|| Time::from_nanos(ends));
-            for (count, from) in lessons.seen.as_flattened_mut().iter_mut().zip(seen) {
+            state.ends = (phase > 0).then(|| Time::from_nanos(ends));
+            for (count, from) in state.seen.as_flattened_mut().iter_mut().zip(seen) {
                 *count = u32::try_from(*from).unwrap_or(u32::MAX);
             }
         }
-        self.publish(&lessons);
+        self.publish(&state);
     }
 
-    fn publish(&self, lessons: &Lessons) {
-        let known = lessons.services >= SERVICE_SAMPLES;
-        let service = known.then(|| Duration::from_nanos(lessons.service_ns as u64));
-        let high = self.rules.high(lessons.low, service, self.given_high);
-        self.in_force.store(pack(lessons.low, high), Ordering::Relaxed);
+    fn publish(&self, state: &TrainingState) {
+        let known = state.services >= SERVICE_SAMPLES;
+        let service = known.then(|| Duration::from_nanos(state.service_ns as u64));
+        let high = self.rules.high(state.low, service, self.given_high);
+        self.in_force.store(pack(state.low, high), Ordering::Relaxed);
     }
 }
 
-impl Lessons {
-    /// One sample of R.
+impl TrainingState {
+    /// Adds one sample of R.
     fn service(&mut self, sample_ns: f64) {
-        // The count goes on, so that every so many samples can be told; only its part in the mean is limited.
+        // The count itself is not limited, because every 64th sample publishes the result. Only its effect on the
+        // mean is limited.
         self.services = self.services.wrapping_add(1).max(1);
         let cut = if self.services > SERVICE_SAMPLES { self.service_ns * SERVICE_CUT } else { f64::MAX };
         let share = f64::from(self.services.min(SERVICE_WINDOW));
         self.service_ns += (sample_ns.min(cut) - self.service_ns) / share;
     }
 
-    /// The load that parts idle from busy best; `None` if there are too few samples of either.
-    fn parting(&self) -> Option<u32> {
+    /// Returns the load that separates idle from busy samples best; `None` if there are too few samples of either
+    /// kind.
+    fn best_split(&self) -> Option<u32> {
         let totals = self
             .seen
             .iter()
@@ -361,7 +368,8 @@ impl Lessons {
         if totals.iter().any(|total| *total < u64::from(LOAD_SAMPLES)) {
             return None;
         }
-        // Wrong with everything counted as busy: the idle ones. Each group that goes below rights its idle samples.
+        // With everything classified as busy, the idle samples are wrong. Each group that moves below the threshold
+        // makes its idle samples right.
         let mut wrong = totals[0];
         let mut best = (wrong, 0);
         for (index, [idle, busy]) in self.seen.iter().enumerate() {
@@ -374,7 +382,7 @@ impl Lessons {
     }
 }
 
-/// The group of a load.
+/// Returns the group of a load.
 const fn group(load: u32) -> usize {
     if load < 32 {
         return load as usize;
@@ -385,7 +393,7 @@ const fn group(load: u32) -> usize {
     if index < LOADS { index } else { LOADS - 1 }
 }
 
-/// The least load of a group.
+/// Returns the lowest load of a group.
 const fn floor_of(index: usize) -> u32 {
     if index < 32 {
         return index as u32;
@@ -405,7 +413,7 @@ const fn unpack(packed: u64) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Served, Settings};
+    use crate::dispatch::{Admission, Arrival, Dispatcher, ReplyFeedback, Request, Settings};
     use crate::id::TargetId;
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
@@ -417,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_rule_is_the_papers() {
+    fn delay_rule_matches_the_paper() {
         // D = R (2 T_high - T_low): 25 and 65 allow 105 requests of 5 ms each.
         let high =
             HighRule::ByDelay { delay: Duration::from_millis(525), service: Some(Duration::from_millis(5)) };
@@ -439,52 +447,54 @@ mod tests {
     }
 
     #[test]
-    fn r_is_what_each_request_ahead_cost() {
+    fn r_is_the_cost_of_each_request_ahead() {
         let rules = ThresholdSettings { high: BY_DELAY, ..ThresholdSettings::default() };
         let thresholds = learner(rules);
         let learner = thresholds.learner.as_ref().expect("R is measured");
         assert_eq!(thresholds.in_force(), (25, 65), "as given until there are samples");
         for i in 0..1_280_u32 {
             let load = 1 + i % 40;
-            learner.served(Duration::from_millis(5) * load, Key::of(load));
+            learner.on_reply(Duration::from_millis(5) * load, Key::of(load));
         }
         assert_eq!(thresholds.in_force(), (25, 65), "(25 + 525 / 5) / 2");
-        // A client that takes an hour counts like eight times the mean, once in a thousand.
-        learner.served(Duration::from_secs(3_600), Key::of(1));
-        (0..63).for_each(|_| learner.served(Duration::from_millis(5), Key::of(1)));
+        // A client that takes an hour counts as eight times the mean, once in a thousand.
+        learner.on_reply(Duration::from_secs(3_600), Key::of(1));
+        (0..63).for_each(|_| learner.on_reply(Duration::from_millis(5), Key::of(1)));
         let (_, high) = thresholds.in_force();
         assert!((64..=65).contains(&high), "{high}");
         // Twice as slow: half of D / R, once the old samples have faded.
-        (0..64 * 160).for_each(|_| learner.served(Duration::from_millis(10), Key::of(1)));
+        (0..64 * 160).for_each(|_| learner.on_reply(Duration::from_millis(10), Key::of(1)));
         assert_eq!(thresholds.in_force(), (25, (25 + 52) / 2));
     }
 
     #[test]
-    fn t_low_is_the_load_that_parts_idle_from_busy() {
-        let training = Training { length: Duration::from_secs(60), ..Training::default() };
+    fn t_low_separates_idle_from_busy() {
+        let training = TrainingSettings { length: Duration::from_secs(60), ..TrainingSettings::default() };
         let rules = ThresholdSettings { low: LowRule::Learned(training), high: HighRule::Fixed };
         let thresholds = learner(rules);
         let learner = thresholds.learner.as_ref().expect("T_low is learned");
         let report = |second: u64, load: u32| {
-            // Kept busy from 14 on, but for one sample in ten that says the opposite.
+            // Busy from 14 on, but for one sample in ten that is the opposite.
             let busy = (load >= 14) != second.is_multiple_of(10);
-            learner.reported(Time::from_secs(second), Key::of(load), if busy { 950 } else { 400 });
+            learner.on_report(Time::from_secs(second), Key::of(load), if busy { 950 } else { 400 });
         };
         (5..65).for_each(|second| (0..30).for_each(|load| report(second, load)));
         assert_eq!(thresholds.in_force(), (25, 65), "the phase is not over");
         report(65, 3);
         assert_eq!(thresholds.in_force(), (14, 65));
-        (0..500).for_each(|i| learner.reported(Time::from_secs(70 + i), Key::of(3), 1000));
+        (0..500).for_each(|i| learner.on_report(Time::from_secs(70 + i), Key::of(3), 1000));
         assert_eq!(thresholds.in_force(), (14, 65), "it is learned once");
     }
 
     #[test]
-    fn the_phase_goes_on_until_both_kinds_were_seen_and_bounds_hold() {
-        let training = Training { length: Duration::from_secs(1), min: 8, ..Training::default() };
+    fn training_continues_until_both_kinds_were_sampled_and_bounds_hold() {
+        let training =
+            TrainingSettings { length: Duration::from_secs(1), min: 8, ..TrainingSettings::default() };
         let rules = ThresholdSettings { low: LowRule::Learned(training), high: HighRule::Fixed };
         let thresholds = learner(rules);
         let learner = thresholds.learner.as_ref().expect("T_low is learned");
-        let report = |i: u64, load: u32, busy: u16| learner.reported(Time::from_secs(i), Key::of(load), busy);
+        let report =
+            |i: u64, load: u32, busy: u16| learner.on_report(Time::from_secs(i), Key::of(load), busy);
         (0..100).for_each(|i| report(i, 1, 100));
         assert_eq!(thresholds.in_force(), (25, 65), "no node was ever busy");
         (100..132).for_each(|i| report(i, 2, 1000));
@@ -492,20 +502,23 @@ mod tests {
     }
 
     #[test]
-    fn rules_out_of_range_are_named() {
+    fn error_names_the_rule_out_of_range() {
         let low =
             |training| ThresholdSettings { low: LowRule::Learned(training), ..ThresholdSettings::default() };
         let high = |high| ThresholdSettings { high, ..ThresholdSettings::default() };
         let zero = Some(Duration::ZERO);
         for (rules, message) in [
-            (low(Training { min: 0, ..Training::default() }), "thresholds.training.min = 0"),
-            (low(Training { max: 100_000, ..Training::default() }), "thresholds.training.max = 100000"),
+            (low(TrainingSettings { min: 0, ..TrainingSettings::default() }), "thresholds.training.min = 0"),
             (
-                low(Training { busy_permille: 1001, ..Training::default() }),
+                low(TrainingSettings { max: 100_000, ..TrainingSettings::default() }),
+                "thresholds.training.max = 100000",
+            ),
+            (
+                low(TrainingSettings { busy_permille: 1001, ..TrainingSettings::default() }),
                 "thresholds.training.busy_permille = 1001",
             ),
             (
-                low(Training { length: Duration::ZERO, ..Training::default() }),
+                low(TrainingSettings { length: Duration::ZERO, ..TrainingSettings::default() }),
                 "thresholds.training.length = 0",
             ),
             (high(HighRule::ByDelay { delay: Duration::ZERO, service: None }), "thresholds.delay = 0"),
@@ -517,11 +530,11 @@ mod tests {
             let error = rules.validate().expect_err(message).to_string();
             assert!(error.starts_with(message), "{error}");
         }
-        assert!(low(Training::default()).validate().is_ok() && high(BY_DELAY).validate().is_ok());
+        assert!(low(TrainingSettings::default()).validate().is_ok() && high(BY_DELAY).validate().is_ok());
     }
 
     #[test]
-    fn lard_follows_what_it_has_learned_and_s_does_too() {
+    fn lard_and_s_follow_learned_thresholds() {
         for policy in [PolicyKind::Lard, PolicyKind::LardR] {
             let settings = Settings {
                 policy,
@@ -537,8 +550,8 @@ mod tests {
                 let Arrival::Start(choice) = dispatcher.arrive(Time::ZERO, request) else {
                     panic!("there is room")
                 };
-                let served = Served { elapsed, first_byte: None, found: None };
-                dispatcher.served(Time::ZERO, &request, choice.node, &served);
+                let served = ReplyFeedback { elapsed, first_byte: None, found: None };
+                dispatcher.observe_reply(Time::ZERO, &request, choice.node, &served);
                 dispatcher.finish(Time::ZERO, choice.node, &mut Vec::new());
             }
             // (25 + 525 / 15) / 2 = 30.

@@ -1,56 +1,58 @@
 //! `ward` and `part`: routing by a table computed from a log (Cherkasova and Karlsson, HPL-2001-2, section 2).
 //!
-//! Nodes face the clients themselves; the one that accepted a request is its origin. Every node has the same
-//! [table](super::table::RouteTable): the *core*, the most popular targets, is served wherever it is asked for; the
-//! *partition* by its owners; the rest, which no cache would keep, where it is asked for.
+//! Nodes accept client connections themselves; the node that accepted a request is its origin. Every node has the same
+//! [table](super::table::RouteTable). The *core*, the most popular targets, is served at the origin. The *partition* is served by
+//! its owners. The rest, which no cache would keep, is served at the origin.
 //!
 //! ```text
 //!                    ward                      part
-//! core               at the origin             at the node that the target's hash names
+//! core               at the origin             at the node that the target's hash selects
 //! owner is origin    at the origin             at the origin
 //! owner is another   handed to the owner       handed to the owner
 //! not in the table   at the origin             at the origin
 //! ```
-//! PART is WARD with an empty core. `part` therefore partitions a table's core too, by hash, so that one table serves
-//! both; given a table made for it, which has no core, it does what the paper says.
 //!
-//! *Behind a switch* no request has an origin. A target of the partition goes to its owner as ever. A target of the core
-//! and one that the table does not name may be served anywhere, so they go to the node with the fewest requests in flight,
-//! equals in turn: that stands for the even arrival of the paper's round-robin DNS, with load. For the core it is what the
-//! core is for; for the unnamed it loses nothing by the analysis's own assumption that no cache keeps them, until the
-//! table is refreshed. (`part` has no core: those targets go where their hash says.)
+//! PART is WARD with an empty core. `part` therefore partitions a table's core too, by hash, so that one table serves both. Given
+//! a table without a core, it does what the paper says.
 //!
-//! *Refreshed while it runs*: the paper computes the table from yesterday's log, and mentions every 15 minutes. A table is
-//! replaced as a whole; a decision sees the old or the new one. What it is computed from, live, is a
-//! [census](crate::census) of the switch's own traffic. A table that was made for other nodes than there are is used as far as
-//! it goes: an owner that is not there, or not in the route's group, counts as closed.
+//! *Behind a switch* no request has an origin. A target of the partition goes to its owner as before. A target of the
+//! core, or one that the table does not contain, may be served anywhere. So it goes to the node with the fewest requests
+//! in flight, equals in turn. This replaces the even arrivals of the paper's round-robin DNS, with load. The core is
+//! meant for this. For other targets nothing is lost by the analysis's own assumption that no cache keeps them, until the
+//! table is refreshed. (`part` has no core: those targets go to the node of their hash.)
 //!
-//! Where the paper is silent: a target whose owner takes no requests is served at its origin, like one that is not in
-//! the table. A request whose origin takes no requests is treated like one without; so is a retry, which goes to the node
-//! with the fewest requests in flight that was not tried. The table's nodes are slots in the order in which the nodes joined.
+//! *Refresh*: the paper computes the table from yesterday's log, and mentions every 15 minutes. A table is replaced as a whole,
+//! and a decision sees the old or the new one. A live table is computed from a [census](crate::census) of the switch's own
+//! traffic. A table that was built for other nodes is used as far as it applies: an owner that does not exist, or is not in the
+//! route's group, counts as closed.
 //!
-//! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one
-//! counter, and the table. Cost: O(1), one binary search among a few ids.
+//! The paper does not define the following. A target whose owner takes no requests is served at its origin, like a target that is
+//! not in the table. A request whose origin takes no requests is treated like one without an origin. So is a retry, which goes to
+//! the node with the fewest requests in flight that was not tried. The table's nodes are slots in the order in which the nodes
+//! joined.
+//!
+//! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one counter, and
+//! the table. Cost: O(1), one binary search among a few ids.
 
-use super::about::About;
-use super::common::Common;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
-use super::{Choice, Memory, Policy, Reason, Request};
-use crate::nodes::Sight;
+use super::{Choice, LearnedState, Policy, Reason, Request};
+use crate::nodes::ClusterView;
 use crate::time::Time;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 
 /// The description of `ward`.
-pub(super) const ABOUT: About = About::by_target(
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
     "ward",
     "where the routing table says: core where it arrived, partition at its owner (WARD)",
 );
 
 /// The description of `part`.
-pub(super) const PART: About =
-    About::by_target("part", "where the routing table says, without a core (PART)");
+pub(super) const PART: PolicyDescription =
+    PolicyDescription::by_target("part", "where the routing table says, without a core (PART)");
 
 #[derive(Debug)]
 pub(super) struct Ward {
@@ -60,7 +62,7 @@ pub(super) struct Ward {
 }
 
 impl Ward {
-    pub(super) fn new(common: &Common) -> Self {
+    pub(super) fn new(common: &CommonSettings) -> Self {
         Self {
             table: ArcSwapOption::new(common.table.clone()),
             has_core: true,
@@ -68,13 +70,13 @@ impl Ward {
         }
     }
 
-    /// The same without a core.
-    pub(super) fn part(common: &Common) -> Self {
+    /// Creates the policy without a core.
+    pub(super) fn part(common: &CommonSettings) -> Self {
         Self { has_core: false, ..Self::new(common) }
     }
 
-    /// Where the table or the origin sends the request; `None` if neither does.
-    fn route(&self, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    /// Returns the node that the table or the origin determines; `None` if neither does.
+    fn route(&self, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return None;
         }
@@ -101,23 +103,23 @@ fn owner_is(request: &Request, owner: crate::id::NodeId) -> bool {
 }
 
 impl Policy for Ward {
-    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         match self.route(request, nodes) {
-            Some(choice) => Some(choice.counted(nodes)),
+            Some(choice) => Some(choice.count_request(nodes)),
             None => self.fallback.pick(now, request, nodes),
         }
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         self.route(request, nodes).or_else(|| self.fallback.peek(now, request, nodes))
     }
 
-    fn memory(&self, nodes: Sight<'_>) -> Memory {
-        self.fallback.memory(nodes)
+    fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
+        self.fallback.learned_state(nodes)
     }
 
-    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
-        self.fallback.remember(memory, nodes);
+    fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
+        self.fallback.restore(saved, nodes);
     }
 
     fn set_table(&self, table: Arc<RouteTable>) -> bool {
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_four_places_of_ward() {
+    fn ward_uses_core_owner_and_origin() {
         let ward = dispatcher(PolicyKind::Ward);
         for origin in 0..3 {
             assert_eq!(send(&ward, at(CORE, origin)), (origin, Reason::Core));
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn part_has_no_core() {
         let part = dispatcher(PolicyKind::Part);
-        // TargetId(10) lies at the beginning of the hashes: slot 0.
+        // TargetId(10) is at the beginning of the hash range: slot 0.
         assert_eq!(send(&part, at(CORE, 0)), (0, Reason::Local));
         assert_eq!(send(&part, at(CORE, 2)), (0, Reason::Owner));
         assert_eq!(send(&part, at(UNKNOWN, 2)), (2, Reason::Origin));
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_owner_or_origin_is_gone_round() {
+    fn closed_owner_or_origin_is_skipped() {
         for kind in [PolicyKind::Ward, PolicyKind::Part] {
             let dispatcher = dispatcher(kind);
             assert!(dispatcher.fail(Time::ZERO, NodeId(1), &mut Vec::new()));
@@ -202,17 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn without_an_origin_the_table_decides_or_else_the_load() {
+    fn without_an_origin_the_table_or_the_load_decides() {
         let ward = dispatcher(PolicyKind::Ward);
         assert_eq!(send(&ward, Request::new(OF_1)), (1, Reason::Owner));
         let nodes = [CORE, UNKNOWN, CORE].map(|target| send(&ward, Request::new(target)));
-        // Node 1 has a request already; of the two others each in turn, then all are equal.
+        // Node 1 has a request already; of the two other nodes each has its turn, then all are equal.
         assert_eq!(nodes.map(|(node, _)| node), [0, 2, 0]);
         assert!(nodes.iter().all(|(_, reason)| *reason == Reason::LeastLoaded));
     }
 
     #[test]
-    fn without_a_table_each_node_serves_what_comes_to_it() {
+    fn without_a_table_each_origin_serves() {
         let settings = Settings { policy: PolicyKind::Ward, ..Settings::default() };
         let dispatcher = Dispatcher::new(settings, &["a", "b"].map(NodeSpec::named)).expect("in range");
         assert_eq!(send(&dispatcher, at(OF_1, 1)), (1, Reason::Origin));

@@ -2,30 +2,33 @@
 //! Colajanni, WWW 2001, section 4.1: WRR, variant *num*).
 //!
 //! ```text
-//! w(n) = weight(n) / (1 + processes(n)), as of the last gather
+//! w(n) = weight(n) / (1 + processes(n)), as of the last collection
 //! ```
-//! The rest is in [`super::gathered`]. The paper gives no formula; this is the plainest under which a node with twice
-//! the work gets half the requests, and 1 keeps an idle node's share finite. It does not use the dispatcher's own count
-//! of requests in flight, which is never stale: [`wrr`](super::wrr) does.
 //!
-//! Parameters: `t_gat` (1 ms to 1 h, 10 s; the paper finds small ones best and badly chosen ones worse than plain round
-//! robin), `report_age_max`. A node that has not reported counts as the mean of those that have.
+//! The rest is in [`super::report_weighted`]. The paper gives no formula. This is the simplest one with which a node with twice the work
+//! gets half the requests; adding 1 keeps an idle node's share finite. It does not use the dispatcher's own count of requests in
+//! flight, which is never stale: [`wrr`](super::wrr) does.
+//!
+//! Parameters: `t_gat` (1 ms to 1 h, 10 s; the paper finds small values best, and badly chosen ones worse than plain round
+//! robin), `report_age_max`. A node that has not reported counts as the mean of the nodes that have.
 
-use super::about::About;
-use super::common::Common;
-use super::gathered::Gathered;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
+use super::report_weighted::ReportWeightedRoundRobin;
 use crate::nodes::LoadReport;
 
 /// The description of `wrr-num`.
-pub(super) const ABOUT: About =
-    About::by_request("wrr-num", "each node in turn, weighted by the active processes it reports");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
+    "wrr-num",
+    "each node in turn, weighted by the active processes it reports",
+);
 
-/// The policy.
-pub(super) fn wrr_num(common: &Common) -> Gathered {
-    Gathered::new(common, quality)
+/// Creates the policy.
+pub(super) fn wrr_num(common: &CommonSettings) -> ReportWeightedRoundRobin {
+    ReportWeightedRoundRobin::new(common, quality)
 }
 
-/// 1 / (1 + processes). A report always says it.
+/// Returns 1 / (1 + processes); `None` if the report lacks the number of processes.
 fn quality(report: &LoadReport) -> Option<u64> {
     Some((1 << 32) / (1 + u64::from(report.processes?)))
 }
@@ -35,14 +38,14 @@ mod tests {
     use super::*;
     use crate::id::NodeId;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::turns::{dispatcher, shares};
+    use crate::policy::policy_tests::turns::{dispatcher, shares};
     use crate::time::Time;
 
     #[test]
-    fn traffic_goes_by_the_reciprocal_of_the_processes() {
+    fn traffic_is_inverse_to_processes() {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b"]);
         for (node, processes) in [(0, 3), (1, 11)] {
-            // Service times are not looked at.
+            // Service times are ignored.
             let report = LoadReport {
                 processes: Some(processes),
                 service_us: Some(1 + u32::from(node) * 9),

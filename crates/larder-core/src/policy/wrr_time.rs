@@ -1,30 +1,32 @@
-//! `wrr-time`: round robin weighted by the mean service time that nodes report every T_gat (Casalicchio and Colajanni,
+//! `wrr-time`: round robin weighted by the mean service time that nodes report every T_gat (Casalicchio and
+//! Colajanni,
 //! WWW 2001, section 4.1: WRR, variant *time*).
 //!
 //! ```text
-//! w(n) = weight(n) / service time(n), as of the last gather
+//! w(n) = weight(n) / service time(n), as of the last collection
 //! ```
-//! The rest is in [`super::gathered`]. The paper gives no formula; this is the plainest under which a node that takes
-//! twice as long gets half the requests. A report of a period in which no request ended has no service time: the node
-//! then counts as the mean of those that have one, like a node that has not reported.
+//!
+//! The rest is in [`super::report_weighted`]. The paper gives no formula. This is the simplest one with which a node that takes twice as
+//! long gets half the requests. A report of a period in which no request ended has no service time. The node then counts as the
+//! mean of the nodes that have one, like a node that has not reported.
 //!
 //! Parameters: `t_gat` (1 ms to 1 h, 10 s), `report_age_max`.
 
-use super::about::About;
-use super::common::Common;
-use super::gathered::Gathered;
+use super::common::CommonSettings;
+use super::description::PolicyDescription;
+use super::report_weighted::ReportWeightedRoundRobin;
 use crate::nodes::LoadReport;
 
 /// The description of `wrr-time`.
-pub(super) const ABOUT: About =
-    About::by_request("wrr-time", "each node in turn, weighted by the service time it reports");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("wrr-time", "each node in turn, weighted by the service time it reports");
 
-/// The policy.
-pub(super) fn wrr_time(common: &Common) -> Gathered {
-    Gathered::new(common, quality)
+/// Creates the policy.
+pub(super) fn wrr_time(common: &CommonSettings) -> ReportWeightedRoundRobin {
+    ReportWeightedRoundRobin::new(common, quality)
 }
 
-/// 1 / service time.
+/// Returns 1 / service time; `None` if the report lacks it.
 fn quality(report: &LoadReport) -> Option<u64> {
     (1_u64 << 32).checked_div(u64::from(report.service_us?))
 }
@@ -34,7 +36,7 @@ mod tests {
     use super::*;
     use crate::id::NodeId;
     use crate::policy::PolicyKind;
-    use crate::policy::shelf::turns::{dispatcher, send, shares};
+    use crate::policy::policy_tests::turns::{dispatcher, send, shares};
     use crate::time::Time;
 
     fn takes(service_us: u32) -> LoadReport {
@@ -42,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_goes_by_the_reciprocal_of_the_service_time() {
+    fn traffic_is_inverse_to_service_time() {
         let dispatcher = dispatcher(PolicyKind::WrrTime, &["a", "b"]);
         dispatcher.report(Time::ZERO, NodeId(0), takes(30_000));
         dispatcher.report(Time::ZERO, NodeId(1), takes(10_000));
@@ -50,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_without_an_end_is_not_a_time_of_zero() {
+    fn period_without_an_end_has_no_service_time() {
         let dispatcher = dispatcher(PolicyKind::WrrTime, &["a", "b", "c"]);
         for (node, time) in [(0, 10_000), (1, 0), (2, 30_000)] {
             dispatcher.report(Time::ZERO, NodeId(node), takes(time));

@@ -1,15 +1,17 @@
-//! Decisions, changes and the end of a record as bytes.
+//! The encoding of decisions, changes and the end of a record.
 
 use super::FRAME_BYTES_MAX;
-use super::witness::{Changed, Decided};
+use super::sink::{ChangeRecord, DecisionRecord};
 use crate::class::ServiceClass;
-use crate::dispatch::{Arrival, CacheEvent, Cause, Change, Decision, Exclude, Refusal, Request, Tie};
-use crate::handover::{memory, put_memory};
+use crate::dispatch::{
+    Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request, RequestAffinity,
+};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{Elsewhere, Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
+use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, PeerSwitchState, Signal, Weight};
 use crate::policy::Reason;
 use crate::policy::table::{Place, RouteTable};
-use crate::tape::{Entry, Lane, Read, Track};
+use crate::read_log::{ReadKind, ReadLogEntry, RouteSequence, Sequence};
+use crate::snapshot::{put_learned_state, read_learned_state};
 use crate::time::Time;
 use crate::unit::Bytes;
 use crate::wire::{Wire, WireError, put, put_bytes};
@@ -18,22 +20,22 @@ use std::sync::Arc;
 
 const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
 
-/// Why a record ends.
+/// The reason why a record ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The run was over: everything is there.
+pub enum EndReason {
+    /// The run was over: the record is complete.
     Complete,
-    /// The writer could not follow. What was decided at that moment is there in part, later decisions are not.
+    /// The writer was too slow. Decisions at that moment are recorded in part, and later decisions are not recorded.
     Overrun,
-    /// A decision was longer than a frame may be. As for an overrun.
+    /// A decision was longer than a frame may be. The record ends as after an overrun.
     TooLong,
 }
 
-impl End {
-    /// Every end.
+impl EndReason {
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::Complete, Self::Overrun, Self::TooLong];
 
-    /// The word used in logs.
+    /// Returns the name used in logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -47,23 +49,23 @@ impl End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A decision.
-    Decided(Decided),
+    Decision(DecisionRecord),
     /// A change.
-    Changed(Changed),
-    /// The end, and how many frames came before it.
-    End(End, u64),
+    Change(ChangeRecord),
+    /// The end, and the number of frames before it.
+    End(EndReason, u64),
 }
 
 impl Frame {
-    /// The frame with its length before it.
+    /// Encodes the frame, preceded by its length.
     ///
     /// # Errors
-    /// It is longer than a frame may be.
+    /// The frame is longer than [`FRAME_BYTES_MAX`].
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         let mut body = Vec::with_capacity(64);
         match self {
-            Self::Decided(decided) => put_decided(&mut body, decided),
-            Self::Changed(changed) => put_changed(&mut body, changed),
+            Self::Decision(decided) => put_decision(&mut body, decided),
+            Self::Change(changed) => put_change(&mut body, changed),
             Self::End(end, frames) => {
                 body.extend([2, *end as u8]);
                 put(&mut body, *frames);
@@ -77,16 +79,16 @@ impl Frame {
         Ok(frame)
     }
 
-    /// A frame from its bytes, without the length before it.
+    /// Decodes a frame without the length before it.
     ///
     /// # Errors
-    /// The bytes are no frame.
+    /// The bytes are not a frame.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut wire = Wire(bytes);
         let frame = match wire.byte("kind of frame")? {
-            0 => Self::Decided(decided(&mut wire)?),
-            1 => Self::Changed(changed(&mut wire)?),
-            2 => Self::End(wire.one_of(&End::ALL, "end")?, wire.number("number of frames")?),
+            0 => Self::Decision(read_decision(&mut wire)?),
+            1 => Self::Change(read_change(&mut wire)?),
+            2 => Self::End(wire.one_of(&EndReason::ALL, "end")?, wire.number("number of frames")?),
             kind => return Err(WireError::Value { what: "kind of frame", value: kind.into() }),
         };
         wire.end()?;
@@ -94,7 +96,7 @@ impl Frame {
     }
 }
 
-fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
+fn put_decision(out: &mut Vec<u8>, decided: &DecisionRecord) {
     out.push(0);
     put(out, decided.generation);
     put(out, decided.at.as_nanos());
@@ -115,22 +117,22 @@ fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
         }
     }
     put_request(out, &decided.request);
-    put_tape(out, &decided.tape);
+    put_read_log(out, &decided.read_log);
     match decided.outcome {
         Arrival::Start(Decision { node, reason }) => {
             out.push(0);
             put(out, node.0.into());
-            out.push(place(&Reason::ALL, reason));
+            out.push(index_of(&Reason::ALL, reason));
         }
         Arrival::Wait(ticket) => {
             out.push(1);
             put(out, ticket.0);
         }
-        Arrival::Refused(refusal) => out.extend([2, place(&Refusal::ALL, refusal)]),
+        Arrival::Refused(refusal) => out.extend([2, index_of(&Refusal::ALL, refusal)]),
     }
 }
 
-fn decided(wire: &mut Wire<'_>) -> Result<Decided, WireError> {
+fn read_decision(wire: &mut Wire<'_>) -> Result<DecisionRecord, WireError> {
     let generation = wire.number("generation")?;
     let at = Time::from_nanos(wire.number("time")?);
     let cause = match wire.byte("cause")? {
@@ -140,90 +142,90 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, WireError> {
         3 => Cause::Reuse(wire.node()?),
         cause => return Err(WireError::Value { what: "cause", value: cause.into() }),
     };
-    let request = request(wire)?;
-    let tape = tape(wire)?;
+    let request = read_request(wire)?;
+    let read_log = read_read_log(wire)?;
     let outcome = match wire.byte("outcome")? {
         0 => Arrival::Start(Decision { node: wire.node()?, reason: wire.one_of(&Reason::ALL, "reason")? }),
         1 => Arrival::Wait(Ticket(wire.number("ticket")?)),
         2 => Arrival::Refused(wire.one_of(&Refusal::ALL, "refusal")?),
         outcome => return Err(WireError::Value { what: "outcome", value: outcome.into() }),
     };
-    Ok(Decided { generation, at, cause, request, tape, outcome })
+    Ok(DecisionRecord { generation, at, cause, request, read_log, outcome })
 }
 
-/// How many numbers each kind of tie has: as many as there are nodes.
-const TIE_NODES: u64 = 1 << 16;
+/// The number of values for each kind of affinity: the number of possible nodes.
+const AFFINITY_NODES: u64 = 1 << 16;
 
-/// 0 is none; origins come first, as in records of before there were others.
-fn tie_number(tie: Tie) -> u64 {
-    let (kind, node) = match tie {
-        Tie::None => return 0,
-        Tie::Origin(node) => (0, node),
-        Tie::Wish(node) => (1, node),
-        Tie::Past(node) => (2, node),
+/// Returns the code of an affinity. 0 is none; origins come first, as in records from before there were others.
+fn affinity_number(affinity: RequestAffinity) -> u64 {
+    let (kind, node) = match affinity {
+        RequestAffinity::None => return 0,
+        RequestAffinity::Origin(node) => (0, node),
+        RequestAffinity::Sticky(node) => (1, node),
+        RequestAffinity::Expired(node) => (2, node),
     };
-    kind * TIE_NODES + u64::from(node.0) + 1
+    kind * AFFINITY_NODES + u64::from(node.0) + 1
 }
 
 fn put_request(out: &mut Vec<u8>, request: &Request) {
     out.extend(request.target.0.to_le_bytes());
-    out.push(place(&ServiceClass::ALL, request.class));
+    out.push(index_of(&ServiceClass::ALL, request.class));
     put(out, request.route.0.into());
-    put(out, tie_number(request.tie));
+    put(out, affinity_number(request.affinity));
     out.push(request.lasting.into());
     put(out, request.exclude.nodes().count() as u64);
-    // The earliest first, as they were added.
+    // The earliest node comes first, in the order in which they were added.
     request.exclude.nodes().rev().for_each(|node| put(out, node.0.into()));
 }
 
-fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
+fn read_request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     let target = TargetId(wire.word("target")?);
     let class = wire.one_of(&ServiceClass::ALL, "service class")?;
     let route = RouteId(wire.small("route")?);
-    let tie = match wire.number("tie")? {
-        0 => Tie::None,
+    let affinity = match wire.number("tie")? {
+        0 => RequestAffinity::None,
         number => {
-            let node = NodeId(u16::try_from((number - 1) % TIE_NODES).unwrap_or(u16::MAX));
-            match (number - 1) / TIE_NODES {
-                0 => Tie::Origin(node),
-                1 => Tie::Wish(node),
-                2 => Tie::Past(node),
+            let node = NodeId(u16::try_from((number - 1) % AFFINITY_NODES).unwrap_or(u16::MAX));
+            match (number - 1) / AFFINITY_NODES {
+                0 => RequestAffinity::Origin(node),
+                1 => RequestAffinity::Sticky(node),
+                2 => RequestAffinity::Expired(node),
                 _ => return Err(WireError::Value { what: "tie", value: number }),
             }
         }
     };
     let lasting = wire.one_of(&[false, true], "lasting")?;
-    let mut exclude = Exclude::NONE;
+    let mut exclude = ExcludedNodes::NONE;
     let excluded = wire.number("number of excluded nodes")?;
-    if excluded > Exclude::MAX as u64 {
+    if excluded > ExcludedNodes::MAX as u64 {
         return Err(WireError::Value { what: "number of excluded nodes", value: excluded });
     }
     for _ in 0..excluded {
         exclude = exclude.with(wire.node()?);
     }
-    Ok(Request { target, exclude, tie, class, route, lasting })
+    Ok(Request { target, exclude, affinity, class, route, lasting })
 }
 
-/// Reads have codes below this, visits at or above.
+/// The first code of visits; the codes of reads are below it.
 const VISITS: u8 = 0x40;
 
-fn put_tape(out: &mut Vec<u8>, tape: &[Entry]) {
-    put(out, tape.len() as u64);
-    for entry in tape {
+fn put_read_log(out: &mut Vec<u8>, read_log: &[ReadLogEntry]) {
+    put(out, read_log.len() as u64);
+    for entry in read_log {
         match *entry {
-            Entry::Read(read, value) => {
+            ReadLogEntry::Read(read, value) => {
                 out.push(read.code());
                 put(out, value);
             }
-            Entry::Visit(track, at) => {
-                put_track(out, track);
+            ReadLogEntry::Visit(track, at) => {
+                put_sequence(out, track);
                 put(out, at);
             }
         }
     }
 }
 
-fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, WireError> {
+fn read_read_log(wire: &mut Wire<'_>) -> Result<Vec<ReadLogEntry>, WireError> {
     let entries = wire.number("length of the tape")?;
     // An entry has at least two bytes.
     if entries > wire.0.len() as u64 / 2 {
@@ -232,25 +234,25 @@ fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, WireError> {
     let entry = |_| {
         let code = wire.byte("tape entry")?;
         if code >= VISITS {
-            return Ok(Entry::Visit(track(wire, code)?, wire.number("visit")?));
+            return Ok(ReadLogEntry::Visit(read_sequence(wire, code)?, wire.number("visit")?));
         }
-        let read = Read::ALL.get(usize::from(code));
+        let read = ReadKind::ALL.get(usize::from(code));
         let read = read.ok_or(WireError::Value { what: "tape entry", value: code.into() })?;
-        Ok(Entry::Read(*read, wire.number("value read")?))
+        Ok(ReadLogEntry::Read(*read, wire.number("value read")?))
     };
     (0..entries).map(entry).collect()
 }
 
-/// Set in the code of a visit on another route than the default one; the route follows.
+/// The flag of a visit on a route other than the default route; the route follows.
 const ROUTED: u8 = 0x20;
 
-fn put_track(out: &mut Vec<u8>, track: Track) {
-    let (code, index) = match track.lane {
-        Lane::Turn => (VISITS, None),
-        Lane::Lots => (VISITS + 1, None),
-        Lane::Joiners => (VISITS + 2, None),
-        Lane::Shard(index) => (VISITS + 3, Some(index)),
-        Lane::Own(index) => (VISITS + 4, Some(index)),
+fn put_sequence(out: &mut Vec<u8>, track: RouteSequence) {
+    let (code, index) = match track.sequence {
+        Sequence::Turn => (VISITS, None),
+        Sequence::Lots => (VISITS + 1, None),
+        Sequence::Joiners => (VISITS + 2, None),
+        Sequence::Shard(index) => (VISITS + 3, Some(index)),
+        Sequence::Own(index) => (VISITS + 4, Some(index)),
     };
     if track.route == RouteId::DEFAULT {
         out.push(code);
@@ -261,20 +263,20 @@ fn put_track(out: &mut Vec<u8>, track: Track) {
     index.into_iter().for_each(|index| put(out, index.into()));
 }
 
-fn track(wire: &mut Wire<'_>, code: u8) -> Result<Track, WireError> {
+fn read_sequence(wire: &mut Wire<'_>, code: u8) -> Result<RouteSequence, WireError> {
     let route = if code & ROUTED == 0 { RouteId::DEFAULT } else { RouteId(wire.small("route")?) };
-    let lane = match code & !ROUTED {
-        VISITS => Lane::Turn,
-        0x41 => Lane::Lots,
-        0x42 => Lane::Joiners,
-        0x43 => Lane::Shard(wire.small("shard")?),
-        0x44 => Lane::Own(wire.small("lane")?),
+    let sequence = match code & !ROUTED {
+        VISITS => Sequence::Turn,
+        0x41 => Sequence::Lots,
+        0x42 => Sequence::Joiners,
+        0x43 => Sequence::Shard(wire.small("shard")?),
+        0x44 => Sequence::Own(wire.small("lane")?),
         _ => return Err(WireError::Value { what: "tape entry", value: code.into() }),
     };
-    Ok(Track { route, lane })
+    Ok(RouteSequence { route, sequence })
 }
 
-fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
+fn put_change(out: &mut Vec<u8>, changed: &ChangeRecord) {
     out.push(1);
     put(out, changed.generation);
     put(out, changed.at.as_nanos());
@@ -286,7 +288,7 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
         Change::State(node, state) => {
             out.push(1);
             put(out, node.0.into());
-            out.push(place(&STATES, *state));
+            out.push(index_of(&STATES, *state));
         }
         Change::Reweigh(node, weight) => {
             out.push(2);
@@ -313,14 +315,14 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             put(out, route.0.into());
             put_table(out, table);
         }
-        Change::Elsewhere(elsewhere) => {
+        Change::PeerSwitches(peer_switches) => {
             out.push(6);
-            put_elsewhere(out, elsewhere);
+            put_peer_switches(out, peer_switches);
         }
         Change::Sets(route, sets) => {
             out.push(7);
             put(out, route.0.into());
-            put_memory(out, sets);
+            put_learned_state(out, sets);
         }
         Change::LongLived(node, requests) => {
             out.push(8);
@@ -333,20 +335,20 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             out.push((*backup).into());
         }
     }
-    put_tape(out, &changed.tape);
+    put_read_log(out, &changed.read_log);
     put(out, changed.node.0.into());
 }
 
-fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
+fn read_change(wire: &mut Wire<'_>) -> Result<ChangeRecord, WireError> {
     let generation = wire.number("generation")?;
     let at = Time::from_nanos(wire.number("time")?);
     let change = match wire.byte("change")? {
-        0 => Change::Join(spec(wire)?),
+        0 => Change::Join(read_spec(wire)?),
         1 => Change::State(wire.node()?, wire.one_of(&STATES, "state")?),
-        2 => Change::Reweigh(wire.node()?, weight(wire)?),
+        2 => Change::Reweigh(wire.node()?, read_weight(wire)?),
         3 => {
             let node = wire.node()?;
-            Change::Report(node, report(wire)?)
+            Change::Report(node, read_report(wire)?)
         }
         4 => {
             let (node, target) = (wire.node()?, TargetId(wire.word("target")?));
@@ -354,36 +356,36 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
                 wire.one_of(&[CacheEvent::Stored, CacheEvent::Evicted, CacheEvent::Gone], "cache event")?;
             Change::Cache(node, target, event)
         }
-        5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),
-        6 => Change::Elsewhere(Arc::new(elsewhere(wire)?)),
-        7 => Change::Sets(RouteId(wire.small("route")?), Arc::new(memory(wire)?)),
+        5 => Change::Table(RouteId(wire.small("route")?), Arc::new(read_table(wire)?)),
+        6 => Change::PeerSwitches(Arc::new(read_peer_switches(wire)?)),
+        7 => Change::Sets(RouteId(wire.small("route")?), Arc::new(read_learned_state(wire)?)),
         8 => Change::LongLived(wire.node()?, wire.small("long-lived requests")?),
         9 => Change::Backup(wire.node()?, wire.one_of(&[false, true], "backup")?),
         change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
-    Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
+    Ok(ChangeRecord { generation, at, change, read_log: read_read_log(wire)?, node: wire.node()? })
 }
 
-/// The other switches, what they have by slot, and what cannot be told apart. What they have admitted concerns the gates
-/// alone, whose answers are on the tape.
-fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &Elsewhere) {
-    put(out, elsewhere.switches.into());
-    put(out, elsewhere.apart.into());
-    put(out, u64::try_from(elsewhere.ahead.as_nanos()).unwrap_or(u64::MAX));
-    put(out, elsewhere.requests.len() as u64);
-    elsewhere.requests.iter().for_each(|requests| put(out, (*requests).into()));
+/// Encodes the state of the other switches: their number, their requests by slot, and the load difference that
+/// counts as equal. Their admitted requests concern only the admission queues, whose answers are in the read log.
+fn put_peer_switches(out: &mut Vec<u8>, peer_switches: &PeerSwitchState) {
+    put(out, peer_switches.switches.into());
+    put(out, peer_switches.equal_within.into());
+    put(out, u64::try_from(peer_switches.clock_offset.as_nanos()).unwrap_or(u64::MAX));
+    put(out, peer_switches.requests.len() as u64);
+    peer_switches.requests.iter().for_each(|requests| put(out, (*requests).into()));
 }
 
-fn elsewhere(wire: &mut Wire<'_>) -> Result<Elsewhere, WireError> {
-    let (switches, apart) = (wire.small("number of switches")?, wire.small("number of connections")?);
-    let ahead = Duration::from_nanos(wire.number("time")?);
+fn read_peer_switches(wire: &mut Wire<'_>) -> Result<PeerSwitchState, WireError> {
+    let (switches, equal_within) = (wire.small("number of switches")?, wire.small("number of connections")?);
+    let clock_offset = Duration::from_nanos(wire.number("time")?);
     let nodes = wire.count("number of nodes", usize::from(u16::MAX))?;
     let requests = (0..nodes).map(|_| wire.small("number of requests")).collect::<Result<_, _>>()?;
-    Ok(Elsewhere { switches, requests, apart, ahead, admitted: Vec::new() })
+    Ok(PeerSwitchState { switches, requests, equal_within, clock_offset, admitted: Vec::new() })
 }
 
-/// Its nodes, how many targets, and each target's distance from the one before with its place: 0 for the core, else the
-/// node's number and 1.
+/// Encodes a routing table: its nodes, the number of targets, and each target's distance from the previous one with
+/// its place: 0 for the core, else the node's number plus 1.
 pub(super) fn put_table(out: &mut Vec<u8>, table: &RouteTable) {
     put(out, table.nodes().into());
     put(out, table.len() as u64);
@@ -395,7 +397,7 @@ pub(super) fn put_table(out: &mut Vec<u8>, table: &RouteTable) {
     }
 }
 
-pub(super) fn table(wire: &mut Wire<'_>) -> Result<RouteTable, WireError> {
+pub(super) fn read_table(wire: &mut Wire<'_>) -> Result<RouteTable, WireError> {
     let nodes = wire.small("number of the table's nodes")?;
     let count = wire.number("number of targets")?;
     // A target has at least two bytes.
@@ -418,7 +420,7 @@ pub(super) fn table(wire: &mut Wire<'_>) -> Result<RouteTable, WireError> {
     RouteTable::new(nodes, places).map_err(|_| WireError::Value { what: "routing table", value: count })
 }
 
-/// A bit for each number that is known, then those numbers.
+/// Encodes a report: a bit for each number that is known, then those numbers.
 fn put_report(out: &mut Vec<u8>, report: &LoadReport) {
     let wide = |value: Option<u32>| value.map(u64::from);
     let share = |value: Option<u16>| value.map(u64::from);
@@ -431,8 +433,8 @@ fn put_report(out: &mut Vec<u8>, report: &LoadReport) {
     values().flatten().for_each(|value| put(out, value));
 }
 
-fn report(wire: &mut Wire<'_>) -> Result<LoadReport, WireError> {
-    /// The next number, if its bit says that it is there.
+fn read_report(wire: &mut Wire<'_>) -> Result<LoadReport, WireError> {
+    /// Reads the next number if its bit is set.
     fn next<T: TryFrom<u64>>(wire: &mut Wire<'_>, bits: &mut u64) -> Result<Option<T>, WireError> {
         let there = *bits & 1 == 1;
         *bits >>= 1;
@@ -467,24 +469,24 @@ pub(super) fn put_spec(out: &mut Vec<u8>, spec: &NodeSpec) {
     out.push(spec.backup.into());
 }
 
-pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, WireError> {
+pub(super) fn read_spec(wire: &mut Wire<'_>) -> Result<NodeSpec, WireError> {
     let name = wire.text("node name")?.to_owned();
     Ok(NodeSpec {
         name,
-        weight: weight(wire)?,
+        weight: read_weight(wire)?,
         cache: Bytes(wire.number("cache size")?),
         groups: Groups::from_bits(wire.number("groups")?),
         backup: wire.one_of(&[false, true], "backup")?,
     })
 }
 
-fn weight(wire: &mut Wire<'_>) -> Result<Weight, WireError> {
+fn read_weight(wire: &mut Wire<'_>) -> Result<Weight, WireError> {
     let milli: u32 = wire.small("weight")?;
     Weight::from_milli(milli).ok_or(WireError::Value { what: "weight", value: milli.into() })
 }
 
-/// The place of a value in its list, of which no list has more than a byte can count.
-fn place<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
+/// Returns the index of a value in its list. No list has more values than fit in a byte.
+fn index_of<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
     let at = all.iter().position(|other| *other == value).unwrap_or(all.len());
     u8::try_from(at).unwrap_or(u8::MAX)
 }

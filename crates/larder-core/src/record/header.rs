@@ -1,6 +1,6 @@
-//! What a recorded run started from: settings, routes and nodes.
+//! The header of a record: settings, routes and nodes at the start of the run.
 
-use super::frame::{put_spec, put_table, spec, table};
+use super::frame::{put_spec, put_table, read_spec, read_table};
 use super::settings::{from_text, to_text};
 use super::{FRAME_BYTES_MAX, MAGIC, RecordError, VERSION};
 use crate::dispatch::{Dispatcher, RouteSpec, Settings};
@@ -8,10 +8,10 @@ use crate::nodes::{GroupId, NODES_LIMIT, NodeSpec};
 use crate::wire::{Wire, WireError, put, put_bytes};
 use std::sync::Arc;
 
-/// What a run started from.
+/// The configuration at the start of a recorded run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The default route's settings, and so the dispatcher's.
+    /// The default route's settings, which are also the dispatcher's.
     pub settings: Settings,
     /// The other routes.
     pub routes: Vec<RouteSpec>,
@@ -20,10 +20,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// The first bytes of a record: magic, version, and the header with its length before it.
+    /// Encodes the first bytes of a record: magic, version, and the header preceded by its length.
     ///
     /// # Errors
-    /// A setting that a record does not hold, or more than fits in one frame.
+    /// A setting cannot be recorded, or the header does not fit in one frame.
     pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
         let mut body = Vec::new();
         put_settings(&mut body, &self.settings)?;
@@ -42,13 +42,13 @@ impl Header {
         Ok(out)
     }
 
-    /// A header from its bytes, without magic, version and length.
+    /// Decodes a header without magic, version and length.
     ///
     /// # Errors
-    /// The bytes are no header.
+    /// The bytes are not a header.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut wire = Wire(bytes);
-        let own = settings(&mut wire)?;
+        let own = read_settings(&mut wire)?;
         let count = wire.number("number of routes")?;
         if count >= Dispatcher::ROUTES_MAX as u64 {
             return Err(WireError::Value { what: "number of routes", value: count }.into());
@@ -57,20 +57,20 @@ impl Header {
             let number: u8 = wire.small("group")?;
             let group = GroupId::new(number);
             let group = group.ok_or(WireError::Value { what: "group", value: number.into() })?;
-            Ok(RouteSpec { group, settings: settings(&mut wire)? })
+            Ok(RouteSpec { group, settings: read_settings(&mut wire)? })
         };
         let routes = (0..count).map(route).collect::<Result<_, RecordError>>()?;
         let count = wire.number("number of nodes")?;
         if count > u64::from(NODES_LIMIT) {
             return Err(WireError::Value { what: "number of nodes", value: count }.into());
         }
-        let nodes = (0..count).map(|_| spec(&mut wire)).collect::<Result<_, _>>()?;
+        let nodes = (0..count).map(|_| read_spec(&mut wire)).collect::<Result<_, _>>()?;
         wire.end()?;
         Ok(Self { settings: own, routes, nodes })
     }
 }
 
-/// The settings as text, and the routing table if there is one: 0, or 1 and the table.
+/// Encodes the settings as text, and the routing table if there is one: 0, or 1 and the table.
 fn put_settings(out: &mut Vec<u8>, settings: &Settings) -> Result<(), RecordError> {
     put_bytes(out, to_text(settings)?.as_bytes());
     match &settings.table {
@@ -83,11 +83,11 @@ fn put_settings(out: &mut Vec<u8>, settings: &Settings) -> Result<(), RecordErro
     Ok(())
 }
 
-fn settings(wire: &mut Wire<'_>) -> Result<Settings, RecordError> {
+fn read_settings(wire: &mut Wire<'_>) -> Result<Settings, RecordError> {
     let settings = from_text(wire.text("settings")?)?;
     let table = match wire.byte("routing table")? {
         0 => None,
-        1 => Some(Arc::new(table(wire)?)),
+        1 => Some(Arc::new(read_table(wire)?)),
         other => return Err(WireError::Value { what: "sign of a routing table", value: other.into() }.into()),
     };
     Ok(Settings { table, ..settings })

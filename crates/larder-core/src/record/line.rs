@@ -1,4 +1,4 @@
-//! The decision log: one line per decision or change, seven fields with a blank between.
+//! The decision log: one line per decision or change, with seven fields separated by spaces.
 //!
 //! ```text
 //! generation lane place time_ns target node reason
@@ -6,20 +6,22 @@
 //! 0 - - 1503290004 6b0c9a1e55d1f902 - wait:12
 //! 1 - - 1503300000 - 3 down
 //! ```
-//! Lane and place (`route2.shard17` where it is not the default route) are the decision's first visit to state that has an order, `-` if there was none. The reason of a
-//! decision that chose no node is `wait:` and the ticket, or the refusal; that of a change is what changed.
+//!
+//! `lane` and `place` (`route2.shard17` on a route other than the default route) are the decision's first visit to a
+//! [sequence](crate::read_log::Sequence), and its position; `-` if there was none. If a decision chose no node, its reason is
+//! `wait:` and the ticket, or the refusal. The reason of a change is the kind of change.
 
 use crate::dispatch::{Arrival, CacheEvent, Change};
 use crate::id::{NodeId, TargetId};
-use crate::tape::{Entry, Track};
+use crate::read_log::{ReadLogEntry, RouteSequence};
 use crate::time::Time;
 use core::fmt::Write as _;
 
 /// Appends the line of a decision. `first` is its first visit.
-pub fn decided_line(
+pub fn write_decision_line(
     out: &mut String,
     generation: u64,
-    first: Option<(Track, u64)>,
+    first: Option<(RouteSequence, u64)>,
     at: Time,
     target: TargetId,
     outcome: Arrival,
@@ -27,7 +29,7 @@ pub fn decided_line(
     let ns = at.as_nanos();
     // Writing to a string does not fail.
     let _ = match first {
-        Some((lane, place)) => write!(out, "{generation} {lane} {place} {ns} {target} "),
+        Some((sequence, place)) => write!(out, "{generation} {sequence} {place} {ns} {target} "),
         None => write!(out, "{generation} - - {ns} {target} "),
     };
     let _ = match outcome {
@@ -38,7 +40,7 @@ pub fn decided_line(
 }
 
 /// Appends the line of a change that concerned `node`.
-pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change, node: NodeId) {
+pub fn write_change_line(out: &mut String, generation: u64, at: Time, change: &Change, node: NodeId) {
     let ns = at.as_nanos();
     let (target, what) = match change {
         Change::Join(_) => (None, "join".to_owned()),
@@ -50,7 +52,7 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
         Change::Cache(_, target, CacheEvent::Evicted) => (Some(target), "evicted".to_owned()),
         Change::Cache(_, target, CacheEvent::Gone) => (Some(target), "gone".to_owned()),
         Change::LongLived(_, requests) => (None, format!("long-lived:{requests}")),
-        Change::Elsewhere(elsewhere) => (None, format!("elsewhere:{}", elsewhere.switches)),
+        Change::PeerSwitches(peer_switches) => (None, format!("elsewhere:{}", peer_switches.switches)),
         Change::Sets(route, sets) => (None, format!("sets:{}:{}", route.0, sets.len())),
         Change::Table(route, table) => (None, format!("table:{}:{}", route.0, table.len())),
     };
@@ -58,10 +60,10 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
     let _ = writeln!(out, "{generation} - - {ns} {target} {} {what}", node.0);
 }
 
-/// A recorded tape's first visit.
-pub fn first_visit(tape: &[Entry]) -> Option<(Track, u64)> {
-    tape.iter().find_map(|entry| match *entry {
-        Entry::Visit(track, place) => Some((track, place)),
-        Entry::Read(..) => None,
+/// Returns the first visit in a read log.
+pub fn first_visit(read_log: &[ReadLogEntry]) -> Option<(RouteSequence, u64)> {
+    read_log.iter().find_map(|entry| match *entry {
+        ReadLogEntry::Visit(track, place) => Some((track, place)),
+        ReadLogEntry::Read(..) => None,
     })
 }

@@ -1,4 +1,4 @@
-//! A recorded run as bytes: what a switch writes and the simulator reads.
+//! Records of runs as bytes, which a switch writes and the simulator reads.
 //!
 //! ```text
 //! file    = "LARDEREC" version header frame*
@@ -9,43 +9,45 @@
 //! changed = generation at change tape node
 //! end     = why frames                       the last frame; frames counts those before it
 //! ```
-//! Numbers are varints (LEB128, at most ten bytes) unless said otherwise; targets are eight bytes, the lowest first;
-//! times are nanoseconds. Frames are in the order in which they were told, which is one in which every change comes
-//! after all decisions of the generations before it ([`Witness`]).
 //!
-//! A version is never read by another: a record is evidence about one release. Bytes that do not say what they should
-//! end in a [`RecordError`]; no length is believed beyond [`FRAME_BYTES_MAX`].
+//! Numbers are varints (LEB128, at most ten bytes) unless stated otherwise; targets are eight bytes, the lowest first;
+//! times are nanoseconds. *tape* (the name in the format) is the read log. Frames are in the order in which they were
+//! recorded: every change comes after all decisions of the generations before it ([`RecordSink`]).
+//!
+//! A record can be read only by a program with the same version, because it documents the behaviour of one release. Invalid bytes
+//! cause a [`RecordError`]. No length above [`FRAME_BYTES_MAX`] is accepted.
 
 mod frame;
 mod header;
 mod line;
 mod recorder;
-mod redo;
+mod replay;
 mod settings;
-mod witness;
+mod sink;
 
-pub use frame::{End, Frame};
+pub use frame::{EndReason, Frame};
 pub use header::Header;
-pub use line::{changed_line, decided_line, first_visit};
-pub use redo::RedoError;
-pub use witness::{Changed, Decided, Witness};
+pub use line::{first_visit, write_change_line, write_decision_line};
+pub use replay::ReplayStepError;
+pub use sink::{ChangeRecord, DecisionRecord, RecordSink};
 
 use crate::wire::WireError;
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"LARDEREC";
-/// The version that follows them, one byte.
+/// The version, one byte after the magic.
 pub const VERSION: u8 = 5;
-/// The longest header or frame: room for a routing table of some seven million targets. What is longer cannot be recorded.
+/// The largest size of a header or frame, in bytes. It has room for a routing table of about seven million targets.
+/// Longer headers and frames cannot be recorded.
 pub const FRAME_BYTES_MAX: usize = 1 << 26;
 
-/// Why bytes are no record. Fault of whoever made or damaged them; a retry does not help.
+/// The reason why bytes are not a record. The record was written wrongly or damaged; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Bytes that mean nothing.
+    /// The bytes are invalid.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The settings are of a policy or kind that a record cannot hold.
+    /// The settings have a policy or value that a record cannot contain.
     #[error("these settings cannot be recorded: {0}")]
     Settings(&'static str),
 }

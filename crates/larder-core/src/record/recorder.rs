@@ -1,35 +1,36 @@
-//! Recording: a witness is told of every decision and every change, in an order in which they can be made anew.
+//! The recorder: it passes every decision and every change to a [`RecordSink`], in an order in which they can be
+//! replayed.
 //!
-//! The recorder stands around the dispatcher ([`Interceptor`]). While a witness listens, changes (membership, weights,
-//! reports, cache events) and decisions exclude each other: a change begins a new *generation*, and all that a decision
-//! reads is either the same throughout its generation, or behind a lock and ordered by the tape's visits, or on the tape
-//! itself. Decisions of one generation run side by side as ever. The gate's answer to a request (it enters, waits or is
-//! refused) is on the tape too; a request that leaves the queue without being decided on (cancelled, expired, cleared) is
-//! not told.
+//! The recorder implements [`Interceptor`]. While it is active, changes (membership, weights, reports, cache events)
+//! and decisions exclude each other. A change begins a new *generation*. Every value that a decision reads is
+//! constant throughout its generation, or is behind a lock and ordered by the visits in the read log, or is in the
+//! read log itself. Decisions of one generation run concurrently as usual. The admission queue's answer (admitted,
+//! queued or refused) is in the read log too. A request that leaves the queue without a decision (cancelled,
+//! expired, cleared) is not recorded.
 //!
-//! [`Dispatcher::redecide`] and [`Dispatcher::rechange`] are the other half: they take a record and run the same code
-//! on the same inputs with the tape played.
+//! [`Dispatcher::replay_decision`] and [`Dispatcher::replay_change`] replay a record: they run the same code on the
+//! same inputs with the read log.
 //!
-//! Records of one generation are told from the threads that decided, in any order; [`Entry::Visit`](crate::tape::Entry)
-//! says in which order they are to be made anew. A change is told after all decisions of the generations before it and
-//! before all of its own.
+//! Records of one generation arrive from the threads that decided, in any order;
+//! [`ReadLogEntry::Visit`](crate::read_log::ReadLogEntry) gives the order in which to replay them. A change arrives
+//! after all decisions of earlier generations and before all decisions of its own.
 
-use super::witness::{Changed, Decided, Witness};
+use super::sink::{ChangeRecord, DecisionRecord, RecordSink};
 use crate::dispatch::{
     Arrival, Cause, Change, Dispatcher, Interceptor, Request, RouteSpec, Settings, SettingsError,
 };
 use crate::id::NodeId;
 use crate::nodes::NodeSpec;
-use crate::source::Source;
-use crate::tape::Tape;
+use crate::read_log::ReadLog;
+use crate::read_source::ReadSource;
 use crate::time::Time;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-/// Tells the witness, and keeps decisions and changes apart while it does.
+/// Passes decisions and changes to the sink, and keeps them apart.
 #[derive(Debug)]
 struct Recorder {
-    witness: Box<dyn Witness>,
+    sink: Box<dyn RecordSink>,
     generation: RwLock<u64>,
     on: AtomicBool,
 }
@@ -39,7 +40,7 @@ impl Recorder {
         self.on.load(Ordering::Relaxed)
     }
 
-    fn note(&self, goes_on: bool) {
+    fn keep_on_if(&self, goes_on: bool) {
         if !goes_on {
             self.on.store(false, Ordering::Relaxed);
         }
@@ -52,47 +53,49 @@ impl Interceptor for Recorder {
         at: Time,
         cause: Cause,
         request: &Request,
-        decide: &dyn Fn(Source<'_>) -> Arrival,
+        decide: &dyn Fn(ReadSource<'_>) -> Arrival,
     ) -> Arrival {
         let generation = self.generation.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
-            return decide(Source::LIVE);
+            return decide(ReadSource::LIVE);
         }
-        let tape = Tape::blank();
-        let outcome = decide(Source::through(&tape));
-        let (request, tape) = (*request, tape.into_entries());
-        let decided = Decided { generation: *generation, at, cause, request, tape, outcome };
-        self.note(self.witness.decided(decided));
+        let read_log = ReadLog::new_recording();
+        let outcome = decide(ReadSource::logged(&read_log));
+        let (request, read_log) = (*request, read_log.into_entries());
+        let decided = DecisionRecord { generation: *generation, at, cause, request, read_log, outcome };
+        self.keep_on_if(self.sink.record_decision(decided));
         outcome
     }
 
-    fn change(&self, at: Time, act: &mut dyn FnMut(Source<'_>) -> Option<(Change, NodeId)>) {
+    fn change(&self, at: Time, act: &mut dyn FnMut(ReadSource<'_>) -> Option<(Change, NodeId)>) {
         let mut generation = self.generation.write().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
-            act(Source::LIVE);
+            act(ReadSource::LIVE);
             return;
         }
-        let tape = Tape::blank();
-        if let Some((change, node)) = act(Source::through(&tape)) {
+        let read_log = ReadLog::new_recording();
+        if let Some((change, node)) = act(ReadSource::logged(&read_log)) {
             *generation += 1;
-            let changed = Changed { generation: *generation, at, change, tape: tape.into_entries(), node };
-            self.note(self.witness.changed(changed));
+            let changed =
+                ChangeRecord { generation: *generation, at, change, read_log: read_log.into_entries(), node };
+            self.keep_on_if(self.sink.record_change(changed));
         }
     }
 }
 
 impl Dispatcher {
-    /// A dispatcher whose decisions a witness is told. Costs a shared lock and an allocation per decision.
+    /// Creates a dispatcher whose decisions and changes are recorded. Costs a shared lock and an allocation per
+    /// decision.
     ///
     /// # Errors
     /// As [`Dispatcher::with_routes`].
-    pub fn witnessed(
+    pub fn with_record_sink(
         settings: Settings,
         routes: Vec<RouteSpec>,
         nodes: &[NodeSpec],
-        witness: Box<dyn Witness>,
+        sink: Box<dyn RecordSink>,
     ) -> Result<Self, SettingsError> {
-        let recorder = Recorder { witness, generation: RwLock::new(0), on: AtomicBool::new(true) };
+        let recorder = Recorder { sink, generation: RwLock::new(0), on: AtomicBool::new(true) };
         Ok(Self::with_routes(settings, routes, nodes)?.intercept(Box::new(recorder)))
     }
 }

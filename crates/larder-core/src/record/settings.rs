@@ -1,7 +1,8 @@
-//! The settings as text: one `name value` per line, the policy by its name and everything else as numbers.
+//! The encoding of settings as text: one `name value` per line, the policy by its name and all other settings as
+//! numbers.
 //!
-//! [`SETTINGS`] is the one list of them. What a setting does not have (a training phase where T_low is fixed) has no
-//! line.
+//! [`SETTINGS`] is the only list of them. A setting that does not apply (a training phase while T_low is fixed) has
+//! no line.
 
 use super::RecordError;
 use crate::class::ServiceClass;
@@ -10,19 +11,19 @@ use crate::nodes::Signal;
 use crate::policy::UtilBy;
 use crate::policy::hacc::{Level, SignalWeight};
 use crate::policy::lard_cost::MissCost;
-use crate::policy::thresholds::{HighRule, LowRule, Training};
+use crate::policy::thresholds::{HighRule, LowRule, TrainingSettings};
 use crate::wire::WireError;
 use core::fmt::Write as _;
 use core::time::Duration;
 
-/// A setting that is a number: its name, how it is read, and how it is set. Neither does anything where the number makes
-/// no sense.
-type Number = (&'static str, fn(&Settings) -> Option<u64>, fn(&mut Settings, u64) -> Option<()>);
+/// A numeric setting: its name, a function that reads it, and a function that sets it. Both return `None` if the
+/// number does not apply.
+type NumericSetting = (&'static str, fn(&Settings) -> Option<u64>, fn(&mut Settings, u64) -> Option<()>);
 
-/// Stands for [`Admission::Auto`], which is no number of requests.
+/// The code of [`Admission::Auto`], which is not a number of requests.
 const ADMISSION_AUTO: u64 = u64::MAX;
 
-/// A whole number.
+/// Defines a setting that is a whole number.
 macro_rules! whole {
     ($name:literal, $($place:tt)+) => {
         (
@@ -36,7 +37,7 @@ macro_rules! whole {
     };
 }
 
-/// A time, in nanoseconds.
+/// Defines a setting that is a duration, in nanoseconds.
 macro_rules! span {
     ($name:literal, $($place:tt)+) => {
         (
@@ -50,7 +51,7 @@ macro_rules! span {
     };
 }
 
-/// Something of a training phase; naming one of them means that there is one.
+/// Defines a setting of the training phase. Setting it enables the training phase.
 macro_rules! training {
     ($name:literal, $read:expr, $set:expr) => {
         (
@@ -61,7 +62,7 @@ macro_rules! training {
             },
             |s: &mut Settings, value: u64| {
                 if s.thresholds.low == LowRule::Fixed {
-                    s.thresholds.low = LowRule::Learned(Training::default());
+                    s.thresholds.low = LowRule::Learned(TrainingSettings::default());
                 }
                 let LowRule::Learned(training) = &mut s.thresholds.low else { return None };
                 $set(training, value)
@@ -70,7 +71,7 @@ macro_rules! training {
     };
 }
 
-/// A signal that `hacc` weighs: its place in [`Signal::ALL`] times 65,536, and its weight in 1/1000.
+/// Defines a signal that `hacc` weighs: its index in [`Signal::ALL`] times 65,536, plus its weight in 1/1000.
 macro_rules! signal {
     ($name:literal, $index:literal) => {
         (
@@ -90,7 +91,7 @@ macro_rules! signal {
     };
 }
 
-/// The value of that signal that counts as full; comes after it.
+/// Defines the full value of that signal; it comes after the signal.
 macro_rules! full {
     ($name:literal, $index:literal) => {
         (
@@ -104,31 +105,39 @@ macro_rules! full {
     };
 }
 
-/// Every setting but the policy and the routing table.
-const SETTINGS: &[Number] = &[
+/// Every setting except the policy and the routing table.
+const SETTINGS: &[NumericSetting] = &[
     whole!("seed", seed),
     whole!("t_low", t_low),
     whole!("t_high", t_high),
-    training!("t_low.training_ns", |t: &Training| ns(t.length), |t: &mut Training, value| {
+    training!("t_low.training_ns", |t: &TrainingSettings| ns(t.length), |t: &mut TrainingSettings, value| {
         t.length = Duration::from_nanos(value);
         Some(())
     }),
     training!(
         "t_low.busy_permille",
-        |t: &Training| Some(t.busy_permille.into()),
-        |t: &mut Training, value: u64| {
+        |t: &TrainingSettings| Some(t.busy_permille.into()),
+        |t: &mut TrainingSettings, value: u64| {
             t.busy_permille = value.try_into().ok()?;
             Some(())
         }
     ),
-    training!("t_low.min", |t: &Training| Some(t.min.into()), |t: &mut Training, value: u64| {
-        t.min = value.try_into().ok()?;
-        Some(())
-    }),
-    training!("t_low.max", |t: &Training| Some(t.max.into()), |t: &mut Training, value: u64| {
-        t.max = value.try_into().ok()?;
-        Some(())
-    }),
+    training!(
+        "t_low.min",
+        |t: &TrainingSettings| Some(t.min.into()),
+        |t: &mut TrainingSettings, value: u64| {
+            t.min = value.try_into().ok()?;
+            Some(())
+        }
+    ),
+    training!(
+        "t_low.max",
+        |t: &TrainingSettings| Some(t.max.into()),
+        |t: &mut TrainingSettings, value: u64| {
+            t.max = value.try_into().ok()?;
+            Some(())
+        }
+    ),
     (
         "t_high.delay_ns",
         |s| match s.thresholds.high {
@@ -276,10 +285,10 @@ fn ns(span: Duration) -> Option<u64> {
     u64::try_from(span.as_nanos()).ok()
 }
 
-/// The settings without the routing table.
+/// Encodes the settings without the routing table.
 ///
 /// # Errors
-/// The text would not say all of them.
+/// The text would not contain all settings.
 pub(super) fn to_text(settings: &Settings) -> Result<String, RecordError> {
     let mut text = format!("policy {}\n", settings.policy);
     for (name, read, _) in SETTINGS {
@@ -288,15 +297,15 @@ pub(super) fn to_text(settings: &Settings) -> Result<String, RecordError> {
             let _ = writeln!(text, "{name} {value}");
         }
     }
-    let said = from_text(&text).map(|said| Settings { table: settings.table.clone(), ..said });
-    if said.as_ref() == Ok(settings) {
+    let parsed = from_text(&text).map(|parsed| Settings { table: settings.table.clone(), ..parsed });
+    if parsed.as_ref() == Ok(settings) {
         Ok(text)
     } else {
         Err(RecordError::Settings("one of them is not said"))
     }
 }
 
-/// The settings of such a text; what it does not name has its default.
+/// Decodes settings from text. A setting without a line has its default.
 pub(super) fn from_text(text: &str) -> Result<Settings, RecordError> {
     let mut settings = Settings::default();
     for line in text.lines() {
@@ -319,14 +328,14 @@ mod tests {
     use crate::policy::hacc::HaccSettings;
     use crate::policy::{PolicyKind, PolicySettings};
 
-    /// Every line of the list changes the settings when read back with another number, so none is written in vain; and
-    /// no two say the same.
+    /// Tests that every line changes the settings when read with another number, so no line is useless. No two lines
+    /// have the same effect.
     #[test]
-    fn every_setting_is_said_by_a_line_of_its_own() {
+    fn every_setting_has_its_own_line() {
         let learned = Settings {
             admission: Admission::Fixed(9),
             thresholds: crate::policy::thresholds::ThresholdSettings {
-                low: LowRule::Learned(Training::default()),
+                low: LowRule::Learned(TrainingSettings::default()),
                 high: HighRule::ByDelay {
                     delay: Duration::from_secs(1),
                     service: Some(Duration::from_millis(5)),
@@ -345,8 +354,8 @@ mod tests {
         };
         let mut measured = learned.clone();
         measured.policies.cost.miss = MissCost::Measured { default: 70 };
-        let mut said = [0_usize; 2];
-        for (settings, said) in [learned, measured].iter().zip(&mut said) {
+        let mut parsed = [0_usize; 2];
+        for (settings, parsed) in [learned, measured].iter().zip(&mut parsed) {
             let text = to_text(settings).expect("it can be said");
             assert_eq!(from_text(&text).as_ref(), Ok(settings));
             for line in text.lines().filter(|line| !line.starts_with("policy ")) {
@@ -354,14 +363,14 @@ mod tests {
                 let other = format!("{name} {}", value.parse::<u64>().expect("a number") + 1);
                 let changed = from_text(&text.replace(&format!("{line}\n"), &format!("{other}\n")));
                 assert_ne!(changed.as_ref(), Ok(settings), "{line}");
-                *said += 1;
+                *parsed += 1;
             }
         }
-        assert_eq!(said, [SETTINGS.len() - 1; 2], "a miss is fixed or measured, all else is said");
+        assert_eq!(parsed, [SETTINGS.len() - 1; 2], "a miss is fixed or measured, all else is said");
     }
 
     #[test]
-    fn every_policy_is_said() {
+    fn every_policy_is_encoded() {
         for policy in PolicyKind::ALL {
             let settings = Settings { policy, ..Settings::default() };
             let text = to_text(&settings).expect("it can be said");
@@ -370,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_settings_are_refused() {
         for line in
             ["t_lower 3", "t_low", "t_low -1", "t_low 4294967296", "policy best", "t_high.service_ns 7"]
         {

@@ -1,16 +1,16 @@
-//! What is written is what is read, and damaged bytes are told so.
+//! Tests that records decode to what was encoded, and that damaged bytes are refused.
 
 use super::*;
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, Cause, Change, Decision, Exclude, Refusal, Request, RouteSpec, Settings,
-    Tie,
+    Admission, Arrival, CacheEvent, Cause, Change, Decision, ExcludedNodes, Refusal, Request,
+    RequestAffinity, RouteSpec, Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{Elsewhere, GroupId, Groups, LoadReport, NodeSpec, NodeState, Weight};
+use crate::nodes::{GroupId, Groups, LoadReport, NodeSpec, NodeState, PeerSwitchState, Weight};
 use crate::policy::table::{Place, RouteTable};
-use crate::policy::{Memory, PolicyKind, Reason};
-use crate::tape::{Entry, Lane, Read, Track};
+use crate::policy::{LearnedState, PolicyKind, Reason};
+use crate::read_log::{ReadKind, ReadLogEntry, RouteSequence, Sequence};
 use crate::time::Time;
 use crate::unit::Bytes;
 use core::time::Duration;
@@ -22,18 +22,21 @@ fn body(frame: &[u8]) -> &[u8] {
     &frame[skip..]
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
-    let lane = prop_oneof![
-        Just(Lane::Turn),
-        Just(Lane::Lots),
-        Just(Lane::Joiners),
-        any::<u16>().prop_map(Lane::Shard),
-        any::<u16>().prop_map(Lane::Own),
+fn entry() -> impl Strategy<Value = ReadLogEntry> {
+    let sequence = prop_oneof![
+        Just(Sequence::Turn),
+        Just(Sequence::Lots),
+        Just(Sequence::Joiners),
+        any::<u16>().prop_map(Sequence::Shard),
+        any::<u16>().prop_map(Sequence::Own),
     ];
     prop_oneof![
-        (0..Read::ALL.len(), any::<u64>()).prop_map(|(at, value)| Entry::Read(Read::ALL[at], value)),
-        (0..3_u16, lane, any::<u64>())
-            .prop_map(|(route, lane, at)| Entry::Visit(Track { route: RouteId(route), lane }, at)),
+        (0..ReadKind::ALL.len(), any::<u64>())
+            .prop_map(|(at, value)| ReadLogEntry::Read(ReadKind::ALL[at], value)),
+        (0..3_u16, sequence, any::<u64>()).prop_map(|(route, sequence, at)| ReadLogEntry::Visit(
+            RouteSequence { route: RouteId(route), sequence },
+            at
+        )),
     ]
 }
 
@@ -41,21 +44,21 @@ prop_compose! {
     fn request()(
         target: u64,
         class in 0..ServiceClass::COUNT,
-        tie: (u8, u16),
+        affinity: (u8, u16),
         route: u16,
         lasting: bool,
         nodes in prop::collection::vec(0_u16..u16::MAX, 0..12),
     ) -> Request {
-        let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
-        let node = NodeId(tie.1);
-        let tie = match tie.0 % 4 {
-            0 => Tie::None,
-            1 => Tie::Origin(node),
-            2 => Tie::Wish(node),
-            _ => Tie::Past(node),
+        let exclude = nodes.iter().fold(ExcludedNodes::NONE, |exclude, node| exclude.with(NodeId(*node)));
+        let node = NodeId(affinity.1);
+        let affinity = match affinity.0 % 4 {
+            0 => RequestAffinity::None,
+            1 => RequestAffinity::Origin(node),
+            2 => RequestAffinity::Sticky(node),
+            _ => RequestAffinity::Expired(node),
         };
         let (target, class, route) = (TargetId(target), ServiceClass::ALL[class], RouteId(route));
-        Request { target, exclude, tie, class, route, lasting }
+        Request { target, exclude, affinity, class, route, lasting }
     }
 }
 
@@ -65,13 +68,13 @@ prop_compose! {
         node: u16,
         which in (0..4_u8, 0..3_u8),
         request in request(),
-        tape in prop::collection::vec(entry(), 0..40),
+        read_log in prop::collection::vec(entry(), 0..40),
         reason in 0..Reason::ALL.len(),
         refusal in 0..Refusal::ALL.len(),
-    ) -> Decided {
+    ) -> DecisionRecord {
         let [generation, at, ticket, deadline] = numbers;
         let (node, ticket) = (NodeId(node), Ticket(ticket));
-        Decided {
+        DecisionRecord {
             generation,
             at: Time::from_nanos(at),
             cause: match which.0 {
@@ -81,7 +84,7 @@ prop_compose! {
                 _ => Cause::Admit(ticket, Time::from_nanos(deadline)),
             },
             request,
-            tape,
+            read_log,
             outcome: match which.1 {
                 0 => Arrival::Start(Decision { node, reason: Reason::ALL[reason] }),
                 1 => Arrival::Wait(ticket),
@@ -108,7 +111,7 @@ fn changes() -> Vec<Change> {
         app: [None, Some(0), None, Some(7)],
         ..LoadReport::default()
     };
-    let mut sets = Memory::default();
+    let mut sets = LearnedState::default();
     sets.push((target, Time::from_secs(9), true), [node, NodeId(2)].into_iter());
     sets.push((TargetId(0), Time::ZERO, false), [NodeId(1)].into_iter());
     vec![
@@ -125,11 +128,11 @@ fn changes() -> Vec<Change> {
         Change::Cache(node, target, CacheEvent::Evicted),
         Change::Cache(node, target, CacheEvent::Gone),
         Change::Table(RouteId(3), Arc::new(table)),
-        Change::Elsewhere(Arc::new(Elsewhere {
+        Change::PeerSwitches(Arc::new(PeerSwitchState {
             switches: 2,
             requests: vec![0, 700, 3],
-            apart: 4,
-            ahead: Duration::from_millis(70),
+            equal_within: 4,
+            clock_offset: Duration::from_millis(70),
             admitted: Vec::new(),
         })),
         Change::Sets(RouteId(1), Arc::new(sets)),
@@ -138,16 +141,16 @@ fn changes() -> Vec<Change> {
 
 proptest! {
     #[test]
-    fn decisions_are_read_back(decided in any_decided()) {
-        let frame = Frame::Decided(decided);
+    fn decisions_round_trip(decided in any_decided()) {
+        let frame = Frame::Decision(decided);
         let bytes = frame.encode().expect("short enough");
         prop_assert_eq!(Frame::decode(body(&bytes)), Ok(frame));
     }
 
-    /// Every prefix is too short, and nothing makes the reader panic.
+    /// Every prefix is refused, and no input makes the decoder panic.
     #[test]
     fn cut_frames_are_refused(decided in any_decided(), cut: prop::sample::Index) {
-        let bytes = Frame::Decided(decided).encode().expect("short enough");
+        let bytes = Frame::Decision(decided).encode().expect("short enough");
         let body = body(&bytes);
         prop_assert!(Frame::decode(&body[..cut.index(body.len())]).is_err());
     }
@@ -160,12 +163,18 @@ proptest! {
 }
 
 #[test]
-fn changes_and_ends_are_read_back() {
+fn changes_and_ends_round_trip() {
     let changed = |change| {
-        let tape = vec![Entry::Read(Read::Load, 1 << 32)];
-        Frame::Changed(Changed { generation: 9, at: Time::from_secs(3), change, tape, node: NodeId(7) })
+        let read_log = vec![ReadLogEntry::Read(ReadKind::Load, 1 << 32)];
+        Frame::Change(ChangeRecord {
+            generation: 9,
+            at: Time::from_secs(3),
+            change,
+            read_log,
+            node: NodeId(7),
+        })
     };
-    let ends = End::ALL.map(|end| Frame::End(end, 12_345));
+    let ends = EndReason::ALL.map(|end| Frame::End(end, 12_345));
     for frame in changes().into_iter().map(changed).chain(ends) {
         let bytes = frame.encode().expect("short enough");
         assert_eq!(Frame::decode(body(&bytes)), Ok(frame));
@@ -173,7 +182,7 @@ fn changes_and_ends_are_read_back() {
 }
 
 #[test]
-fn headers_are_read_back() {
+fn headers_round_trip() {
     for policy in PolicyKind::ALL {
         for admission in [Admission::Derived, Admission::Auto, Admission::Unlimited, Admission::Fixed(77)] {
             let settings = Settings {
@@ -211,16 +220,16 @@ fn lines_have_seven_fields() {
     let mut text = String::new();
     let (at, target) = (Time::from_millis(2), TargetId(0xAB));
     let start = Arrival::Start(Decision { node: NodeId(3), reason: Reason::Local });
-    decided_line(
+    write_decision_line(
         &mut text,
         0,
-        Some((Track { route: RouteId::DEFAULT, lane: Lane::Shard(17) }, 204)),
+        Some((RouteSequence { route: RouteId::DEFAULT, sequence: Sequence::Shard(17) }, 204)),
         at,
         target,
         start,
     );
-    decided_line(&mut text, 1, None, at, target, Arrival::Wait(Ticket(12)));
-    decided_line(&mut text, 1, None, at, target, Arrival::Refused(Refusal::QueueFull));
+    write_decision_line(&mut text, 1, None, at, target, Arrival::Wait(Ticket(12)));
+    write_decision_line(&mut text, 1, None, at, target, Arrival::Refused(Refusal::QueueFull));
     assert_eq!(
         text,
         "0 shard17 204 2000000 00000000000000ab 3 local\n\
@@ -229,14 +238,14 @@ fn lines_have_seven_fields() {
     );
     for change in changes() {
         let mut line = String::new();
-        changed_line(&mut line, 5, at, &change, NodeId(7));
+        write_change_line(&mut line, 5, at, &change, NodeId(7));
         assert_eq!(line.split(' ').count(), 7, "{line}");
         assert!(line.starts_with("5 - - 2000000 ") && line.ends_with('\n'));
     }
 }
 
 #[test]
-fn damage_is_named() {
+fn errors_name_the_damage() {
     assert_eq!(Frame::decode(&[]), Err(WireError::Short("kind of frame")));
     assert_eq!(Frame::decode(&[7]), Err(WireError::Value { what: "kind of frame", value: 7 }));
     assert_eq!(Frame::decode(&[2, 0, 5, 0]), Err(WireError::Left(1)));

@@ -1,11 +1,11 @@
-//! From a request to its service class: a list of rules of which the first that holds decides.
+//! The mapping from a request to its service class: the first rule that matches decides.
 //!
 //! CAP (Casalicchio and Colajanni, WWW 2001, section 3) sorts requests by their URL alone into four classes, by a
-//! table that it does not print. Here a rule may also look at the method and the fields.
+//! table that it does not print. Here a rule may also use the method and the fields.
 
 use super::error::RuleError;
 use super::head::Head;
-use super::matcher::{Matcher, check_list, first};
+use super::matcher::{Matcher, check_list, find_first};
 use crate::class::ServiceClass;
 
 /// Rules for the service class. Without any, every request is of class N.
@@ -28,21 +28,21 @@ use crate::class::ServiceClass;
 pub struct ClassRules(Box<[(Matcher, ServiceClass)]>);
 
 impl ClassRules {
-    /// These rules, in this order.
+    /// Creates the list of these rules, in this order.
     ///
     /// # Errors
-    /// They are too many, or one can never be reached.
+    /// There are too many rules, or one can never be reached.
     pub fn new(rules: Vec<(Matcher, ServiceClass)>) -> Result<Self, RuleError> {
         check_list(&rules)?;
         Ok(Self(rules.into()))
     }
 
-    /// The class of the first rule that holds; N if none does.
+    /// Returns the class of the first rule that matches; N if none does.
     pub fn classify(&self, head: &Head<'_>) -> ServiceClass {
-        first(&self.0, head).unwrap_or(ServiceClass::N)
+        find_first(&self.0, head).unwrap_or(ServiceClass::N)
     }
 
-    /// The rules, in their order.
+    /// Returns the rules, in their order.
     pub fn rules(&self) -> &[(Matcher, ServiceClass)] {
         &self.0
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use ServiceClass::{Cb, Db, Dcb, N};
 
-    /// The arrivals of CAP's figure 2, told apart by their paths.
+    /// The arrivals of CAP's figure 2, distinguished by their paths.
     #[test]
     fn figure_2_of_cap() -> Result<(), RuleError> {
         let rules = ClassRules::new(vec![
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_holds_decides() -> Result<(), RuleError> {
+    fn first_matching_rule_decides() -> Result<(), RuleError> {
         let (wide, narrow) = (Matcher::new().path("/a*")?, Matcher::new().path("/ab*")?);
         let head = Head::get(b"h", b"/abc");
         assert_eq!(ClassRules::new(vec![(wide.clone(), Db), (narrow.clone(), Cb)])?.classify(&head), Db);

@@ -1,18 +1,18 @@
-//! What is wrong with a rule or a template, where, and what would be right.
+//! The errors of rules and templates, with their position and remedy.
 
 use super::{ALTERNATIVES_MAX, PARAMETERS_MAX, PATTERN_BYTES_MAX, RULES_MAX, TEMPLATE_BYTES_MAX};
 use core::fmt;
 
-/// What a text is meant to be.
+/// The kind of a text in a rule or template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RuleTextKind {
     /// A method.
     Method,
     /// A host.
     Host,
-    /// A pattern of a path.
+    /// A path pattern.
     Path,
-    /// A path's extension.
+    /// The extension of a path.
     Extension,
     /// The name of a field.
     HeaderName,
@@ -22,8 +22,8 @@ pub enum Part {
     Key,
 }
 
-impl Part {
-    /// How errors call it.
+impl RuleTextKind {
+    /// Returns the name used in errors.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Method => "method",
@@ -36,7 +36,7 @@ impl Part {
         }
     }
 
-    /// One that is right.
+    /// Returns a valid example.
     const fn example(self) -> &'static str {
         match self {
             Self::Method => "GET",
@@ -57,77 +57,77 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for RuleTextKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Why rules or a template cannot be used. Fault of the config; trying again does not help.
+/// The reason why rules or a template cannot be used. The config must be changed; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// A text is not what it is meant to be.
+    /// A text is invalid.
     #[error("{part} '{text}', column {column}: {fault}")]
     Text {
-        /// What it is meant to be.
-        part: Part,
+        /// The kind of the text.
+        part: RuleTextKind,
         /// The text; a long one is cut.
         text: String,
-        /// The character at fault, counted from 1.
+        /// The position of the invalid character, from 1.
         column: usize,
-        /// What is wrong, and what would be right.
-        fault: Fault,
+        /// The fault and its remedy.
+        fault: TextFault,
     },
     /// A rule has too many alternatives of a kind.
     #[error(
         "{0} alternatives too many: a rule has at most {ALTERNATIVES_MAX} of one kind: make two rules of it"
     )]
-    Alternatives(Part),
+    Alternatives(RuleTextKind),
     /// A list has too many rules.
     #[error("{0} rules are too many: at most {RULES_MAX}: put paths that begin alike under one '*'")]
     Rules(usize),
-    /// A rule is never asked, because every request that it is for is another's already.
-    #[error("rule {rule} is never reached: rule {by} takes {}: {}", .everything.takes(), .everything.right())]
+    /// A rule is never reached, because an earlier rule matches all of its requests.
+    #[error("rule {rule} is never reached: rule {by} takes {}: {}", .coverage.describe(), .coverage.remedy())]
     Unreachable {
-        /// The rule, counted from 1.
+        /// The number of the rule, from 1.
         rule: usize,
-        /// The one before it.
+        /// The number of the earlier rule, from 1.
         by: usize,
-        /// Whether that one takes every request, or the same ones.
-        everything: Everything,
+        /// Whether the earlier rule matches every request, or the same ones.
+        coverage: RuleCoverage,
     },
 }
 
-/// Whether a rule takes every request.
+/// Whether a rule matches every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Everything(pub bool);
+pub struct RuleCoverage(pub bool);
 
-impl Everything {
-    const fn takes(self) -> &'static str {
+impl RuleCoverage {
+    const fn describe(self) -> &'static str {
         if self.0 { "every request" } else { "the same requests" }
     }
 
-    const fn right(self) -> &'static str {
+    const fn remedy(self) -> &'static str {
         if self.0 { "put that one last" } else { "leave one of them out" }
     }
 }
 
-/// What is wrong with a text, and what would be right.
+/// The fault of a text, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// There is nothing.
+pub enum TextFault {
+    /// The text is empty.
     #[error("it is empty: write for example '{}'", .0.example())]
-    Empty(Part),
-    /// It is too long.
+    Empty(RuleTextKind),
+    /// The text is too long.
     #[error("it is longer than {0} bytes: shorten it")]
     TooLong(usize),
-    /// A character that cannot stand in a method or in the name of a field.
+    /// A character that is not allowed in a method or in the name of a field.
     #[error("{0:?} cannot stand here: only letters, digits and !#$%&'*+-.^_`|~ can (RFC 9110 section 5.6.2)")]
     NoToken(char),
     /// A method in the wrong case.
     #[error("methods are compared with their case: write '{0}'")]
     MethodCase(String),
-    /// A space or control character where none can be.
+    /// A space or control character that is not allowed.
     #[error(
         "{0:?} never comes here in a request: write it as it is sent, percent-encoded ('%20' for a space)"
     )]
@@ -140,24 +140,24 @@ pub enum Fault {
         "'?' begins the query, which a path does not hold: leave out what follows; a key template chooses parameters"
     )]
     PathQuery,
-    /// A regular expression that is none, or too large.
+    /// A regular expression that is invalid or too large.
     #[error("no valid regular expression ({0}): see https://docs.rs/regex for the syntax")]
     Regex(String),
-    /// A regular expression with nginx's mark for one without case.
+    /// A regular expression with nginx's prefix for ignoring case.
     #[error("'~*' is nginx's: write '~(?i){0}' for an expression that ignores case")]
     RegexCase(String),
     /// A scheme or path in a host.
     #[error("a host is a name or address alone: write '{0}'")]
     HostAlone(String),
-    /// A star in the wrong place of a host.
+    /// A star at an invalid position of a host.
     #[error(
         "'*' stands for the front labels of a host only: write '*.example.com'; for any host, leave hosts out"
     )]
     HostStar,
-    /// No port.
+    /// An invalid port.
     #[error("a port is a number from 1 to 65535: write for example 'example.com:8080', or no port for any")]
     Port,
-    /// An extension with more than the extension.
+    /// An extension that contains a dot.
     #[error("an extension is what follows the last dot: write '{0}'")]
     Dot(String),
     /// A star or slash in an extension.
@@ -169,51 +169,51 @@ pub enum Fault {
     /// `}` without `{`.
     #[error("this '}}' closes nothing: write '}}}}' for the character itself")]
     Unopened,
-    /// A name that is no part of a request.
+    /// A name that is not a part of a request.
     #[error(
         "there is no part '{0}': use one of {{method}}, {{host}}, {{path}}, {{path:2}}, {{path:2..4}}, {{extension}}, {{query}}, {{query:a,b}}, {{query:#1}}, {{header:name}}, {{cookie:name}}"
     )]
     UnknownPart(String),
-    /// An argument where none is taken.
+    /// An argument where none is allowed.
     #[error("'{0}' takes nothing behind ':': write '{{{0}}}'")]
     Argument(&'static str),
-    /// No argument where one is needed.
+    /// A missing argument.
     #[error("'{0}' needs a name: write for example '{{{0}:{1}}}'")]
     NoArgument(&'static str, &'static str),
-    /// No range of segments.
+    /// An invalid range of segments.
     #[error(
         "segments are counted from 1 to 65535, '{0}' is no range of them: write 2 for the first two, 2..4, or 2.. to the end"
     )]
     Segments(String),
-    /// No number of a query's item.
+    /// An invalid number of a query item.
     #[error("items of a query are counted from 1 to {max}, '{0}' is none: write '{{query:#1}}' for the first", max = super::ITEMS_MAX)]
     Item(String),
     /// A parameter without a name.
     #[error("a parameter needs a name: write '{{query:a,b}}'")]
     NoParameter,
-    /// A parameter named twice.
+    /// A parameter that is named twice.
     #[error("parameter '{0}' is named twice: leave one out")]
     Twice(String),
     /// Too many parameters.
     #[error("more than {PARAMETERS_MAX} parameters: name fewer, or use '{{query}}' for all")]
     Parameters,
-    /// A character that no cookie's or parameter's name can hold.
+    /// A character that the name of a cookie or parameter cannot contain.
     #[error("{0:?} is never part of the name: leave it out")]
     Separator(char),
-    /// No part of a request at all.
+    /// A template without any part of a request.
     #[error(
         "no part of the request is in it, so that all requests would have one target: write '{{host}}{{path}}{{query}}'"
     )]
     NoPart,
 }
 
-/// The fault of `text` at byte `at`.
-pub(super) fn fault(part: Part, text: &str, at: usize, fault: Fault) -> RuleError {
+/// Returns an error about `text` at byte `at`.
+pub(super) fn text_error(part: RuleTextKind, text: &str, at: usize, fault: TextFault) -> RuleError {
     let before = text.get(..at).unwrap_or(text);
     RuleError::Text { part, text: shortened(text), column: before.chars().count() + 1, fault }
 }
 
-/// A foreign text for a message.
+/// Shortens a foreign text for a message.
 pub(super) fn shortened(text: &str) -> String {
     const CHARACTERS_MAX: usize = 80;
     let mut short: String = text.chars().take(CHARACTERS_MAX).collect();
@@ -223,23 +223,23 @@ pub(super) fn shortened(text: &str) -> String {
     short
 }
 
-/// Checks what holds for every text: that there is one, and not too much of it.
-pub(super) fn check_length(part: Part, text: &str) -> Result<(), RuleError> {
-    if text.is_empty() && part != Part::HeaderValue {
-        return Err(fault(part, text, 0, Fault::Empty(part)));
+/// Checks that a text is neither empty nor too long.
+pub(super) fn check_length(part: RuleTextKind, text: &str) -> Result<(), RuleError> {
+    if text.is_empty() && part != RuleTextKind::HeaderValue {
+        return Err(text_error(part, text, 0, TextFault::Empty(part)));
     }
     let max = part.bytes_max();
     if text.len() > max {
         let at = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        return Err(fault(part, text, at, Fault::TooLong(max)));
+        return Err(text_error(part, text, at, TextFault::TooLong(max)));
     }
     Ok(())
 }
 
-/// Refuses what a request line cannot hold.
-pub(super) fn check_sent(part: Part, text: &str) -> Result<(), RuleError> {
+/// Refuses characters that a request line cannot contain.
+pub(super) fn check_sent(part: RuleTextKind, text: &str) -> Result<(), RuleError> {
     match text.char_indices().find(|(_, c)| *c == ' ' || c.is_control()) {
-        Some((at, c)) => Err(fault(part, text, at, Fault::NeverSent(c))),
+        Some((at, c)) => Err(text_error(part, text, at, TextFault::NeverSent(c))),
         None => Ok(()),
     }
 }

@@ -1,54 +1,55 @@
 //! Patterns with `*`.
 //!
-//! `*` stands for any run of bytes, also an empty one, also one with `/` in it; every other byte stands for itself. A
-//! pattern is cut at its stars into pieces. The first piece must begin the text and the last must end it; those
-//! between are looked for one after the other, each at the first place where it occurs, which is never worse than a
-//! later one, since it leaves more text to the rest. So nothing is ever tried twice. A piece is looked for by the
-//! method of Knuth, Morris and Pratt (SIAM J. Computing 6, 1977), which never goes back in the text: matching takes
-//! at most two comparisons per byte of text, whatever the pattern and whatever the text.
+//! `*` matches any run of bytes, including an empty one and one with `/` in it; every other byte matches itself. A
+//! pattern is split at its stars into pieces. The first piece must begin the text and the last must end it. The
+//! pieces between are searched one after the other, each at its first occurrence. A later occurrence is never
+//! better, because it leaves less text for the rest, so nothing is tried twice.
+//!
+//! A piece is searched by the method of Knuth, Morris and Pratt (SIAM J. Computing 6, 1977), which never goes back
+//! in the text. Matching takes at most two comparisons per byte of text, for every pattern and every text.
 
-/// A pattern. Its length is limited by who makes it.
+/// A pattern. The caller limits its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     text: Box<str>,
     first: Box<[u8]>,
-    /// `None` if there is no star: `first` is then the whole.
-    rest: Option<Rest>,
+    /// The pieces after the first star; `None` if there is no star, so that `first` is the whole pattern.
+    rest: Option<GlobTail>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Rest {
-    between: Box<[Piece]>,
+struct GlobTail {
+    between: Box<[GlobPiece]>,
     last: Box<[u8]>,
 }
 
 /// A piece between two stars; not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
+struct GlobPiece {
     bytes: Box<[u8]>,
-    /// For each byte: how long the longest prefix of the piece is that ends there and is not the piece up to there.
+    /// For each byte, the length of the longest proper prefix of the piece that ends there.
     borders: Box<[usize]>,
 }
 
 impl Glob {
-    /// The pattern as written.
+    /// Parses a pattern.
     pub fn new(pattern: &str) -> Self {
         let mut pieces = pattern.split('*');
         let first = pieces.next().unwrap_or_default().as_bytes().into();
         let mut pieces: Vec<&str> = pieces.collect();
-        let rest = pieces.pop().map(|last| Rest {
-            between: pieces.into_iter().filter(|piece| !piece.is_empty()).map(Piece::new).collect(),
+        let rest = pieces.pop().map(|last| GlobTail {
+            between: pieces.into_iter().filter(|piece| !piece.is_empty()).map(GlobPiece::new).collect(),
             last: last.as_bytes().into(),
         });
         Self { text: pattern.into(), first, rest }
     }
 
-    /// The pattern as written.
+    /// Returns the pattern as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether the whole of `text` is one that the pattern stands for. O(text).
+    /// Returns whether the pattern matches the whole of `text`. O(text).
     pub fn matches(&self, text: &[u8]) -> bool {
         let Some(rest) = &self.rest else { return *text == *self.first };
         let Some(mut text) = text.strip_prefix(&*self.first).and_then(|text| text.strip_suffix(&*rest.last))
@@ -65,7 +66,7 @@ impl Glob {
     }
 }
 
-impl Piece {
+impl GlobPiece {
     fn new(piece: &str) -> Self {
         let bytes: Box<[u8]> = piece.as_bytes().into();
         let mut borders = vec![0; bytes.len()];
@@ -80,7 +81,7 @@ impl Piece {
         Self { bytes, borders: borders.into() }
     }
 
-    /// Where the first occurrence in `text` ends.
+    /// Returns the end of the first occurrence in `text`.
     fn end_in(&self, text: &[u8]) -> Option<usize> {
         let mut matched = 0;
         for (at, byte) in text.iter().enumerate() {
@@ -102,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_star_is_any_run() {
+    fn star_matches_any_run() {
         for (pattern, text, expected) in [
             ("/a", "/a", true),
             ("/a", "/ab", false),
@@ -122,9 +123,9 @@ mod tests {
         }
     }
 
-    /// Patterns on which backtracking takes exponential or quadratic time end at once.
+    /// Patterns on which backtracking takes exponential or quadratic time finish quickly.
     #[test]
-    fn no_pattern_is_slow() {
+    fn every_pattern_matches_in_linear_time() {
         let text = vec![b'a'; 1 << 20];
         let exponential = "*a".repeat(500) + "*b";
         let quadratic = format!("*{}b*", "a".repeat(1_000));
@@ -144,7 +145,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
         #[test]
-        fn it_agrees_with_trying_everything(pattern in "[ab*]{0,7}", text in "[ab]{0,10}") {
+        fn glob_agrees_with_backtracking(pattern in "[ab*]{0,7}", text in "[ab]{0,10}") {
             prop_assert_eq!(Glob::new(&pattern).matches(text.as_bytes()), naive(pattern.as_bytes(), text.as_bytes()));
         }
     }

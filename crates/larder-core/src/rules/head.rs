@@ -5,19 +5,19 @@ use core::fmt;
 
 /// The fields of a request.
 pub trait Headers {
-    /// The value of the field of that name, which is given in lower case; of several the first. As it came, without
-    /// the whitespace around it.
+    /// Returns the value of the field with this lower-case name, as sent, without surrounding whitespace. If there
+    /// are several such fields, returns the first one.
     fn get(&self, name: &str) -> Option<&[u8]>;
 }
 
-/// No fields.
+/// A request without fields.
 impl Headers for () {
     fn get(&self, _name: &str) -> Option<&[u8]> {
         None
     }
 }
 
-/// A list of names, in whatever case, and values.
+/// A list of names, in any case, and values.
 impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for Vec<(N, V)> {
     fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
@@ -26,7 +26,7 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for Vec<(N, V)> {
     }
 }
 
-/// The head of a request. Any bytes will do; what cannot stand in a request matches nothing.
+/// The head of a request. It may contain any bytes; bytes that a request cannot contain match nothing.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     /// The method, as sent.
@@ -35,7 +35,8 @@ pub struct Head<'a> {
     pub host: &'a [u8],
     /// The path: the request target up to its first `?`.
     pub path: &'a [u8],
-    /// What follows that `?`; `None` if there is none. `Some` of nothing and `None` are different targets.
+    /// The part after that `?`; `None` if there is no `?`. `Some` of an empty query and `None` are different
+    /// targets.
     pub query: Option<&'a [u8]>,
     /// The fields.
     pub headers: &'a dyn Headers,
@@ -54,12 +55,12 @@ impl fmt::Debug for Head<'_> {
 }
 
 impl<'a> Head<'a> {
-    /// A GET without fields of this host, path and query, the latter two as they stand in the request line.
+    /// Creates the head of a GET request without fields. Host, path and query are as in the request line.
     pub fn get(host: &'a [u8], path_and_query: &'a [u8]) -> Self {
         Self::new(b"GET", host, path_and_query, &())
     }
 
-    /// A head whose path and query are still together.
+    /// Creates a head from a path and query that are not separated yet.
     pub fn new(method: &'a [u8], host: &'a [u8], path_and_query: &'a [u8], headers: &'a dyn Headers) -> Self {
         let cut = path_and_query.iter().position(|&byte| byte == b'?');
         let (path, query) = match cut {
@@ -69,13 +70,13 @@ impl<'a> Head<'a> {
         Self { method, host, path, query, headers }
     }
 
-    /// The host without its port. The colons of an IPv6 address stand in brackets (RFC 3986 section 3.2.2).
+    /// Returns the host without its port. The colons of an IPv6 address are in brackets (RFC 3986 section 3.2.2).
     pub fn host_name(&self) -> &'a [u8] {
         split_port(self.host).0
     }
 
-    /// What follows the last dot of the path's last segment, up to a `;`. `None` if there is no dot but at the
-    /// segment's beginning, or nothing follows it.
+    /// Returns the part after the last dot of the path's last segment, up to a `;`. `None` if the only dot is at the
+    /// segment's beginning, or nothing follows the dot.
     pub fn extension(&self) -> Option<&'a [u8]> {
         let start = self.path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
         let segment = &self.path[start..];
@@ -86,10 +87,10 @@ impl<'a> Head<'a> {
         (dot > 0 && !extension.is_empty()).then_some(extension)
     }
 
-    /// Segments `from` to `to` (both included, counted from 1) of the path, each with the `/` before it, so that the
-    /// path is all its segments in a row. `to` of `None` is the end. Empty if there are not so many.
+    /// Returns the segments `from` to `to` (both included, from 1) of the path, each with the `/` before it, so that
+    /// all segments together are the path. `to` of `None` is the end. Empty if there are not enough segments.
     pub fn segments(&self, from: u16, to: Option<u16>) -> &'a [u8] {
-        // Where segment k + 1 begins is where the k-th slash behind the first byte stands.
+        // Segment k + 1 begins at the k-th slash after the first byte.
         let slash = |nth: usize| -> Option<usize> {
             let slashes = self.path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/');
             slashes.map(|(at, _)| at).nth(nth)
@@ -103,20 +104,21 @@ impl<'a> Head<'a> {
         self.path.get(start..end).unwrap_or(b"")
     }
 
-    /// The items of the query, between the `&`; the first [`ITEMS_MAX`] of them. None if there is no query, or an
-    /// empty one.
+    /// Returns the items of the query, between the `&`, at most the first [`ITEMS_MAX`]. There is no item if there
+    /// is no query, or an empty one.
     pub fn query_items(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let items = self.query.filter(|query| !query.is_empty());
         items.into_iter().flat_map(|query| query.split(|&byte| byte == b'&')).take(ITEMS_MAX)
     }
 
-    /// The value of a field, the first [`CAPTURE_BYTES_MAX`] bytes of it.
+    /// Returns the value of a field, at most its first [`CAPTURE_BYTES_MAX`] bytes.
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
         self.headers.get(name).map(captured)
     }
 
-    /// The value of a cookie (RFC 6265 section 4.2.1; quotes are part of it): of several of the name the first, in
-    /// the first `Cookie` field, its first [`CAPTURE_BYTES_MAX`] bytes.
+    /// Returns the value of a cookie (RFC 6265 section 4.2.1; quotes are part of it), at most its first
+    /// [`CAPTURE_BYTES_MAX`] bytes. If several cookies have the name, returns the first one in the first `Cookie`
+    /// field.
     pub fn cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
         let pairs = self.headers.get("cookie")?.split(|&byte| byte == b';').take(ITEMS_MAX);
         let mut named = pairs.filter_map(|pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="));
@@ -124,7 +126,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A host and its port, if it has one.
+/// Splits a host into its name and its port, if it has one.
 pub(super) fn split_port(host: &[u8]) -> (&[u8], Option<&[u8]>) {
     match host.iter().rposition(|&byte| byte == b':' || byte == b']') {
         Some(at) if host[at] == b':' => (&host[..at], Some(&host[at + 1..])),
@@ -146,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_cut_at_its_first_question_mark() {
+    fn target_is_split_at_its_first_question_mark() {
         let head = |target: &'static str| Head::get(b"h", target.as_bytes());
         assert_eq!((head("/a?b?c").path, head("/a?b?c").query), (&b"/a"[..], Some(&b"b?c"[..])));
         assert_eq!((head("/a").query, head("/a?").query), (None, Some(&b""[..])));
     }
 
     #[test]
-    fn a_host_is_told_from_its_port() {
+    fn host_is_separated_from_its_port() {
         for (host, name) in [
             ("a.example", "a.example"),
             ("a.example:80", "a.example"),
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_is_of_the_last_segment() {
+    fn extension_is_that_of_the_last_segment() {
         for (path, extension) in [
             ("/a.PHP", Some("PHP")),
             ("/a.tar.gz", Some("gz")),
@@ -196,13 +198,13 @@ mod tests {
         ] {
             assert_eq!(text(head.segments(from, to)), expected, "{from}..{to:?}");
         }
-        // A directory and its index are one at the directory's depth.
+        // A directory and its index have the same key at the directory's depth.
         assert_eq!(Head::get(b"", b"/a/").segments(1, Some(1)), b"/a");
         assert_eq!(Head::get(b"", b"/a/").segments(1, Some(2)), b"/a/");
     }
 
     #[test]
-    fn a_cookie_is_found_by_its_whole_name() {
+    fn cookie_is_found_by_its_complete_name() {
         let headers = vec![("Cookie", "asid=0; sid=abc; sid=d;  user=\"x\"")];
         let head = Head::new(b"GET", b"h", b"/", &headers);
         assert_eq!(head.cookie(b"sid").map(text), Some("abc"));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_of_a_field_is_limited() {
+    fn captured_field_bytes_are_limited() {
         let headers = vec![("a", vec![b'x'; CAPTURE_BYTES_MAX + 1])];
         let head = Head::new(b"GET", b"h", b"/", &headers);
         assert_eq!(head.field("a").map(<[u8]>::len), Some(CAPTURE_BYTES_MAX));
@@ -222,7 +224,7 @@ mod tests {
     }
 
     proptest! {
-        /// The segments in a row are the path, and a range of them is what splitting by hand gives.
+        /// All segments together are the path, and a range of them agrees with splitting by hand.
         #[test]
         fn segments_make_up_the_path(path in "[a/]{0,12}", from in 1..6_u16, more in 0..6_u16) {
             let mut naive: Vec<String> = Vec::new();

@@ -1,11 +1,11 @@
-//! What counts as the same target: a template of parts of a request.
+//! The key template, which defines the requests that have the same target.
 //!
-//! Requests whose keys are the same bytes are one target, and so go where that target's content is. By default a key
-//! is the host in lower case, then path and query as sent. HACC (NT Symposium 1999, section 5.1) keys requests to a
-//! Domino server, `http://host/NotesObject?Action&params`, by the object down to its view and the action; written as
-//! a template that is `{host}{path:3}?{query:#1}`.
+//! Requests whose keys are equal have the same target, and so go to the node that has its content. By default a key is the host in
+//! lower case, then path and query as sent. HACC (NT Symposium 1999, section 5.1) keys requests to a Domino server,
+//! `http://host/NotesObject?Action&params`, by the object down to its view and the action. As a template this is
+//! `{host}{path:3}?{query:#1}`.
 //!
-//! | part | what it puts into the key |
+//! | part | contribution to the key |
 //! |---|---|
 //! | `{method}` | the method |
 //! | `{host}` | the host in lower case, with its port as sent |
@@ -14,19 +14,19 @@
 //! | `{path:2..4}`, `{path:2..}` | segments 2 to 4; from 2 to the end |
 //! | `{extension}` | the extension ([`Head::extension`]) in lower case |
 //! | `{query}` | `?` and the query; nothing if there is none |
-//! | `{query:a,b}` | parameters `a` and `b` in this order, as `a=1&b=2`; one that is missing is left out |
+//! | `{query:a,b}` | parameters `a` and `b` in this order, as `a=1&b=2`; a missing one is omitted |
 //! | `{query:#1}` | the query's first item, up to the `&` |
 //! | `{header:name}` | the value of a field |
 //! | `{cookie:name}` | the value of a cookie |
 //!
-//! What is missing puts nothing. All else is text; `{{` and `}}` are the braces themselves. Parts stand in a row
-//! without anything between them: text between two parts (`{cookie:user}|{path}`) keeps `a`, `b/` apart from `ab`, `/`.
+//! A missing part contributes nothing. Everything else is literal text; `{{` and `}}` are the braces themselves. Parts are
+//! concatenated without a separator: text between two parts (`{cookie:user}|{path}`) distinguishes `a`, `b/` from `ab`, `/`.
 //! Of several parameters, fields or cookies of one name the first counts.
 
 use super::CAPTURE_BYTES_MAX;
 use super::error::RuleError;
 use super::head::Head;
-use super::key_text::Piece;
+use super::key_text::KeyPart;
 use crate::id::TargetId;
 use core::fmt;
 use core::str::FromStr;
@@ -47,49 +47,50 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTemplate {
     text: Box<str>,
-    pieces: Box<[Piece]>,
+    parts: Box<[KeyPart]>,
 }
 
 impl KeyTemplate {
-    /// The default, `{host}{path}{query}`.
+    /// The default template, `{host}{path}{query}`.
     pub const DEFAULT: &'static str = "{host}{path}{query}";
 
-    /// The template as written.
+    /// Returns the template as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The target of a request: [`TargetId::of`] its key. Allocates nothing. O(key, and what is looked at for it).
+    /// Returns the target of a request: [`TargetId::of`] its key. Allocates nothing. O(key, and the text examined
+    /// for it).
     pub fn id(&self, head: &Head<'_>) -> TargetId {
-        let mut hash = Hash::new();
+        let mut hash = KeyHasher::new();
         self.write(head, &mut hash);
         hash.id()
     }
 
-    /// Appends the key of a request, for people and tools that want to see it.
+    /// Appends the key of a request, for display.
     pub fn render(&self, head: &Head<'_>, key: &mut Vec<u8>) {
         self.write(head, key);
     }
 
-    fn write(&self, head: &Head<'_>, sink: &mut impl Sink) {
-        for piece in &self.pieces {
-            match piece {
-                Piece::Literal(text) => sink.put(text),
-                Piece::Method => sink.put(&head.method[..head.method.len().min(CAPTURE_BYTES_MAX)]),
-                Piece::Host => put_lower(sink, head.host),
-                Piece::Path => sink.put(head.path),
-                Piece::Segments { from, to } => sink.put(head.segments(*from, *to)),
-                Piece::Extension => put_lower(sink, head.extension().unwrap_or_default()),
-                Piece::Query => {
+    fn write(&self, head: &Head<'_>, sink: &mut impl KeySink) {
+        for part in &self.parts {
+            match part {
+                KeyPart::Literal(text) => sink.put(text),
+                KeyPart::Method => sink.put(&head.method[..head.method.len().min(CAPTURE_BYTES_MAX)]),
+                KeyPart::Host => put_lower(sink, head.host),
+                KeyPart::Path => sink.put(head.path),
+                KeyPart::Segments { from, to } => sink.put(head.segments(*from, *to)),
+                KeyPart::Extension => put_lower(sink, head.extension().unwrap_or_default()),
+                KeyPart::Query => {
                     if let Some(query) = head.query {
                         sink.put(b"?");
                         sink.put(query);
                     }
                 }
-                Piece::Parameters(names) => put_parameters(sink, head, names),
-                Piece::Item(at) => sink.put(head.query_items().nth(*at).unwrap_or_default()),
-                Piece::Header(name) => sink.put(head.field(name).unwrap_or_default()),
-                Piece::Cookie(name) => sink.put(head.cookie(name).unwrap_or_default()),
+                KeyPart::Parameters(names) => put_parameters(sink, head, names),
+                KeyPart::Item(at) => sink.put(head.query_items().nth(*at).unwrap_or_default()),
+                KeyPart::Header(name) => sink.put(head.field(name).unwrap_or_default()),
+                KeyPart::Cookie(name) => sink.put(head.cookie(name).unwrap_or_default()),
             }
         }
     }
@@ -97,7 +98,7 @@ impl KeyTemplate {
 
 impl Default for KeyTemplate {
     fn default() -> Self {
-        Self { text: Self::DEFAULT.into(), pieces: [Piece::Host, Piece::Path, Piece::Query].into() }
+        Self { text: Self::DEFAULT.into(), parts: [KeyPart::Host, KeyPart::Path, KeyPart::Query].into() }
     }
 }
 
@@ -111,12 +112,12 @@ impl FromStr for KeyTemplate {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        Ok(Self { text: text.into(), pieces: super::key_text::read(text)?.into() })
+        Ok(Self { text: text.into(), parts: super::key_text::parse_template(text)?.into() })
     }
 }
 
-/// The parameters of these names, in the order of the names, in one pass over the query.
-fn put_parameters(sink: &mut impl Sink, head: &Head<'_>, names: &[Box<[u8]>]) {
+/// Writes the parameters of these names, in the order of the names, in one pass over the query.
+fn put_parameters(sink: &mut impl KeySink, head: &Head<'_>, names: &[Box<[u8]>]) {
     let mut found: [Option<&[u8]>; super::PARAMETERS_MAX] = [None; super::PARAMETERS_MAX];
     for item in head.query_items() {
         for (slot, name) in found.iter_mut().zip(names) {
@@ -133,7 +134,7 @@ fn put_parameters(sink: &mut impl Sink, head: &Head<'_>, names: &[Box<[u8]>]) {
     }
 }
 
-fn put_lower(sink: &mut impl Sink, text: &[u8]) {
+fn put_lower(sink: &mut impl KeySink, text: &[u8]) {
     if !text.iter().any(u8::is_ascii_uppercase) {
         return sink.put(text);
     }
@@ -146,27 +147,27 @@ fn put_lower(sink: &mut impl Sink, text: &[u8]) {
     }
 }
 
-/// Where the bytes of a key go.
-trait Sink {
+/// The receiver of the bytes of a key.
+trait KeySink {
     fn put(&mut self, bytes: &[u8]);
 }
 
-impl Sink for Vec<u8> {
+impl KeySink for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }
 
-/// The hash of what is put. Keys up to [`Hash::SHORT`] bytes, which nearly all are, are gathered on the stack and
-/// hashed at once, several times as fast as piece by piece; longer ones are hashed in pieces of that size. Both give
-/// the same.
-struct Hash {
-    held: [u8; Hash::SHORT],
+/// The hash of a key. Keys up to [`KeyHasher::SHORT`] bytes, which are nearly all keys, are collected on the stack
+/// and hashed at once, several times as fast as piece by piece. Longer keys are hashed in pieces of that size, with
+/// the same result.
+struct KeyHasher {
+    held: [u8; KeyHasher::SHORT],
     len: usize,
     longer: Option<Xxh3Default>,
 }
 
-impl Hash {
+impl KeyHasher {
     const SHORT: usize = 256;
 
     fn new() -> Self {
@@ -185,7 +186,7 @@ impl Hash {
     }
 }
 
-impl Sink for Hash {
+impl KeySink for KeyHasher {
     fn put(&mut self, bytes: &[u8]) {
         if let Some(room) = self.held.get_mut(self.len..self.len + bytes.len()) {
             room.copy_from_slice(bytes);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_what_they_say() {
+    fn parts_contribute_as_documented() {
         let headers = vec![("Cookie", "sid=7; lang=de"), ("Accept-Language", "de, en;q=0.5")];
         let head = Head::new(b"GET", b"Shop.Example:80", b"/a/b/c.PHP?x=1&y=2&x=3&z", &headers);
         for (template, expected) in [
@@ -239,7 +240,7 @@ mod tests {
 
     /// HACC, section 5.1, Domino: the object to view depth, and the action.
     #[test]
-    fn haccs_key_for_domino() {
+    fn key_of_hacc_for_domino() {
         let domino: KeyTemplate = "{host}{path:3}?{query:#1}".parse().expect("a template");
         let key = |target: &str| {
             let mut key = Vec::new();
@@ -256,17 +257,17 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_beyond_those_looked_at_is_missing() {
+    fn parameter_beyond_the_limit_is_missing() {
         let query = format!("{}a=1", "&".repeat(ITEMS_MAX));
         let head = Head { query: Some(query.as_bytes()), ..Head::get(b"h", b"/") };
         assert_eq!(key("{path}{query:a}", &head), "/");
     }
 
-    /// Fields made of bytes.
+    /// Fields that all have these bytes as their value.
     #[derive(Debug)]
-    struct Both(Vec<u8>);
+    struct FixedField(Vec<u8>);
 
-    impl Headers for Both {
+    impl Headers for FixedField {
         fn get(&self, _name: &str) -> Option<&[u8]> {
             Some(&self.0)
         }
@@ -280,9 +281,9 @@ mod tests {
     }
 
     proptest! {
-        /// The default key is the joined text, however long, in one piece or in many.
+        /// The default key is the joined text, for any length.
         #[test]
-        fn the_default_is_host_path_and_query(host in bytes(300), target in bytes(600)) {
+        fn default_key_is_host_path_and_query(host in bytes(300), target in bytes(600)) {
             let head = Head::get(&host, &target);
             let joined = [&host.to_ascii_lowercase()[..], &target].concat();
             prop_assert_eq!(KeyTemplate::default().id(&head), TargetId::of(&joined));
@@ -291,8 +292,8 @@ mod tests {
 
         /// The id is the hash of the key for any template and any bytes.
         #[test]
-        fn an_id_is_the_hash_of_its_key(host in bytes(80), target in bytes(400), field in bytes(300)) {
-            let headers = Both(field);
+        fn id_is_the_hash_of_its_key(host in bytes(80), target in bytes(400), field in bytes(300)) {
+            let headers = FixedField(field);
             let head = Head::new(b"GET", &host, &target, &headers);
             for template in ["{host}{path:3}?{query:#1}", "{query:a,b}{cookie:a}|{header:x}", "{method}{extension}{path:2..}{path}"] {
                 let template: KeyTemplate = template.parse().expect("a template");
@@ -302,7 +303,7 @@ mod tests {
             }
         }
 
-        /// Chosen parameters against a reference that makes a list of all.
+        /// Selected parameters agree with a reference that makes a list of all.
         #[test]
         fn parameters_agree_with_a_list(query in "[abc=&]{0,20}") {
             let head = Head { query: Some(query.as_bytes()), ..Head::get(b"", b"") };

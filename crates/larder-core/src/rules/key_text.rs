@@ -1,11 +1,11 @@
-//! Reading a key template.
+//! The parser of key templates.
 
-use super::error::{Fault, Part, RuleError, check_length, fault, shortened};
+use super::error::{RuleError, RuleTextKind, TextFault, check_length, shortened, text_error};
 use super::{ITEMS_MAX, PARAMETERS_MAX};
 
 /// A part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum KeyPart {
     Literal(Box<[u8]>),
     Method,
     Host,
@@ -17,103 +17,105 @@ pub(super) enum Piece {
     Extension,
     Query,
     Parameters(Box<[Box<[u8]>]>),
-    /// Counted from 0.
+    /// The index of an item of the query, from 0.
     Item(usize),
     Header(Box<str>),
     Cookie(Box<[u8]>),
 }
 
-/// The pieces of a template.
-pub(super) fn read(text: &str) -> Result<Vec<Piece>, RuleError> {
-    check_length(Part::Key, text)?;
-    let (mut pieces, mut literal, mut at) = (Vec::new(), String::new(), 0);
+/// Parses a template into its parts.
+pub(super) fn parse_template(text: &str) -> Result<Vec<KeyPart>, RuleError> {
+    check_length(RuleTextKind::Key, text)?;
+    let (mut parts, mut literal, mut at) = (Vec::new(), String::new(), 0);
     while let Some(c) = text[at..].chars().next() {
         let rest = &text[at..];
         if let Some(brace) = ["{{", "}}"].into_iter().find(|brace| rest.starts_with(brace)) {
             literal.push_str(&brace[..1]);
             at += brace.len();
         } else if c == '}' {
-            return Err(fault(Part::Key, text, at, Fault::Unopened));
+            return Err(text_error(RuleTextKind::Key, text, at, TextFault::Unopened));
         } else if c == '{' {
-            let Some(end) = rest.find('}') else { return Err(fault(Part::Key, text, at, Fault::Unclosed)) };
+            let Some(end) = rest.find('}') else {
+                return Err(text_error(RuleTextKind::Key, text, at, TextFault::Unclosed));
+            };
             let inner = &rest[1..end];
             if let Some(open) = inner.find('{') {
                 let at = if inner[..open].contains(':') { at + 1 + open } else { at };
-                return Err(fault(Part::Key, text, at, Fault::Unclosed));
+                return Err(text_error(RuleTextKind::Key, text, at, TextFault::Unclosed));
             }
-            flush(&mut pieces, &mut literal);
-            pieces.push(piece(text, at + 1, inner)?);
+            flush(&mut parts, &mut literal);
+            parts.push(parse_part(text, at + 1, inner)?);
             at += end + 1;
         } else {
             literal.push(c);
             at += c.len_utf8();
         }
     }
-    flush(&mut pieces, &mut literal);
-    if pieces.iter().all(|piece| matches!(piece, Piece::Literal(_))) {
-        return Err(fault(Part::Key, text, 0, Fault::NoPart));
+    flush(&mut parts, &mut literal);
+    if parts.iter().all(|part| matches!(part, KeyPart::Literal(_))) {
+        return Err(text_error(RuleTextKind::Key, text, 0, TextFault::NoPart));
     }
-    Ok(pieces)
+    Ok(parts)
 }
 
-fn flush(pieces: &mut Vec<Piece>, literal: &mut String) {
+fn flush(parts: &mut Vec<KeyPart>, literal: &mut String) {
     if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal.as_bytes().into()));
+        parts.push(KeyPart::Literal(literal.as_bytes().into()));
         literal.clear();
     }
 }
 
-/// The part between two braces, which stands at byte `at` of the template.
-fn piece(text: &str, at: usize, inner: &str) -> Result<Piece, RuleError> {
+/// Parses the part between two braces, which begins at byte `at` of the template.
+fn parse_part(text: &str, at: usize, inner: &str) -> Result<KeyPart, RuleError> {
     let (name, argument) = match inner.split_once(':') {
         Some((name, argument)) => (name, Some(argument)),
         None => (inner, None),
     };
-    let reader = Reader { text, at: at + name.len() + usize::from(argument.is_some()) };
+    let parser = ArgumentParser { text, at: at + name.len() + usize::from(argument.is_some()) };
     match (name, argument) {
-        ("method", None) => Ok(Piece::Method),
-        ("host", None) => Ok(Piece::Host),
-        ("extension", None) => Ok(Piece::Extension),
-        ("path", None) => Ok(Piece::Path),
-        ("query", None) => Ok(Piece::Query),
-        ("method", Some(_)) => reader.wrong(0, Fault::Argument("method")),
-        ("host", Some(_)) => reader.wrong(0, Fault::Argument("host")),
-        ("extension", Some(_)) => reader.wrong(0, Fault::Argument("extension")),
-        ("path", Some(range)) => reader.segments(range),
-        ("query", Some(chosen)) => reader.query(chosen),
-        ("header", None | Some("")) => reader.wrong(0, Fault::NoArgument("header", "accept-language")),
-        ("cookie", None | Some("")) => reader.wrong(0, Fault::NoArgument("cookie", "session")),
+        ("method", None) => Ok(KeyPart::Method),
+        ("host", None) => Ok(KeyPart::Host),
+        ("extension", None) => Ok(KeyPart::Extension),
+        ("path", None) => Ok(KeyPart::Path),
+        ("query", None) => Ok(KeyPart::Query),
+        ("method", Some(_)) => parser.error(0, TextFault::Argument("method")),
+        ("host", Some(_)) => parser.error(0, TextFault::Argument("host")),
+        ("extension", Some(_)) => parser.error(0, TextFault::Argument("extension")),
+        ("path", Some(range)) => parser.segments(range),
+        ("query", Some(chosen)) => parser.query(chosen),
+        ("header", None | Some("")) => parser.error(0, TextFault::NoArgument("header", "accept-language")),
+        ("cookie", None | Some("")) => parser.error(0, TextFault::NoArgument("cookie", "session")),
         ("header", Some(field)) => {
             let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
             match field.char_indices().find(|(_, c)| !token(*c)) {
-                Some((at, c)) => reader.wrong(at, Fault::NoToken(c)),
-                None => Ok(Piece::Header(field.to_ascii_lowercase().into())),
+                Some((at, c)) => parser.error(at, TextFault::NoToken(c)),
+                None => Ok(KeyPart::Header(field.to_ascii_lowercase().into())),
             }
         }
         ("cookie", Some(cookie)) => {
             let never = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ';' | '=' | ',');
             match cookie.char_indices().find(|(_, c)| never(*c)) {
-                Some((at, c)) => reader.wrong(at, Fault::Separator(c)),
-                None => Ok(Piece::Cookie(cookie.as_bytes().into())),
+                Some((at, c)) => parser.error(at, TextFault::Separator(c)),
+                None => Ok(KeyPart::Cookie(cookie.as_bytes().into())),
             }
         }
-        _ => Err(fault(Part::Key, text, at, Fault::UnknownPart(shortened(name)))),
+        _ => Err(text_error(RuleTextKind::Key, text, at, TextFault::UnknownPart(shortened(name)))),
     }
 }
 
-/// Reads an argument that begins at byte `at` of the template.
-struct Reader<'a> {
+/// A parser of an argument that begins at byte `at` of the template.
+struct ArgumentParser<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl Reader<'_> {
-    fn wrong<T>(&self, at: usize, error: Fault) -> Result<T, RuleError> {
-        Err(fault(Part::Key, self.text, self.at + at, error))
+impl ArgumentParser<'_> {
+    fn error<T>(&self, at: usize, error: TextFault) -> Result<T, RuleError> {
+        Err(text_error(RuleTextKind::Key, self.text, self.at + at, error))
     }
 
-    fn segments(&self, range: &str) -> Result<Piece, RuleError> {
-        // Not `parse` alone, which takes a sign too.
+    fn segments(&self, range: &str) -> Result<KeyPart, RuleError> {
+        // `parse` alone is not enough, because it accepts a sign.
         let number = |text: &str| -> Option<u16> {
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse().ok().filter(|number| digits && *number > 0)
@@ -124,37 +126,37 @@ impl Reader<'_> {
             Some((from, to)) => number(from).zip(number(to)).map(|(from, to)| (from, Some(to))),
         };
         match read {
-            Some((from, to)) if to.is_none_or(|to| from <= to) => Ok(Piece::Segments { from, to }),
-            _ => self.wrong(0, Fault::Segments(shortened(range))),
+            Some((from, to)) if to.is_none_or(|to| from <= to) => Ok(KeyPart::Segments { from, to }),
+            _ => self.error(0, TextFault::Segments(shortened(range))),
         }
     }
 
-    fn query(&self, chosen: &str) -> Result<Piece, RuleError> {
+    fn query(&self, chosen: &str) -> Result<KeyPart, RuleError> {
         if let Some(number) = chosen.strip_prefix('#') {
             let digits = number.bytes().all(|byte| byte.is_ascii_digit());
             return match number.parse::<usize>() {
-                Ok(at) if digits && (1..=ITEMS_MAX).contains(&at) => Ok(Piece::Item(at - 1)),
-                _ => self.wrong(0, Fault::Item(shortened(chosen))),
+                Ok(at) if digits && (1..=ITEMS_MAX).contains(&at) => Ok(KeyPart::Item(at - 1)),
+                _ => self.error(0, TextFault::Item(shortened(chosen))),
             };
         }
         let (mut names, mut at): (Vec<Box<[u8]>>, usize) = (Vec::new(), 0);
         for name in chosen.split(',') {
             if name.is_empty() {
-                return self.wrong(at, Fault::NoParameter);
+                return self.error(at, TextFault::NoParameter);
             }
             if let Some((within, c)) = name.char_indices().find(|(_, c)| matches!(c, '=' | '&' | ' ' | '?')) {
-                return self.wrong(at + within, Fault::Separator(c));
+                return self.error(at + within, TextFault::Separator(c));
             }
             if names.iter().any(|known| **known == *name.as_bytes()) {
-                return self.wrong(at, Fault::Twice(shortened(name)));
+                return self.error(at, TextFault::Twice(shortened(name)));
             }
             if names.len() == PARAMETERS_MAX {
-                return self.wrong(at, Fault::Parameters);
+                return self.error(at, TextFault::Parameters);
             }
             names.push(name.as_bytes().into());
             at += name.len() + 1;
         }
-        Ok(Piece::Parameters(names.into()))
+        Ok(KeyPart::Parameters(names.into()))
     }
 }
 
@@ -165,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_fault_has_its_column_and_what_would_be_right() {
+    fn every_fault_has_its_column_and_remedy() {
         let many = (0..=PARAMETERS_MAX).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
         let (many, long) = (format!("{{query:{many}}}"), "{path}".repeat(200));
         for (text, column, expected) in [
@@ -206,7 +208,7 @@ mod tests {
             ("static {{}}", 1, "no part of the request is in it"),
         ] {
             let error = text.parse::<KeyTemplate>().expect_err(text);
-            let RuleError::Text { part: Part::Key, column: found, fault, .. } = &error else {
+            let RuleError::Text { part: RuleTextKind::Key, column: found, fault, .. } = &error else {
                 panic!("{error}")
             };
             assert_eq!(*found, column, "{error}");
@@ -218,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused_with_a_column(text in "(\\{(path|query|header|cookie|host)?:?[#0-9a-c,.]{0,3}\\}?|\\PC|\\}){0,6}") {
+        fn any_text_parses_or_fails_with_a_column(text in "(\\{(path|query|header|cookie|host)?:?[#0-9a-c,.]{0,3}\\}?|\\PC|\\}){0,6}") {
             match text.parse::<KeyTemplate>() {
                 Ok(template) => prop_assert_eq!(template.as_str(), text),
                 Err(RuleError::Text { column, .. }) => prop_assert!(column <= text.chars().count() + 1),
@@ -226,7 +228,7 @@ mod tests {
             }
         }
 
-        /// Any text becomes one with its braces doubled.
+        /// Any text becomes a template when its braces are doubled.
         #[test]
         fn doubled_braces_are_braces(text in "\\PC{0,30}") {
             let template = format!("{{method}}{}", text.replace('{', "{{").replace('}', "}}"));

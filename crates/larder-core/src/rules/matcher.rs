@@ -1,6 +1,6 @@
-//! One rule: which requests it is for.
+//! The condition of one rule.
 
-use super::error::{Everything, Fault, Part, RuleError, check_length, check_sent, fault};
+use super::error::{RuleCoverage, RuleError, RuleTextKind, TextFault, check_length, check_sent, text_error};
 use super::glob::Glob;
 use super::head::{Head, split_port};
 use super::path::PathPattern;
@@ -24,125 +24,134 @@ pub struct Matcher {
     hosts: Vec<HostPattern>,
     paths: Vec<PathPattern>,
     extensions: Vec<Box<str>>,
-    headers: Vec<Field>,
+    headers: Vec<FieldPattern>,
 }
 
-/// A field and the alternatives for its value.
+/// A field, and the alternative patterns of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Field {
+struct FieldPattern {
     name: Box<str>,
     values: Vec<Glob>,
 }
 
-/// A host, or every name under one.
+/// A host, or every name below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostPattern {
-    /// In lower case. With `under`, it begins with the dot.
+    /// The name in lower case. If `subdomains` is set, it begins with the dot.
     name: Box<str>,
-    /// One label or more must stand before it.
-    under: bool,
-    /// `None` for any port and none.
+    /// Whether one label or more must precede the name.
+    subdomains: bool,
+    /// The port; `None` for any port and none.
     port: Option<Box<str>>,
 }
 
 impl Matcher {
-    /// Every request.
+    /// Creates a matcher that matches every request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// And of this method, or of another one that is given. Case counts (RFC 9110 section 9.1).
+    /// Adds a method to the alternatives. Case matters (RFC 9110 section 9.1).
     ///
     /// # Errors
-    /// It is no token, or a standard method in the wrong case.
+    /// The method is not a token, or a standard method in the wrong case.
     pub fn method(mut self, method: &str) -> Result<Self, RuleError> {
-        check_token(Part::Method, method)?;
+        check_token(RuleTextKind::Method, method)?;
         let upper = method.to_ascii_uppercase();
         if upper != method && STANDARD_METHODS.contains(&upper.as_str()) {
-            return Err(fault(Part::Method, method, 0, Fault::MethodCase(upper)));
+            return Err(text_error(RuleTextKind::Method, method, 0, TextFault::MethodCase(upper)));
         }
         self.methods.push(method.into());
-        counted(Part::Method, self.methods.len())?;
+        check_alternatives(RuleTextKind::Method, self.methods.len())?;
         Ok(self)
     }
 
-    /// And to this host, or to another one that is given: `example.com`, or `*.example.com` for every name under it
-    /// (not it itself). Case does not count. With a port, that port must have been sent; without, any may be, or none.
+    /// Adds a host to the alternatives: `example.com`, or `*.example.com` for every name below it (but not the name
+    /// itself). Case does not matter. With a port, that port must have been sent; without a port, any or none may
+    /// have been sent.
     ///
     /// # Errors
-    /// It is no host, or `*` stands elsewhere.
+    /// The text is not a host, or `*` is at an invalid position.
     pub fn host(mut self, host: &str) -> Result<Self, RuleError> {
-        self.hosts.push(HostPattern::read(host)?);
-        counted(Part::Host, self.hosts.len())?;
+        self.hosts.push(HostPattern::parse(host)?);
+        check_alternatives(RuleTextKind::Host, self.hosts.len())?;
         Ok(self)
     }
 
-    /// And of a path of this pattern ([`Glob`]), or of another one that is given. The whole path is compared, as it
-    /// was sent, without the query: `/a` is `/a` alone, `/a*` all that begins so. A pattern that begins with `~` is a regular
-    /// expression of the crate `regex` over bytes: `~\.png$` is any path that ends so.
+    /// Adds a path pattern ([`Glob`]) to the alternatives. The whole path is compared as sent, without the query:
+    /// `/a` matches only `/a`, and `/a*` matches every path that begins with it. A pattern that begins with `~` is a
+    /// regular expression of the crate `regex` over bytes: `~\.png$` matches every path with this end.
     ///
     /// # Errors
-    /// No path can match: it begins with neither `/` nor `*`, or holds a `?`, space or control character. The expression is not
-    /// valid, or takes more than 1 MiB once compiled.
+    /// No path can match, because the pattern begins with neither `/` nor `*`, or contains a `?`, space or control
+    /// character. The expression is invalid, or takes more than 1 MiB when compiled.
     pub fn path(mut self, path: &str) -> Result<Self, RuleError> {
-        self.paths.push(PathPattern::read(path)?);
-        counted(Part::Path, self.paths.len())?;
+        self.paths.push(PathPattern::parse(path)?);
+        check_alternatives(RuleTextKind::Path, self.paths.len())?;
         Ok(self)
     }
 
-    /// And of a path with this extension ([`Head::extension`]), or with another one that is given. Case does not count.
+    /// Adds a path extension ([`Head::extension`]) to the alternatives. Case does not matter.
     ///
     /// # Errors
-    /// It has a dot, a slash or a `*` in it.
+    /// The extension contains a dot, a slash or a `*`.
     pub fn extension(mut self, extension: &str) -> Result<Self, RuleError> {
-        check_length(Part::Extension, extension)?;
-        check_sent(Part::Extension, extension)?;
+        check_length(RuleTextKind::Extension, extension)?;
+        check_sent(RuleTextKind::Extension, extension)?;
         if let Some(at) = extension.find(['*', '/', '?', ';']) {
             let found = extension[at..].chars().next().unwrap_or('*');
-            return Err(fault(Part::Extension, extension, at, Fault::ExtensionPattern(found)));
+            return Err(text_error(
+                RuleTextKind::Extension,
+                extension,
+                at,
+                TextFault::ExtensionPattern(found),
+            ));
         }
         if let Some(at) = extension.rfind('.') {
             let rest = extension[at + 1..].to_owned();
-            let error = if rest.is_empty() { Fault::Empty(Part::Extension) } else { Fault::Dot(rest) };
-            return Err(fault(Part::Extension, extension, at, error));
+            let error = if rest.is_empty() {
+                TextFault::Empty(RuleTextKind::Extension)
+            } else {
+                TextFault::Dot(rest)
+            };
+            return Err(text_error(RuleTextKind::Extension, extension, at, error));
         }
         self.extensions.push(extension.into());
-        counted(Part::Extension, self.extensions.len())?;
+        check_alternatives(RuleTextKind::Extension, self.extensions.len())?;
         Ok(self)
     }
 
-    /// And with a field of this name whose value is of this pattern ([`Glob`]), or of another one that is given for
-    /// the same name. Every name that is given must hold. Of several fields of a name the first counts. `*` asks that
-    /// the field be there.
+    /// Adds a pattern ([`Glob`]) to the alternatives for the value of a field. Each named field must match. If a
+    /// request has several fields of a name, the first counts. `*` requires only that the field exists.
     ///
     /// # Errors
-    /// The name is no token.
+    /// The name is not a token.
     pub fn header(mut self, name: &str, value: &str) -> Result<Self, RuleError> {
-        check_token(Part::HeaderName, name)?;
-        check_length(Part::HeaderValue, value)?;
+        check_token(RuleTextKind::HeaderName, name)?;
+        check_length(RuleTextKind::HeaderValue, value)?;
         let name = name.to_ascii_lowercase();
         let at = self.headers.iter().position(|field| *field.name == *name).unwrap_or_else(|| {
-            self.headers.push(Field { name: name.into(), values: Vec::new() });
+            self.headers.push(FieldPattern { name: name.into(), values: Vec::new() });
             self.headers.len() - 1
         });
         self.headers[at].values.push(Glob::new(value));
-        counted(Part::HeaderName, self.headers.len())?;
-        counted(Part::HeaderValue, self.headers[at].values.len())?;
+        check_alternatives(RuleTextKind::HeaderName, self.headers.len())?;
+        check_alternatives(RuleTextKind::HeaderValue, self.headers[at].values.len())?;
         Ok(self)
     }
 
-    /// Whether it takes every request.
+    /// Returns whether the matcher matches every request.
     pub fn takes_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the rule is for this request. O(alternatives x the text they look at).
+    /// Returns whether the matcher matches a request. O(alternatives x the text they examine).
     pub fn matches(&self, head: &Head<'_>) -> bool {
-        self.holds(head, split_port(head.host))
+        self.matches_split(head, split_port(head.host))
     }
 
-    /// The same, with the host taken apart before.
-    fn holds(&self, head: &Head<'_>, (name, port): (&[u8], Option<&[u8]>)) -> bool {
+    /// Returns whether the matcher matches a request whose host has been split already.
+    fn matches_split(&self, head: &Head<'_>, (name, port): (&[u8], Option<&[u8]>)) -> bool {
         let any = |is_empty: bool, found: bool| is_empty || found;
         any(self.methods.is_empty(), self.methods.iter().any(|method| method.as_bytes() == head.method))
             && any(self.hosts.is_empty(), self.hosts.iter().any(|host| host.matches(name, port)))
@@ -158,13 +167,13 @@ impl Matcher {
     }
 }
 
-/// What the first rule that is for this request leads to.
-pub(super) fn first<T: Copy>(rules: &[(Matcher, T)], head: &Head<'_>) -> Option<T> {
+/// Returns the value of the first rule that matches a request.
+pub(super) fn find_first<T: Copy>(rules: &[(Matcher, T)], head: &Head<'_>) -> Option<T> {
     let host = split_port(head.host);
-    rules.iter().find(|(matcher, _)| matcher.holds(head, host)).map(|(_, to)| *to)
+    rules.iter().find(|(matcher, _)| matcher.matches_split(head, host)).map(|(_, to)| *to)
 }
 
-/// As the kinds that are given, in a fixed order; `any` for a rule that takes every request. For people: values are
+/// Writes the given kinds in a fixed order; `any` for a matcher that matches every request. For display: values are
 /// not quoted.
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -190,45 +199,45 @@ impl fmt::Display for Matcher {
 }
 
 impl HostPattern {
-    fn read(host: &str) -> Result<Self, RuleError> {
-        let wrong = |at: usize, error: Fault| Err(fault(Part::Host, host, at, error));
-        check_length(Part::Host, host)?;
-        check_sent(Part::Host, host)?;
+    fn parse(host: &str) -> Result<Self, RuleError> {
+        let error = |at: usize, fault: TextFault| Err(text_error(RuleTextKind::Host, host, at, fault));
+        check_length(RuleTextKind::Host, host)?;
+        check_sent(RuleTextKind::Host, host)?;
         let rest = host.split_once("://").map_or(host, |(_, rest)| rest);
         let alone = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let alone = alone.rsplit('@').next().unwrap_or_default();
         if alone.is_empty() {
-            return wrong(0, Fault::Empty(Part::Host));
+            return error(0, TextFault::Empty(RuleTextKind::Host));
         }
         if alone != host {
             let at = host.find(['/', '?', '#', '@', ':']).unwrap_or(0);
-            return wrong(at, Fault::HostAlone(alone.to_owned()));
+            return error(at, TextFault::HostAlone(alone.to_owned()));
         }
-        let under = host.starts_with("*.");
-        let name = if under { &host[1..] } else { host };
+        let subdomains = host.starts_with("*.");
+        let name = if subdomains { &host[1..] } else { host };
         if let Some(at) = name.find('*') {
-            return wrong(at + usize::from(under), Fault::HostStar);
+            return error(at + usize::from(subdomains), TextFault::HostStar);
         }
         let (name, port) = split_port(name.as_bytes());
-        let name_text = &host[usize::from(under)..][..name.len()];
+        let name_text = &host[usize::from(subdomains)..][..name.len()];
         if name_text.trim_matches('.').is_empty() {
-            return wrong(0, Fault::Empty(Part::Host));
+            return error(0, TextFault::Empty(RuleTextKind::Host));
         }
         if !name_text.starts_with('[') && name_text.contains(':') {
-            return wrong(0, Fault::HostAlone(format!("[{host}]")));
+            return error(0, TextFault::HostAlone(format!("[{host}]")));
         }
         let port = port.map(|port| core::str::from_utf8(port).unwrap_or_default());
         if port.is_some_and(|port| {
             !port.bytes().all(|byte| byte.is_ascii_digit()) || !port.parse::<u16>().is_ok_and(|port| port > 0)
         }) {
-            return wrong(usize::from(under) + name.len() + 1, Fault::Port);
+            return error(usize::from(subdomains) + name.len() + 1, TextFault::Port);
         }
-        Ok(Self { name: name_text.to_ascii_lowercase().into(), under, port: port.map(Into::into) })
+        Ok(Self { name: name_text.to_ascii_lowercase().into(), subdomains, port: port.map(Into::into) })
     }
 
     fn matches(&self, name: &[u8], port: Option<&[u8]>) -> bool {
         let pattern = self.name.as_bytes();
-        let same = if self.under {
+        let same = if self.subdomains {
             // At least one byte before the dot.
             name.len() > pattern.len() && name[name.len() - pattern.len()..].eq_ignore_ascii_case(pattern)
         } else {
@@ -241,24 +250,24 @@ impl HostPattern {
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = self.port.as_ref().map_or(String::new(), |port| format!(":{port}"));
-        write!(f, "{}{}{port}", if self.under { "*" } else { "" }, self.name)
+        write!(f, "{}{}{port}", if self.subdomains { "*" } else { "" }, self.name)
     }
 }
 
-/// RFC 9110 section 9.3 and RFC 5789.
+/// The methods of RFC 9110 section 9.3 and RFC 5789.
 const STANDARD_METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-fn check_token(part: Part, text: &str) -> Result<(), RuleError> {
+fn check_token(part: RuleTextKind, text: &str) -> Result<(), RuleError> {
     check_length(part, text)?;
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     match text.char_indices().find(|(_, c)| !token(*c)) {
-        Some((at, c)) => Err(fault(part, text, at, Fault::NoToken(c))),
+        Some((at, c)) => Err(text_error(part, text, at, TextFault::NoToken(c))),
         None => Ok(()),
     }
 }
 
-fn counted(part: Part, alternatives: usize) -> Result<(), RuleError> {
+fn check_alternatives(part: RuleTextKind, alternatives: usize) -> Result<(), RuleError> {
     if alternatives > ALTERNATIVES_MAX { Err(RuleError::Alternatives(part)) } else { Ok(()) }
 }
 
@@ -270,8 +279,8 @@ pub(super) fn check_list<T>(rules: &[(Matcher, T)]) -> Result<(), RuleError> {
     for (at, (matcher, _)) in rules.iter().enumerate() {
         let before = rules[..at].iter().position(|(earlier, _)| earlier.takes_all() || earlier == matcher);
         if let Some(by) = before {
-            let everything = Everything(rules[by].0.takes_all());
-            return Err(RuleError::Unreachable { rule: at + 1, by: by + 1, everything });
+            let coverage = RuleCoverage(rules[by].0.takes_all());
+            return Err(RuleError::Unreachable { rule: at + 1, by: by + 1, coverage });
         }
     }
     Ok(())
@@ -287,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_exact_or_all_below() {
+    fn host_is_exact_or_all_subdomains() {
         for (pattern, sent, expected) in [
             ("example.com", "EXAMPLE.com", true),
             ("Example.com", "example.com:8080", true),
@@ -309,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_joined_by_and_alternatives_by_or() -> Result<(), RuleError> {
+    fn kinds_are_combined_by_and_alternatives_by_or() -> Result<(), RuleError> {
         let matcher = Matcher::new()
             .method("GET")?
             .method("HEAD")?
@@ -346,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_has_its_column_and_what_would_be_right() {
+    fn every_fault_has_its_column_and_remedy() {
         let cases: &[(Result<Matcher, RuleError>, &str)] = &[
             (
                 Matcher::new().method("get"),
@@ -403,24 +412,24 @@ mod tests {
         for _ in 0..ALTERNATIVES_MAX {
             matcher = matcher.path("/a").expect("room");
         }
-        assert_eq!(matcher.path("/a"), Err(RuleError::Alternatives(Part::Path)));
+        assert_eq!(matcher.path("/a"), Err(RuleError::Alternatives(RuleTextKind::Path)));
     }
 
     proptest! {
-        /// Against a reference that takes hosts apart label by label.
+        /// Agrees with a reference that compares hosts label by label.
         #[test]
         fn hosts_agree_with_labels(pattern in "(\\*\\.)?[ab]{1,2}(\\.[aB]{1,2}){0,2}", sent in "[aB]{1,2}(\\.[ab]{1,2}){0,3}") {
             let labels = |host: &str| host.to_lowercase().split('.').map(str::to_owned).collect::<Vec<_>>();
             let (wanted, given) = (labels(&pattern), labels(&sent));
             let expected = match wanted.split_first() {
-                Some((star, under)) if star == "*" => given.len() > under.len() && given.ends_with(under),
+                Some((star, subdomains)) if star == "*" => given.len() > subdomains.len() && given.ends_with(subdomains),
                 _ => wanted == given,
             };
             prop_assert_eq!(host(&pattern, &sent), expected);
         }
 
         #[test]
-        fn any_text_is_read_or_refused_with_a_column(text in "\\PC{0,30}") {
+        fn any_text_parses_or_fails_with_a_column(text in "\\PC{0,30}") {
             for result in [
                 Matcher::new().method(&text), Matcher::new().host(&text), Matcher::new().path(&text),
                 Matcher::new().extension(&text), Matcher::new().header(&text, &text),

@@ -1,35 +1,35 @@
-//! Patterns of a path: one with stars, or a regular expression.
+//! Path patterns: a pattern with stars, or a regular expression.
 
-use super::error::{Fault, Part, RuleError, check_length, fault};
+use super::error::{RuleError, RuleTextKind, TextFault, check_length, text_error};
 use super::glob::Glob;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Bytes that a compiled expression may take.
+/// The largest size of a compiled expression, in bytes.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// A pattern of a path.
+/// A path pattern.
 #[derive(Clone, Debug)]
 pub(super) enum PathPattern {
-    /// The whole path is of this form.
+    /// A pattern for the whole path.
     Glob(Glob),
-    /// The expression is found in the path. The text is the expression with the `~` before it.
+    /// An expression that must be found in the path. The text is the expression with the `~` before it.
     Regex { text: Box<str>, expression: Regex },
 }
 
 impl PathPattern {
-    /// Reads a pattern: a regular expression if it begins with `~`, else one with stars.
-    pub(super) fn read(text: &str) -> Result<Self, RuleError> {
-        check_length(Part::Path, text)?;
+    /// Parses a pattern: a regular expression if it begins with `~`, else a pattern with stars.
+    pub(super) fn parse(text: &str) -> Result<Self, RuleError> {
+        check_length(RuleTextKind::Path, text)?;
         if let Some(expression) = text.strip_prefix('~') {
             return Self::regex(text, expression);
         }
-        super::error::check_sent(Part::Path, text)?;
+        super::error::check_sent(RuleTextKind::Path, text)?;
         if let Some(at) = text.find('?') {
-            return Err(fault(Part::Path, text, at, Fault::PathQuery));
+            return Err(text_error(RuleTextKind::Path, text, at, TextFault::PathQuery));
         }
         if !text.starts_with(['/', '*']) {
             let shortened = super::error::shortened(text);
-            return Err(fault(Part::Path, text, 0, Fault::PathStart(shortened)));
+            return Err(text_error(RuleTextKind::Path, text, 0, TextFault::PathStart(shortened)));
         }
         Ok(Self::Glob(Glob::new(text)))
     }
@@ -37,25 +37,25 @@ impl PathPattern {
     fn regex(text: &str, expression: &str) -> Result<Self, RuleError> {
         let expression = expression.trim_start();
         if let Some(rest) = expression.strip_prefix('*') {
-            return Err(fault(
-                Part::Path,
+            return Err(text_error(
+                RuleTextKind::Path,
                 text,
                 1,
-                Fault::RegexCase(super::error::shortened(rest.trim_start())),
+                TextFault::RegexCase(super::error::shortened(rest.trim_start())),
             ));
         }
-        // A path is bytes; nothing says that they are UTF-8.
+        // A path is bytes, which need not be UTF-8.
         let built = RegexBuilder::new(expression).unicode(false).size_limit(COMPILED_BYTES_MAX).build();
         let wrong = |error: regex::Error| {
-            // The last line has the reason; those before it show the expression.
+            // The last line contains the reason; the lines before it show the expression.
             let said = error.to_string();
             let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            fault(Part::Path, text, 1, Fault::Regex(reason))
+            text_error(RuleTextKind::Path, text, 1, TextFault::Regex(reason))
         };
         Ok(Self::Regex { text: text.into(), expression: built.map_err(wrong)? })
     }
 
-    /// Whether a path is of this pattern. Time is linear in the path for both kinds.
+    /// Returns whether the pattern matches a path. Time is linear in the path for both kinds.
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Glob(glob) => glob.matches(path),
@@ -63,7 +63,7 @@ impl PathPattern {
         }
     }
 
-    /// The pattern as written.
+    /// Returns the pattern as written.
     pub(super) fn as_str(&self) -> &str {
         match self {
             Self::Glob(glob) => glob.as_str(),
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expression_is_found_anywhere_unless_it_is_anchored() {
+    fn expression_matches_anywhere_unless_anchored() {
         for (pattern, path, found) in [
             ("~^/api/v[0-9]+/", "/api/v12/a", true),
             ("~^/api/v[0-9]+/", "/x/api/v12/a", false),
@@ -97,15 +97,15 @@ mod tests {
             ("/a*", "/ab", true),
             ("/a", "/ab", false),
         ] {
-            let read = PathPattern::read(pattern).expect(pattern);
+            let read = PathPattern::parse(pattern).expect(pattern);
             assert_eq!(read.matches(path.as_bytes()), found, "{pattern} {path}");
             assert_eq!(read.as_str(), pattern);
         }
-        assert!(PathPattern::read("~^/.$").expect("an expression").matches(b"/\xff"));
+        assert!(PathPattern::parse("~^/.$").expect("an expression").matches(b"/\xff"));
     }
 
     #[test]
-    fn an_expression_that_cannot_be_used_is_explained() {
+    fn unusable_expression_is_explained() {
         for (pattern, says) in [
             ("~^/(a", "unclosed group"),
             ("~[z-a]", "invalid character class range"),
@@ -113,10 +113,10 @@ mod tests {
             ("~(a{1000}){1000}", "size limit"),
             ("~a(?=b)", "look-around"),
         ] {
-            let error = PathPattern::read(pattern).expect_err(pattern).to_string();
+            let error = PathPattern::parse(pattern).expect_err(pattern).to_string();
             assert!(error.contains(says), "{error}");
         }
         let long = format!("~{}", "a".repeat(2_000));
-        assert!(PathPattern::read(&long).expect_err("too long").to_string().contains("1024"));
+        assert!(PathPattern::parse(&long).expect_err("too long").to_string().contains("1024"));
     }
 }

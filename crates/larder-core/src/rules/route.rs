@@ -1,34 +1,34 @@
-//! From a request to its route: a list of rules of which the first that holds decides.
+//! The mapping from a request to its route: the first rule that matches decides.
 
 use super::RULES_MAX;
 use super::error::RuleError;
 use super::head::Head;
-use super::matcher::{Matcher, check_list, first};
+use super::matcher::{Matcher, check_list, find_first};
 use crate::id::RouteId;
 
-/// Rules for the route, in the order of the config. Several may lead to the same route.
+/// The rules for the route, in the order of the config. Several rules may have the same route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteRules(Box<[(Matcher, RouteId)]>);
 
 impl RouteRules {
-    /// The most rules.
+    /// The largest number of rules.
     pub const MAX: usize = RULES_MAX;
 
-    /// These rules, in this order.
+    /// Creates the list of these rules, in this order.
     ///
     /// # Errors
-    /// They are too many, or one can never be reached.
+    /// There are too many rules, or one can never be reached.
     pub fn new(rules: Vec<(Matcher, RouteId)>) -> Result<Self, RuleError> {
         check_list(&rules)?;
         Ok(Self(rules.into()))
     }
 
-    /// The route of the first rule that holds; [`RouteId::DEFAULT`] if none does.
+    /// Returns the route of the first rule that matches; [`RouteId::DEFAULT`] if none does.
     pub fn find(&self, head: &Head<'_>) -> RouteId {
-        first(&self.0, head).unwrap_or(RouteId::DEFAULT)
+        find_first(&self.0, head).unwrap_or(RouteId::DEFAULT)
     }
 
-    /// The rules, in their order.
+    /// Returns the rules, in their order.
     pub fn rules(&self) -> &[(Matcher, RouteId)] {
         &self.0
     }
@@ -37,14 +37,14 @@ impl RouteRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Everything;
+    use crate::rules::RuleCoverage;
 
     const STATIC: RouteId = RouteId(1);
     const ASP: RouteId = RouteId(2);
 
     /// HACC, section 5.1: static requests go to one node, ASP requests to the others.
     #[test]
-    fn haccs_rule_for_asp() -> Result<(), RuleError> {
+    fn rule_of_hacc_for_asp() -> Result<(), RuleError> {
         let rules = RouteRules::new(vec![(Matcher::new().extension("asp")?, ASP), (Matcher::new(), STATIC)])?;
         for (target, route) in [
             ("/crimson/search.asp?q=1", ASP),
@@ -59,10 +59,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_never_reached_is_refused() -> Result<(), RuleError> {
+    fn unreachable_rule_is_refused() -> Result<(), RuleError> {
         let a = Matcher::new().path("/a")?;
         let error = RouteRules::new(vec![(Matcher::new(), STATIC), (a.clone(), ASP)]).expect_err("shadowed");
-        assert_eq!(error, RuleError::Unreachable { rule: 2, by: 1, everything: Everything(true) });
+        assert_eq!(error, RuleError::Unreachable { rule: 2, by: 1, coverage: RuleCoverage(true) });
         let text = "rule 2 is never reached: rule 1 takes every request: put that one last";
         assert_eq!(error.to_string(), text);
         let error = RouteRules::new(vec![(a.clone(), STATIC), (a.clone(), ASP)]).expect_err("shadowed");

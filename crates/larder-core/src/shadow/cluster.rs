@@ -1,19 +1,19 @@
-//! A cluster that exists in the mind: one policy's dispatcher, and of each node what its memory would keep.
+//! A simulated cluster: one policy's dispatcher, and a cache model for each node.
 //!
-//! It runs the code of the live switch and of the live nodes' memory. What it does not have is time of its own: a request
-//! lasts as long as it lasted live, unless the shadow finds in memory what was not there live, or the other way round; then
-//! it lasts as much shorter or longer as such requests do on average. A node that a policy would overload is not slowed
-//! down by that.
+//! It runs the code of the live switch and of the live nodes' caches, without its own time. A request lasts as long as it
+//! lasted live, unless exactly one of the live node and the simulated node has the target in memory. Then the duration is
+//! scaled by the mean ratio of misses to hits. A node that a policy would overload does not become slower.
 //!
-//! Of one in `q` requests, each lasts `q` times as long, so that as many are in flight as live and the policies' thresholds
-//! mean what they mean.
+//! If one request in `q` is sampled, each lasts `q` times as long. As many requests are then in flight as live, and
+//! the policies' thresholds keep their meaning.
 
-use super::seen::{LiveNode, Seen};
+use super::observed::{LiveNode, ObservedRequest};
 use super::settings::ShadowSettings;
 use super::tally::{Figures, Tallies};
-use crate::cache::{ByteCache, Inserted};
+use crate::cache::{ByteCache, InsertOutcome};
 use crate::dispatch::{
-    Arrival, CacheEvent, Dispatcher, Found, Request, RouteSpec, Served, Settings, SettingsError, Started,
+    Arrival, CacheEvent, CacheResult, DequeuedRequest, Dispatcher, ReplyFeedback, Request, RouteSpec,
+    Settings, SettingsError,
 };
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{NodeSpec, NodeState, Weight};
@@ -27,42 +27,43 @@ use hashbrown::HashSet;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-/// Requests in flight at most; beyond it the one that would end first ends at once.
+/// The largest number of requests in flight; above it, the one that would end first ends at once.
 const RUNNING_MAX: usize = 1 << 16;
 
-/// How a drawn request enters.
+/// The properties of a sampled request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    /// What it counts, and how many times longer it lasts: `q`.
+pub(super) struct SampledEntry {
+    /// The weight of the request, and the factor by which it lasts longer: `q`.
     pub(super) weight: u32,
-    /// Its target is drawn by lot, so that it takes a `q`-th of its size in a memory of which a `q`-th is left.
+    /// Whether the request was sampled at random, so that its target takes a `q`-th of its size in a memory of which
+    /// a `q`-th is left.
     pub(super) thinned: bool,
-    /// What its object takes in a memory; `None` if it is not kept.
+    /// The size of the object in a memory; `None` if it is not kept.
     pub(super) charge: Option<Bytes>,
-    /// How much longer a miss lasts than a hit does.
-    pub(super) miss_by_hit: f64,
+    /// The ratio of the duration of a miss to that of a hit.
+    pub(super) miss_hit_ratio: f64,
 }
 
-/// One policy's cluster.
+/// The simulated cluster of one policy.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(super) struct ShadowCluster {
     pub(super) policy: PolicyKind,
     dispatcher: Dispatcher,
     mirrors: bool,
-    /// By the slots of the dispatcher.
-    members: Vec<Option<Member>>,
-    running: BinaryHeap<Reverse<Running>>,
+    /// The nodes by the slots of the dispatcher.
+    members: Vec<Option<ShadowNode>>,
+    running: BinaryHeap<Reverse<RunningRequest>>,
     sequence: u64,
     tallies: Tallies,
-    /// Thinned targets that some node has had: what it reads for the first time it reads once, not `q` times.
+    /// The randomly sampled targets that some node has had. A first read of a node counts once, not `q` times.
     introduced: HashSet<(TargetId, NodeId), BuildHasherDefault<xxhash_rust::xxh3::Xxh3Default>>,
     evicted: Vec<(TargetId, Bytes)>,
-    ended: Vec<Started>,
+    ended: Vec<DequeuedRequest>,
 }
 
 /// A node.
 #[derive(Debug)]
-struct Member {
+struct ShadowNode {
     name: Arc<str>,
     state: NodeState,
     weight: Weight,
@@ -73,35 +74,37 @@ struct Member {
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
-struct Running {
+struct RunningRequest {
     until: Time,
     sequence: u64,
     node: NodeId,
     request: Request,
-    served: Served,
+    served: ReplyFeedback,
 }
 
-impl PartialEq for Running {
+impl PartialEq for RunningRequest {
     fn eq(&self, other: &Self) -> bool {
         self.sequence == other.sequence
     }
 }
 
-impl Eq for Running {}
+impl Eq for RunningRequest {}
 
-impl PartialOrd for Running {
+impl PartialOrd for RunningRequest {
     fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Running {
+impl Ord for RunningRequest {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         (self.until, self.sequence).cmp(&(other.until, other.sequence))
     }
 }
 
-impl Cluster {
+impl ShadowCluster {
+    /// Creates a cluster without nodes.
+    ///
     /// # Errors
     /// A setting is out of range.
     pub(super) fn new(
@@ -124,58 +127,67 @@ impl Cluster {
         })
     }
 
-    /// A request comes.
-    pub(super) fn enter(&mut self, now: Time, seen: &Seen, entry: Entry) {
+    /// Processes a sampled request.
+    pub(super) fn start(&mut self, now: Time, observed: &ObservedRequest, entry: SampledEntry) {
         self.end_until(now);
-        let request = Request { exclude: Default::default(), tie: Default::default(), ..seen.request };
+        let request =
+            Request { exclude: Default::default(), affinity: Default::default(), ..observed.request };
         let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else { return };
         let node = decision.node;
-        let found = self.look(now, request.target, node, entry.charge);
-        let elapsed = adapt(seen, found, entry.miss_by_hit);
-        self.count(seen, node, found, elapsed, entry);
+        let found = self.look_up(now, request.target, node, entry.charge);
+        let elapsed = adapt(observed, found, entry.miss_hit_ratio);
+        self.count(observed, node, found, elapsed, entry);
         self.sequence += 1;
-        self.running.push(Reverse(Running {
+        self.running.push(Reverse(RunningRequest {
             until: now + elapsed.saturating_mul(entry.weight),
             sequence: self.sequence,
             node,
             request,
-            served: Served { elapsed, first_byte: seen.first_byte, found: Some(found) },
+            served: ReplyFeedback { elapsed, first_byte: observed.first_byte, found: Some(found) },
         }));
         if self.running.len() > RUNNING_MAX {
             self.end_next(now);
         }
     }
 
-    /// Whether the node has it in memory; it has it afterwards, if it keeps it at all.
-    fn look(&mut self, now: Time, target: TargetId, node: NodeId, charge: Option<Bytes>) -> Found {
-        let Some(Some(member)) = self.members.get_mut(node.index()) else { return Found::Miss };
+    /// Looks up a target in the node's memory, and stores it if the node keeps it.
+    fn look_up(&mut self, now: Time, target: TargetId, node: NodeId, charge: Option<Bytes>) -> CacheResult {
+        let Some(Some(member)) = self.members.get_mut(node.index()) else { return CacheResult::Miss };
         if member.cache.touch(&target) {
-            return Found::Hit;
+            return CacheResult::Hit;
         }
-        let Some(charge) = charge else { return Found::Miss };
+        let Some(charge) = charge else { return CacheResult::Miss };
         self.evicted.clear();
         let stored = member.cache.insert(target, charge, &mut self.evicted);
         if self.mirrors {
             for (target, _) in &self.evicted {
                 self.dispatcher.cache_event(now, node, *target, CacheEvent::Evicted);
             }
-            if stored != Inserted::TooLarge {
+            if stored != InsertOutcome::TooLarge {
                 self.dispatcher.cache_event(now, node, target, CacheEvent::Stored);
             }
         }
-        Found::Miss
+        CacheResult::Miss
     }
 
-    fn count(&mut self, seen: &Seen, node: NodeId, found: Found, elapsed: Duration, entry: Entry) {
+    fn count(
+        &mut self,
+        observed: &ObservedRequest,
+        node: NodeId,
+        found: CacheResult,
+        elapsed: Duration,
+        entry: SampledEntry,
+    ) {
         let weight = u64::from(entry.weight);
-        let first =
-            entry.thinned && found == Found::Miss && self.introduced.insert((seen.request.target, node));
+        let first = entry.thinned
+            && found == CacheResult::Miss
+            && self.introduced.insert((observed.request.target, node));
         let missed = match found {
-            Found::Miss if seen.tells() && first => 1,
-            Found::Miss if seen.tells() => weight,
+            CacheResult::Miss if observed.is_informative() && first => 1,
+            CacheResult::Miss if observed.is_informative() => weight,
             _ => 0,
         };
-        let bytes = missed * seen.bytes.map_or(0, Bytes::get);
+        let bytes = missed * observed.bytes.map_or(0, Bytes::get);
         self.tallies.count(|tally| {
             tally.missed += missed;
             tally.missed_bytes = tally.missed_bytes.saturating_add(bytes);
@@ -183,7 +195,7 @@ impl Cluster {
         });
     }
 
-    /// Ends what is over.
+    /// Ends the requests whose time is over.
     pub(super) fn end_until(&mut self, now: Time) {
         while self.running.peek().is_some_and(|next| next.0.until <= now) {
             self.end_next(now);
@@ -192,14 +204,20 @@ impl Cluster {
 
     fn end_next(&mut self, now: Time) {
         let Some(Reverse(ends)) = self.running.pop() else { return };
-        self.dispatcher.served(now, &ends.request, ends.node, &ends.served);
+        self.dispatcher.observe_reply(now, &ends.request, ends.node, &ends.served);
         self.dispatcher.finish_on(now, ends.request.route, ends.node, &mut self.ended);
-        // Nothing waits: there is no limit.
+        // No request waits, because there is no limit.
         self.ended.clear();
     }
 
-    /// Follows the nodes that there are. `level`: one in 2^level is drawn.
-    pub(super) fn follow(&mut self, now: Time, live: &[LiveNode], settings: &ShadowSettings, level: u32) {
+    /// Updates the nodes from the live cluster. One target in 2^`level` is sampled.
+    pub(super) fn update_nodes(
+        &mut self,
+        now: Time,
+        live: &[LiveNode],
+        settings: &ShadowSettings,
+        level: u32,
+    ) {
         for node in live {
             let known =
                 self.members.iter().position(|member| member.as_ref().is_some_and(|m| m.name == node.name));
@@ -209,7 +227,7 @@ impl Cluster {
                 Some(at) => self.adjust(now, at, node, level),
             }
         }
-        let gone = |member: &Member| {
+        let gone = |member: &ShadowNode| {
             !live.iter().any(|node| node.name == member.name && node.state != NodeState::Removed)
         };
         for at in 0..self.members.len() {
@@ -236,7 +254,7 @@ impl Cluster {
         let cache = ByteCache::new(settings.cache, Bytes(node.memory.get() >> level), settings.object_max);
         let (name, state) = (node.name.clone(), NodeState::Up);
         let LiveNode { weight, backup, memory, .. } = *node;
-        self.members[id.index()] = Some(Member { name, state, weight, backup, memory, cache });
+        self.members[id.index()] = Some(ShadowNode { name, state, weight, backup, memory, cache });
         self.adjust(now, id.index(), node, level);
     }
 
@@ -256,7 +274,7 @@ impl Cluster {
         }
         if member.state != node.state {
             if node.state == NodeState::Down {
-                // A node that failed has mostly been restarted, and comes back empty.
+                // A node that failed has usually been restarted, and returns with an empty memory.
                 member.cache.retain(|_| false);
             }
             member.state = node.state;
@@ -264,8 +282,8 @@ impl Cluster {
         }
     }
 
-    /// Half as many targets are drawn from here on, at one in 2^`level`.
-    pub(super) fn thin(&mut self, level: u32, stays: impl Fn(TargetId) -> bool) {
+    /// Reduces the memories to the targets sampled at one in 2^`level`.
+    pub(super) fn halve_sampling(&mut self, level: u32, stays: impl Fn(TargetId) -> bool) {
         for member in self.members.iter_mut().flatten() {
             member.cache.retain(|target| stays(*target));
             member.cache.resize(Bytes(member.memory.get() >> level), &mut self.evicted);
@@ -273,8 +291,8 @@ impl Cluster {
         self.introduced.clear();
     }
 
-    /// These targets are drawn in another way from here on.
-    pub(super) fn forget(&mut self, target: TargetId) {
+    /// Removes a target, because its kind of sampling changes.
+    pub(super) fn remove_target(&mut self, target: TargetId) {
         self.members.iter_mut().flatten().for_each(|member| {
             member.cache.remove(&target);
         });
@@ -283,53 +301,53 @@ impl Cluster {
         }
     }
 
-    /// Forgets all counts.
-    pub(super) fn count_anew(&mut self) {
+    /// Resets all counts.
+    pub(super) fn reset_counts(&mut self) {
         self.tallies = Tallies::default();
     }
 
-    pub(super) fn turn(&mut self) {
-        self.tallies.turn();
+    pub(super) fn rotate(&mut self) {
+        self.tallies.rotate();
     }
 
     pub(super) fn figures(&self, truth: &Tallies) -> (Figures, Figures) {
-        let open = |(at, member): (usize, &Option<Member>)| {
+        let open = |(at, member): (usize, &Option<ShadowNode>)| {
             member.as_ref().filter(|member| member.state == NodeState::Up).map(|_| slot(at))
         };
         let members: Vec<NodeId> = self.members.iter().enumerate().filter_map(open).collect();
         self.tallies.figures(truth, &members)
     }
 
-    /// Objects in all memories.
+    /// Returns the number of objects in all memories.
     pub(super) fn objects(&self) -> usize {
         self.members.iter().flatten().map(|member| member.cache.len()).sum()
     }
 
-    /// Share of all memories that is in use.
+    /// Returns the share of all memories that is in use.
     pub(super) fn memory_used(&self) -> Option<f64> {
-        let sum = |part: fn(&Member) -> u64| self.members.iter().flatten().map(part).sum::<u64>();
+        let sum = |part: fn(&ShadowNode) -> u64| self.members.iter().flatten().map(part).sum::<u64>();
         let all = sum(|member| member.cache.capacity().get());
         (all > 0).then(|| sum(|member| member.cache.used().get()) as f64 / all as f64)
     }
 
-    /// Bytes that objects, targets and requests in flight take, about.
+    /// Returns the approximate number of bytes that objects, targets and requests in flight take.
     pub(super) fn state_bytes(&self) -> u64 {
         const OBJECT: usize = 72;
         const TARGET: usize = 60;
-        let flight = self.running.len() * size_of::<Running>();
+        let flight = self.running.len() * size_of::<RunningRequest>();
         (self.objects() * OBJECT + self.dispatcher.targets_known() * TARGET + flight) as u64
     }
 }
 
-/// How long a request would have lasted.
-fn adapt(seen: &Seen, found: Found, miss_by_hit: f64) -> Duration {
+/// Returns the duration that the request would have had.
+fn adapt(observed: &ObservedRequest, found: CacheResult, miss_hit_ratio: f64) -> Duration {
     let longest = Duration::from_secs(3_600);
-    let factor = match (seen.found, found) {
-        (Some(Found::Hit), Found::Miss) => miss_by_hit,
-        (Some(Found::Miss), Found::Hit) => 1.0 / miss_by_hit,
+    let factor = match (observed.found, found) {
+        (Some(CacheResult::Hit), CacheResult::Miss) => miss_hit_ratio,
+        (Some(CacheResult::Miss), CacheResult::Hit) => 1.0 / miss_hit_ratio,
         _ => 1.0,
     };
-    Duration::try_from_secs_f64(seen.elapsed.as_secs_f64() * factor).unwrap_or(longest).min(longest)
+    Duration::try_from_secs_f64(observed.elapsed.as_secs_f64() * factor).unwrap_or(longest).min(longest)
 }
 
 fn slot(at: usize) -> NodeId {

@@ -7,15 +7,15 @@ use crate::unit::Bytes;
 /// The settings of a shadow.
 #[derive(Clone, Debug)]
 pub struct ShadowSettings {
-    /// The policies; the one that runs live is added.
+    /// The policies; the live policy is added.
     pub policies: Vec<PolicyKind>,
     /// The replacement policy of the nodes' memories.
     pub cache: CacheKind,
-    /// Objects above that are not kept. Default: no limit.
+    /// The size above which objects are not kept. Default: no limit.
     pub object_max: Bytes,
-    /// The least room that an object takes. Default 512, as at a node of larder.
+    /// The smallest size that an object takes. Default 512, as at a node of larder.
     pub charge_min: Bytes,
-    /// Objects that one policy's nodes hold together at most; beyond it half the targets are looked at. 1,024 to
+    /// The largest number of objects at one policy's nodes together; above it the sampling rate is halved. 1,024 to
     /// 100,000,000; default 65,536.
     pub objects_max: usize,
 }

@@ -1,50 +1,50 @@
-//! What happened to requests, counted by weight, in all and lately.
+//! Counts of requests by weight, since the start and in the recent window.
 
 use crate::id::NodeId;
 use core::time::Duration;
 
-/// Parts that "lately" consists of.
+/// The number of parts of the recent window.
 pub(super) const PARTS: usize = 30;
 
-/// Counts. A request that was drawn at one in `q` counts `q`.
+/// The counts. A request that was sampled at one in `q` counts `q`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// Requests that say whether a cache had them.
+    /// The requests that show whether a cache had the target.
     pub(super) asked: u64,
-    /// Requests whose node says whether its cache had them.
-    pub(super) told: u64,
+    /// The requests whose node reported whether its cache had the target.
+    pub(super) reported: u64,
     pub(super) missed: u64,
     pub(super) missed_bytes: u64,
-    /// By the node's slot.
-    nodes: Vec<Served>,
+    /// The counts by the node's slot.
+    nodes: Vec<NodeTally>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Served {
+struct NodeTally {
     requests: u64,
-    /// Time that requests spent there; with the time that has passed it is the mean load (Little's law).
+    /// The total time of requests there. Divided by the elapsed time it is the mean load (Little's law).
     busy: Duration,
 }
 
-/// In figures; `None` where nothing is known.
+/// Results as numbers; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Requests, by weight: an estimate where they are sampled.
+    /// The number of requests, by weight: an estimate if they are sampled.
     pub requests: u64,
-    /// Share of the requests that a node's memory answers.
+    /// The share of the requests that a node's memory answers.
     pub hit_ratio: Option<f64>,
-    /// Bytes of replies that were not in memory.
+    /// The bytes of replies that were not in memory.
     pub missed_bytes: u64,
-    /// Requests of the busiest node over the mean; 1 is even.
+    /// The requests of the busiest node divided by the mean; 1 is even.
     pub imbalance: Option<f64>,
-    /// Mean requests in flight at the busiest node over the mean of all; 1 is even.
+    /// The mean number of requests in flight at the busiest node divided by the mean of all; 1 is even.
     pub load_imbalance: Option<f64>,
 }
 
 impl Tally {
     pub(super) fn served(&mut self, node: NodeId, weight: u64, elapsed: Duration) {
         if self.nodes.len() <= node.index() {
-            self.nodes.resize(node.index() + 1, Served::default());
+            self.nodes.resize(node.index() + 1, NodeTally::default());
         }
         let served = &mut self.nodes[node.index()];
         served.requests += weight;
@@ -54,21 +54,21 @@ impl Tally {
 
     fn add(&mut self, other: &Self) {
         self.asked += other.asked;
-        self.told += other.told;
+        self.reported += other.reported;
         self.missed += other.missed;
         self.missed_bytes += other.missed_bytes;
-        self.nodes.resize(self.nodes.len().max(other.nodes.len()), Served::default());
+        self.nodes.resize(self.nodes.len().max(other.nodes.len()), NodeTally::default());
         for (sum, part) in self.nodes.iter_mut().zip(&other.nodes) {
             sum.requests += part.requests;
             sum.busy = sum.busy.saturating_add(part.busy);
         }
     }
 
-    /// `asked` of how many requests the misses are: all that there were, which the draw by lot counts; what the draw by
-    /// target has got of the hottest targets, too many or too few, are hits mostly (the correction of SHARDS-adj). The
-    /// nodes that count are those of `members`.
+    /// Returns the results. `asked` is the number of all requests, which the random draw counts. The draw by target
+    /// contains too many or too few requests of the hottest targets, and those are mostly hits (the correction of
+    /// SHARDS-adj). Only the nodes in `members` count.
     fn figures(&self, asked: u64, members: &[NodeId]) -> Figures {
-        let of = |part: fn(&Served) -> f64| {
+        let of = |part: fn(&NodeTally) -> f64| {
             let each = members.iter().map(|node| self.nodes.get(node.index()).map_or(0.0, part));
             let (sum, most) = each.fold((0.0, 0.0_f64), |(sum, most), one| (sum + one, most.max(one)));
             (sum > 0.0).then(|| most * members.len() as f64 / sum)
@@ -84,7 +84,7 @@ impl Tally {
     }
 }
 
-/// A tally of everything, and one of lately.
+/// A tally since the start, and one of the recent window.
 #[derive(Clone, Debug)]
 pub(super) struct Tallies {
     all: Tally,
@@ -99,14 +99,14 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// Counts in both.
+    /// Counts in both tallies.
     pub(super) fn count(&mut self, count: impl Fn(&mut Tally)) {
         count(&mut self.all);
         count(&mut self.parts[self.at]);
     }
 
-    /// A part of lately is over; the earliest is forgotten.
-    pub(super) fn turn(&mut self) {
+    /// Ends a part of the recent window; the earliest part is discarded.
+    pub(super) fn rotate(&mut self) {
         self.at = (self.at + 1) % PARTS;
         self.parts[self.at] = Tally::default();
     }
@@ -117,16 +117,16 @@ impl Tallies {
         sum
     }
 
-    /// Figures of all and of lately. `truth` has counted what there was to count.
+    /// Returns the results since the start and of the recent window. `truth` has counted all requests.
     pub(super) fn figures(&self, truth: &Self, members: &[NodeId]) -> (Figures, Figures) {
         let lately = self.lately().figures(truth.lately().asked, members);
         (self.all.figures(truth.all.asked, members), lately)
     }
 
-    /// Figures of all and of lately by what nodes said.
-    pub(super) fn told(&self, members: &[NodeId]) -> (Figures, Figures) {
+    /// Returns the results since the start and of the recent window, by the nodes' reports.
+    pub(super) fn reported(&self, members: &[NodeId]) -> (Figures, Figures) {
         let lately = self.lately();
-        (self.all.figures(self.all.told, members), lately.figures(lately.told, members))
+        (self.all.figures(self.all.reported, members), lately.figures(lately.reported, members))
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_shares_of_what_was_counted() {
+    fn figures_are_shares_of_the_counts() {
         let mut tallies = Tallies::default();
         tallies.count(|tally| {
             tally.asked = 100;
@@ -154,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn lately_forgets_and_all_does_not() {
+    fn recent_window_forgets_and_total_does_not() {
         let mut tallies = Tallies::default();
         tallies.count(|tally| tally.served(NodeId(0), 1, Duration::ZERO));
         for _ in 0..PARTS {
-            tallies.turn();
+            tallies.rotate();
         }
         tallies.count(|tally| tally.served(NodeId(0), 2, Duration::ZERO));
         let (all, lately) = tallies.figures(&Tallies::default(), &[NodeId(0)]);

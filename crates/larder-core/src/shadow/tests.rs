@@ -4,13 +4,13 @@ use crate::nodes::{Groups, Weight};
 
 const NODES: u16 = 4;
 
-/// Requests of a Zipf popularity, from a generator of its own.
-struct Traffic {
+/// Requests with a Zipf popularity, from a separate generator.
+struct TestTraffic {
     cumulative: Vec<f64>,
     state: u64,
 }
 
-impl Traffic {
+impl TestTraffic {
     fn new(targets: usize, alpha: f64) -> Self {
         let mut sum = 0.0;
         let weigh = |rank: usize| {
@@ -51,17 +51,17 @@ fn shadow(one_in: u32, objects_max: usize, memory: Bytes) -> Shadow {
     };
     let sampler = Arc::new(Sampler::new(one_in));
     let mut shadow = Shadow::new(settings, sampler, &Settings::default(), &[]).expect("in range");
-    shadow.follow(Time::ZERO, nodes(memory));
+    shadow.update_nodes(Time::ZERO, nodes(memory));
     shadow
 }
 
-/// A request a millisecond for objects of 1 to 16 KB, each 4 ms long.
+/// Sends a request per millisecond for objects of 1 to 16 KB, each 4 ms long.
 fn drive(shadow: &mut Shadow, requests: usize, targets: usize, alpha: f64) {
-    let mut traffic = Traffic::new(targets, alpha);
+    let mut traffic = TestTraffic::new(targets, alpha);
     for n in 0..requests {
         let item = traffic.next();
         let target = TargetId::of(&(item as u64).to_le_bytes());
-        shadow.see(&Seen {
+        shadow.observe(&ObservedRequest {
             at: Time::from_nanos(n as u64 * 1_000_003),
             request: Request::new(target),
             node: NodeId((n % 4) as u16),
@@ -72,15 +72,15 @@ fn drive(shadow: &mut Shadow, requests: usize, targets: usize, alpha: f64) {
             keeps: true,
         });
     }
-    shadow.pass(Time::from_nanos(requests as u64 * 1_000_003) + HELD);
+    shadow.advance_time(Time::from_nanos(requests as u64 * 1_000_003) + HOLD_TIME);
 }
 
-/// One client that asks one thing after the other: nothing is ever in flight when it asks, so what has no server goes where
-/// its hash leads, live and in the shadow.
+/// One client sends one request after the other, so nothing is ever in flight. A target without a server goes to the
+/// node of its hash, live and in the shadow.
 #[test]
-fn what_came_one_after_the_other_is_decided_one_after_the_other() {
+fn sequential_requests_are_decided_sequentially() {
     let mut shadow = shadow(1, 1 << 20, Bytes::mib(64));
-    let mut traffic = Traffic::new(5_000, 0.6);
+    let mut traffic = TestTraffic::new(5_000, 0.6);
     let mut at = Time::from_secs(1);
     for n in 0..20_000_u64 {
         let elapsed = Duration::from_micros(200 + n * 7_919 % 5_000);
@@ -88,7 +88,7 @@ fn what_came_one_after_the_other_is_decided_one_after_the_other() {
         let target = TargetId::of(&(traffic.next() as u64).to_le_bytes());
         let (bytes, keeps) = (Some(Bytes(2_000)), true);
         let node = NodeId(0);
-        shadow.see(&Seen {
+        shadow.observe(&ObservedRequest {
             at,
             request: Request::new(target),
             node,
@@ -100,7 +100,7 @@ fn what_came_one_after_the_other_is_decided_one_after_the_other() {
         });
         at += Duration::from_micros(10);
     }
-    shadow.pass(at + HELD);
+    shadow.advance_time(at + HOLD_TIME);
     let report = shadow.report();
     let (lard, hash) = (of(&report, PolicyKind::LardR).all, of(&report, PolicyKind::Hash).all);
     assert_eq!((lard.requests, lard.imbalance, lard.hit_ratio), (20_000, hash.imbalance, hash.hit_ratio));
@@ -111,7 +111,7 @@ fn of(report: &Report, policy: PolicyKind) -> &PolicyReport {
 }
 
 #[test]
-fn policies_that_know_the_target_hit_more_and_the_live_one_is_among_them() {
+fn policies_by_target_hit_more_and_the_live_policy_is_included() {
     let mut shadow = shadow(1, 1 << 20, Bytes::mib(8));
     drive(&mut shadow, 60_000, 10_000, 0.8);
     let report = shadow.report();
@@ -121,12 +121,12 @@ fn policies_that_know_the_target_hit_more_and_the_live_one_is_among_them() {
     assert!(hits(PolicyKind::LbGc) > hits(PolicyKind::Rr) + 0.15, "its mirror follows: {report:?}");
     let even = |policy| of(&report, policy).all.imbalance.expect("known");
     assert!(even(PolicyKind::Rr) < 1.001 && even(PolicyKind::Hash) > 1.02, "{report:?}");
-    assert_eq!((report.one_in, report.looked_at, report.live.0.hit_ratio), (1, 60_000, None));
+    assert_eq!((report.one_in, report.sampled, report.live.0.hit_ratio), (1, 60_000, None));
 }
 
-/// What is claimed in docs/watch.md: sampling changes hit ratios by less than 3 points and imbalance by less than a tenth.
+/// The claim in docs/watch.md: sampling changes hit ratios by less than 3 points and imbalance by less than a tenth.
 #[test]
-fn a_sample_says_what_all_requests_say() {
+fn sample_agrees_with_all_requests() {
     let mut whole = shadow(1, 1 << 20, Bytes::mib(16));
     let mut sample = shadow(8, 1 << 20, Bytes::mib(16));
     for shadow in [&mut whole, &mut sample] {
@@ -144,40 +144,40 @@ fn a_sample_says_what_all_requests_say() {
 }
 
 #[test]
-fn state_has_a_bound_whatever_comes() {
+fn state_is_bounded() {
     let mut shadow = shadow(1, 1_024, Bytes(1 << 40));
     drive(&mut shadow, 200_000, 100_000, 0.3);
     let report = shadow.report();
     assert!(report.one_in >= 64, "{report:?}");
-    assert!(shadow.clusters.iter().all(|cluster| cluster.objects() <= 1_024 + LOOK_EVERY as usize));
+    assert!(shadow.clusters.iter().all(|cluster| cluster.objects() <= 1_024 + CHECK_EVERY as usize));
     assert!(report.state_bytes < 5 * 1_280 * 200, "{report:?}");
 }
 
 #[test]
-fn a_node_that_fails_comes_back_empty_and_one_that_leaves_is_forgotten() {
+fn failed_node_returns_empty_and_removed_node_is_forgotten() {
     let mut shadow = shadow(1, 1 << 20, Bytes::mib(64));
     drive(&mut shadow, 20_000, 1_000, 0.8);
     let full = shadow.clusters[0].objects();
     let mut now = nodes(Bytes::mib(64));
     now[0].state = NodeState::Down;
-    shadow.follow(shadow.now, now.clone());
+    shadow.update_nodes(shadow.now, now.clone());
     assert!(shadow.clusters[0].objects() < full);
     now[0].state = NodeState::Up;
     now.pop();
-    shadow.follow(shadow.now, now);
+    shadow.update_nodes(shadow.now, now);
     drive(&mut shadow, 20_000, 1_000, 0.8);
     let even = of(&shadow.report(), PolicyKind::Rr).all.imbalance.unwrap();
     assert!((1.0..1.8).contains(&even), "three nodes share what comes: {even}");
 }
 
 #[test]
-fn without_sizes_of_memories_nothing_is_said_to_hit() {
+fn without_memory_sizes_no_hits_are_reported() {
     let mut shadow = shadow(1, 1 << 20, Bytes::ZERO);
     drive(&mut shadow, 5_000, 100, 0.8);
     let report = shadow.report();
     assert!(report.policies.iter().all(|row| row.all.hit_ratio == Some(0.0) && row.memory_used.is_none()));
 
-    // Once they are known, it is counted anew.
-    shadow.follow(shadow.now, nodes(Bytes::mib(8)));
+    // Once the sizes are known, the counts start again.
+    shadow.update_nodes(shadow.now, nodes(Bytes::mib(8)));
     assert!(shadow.report().policies.iter().all(|row| row.all.hit_ratio.is_none()));
 }

@@ -1,65 +1,67 @@
-//! Lives of other switches that have ended, as one switch has noticed it.
+//! Incarnations of other switches that have ended, as this switch has noticed.
 //!
-//! What a switch said last may have come to some of the others alone. So each tells, in its hello, which lives it takes for
-//! ended: from then on it hears nothing of them, and who was not in step with one asks it for what it has learned since.
-//! [`ENDS_MAX`] are told; who has missed more than that asks for everything.
+//! The last messages of a switch may have reached only some of the others. Each switch therefore reports in its hello
+//! which incarnations it considers ended. From then on it ignores their messages. A switch that was not in sync with one
+//! asks it for the changes it has received since. The last [`ENDS_MAX`] ends are reported; a switch that has missed more
+//! asks for everything.
 
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Ends that are told.
+/// The largest number of ends that are reported.
 pub(super) const ENDS_MAX: usize = 16;
-/// Lives that have ended of which is remembered how far they were heard.
+/// The largest number of ended incarnations whose sync state is stored.
 const GONE_MAX: usize = 256;
 
-/// A life that has ended.
+/// An incarnation that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct IncarnationEnd {
     pub(super) name: Arc<str>,
-    pub(super) life: u64,
-    /// Who tells it has heard this life after this time of the common clock alone, or has told of an earlier end of it.
+    pub(super) incarnation: u64,
+    /// The reporting switch alone may have received this incarnation after this time of the shared clock, or it has
+    /// reported an earlier end of it.
     pub(super) since: Time,
 }
 
-/// How far a life was heard.
+/// The sync state of an incarnation: how much of it was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
-    pub(super) life: u64,
-    /// See [`super::other::Other::until`].
+pub(super) struct SyncState {
+    pub(super) incarnation: u64,
+    /// See [`super::peer_switch::PeerSwitch::until`].
     pub(super) until: Option<Time>,
-    /// How many ends it had told.
+    /// The number of ends that the incarnation had reported.
     pub(super) ends: Option<u64>,
 }
 
-/// The ends that were noticed.
+/// The ended incarnations that were noticed.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct EndedIncarnations {
     count: u64,
-    /// The last ones, the latest at the end.
-    last: VecDeque<End>,
-    gone: BTreeMap<Arc<str>, Heard>,
-    is_told: bool,
+    /// The last ended incarnations, the latest at the end.
+    last: VecDeque<IncarnationEnd>,
+    gone: BTreeMap<Arc<str>, SyncState>,
+    is_reported: bool,
 }
 
-impl Ends {
-    /// A life has ended.
-    pub(super) fn note(&mut self, name: &Arc<str>, heard: Heard, since: Time) {
+impl EndedIncarnations {
+    /// Records the end of an incarnation.
+    pub(super) fn record(&mut self, name: &Arc<str>, sync: SyncState, since: Time) {
         self.count += 1;
-        self.last.push_back(End { name: name.clone(), life: heard.life, since });
+        self.last.push_back(IncarnationEnd { name: name.clone(), incarnation: sync.incarnation, since });
         if self.last.len() > ENDS_MAX {
             self.last.pop_front();
         }
-        self.is_told = false;
-        self.gone.insert(name.clone(), heard);
+        self.is_reported = false;
+        self.gone.insert(name.clone(), sync);
         while self.gone.len() > GONE_MAX {
-            let oldest = self.gone.iter().min_by_key(|(_, heard)| heard.until).map(|(name, _)| name.clone());
+            let oldest = self.gone.iter().min_by_key(|(_, sync)| sync.until).map(|(name, _)| name.clone());
             oldest.inspect(|name| _ = self.gone.remove(name));
         }
     }
 
-    /// How far the last life of this name to end was heard.
-    pub(super) fn heard(&self, name: &str) -> Option<Heard> {
+    /// Returns the sync state of the last ended incarnation of this name.
+    pub(super) fn sync_state(&self, name: &str) -> Option<SyncState> {
         self.gone.get(name).copied()
     }
 
@@ -67,13 +69,13 @@ impl Ends {
         self.count
     }
 
-    /// The last ones, the latest at the end.
-    pub(super) fn last(&self) -> Vec<End> {
+    /// Returns the last ended incarnations, the latest at the end.
+    pub(super) fn last(&self) -> Vec<IncarnationEnd> {
         self.last.iter().cloned().collect()
     }
 
-    /// Whether there are some that are to be told, which they are now.
-    pub(super) fn tell(&mut self) -> bool {
-        !core::mem::replace(&mut self.is_told, true) && self.count > 0
+    /// Returns whether there are ends to be reported, and marks them as reported.
+    pub(super) fn take_unreported(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_reported, true) && self.count > 0
     }
 }

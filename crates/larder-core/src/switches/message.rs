@@ -1,4 +1,4 @@
-//! What switches say to each other, as bytes.
+//! The messages between switches, and their encoding.
 //!
 //! ```text
 //! message = kind:u8 clock life number:varint all:u8 roster rest
@@ -10,43 +10,46 @@
 //! missed  = since
 //! again   =
 //! ```
-//! *life* grows with each start of a switch, *number* with each message to all; one to a single switch has the number of the last
-//! to all before it. Who misses a number has missed news. *roster* grows when slots and route numbers change their meaning:
-//! what is said in those of another roster cannot be understood.
 //!
-//! Numbers are varints; times are nanoseconds of the [common clock](super::common). Slots and route numbers are the
-//! sender's own, which the parts of its last hello have named.
+//! *life* is the sender's incarnation, which increases with each start. *number* increases with each message to all switches; a
+//! message to a single switch has the number of the last message to all before it. A receiver that misses a number has missed
+//! changes. *roster* increases when slots and route numbers change their meaning: a receiver cannot understand a message of a
+//! roster that it does not have.
+//!
+//! Numbers are varints; times are nanoseconds of the [shared clock](super::shared_clock). Slots and route numbers are the sender's own,
+//! which the parts of its last hello define.
 
-use super::common::Common;
-use super::ends::{ENDS_MAX, End};
+use super::ends::{ENDS_MAX, IncarnationEnd};
+use super::shared_clock::SharedClock;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::Demand;
-use crate::policy::Memory;
+use crate::policy::LearnedState;
 use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
 use std::sync::Arc;
 
-/// Raised when messages change their meaning.
+/// The version of the protocol, increased when messages change their meaning.
 const VERSION: u64 = 1;
-/// Bytes of a message that sets are packed into; one more set may follow, of at most [`SERVERS_MAX`] servers.
+/// The size of a message into which sets are packed, in bytes. One more set may follow, of at most [`SERVERS_MAX`]
+/// servers.
 pub(super) const PACK_BYTES: usize = 48 << 10;
-/// Servers of a set that is told; larger sets are not.
+/// The largest number of servers of a set that is sent; larger sets are not sent.
 pub(super) const SERVERS_MAX: usize = 1_000;
-/// Nodes, routes and sets that a message may have.
+/// The largest number of nodes, routes and sets in a message.
 const COUNT_MAX: usize = 1 << 16;
 const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// What is told of a gate: the route by which it is known, and its demand.
-pub(super) type Gate = (u16, Demand);
+/// The demand of a group of nodes, which is identified by its first route.
+pub(super) type GroupDemand = (u16, Demand);
 
-/// What is said of a message itself.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
-    /// The sender's [common clock](super::common).
+pub(super) struct MessageHeader {
+    /// The sender's [shared clock](super::shared_clock).
     pub(super) clock: Time,
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     pub(super) number: u64,
-    /// It goes to all.
+    /// Whether the message goes to all switches.
     pub(super) to_all: bool,
     pub(super) roster: u64,
 }
@@ -54,57 +57,58 @@ pub(super) struct Head {
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Who says it, and what its numbers mean.
+    /// Introduces the sender, and defines its slots and route numbers.
     Hello {
-        /// It has asked others for all they knew.
-        whole: bool,
-        /// Which part of how many, from 0.
+        /// Whether the sender has received the full state of the others.
+        is_complete: bool,
+        /// The index of this part, from 0, and the number of parts.
         part: u16,
         parts: u16,
         nodes: Vec<(NodeId, String)>,
         routes: Vec<(u16, String)>,
-        /// How many lives of others it takes for ended, and the last of them, the latest at the end.
+        /// The number of incarnations of other switches that the sender considers ended, and the last of them, the
+        /// latest at the end.
         ends: u64,
-        last: Vec<End>,
+        last: Vec<IncarnationEnd>,
     },
-    /// How many requests it has at nodes.
+    /// The number of the sender's requests at nodes.
     Loads {
-        /// Nodes that are not named have none.
+        /// Whether nodes that are not listed have none.
         all: bool,
-        /// Up to when, in the common clock, changes of sets were told before this.
-        told: Time,
+        /// The time of the shared clock up to which changes of sets were sent before this message.
+        sent_until: Time,
         loads: Vec<(NodeId, u32)>,
-        gates: Vec<Gate>,
+        demands: Vec<GroupDemand>,
     },
-    /// Sets that have changed there, times in the common clock.
-    Sets { route: u16, sets: Memory },
-    /// It asks for a route's sets changed since a time, from a place on; the route is by the asker's number.
+    /// Sets that have changed at the sender, with times of the shared clock.
+    Sets { route: u16, sets: LearnedState },
+    /// Asks for a route's sets received since a time, from a position on. The route has the asking switch's number.
     Want { question: u64, route: u16, since: Time, at: u64 },
-    /// The answer; the route is by the answerer's number.
-    Part { question: u64, route: u16, sets: Memory, next: Option<u64> },
-    /// More has changed since then than it could tell.
+    /// The answer to `Want`; the route has the answering switch's number.
+    Part { question: u64, route: u16, sets: LearnedState, next: Option<u64> },
+    /// More sets have changed since this time than the sender could send.
     Missed { since: Time },
-    /// It does not understand, and asks for a hello.
+    /// Asks for a hello, because the sender did not understand a message.
     Again,
 }
 
 impl Message {
-    /// As bytes.
-    pub(super) fn encode(&self, said: &Head) -> Vec<u8> {
+    /// Encodes the message.
+    pub(super) fn encode(&self, header: &MessageHeader) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         let mut head = |kind: u8| {
             out.push(kind);
-            put(&mut out, said.clock.as_nanos());
-            put(&mut out, said.life);
-            put(&mut out, said.number);
-            out.push(u8::from(said.to_all));
-            put(&mut out, said.roster);
+            put(&mut out, header.clock.as_nanos());
+            put(&mut out, header.incarnation);
+            put(&mut out, header.number);
+            out.push(u8::from(header.to_all));
+            put(&mut out, header.roster);
         };
         match self {
-            Self::Hello { whole, part, parts, nodes, routes, ends, last } => {
+            Self::Hello { is_complete, part, parts, nodes, routes, ends, last } => {
                 head(0);
                 put(&mut out, VERSION);
-                out.push(u8::from(*whole));
+                out.push(u8::from(*is_complete));
                 put(&mut out, (*part).into());
                 put(&mut out, (*parts).into());
                 put(&mut out, nodes.len() as u64);
@@ -119,11 +123,11 @@ impl Message {
                 }
                 put_ends(&mut out, *ends, last);
             }
-            Self::Loads { all, told, loads, gates } => {
+            Self::Loads { all, sent_until, loads, demands } => {
                 head(1);
                 out.push(u8::from(*all));
-                put(&mut out, told.as_nanos());
-                put_loads(&mut out, loads, gates);
+                put(&mut out, sent_until.as_nanos());
+                put_loads(&mut out, loads, demands);
             }
             Self::Sets { route, sets } => {
                 head(2);
@@ -154,13 +158,13 @@ impl Message {
         out
     }
 
-    /// From bytes.
-    pub(super) fn decode(bytes: &[u8]) -> Result<(Head, Self), WireError> {
+    /// Decodes a message.
+    pub(super) fn decode(bytes: &[u8]) -> Result<(MessageHeader, Self), WireError> {
         let mut wire = Wire(bytes);
         let kind = wire.byte("kind of message")?;
-        let head = Head {
+        let head = MessageHeader {
             clock: moment(&mut wire)?,
-            life: wire.number("life")?,
+            incarnation: wire.number("life")?,
             number: wire.number("number")?,
             to_all: flag(&mut wire)?,
             roster: wire.number("roster")?,
@@ -190,14 +194,14 @@ impl Message {
     }
 }
 
-/// Whether it asks for sets.
-pub(super) fn is_want(bytes: &[u8]) -> bool {
+/// Returns whether the message asks for sets.
+pub(super) fn is_set_request(bytes: &[u8]) -> bool {
     bytes.first() == Some(&3)
 }
 
 fn moment(wire: &mut Wire<'_>) -> Result<Time, WireError> {
     let value = wire.number("time")?;
-    let sane = value <= Common::LAST.as_nanos();
+    let sane = value <= SharedClock::LAST.as_nanos();
     if sane { Ok(Time::from_nanos(value)) } else { Err(WireError::Value { what: "time", value }) }
 }
 
@@ -218,7 +222,7 @@ fn hello(wire: &mut Wire<'_>) -> Result<Message, WireError> {
     if version != VERSION {
         return Err(WireError::Value { what: "version that is spoken here", value: version });
     }
-    let whole = flag(wire)?;
+    let is_complete = flag(wire)?;
     let (part, parts): (u16, u16) = (wire.small("part")?, wire.small("number of parts")?);
     if part >= parts {
         return Err(WireError::Value { what: "part", value: part.into() });
@@ -232,52 +236,52 @@ fn hello(wire: &mut Wire<'_>) -> Result<Message, WireError> {
     let count = wire.count("number of ends", ENDS_MAX)?;
     let end = |_| {
         let name = Arc::from(name(wire)?);
-        Ok(End { name, life: wire.number("life")?, since: moment(wire)? })
+        Ok(IncarnationEnd { name, incarnation: wire.number("life")?, since: moment(wire)? })
     };
     let last = (0..count).map(end).collect::<Result<_, WireError>>()?;
-    Ok(Message::Hello { whole, part, parts, nodes, routes, ends, last })
+    Ok(Message::Hello { is_complete, part, parts, nodes, routes, ends, last })
 }
 
 fn loads(wire: &mut Wire<'_>) -> Result<Message, WireError> {
-    let (all, told) = (flag(wire)?, moment(wire)?);
+    let (all, sent_until) = (flag(wire)?, moment(wire)?);
     let count = wire.count("number of nodes", COUNT_MAX)?;
     let load = |_| Ok((wire.node()?, wire.small("number of requests")?));
     let loads = (0..count).map(load).collect::<Result<_, WireError>>()?;
     let count = wire.count("number of gates", COUNT_MAX)?;
-    let gate = |_| {
+    let demand = |_| {
         let route = wire.small("route")?;
         let outstanding = wire.small("number of requests")?;
         Ok((route, Demand { outstanding, waiting: wire.small("number of requests")? }))
     };
-    let gates = (0..count).map(gate).collect::<Result<_, WireError>>()?;
-    Ok(Message::Loads { all, told, loads, gates })
+    let demands = (0..count).map(demand).collect::<Result<_, WireError>>()?;
+    Ok(Message::Loads { all, sent_until, loads, demands })
 }
 
-fn put_ends(out: &mut Vec<u8>, ends: u64, last: &[End]) {
+fn put_ends(out: &mut Vec<u8>, ends: u64, last: &[IncarnationEnd]) {
     put(out, ends);
     put(out, last.len() as u64);
-    for End { name, life, since } in last {
+    for IncarnationEnd { name, incarnation, since } in last {
         put_bytes(out, name.as_bytes());
-        put(out, *life);
+        put(out, *incarnation);
         put(out, since.as_nanos());
     }
 }
 
-fn put_loads(out: &mut Vec<u8>, loads: &[(NodeId, u32)], gates: &[Gate]) {
+fn put_loads(out: &mut Vec<u8>, loads: &[(NodeId, u32)], demands: &[GroupDemand]) {
     put(out, loads.len() as u64);
     for (node, requests) in loads {
         put(out, node.0.into());
         put(out, (*requests).into());
     }
-    put(out, gates.len() as u64);
-    for (route, Demand { outstanding, waiting }) in gates {
+    put(out, demands.len() as u64);
+    for (route, Demand { outstanding, waiting }) in demands {
         put(out, (*route).into());
         put(out, (*outstanding).into());
         put(out, (*waiting).into());
     }
 }
 
-fn put_sets(out: &mut Vec<u8>, sets: &Memory) {
+fn put_sets(out: &mut Vec<u8>, sets: &LearnedState) {
     put(out, sets.len() as u64);
     for set in sets.sets() {
         out.extend_from_slice(&set.target.0.to_le_bytes());
@@ -287,8 +291,8 @@ fn put_sets(out: &mut Vec<u8>, sets: &Memory) {
     }
 }
 
-fn sets(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
-    let mut sets = Memory::default();
+fn sets(wire: &mut Wire<'_>) -> Result<LearnedState, WireError> {
+    let mut sets = LearnedState::default();
     for _ in 0..wire.count("number of targets", COUNT_MAX)? {
         let target = TargetId(wire.word("target")?);
         let changed = moment(wire)?;
@@ -301,19 +305,19 @@ fn sets(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
     Ok(sets)
 }
 
-/// Packs sets into as many parts as messages of [`PACK_BYTES`] need; at least one. How many sets were too large to be told
-/// comes with them.
-pub(super) fn packed(sets: &Memory) -> (Vec<Memory>, usize) {
-    let (mut packs, mut bytes, mut too_large) = (vec![Memory::default()], 0, 0);
+/// Packs sets into as many parts as messages of [`PACK_BYTES`] require, at least one. Returns the parts, and the
+/// number of sets that were too large to be sent.
+pub(super) fn pack_sets(sets: &LearnedState) -> (Vec<LearnedState>, usize) {
+    let (mut packs, mut bytes, mut too_large) = (vec![LearnedState::default()], 0, 0);
     for set in sets.sets() {
         if set.servers.len() > SERVERS_MAX {
             too_large += 1;
             continue;
         }
-        // A target, a time of ten bytes, a count of three, and three bytes a server at most.
+        // A target, a time of ten bytes, a count of three, and at most three bytes per server.
         let takes = 8 + 10 + 3 + 3 * set.servers.len();
         if bytes + takes > PACK_BYTES {
-            packs.push(Memory::default());
+            packs.push(LearnedState::default());
             bytes = 0;
         }
         bytes += takes;
@@ -328,8 +332,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn memory(sets: &[(u64, u64, &[u16])]) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(sets: &[(u64, u64, &[u16])]) -> LearnedState {
+        let mut memory = LearnedState::default();
         for (target, changed, servers) in sets {
             let head = (TargetId(*target), Time::from_nanos(*changed), target % 2 == 0);
             memory.push(head, servers.iter().copied().map(NodeId));
@@ -338,24 +342,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_what_is_heard() {
+    fn messages_round_trip() {
         let sets = memory(&[(7, 1 << 60, &[3, 500]), (u64::MAX, 0, &[0])]);
         let demand = Demand { outstanding: 70_000, waiting: 1 };
         for message in [
             Message::Hello {
-                whole: true,
+                is_complete: true,
                 part: 1,
                 parts: 2,
                 nodes: vec![(NodeId(400), "a node".to_owned())],
                 routes: vec![(0, "default".to_owned()), (3, "images".to_owned())],
                 ends: 300,
-                last: vec![End { name: Arc::from("b"), life: 1 << 40, since: Time::from_secs(9) }],
+                last: vec![IncarnationEnd {
+                    name: Arc::from("b"),
+                    incarnation: 1 << 40,
+                    since: Time::from_secs(9),
+                }],
             },
             Message::Loads {
                 all: true,
-                told: Time::from_nanos(1 << 50),
+                sent_until: Time::from_nanos(1 << 50),
                 loads: vec![(NodeId(0), 0), (NodeId(9), u32::MAX)],
-                gates: vec![(3, demand)],
+                demands: vec![(3, demand)],
             },
             Message::Sets { route: 3, sets: sets.clone() },
             Message::Want { question: 9, route: 1, since: Time::from_nanos(5), at: u64::MAX },
@@ -365,24 +373,29 @@ mod tests {
             Message::Again,
         ] {
             let clock = Time::from_secs(77);
-            let head = Head { clock, life: 1 << 50, number: 300, to_all: true, roster: 2 };
+            let head = MessageHeader { clock, incarnation: 1 << 50, number: 300, to_all: true, roster: 2 };
             assert_eq!(Message::decode(&message.encode(&head)), Ok((head, message)));
         }
     }
 
     #[test]
-    fn no_message_is_too_long() {
-        let longest =
-            Head { clock: Common::LAST, life: u64::MAX, number: u64::MAX, to_all: true, roster: u64::MAX };
+    fn messages_stay_within_the_size_limit() {
+        let longest = MessageHeader {
+            clock: SharedClock::LAST,
+            incarnation: u64::MAX,
+            number: u64::MAX,
+            to_all: true,
+            roster: u64::MAX,
+        };
         let servers: Vec<u16> = (0..1_000).collect();
         let sets: Vec<(u64, u64, &[u16])> = (0..200).map(|i| (i, 1 << 61, &servers[..])).collect();
-        let (packs, too_large) = packed(&memory(&sets));
-        assert_eq!((packs.iter().map(Memory::len).sum::<usize>(), too_large), (200, 0));
+        let (packs, too_large) = pack_sets(&memory(&sets));
+        assert_eq!((packs.iter().map(LearnedState::len).sum::<usize>(), too_large), (200, 0));
         for sets in packs {
             assert!(Message::Sets { route: 9, sets }.encode(&longest).len() < 64 << 10);
         }
         let servers: Vec<u16> = (0..1_001).collect();
-        assert_eq!(packed(&memory(&[(1, 1, &servers)])).1, 1);
+        assert_eq!(pack_sets(&memory(&[(1, 1, &servers)])).1, 1);
     }
 
     proptest! {

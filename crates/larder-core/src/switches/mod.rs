@@ -1,4 +1,4 @@
-//! Switches side by side: several dispatchers in front of the same nodes, without a shared database.
+//! Peer switches: several dispatchers in front of the same nodes, without a shared database.
 //!
 //! ```text
 //! load(n)  = own requests at n, exact + what each other switch last told
@@ -6,270 +6,285 @@
 //! place(t) = rendezvous(t) among the nodes below T_low, or within (k - 1) step of the least loaded   (crate::nodes)
 //! S here   = max-min fair part of S among the demands of all k switches, S / k at least
 //! ```
-//! *Loads.* A switch counts its own requests exactly. It tells the others how many it has at a node when that differs by
-//! [`SwitchesSettings::step`] from what it told last, at most once a [`SwitchesSettings::period`], and all of it each second.
-//! T_low and T_high are compared with the sum. A switch that others hold for alive but has said nothing for 3 s is taken to
-//! have as much as the mean of those that are known: so where nothing is known of k - 1 others, a threshold T works as T / k.
-//! One that is known to be gone has nothing: its connections ended with it.
 //!
-//! *Herding.* Switches with the same old picture would all send to the node that seemed least loaded. Loads that old
-//! pictures cannot tell apart count as equal, and among equals each target goes where its own hash says. The policies that
-//! draw lots ([`p2c`](crate::policy)) draw others at each switch, by a seed of its own.
+//! *Loads.* A switch counts its own requests exactly. It sends its number of requests at a node when the number differs by
+//! [`SwitchesSettings::step`] from the last one sent, at most once per [`SwitchesSettings::period`], and all numbers each second.
+//! T_low and T_high are compared with the sum. A switch that is alive but has sent nothing for 3 s counts with the mean of the
+//! known switches. If nothing is known of k - 1 other switches, a threshold T therefore works like T / k. A switch that is known
+//! to be gone has no requests, because its connections ended with it.
 //!
-//! *Server sets.* Who changes a set tells all others, in batches. The later change wins, by a [clock](common) that all
-//! share; of two at the same moment the one whose servers' names hash higher. Messages are numbered; when one was missed, a
-//! link was down, or a journal ran over, the sets changed since are asked for. A switch that joins asks those
-//! that are there for all sets, one after the other, in parts, and serves meanwhile: what it places by itself goes where the
-//! others would place it. What it heard is not told on: every switch has a link to every other. Only of one that
-//! [ended](ends) some may know more than others: these are asked for it.
+//! *Herding.* Switches with the same outdated loads would all choose the node that seemed least loaded. Loads that differ by less
+//! than their uncertainty count as equal, and among equal nodes each target goes where its own hash points. The policies that draw
+//! random numbers ([`p2c`](crate::policy)) draw different ones at each switch, by its own seed.
 //!
-//! *When a switch dies*, membership says so after 2 to 4 s; until then its requests are counted where they were and it has
-//! its part of S. *When the view splits*, each side takes the other for dead: for so long each uses all of S and the whole
-//! of T, as two switches that know nothing of each other would. When they meet again each asks for what has changed since.
+//! *Server sets.* A switch that changes a set sends it to all others, in batches. The later change wins, by a shared
+//! [clock](shared_clock); of two changes at the same time, the one whose servers' names have the higher hashes. Messages
+//! are numbered. After a missed message, a lost link or an overflowed journal, a switch asks for the sets changed since.
+//! A switch that joins asks the present switches for all sets, one after the other, in parts. It serves meanwhile, and
+//! its own placements agree with those of the others. Received sets are not forwarded, because every switch has a link to
+//! every other. Only the messages of a switch that [ended](ends) may have reached some switches and not others; those are
+//! asked for them.
 //!
-//! It is a state machine without a clock, sockets or chance: events and the time go in, messages come out. What it reads
-//! and changes is the [`Dispatcher`].
+//! *When a switch fails*, the membership reports it after 2 to 4 s. Until then its requests count where they were, and it keeps its
+//! part of S. *When the network splits*, each side considers the other one dead. During that time each side uses all of S and all
+//! of T, like two switches that do not know each other. After the split each side asks for the changes since.
+//!
+//! [`Switches`] is a state machine without a clock, sockets or random numbers: its inputs are events and the time, and its outputs
+//! are messages. It reads and changes the [`Dispatcher`].
 
-mod common;
+mod announcements;
 mod ends;
 #[doc(hidden)]
 pub mod fuzzing;
 mod message;
-mod other;
+mod peer_switch;
 mod settings;
-mod told;
+mod shared_clock;
 
 #[cfg(test)]
 mod tests;
 
 pub use settings::SwitchesSettings;
 
-use crate::dispatch::{Dispatcher, SettingsError, Started};
+use crate::dispatch::{DequeuedRequest, Dispatcher, SettingsError};
 use crate::id::{NodeId, RouteId};
-use crate::nodes::{Demand, Elsewhere};
-use crate::policy::{Adopted, Memory};
+use crate::nodes::{Demand, PeerSwitchState};
+use crate::policy::{AdoptionCounts, LearnedState};
 use crate::time::Time;
 use crate::wire::WireError;
-use common::Common;
+use announcements::Announcements;
 use core::time::Duration;
-use ends::{End, Ends};
-use message::{Head, Message, packed};
-use other::{Life, Other};
+use ends::{EndedIncarnations, IncarnationEnd};
+use message::{Message, MessageHeader, pack_sets};
+use peer_switch::{IncarnationStatus, PeerSwitch};
+use shared_clock::SharedClock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use told::Told;
 
-/// Longest message. Bytes.
+/// The largest size of a message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// What was asked for is asked for again after this time.
+/// The time after which an unanswered question is repeated.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// Between two requests for a hello.
-const PUZZLED: Duration = Duration::from_millis(500);
-/// How far before a gap sets are asked for: decisions that were on their way when it began, and clocks that are not quite the same.
+/// The shortest time between two requests for a hello.
+const HELLO_RETRY: Duration = Duration::from_millis(500);
+/// The time before a gap from which sets are requested. It covers decisions in progress when the gap began, and
+/// differences between clocks.
 const MARGIN: Duration = Duration::from_secs(2);
 
 /// A message to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// To whom; `None` is all whose links are up.
+pub struct OutgoingMessage {
+    /// The receiver; `None` for all switches whose links are up.
     pub to: Option<Arc<str>>,
-    /// What. At most [`MESSAGE_BYTES_MAX`].
+    /// The message, at most [`MESSAGE_BYTES_MAX`].
     pub message: Vec<u8>,
 }
 
-/// What comes of an event.
+/// The outputs of an event.
 #[derive(Debug, Default)]
-pub struct Out {
-    /// Messages, in order.
-    pub messages: Vec<Outgoing>,
-    /// Requests that had waited for admission.
-    pub started: Vec<Started>,
+pub struct SwitchesOutput {
+    /// The messages, in order.
+    pub messages: Vec<OutgoingMessage>,
+    /// The requests that have left the admission queue.
+    pub started: Vec<DequeuedRequest>,
 }
 
-/// What has happened so far.
+/// Counters of events since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchesCounts {
-    /// Messages that made no sense, or were of another version.
-    pub strange: u64,
-    /// Sets told.
-    pub sets_told: u64,
-    /// Sets heard that were later than what was known.
+    /// Messages that were invalid or of another version.
+    pub invalid: u64,
+    /// Sets sent.
+    pub sets_sent: u64,
+    /// Sets received that were newer than the stored ones.
     pub sets_taken: u64,
-    /// Sets heard that were known already.
+    /// Sets received that were equal to the stored ones.
     pub sets_same: u64,
-    /// Sets heard that were earlier than what was known.
+    /// Sets received that were older than the stored ones.
     pub sets_older: u64,
-    /// Sets of more servers than a message has room for, which were not told.
+    /// Sets that were not sent, because they have more servers than fit in a message.
     pub sets_too_large: u64,
-    /// Times that more had changed than a journal holds.
+    /// The number of times that more sets had changed than a journal can contain.
     pub missed: u64,
-    /// Parts of sets asked for.
+    /// The number of requests for a part of the sets.
     pub parts_asked: u64,
 }
 
-/// Another switch, to be shown.
+/// The status of another switch, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherView {
-    /// Its name.
+pub struct PeerSwitchSummary {
+    /// The name of the switch.
     pub name: Arc<str>,
-    /// Messages to it go.
+    /// Whether messages can be sent to the switch.
     pub up: bool,
-    /// Since when it has said nothing of its load.
+    /// The time since the switch last sent its load.
     pub silent: Duration,
-    /// What it has is not known any more.
+    /// Whether the load of the switch is unknown, because it has sent none for too long.
     pub unknown: bool,
-    /// Sets are being asked of it.
-    pub asking: bool,
-    /// Its requests at nodes known here.
+    /// Whether sets are being requested from the switch.
+    pub requesting: bool,
+    /// The requests of the switch at nodes known here.
     pub requests: u64,
 }
 
-/// A switch among others.
+/// The protocol state of one switch among its peers.
 #[derive(Debug)]
 pub struct Switches {
     settings: SwitchesSettings,
-    life: u64,
-    /// Messages to all so far.
+    incarnation: u64,
+    /// The number of messages to all switches so far.
     number: u64,
-    /// Times that slots have changed their meaning.
+    /// The number of times that slots have changed their meaning.
     roster: u64,
-    /// The dispatcher's routes, by name.
+    /// The dispatcher's routes, with their names.
     routes: Vec<(RouteId, String)>,
-    clock: Common,
-    others: BTreeMap<Arc<str>, Other>,
-    ends: Ends,
-    told: Told,
-    /// It has asked others for all they knew.
-    whole: bool,
+    clock: SharedClock,
+    others: BTreeMap<Arc<str>, PeerSwitch>,
+    ends: EndedIncarnations,
+    announcements: Announcements,
+    /// Whether this switch has received the full state of the others.
+    is_complete: bool,
     members_epoch: u64,
-    /// When, in the common clock, journals were last empty.
-    told_until: Time,
-    elsewhere: Arc<Elsewhere>,
+    /// The time of the shared clock at which the journals were last empty.
+    sent_until: Time,
+    peer_state: Arc<PeerSwitchState>,
     counts: SwitchesCounts,
 }
 
 impl Switches {
-    /// A switch that knows of no others yet. Its dispatcher keeps journals and places as all switches do from now on. `life` is
-    /// higher than that of any earlier start under its name.
+    /// Creates the state of a switch that knows no others yet. Its dispatcher starts to keep journals and to place
+    /// like all switches. `incarnation` must be higher than at any earlier start under this name.
     ///
     /// # Errors
-    /// A setting that is out of range.
+    /// A setting is out of range.
     pub fn new(
         now: Time,
-        life: u64,
+        incarnation: u64,
         settings: SwitchesSettings,
         routes: Vec<(RouteId, String)>,
         dispatcher: &Dispatcher,
     ) -> Result<Self, SettingsError> {
         settings.validate()?;
         dispatcher.keep_journals();
-        let elsewhere = Arc::<Elsewhere>::default();
-        dispatcher.set_elsewhere(now, &elsewhere, &mut Vec::new());
+        let peer_state = Arc::<PeerSwitchState>::default();
+        dispatcher.set_peer_switches(now, &peer_state, &mut Vec::new());
         Ok(Self {
             settings,
-            life,
+            incarnation,
             number: 0,
             roster: 1,
             routes,
-            clock: Common::default(),
+            clock: SharedClock::default(),
             others: BTreeMap::new(),
-            ends: Ends::default(),
-            told: Told::default(),
-            whole: false,
+            ends: EndedIncarnations::default(),
+            announcements: Announcements::default(),
+            is_complete: false,
             members_epoch: dispatcher.nodes().members_epoch(),
-            told_until: Common::default().of(now),
-            elsewhere,
+            sent_until: SharedClock::default().to_shared(now),
+            peer_state,
             counts: SwitchesCounts::default(),
         })
     }
 
-    /// Another switch has come.
-    pub fn joined(&mut self, now: Time, name: &Arc<str>, dispatcher: &Dispatcher, out: &mut Out) {
-        let times = (now, self.clock.of(now));
+    /// Adds another switch.
+    pub fn add_switch(
+        &mut self,
+        now: Time,
+        name: &Arc<str>,
+        dispatcher: &Dispatcher,
+        out: &mut SwitchesOutput,
+    ) {
+        let times = (now, self.clock.to_shared(now));
         let before = self.others.remove(name);
-        let heard = before.as_ref().and_then(Other::heard_until).or_else(|| self.ends.heard(name));
+        let sync = before.as_ref().and_then(PeerSwitch::sync_state).or_else(|| self.ends.sync_state(name));
         if let Some(before) = before {
-            self.ended(name, &before);
+            self.record_end(name, &before);
         }
-        self.others.insert(name.clone(), Other::new(times, heard));
-        self.weigh(now, dispatcher, out);
+        self.others.insert(name.clone(), PeerSwitch::new(times, sync));
+        self.update_dispatcher(now, dispatcher, out);
     }
 
-    /// Another switch has gone: what it had has ended with it.
-    pub fn left(&mut self, now: Time, name: &str, dispatcher: &Dispatcher, out: &mut Out) {
+    /// Removes another switch. Its requests have ended with it.
+    pub fn remove_switch(
+        &mut self,
+        now: Time,
+        name: &str,
+        dispatcher: &Dispatcher,
+        out: &mut SwitchesOutput,
+    ) {
         let Some((name, other)) = self.others.remove_entry(name) else { return };
-        self.ended(&name, &other);
-        self.weigh(now, dispatcher, out);
+        self.record_end(&name, &other);
+        self.update_dispatcher(now, dispatcher, out);
     }
 
-    /// Messages to it go from now on; it has heard none of the earlier ones.
-    pub fn up(&mut self, name: &Arc<str>, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+    /// Marks the link to another switch as up. The switch has received none of the earlier messages.
+    pub fn link_up(&mut self, name: &Arc<str>, now: Time, dispatcher: &Dispatcher, out: &mut SwitchesOutput) {
         let Some(other) = self.others.get_mut(name) else { return };
-        other.link(true);
-        self.introduce(now, name, dispatcher, out);
-        self.ask(now, out);
+        other.set_link(true);
+        self.send_hello(now, name, dispatcher, out);
+        self.request_missing(now, out);
     }
 
-    /// Messages to it do not go any more.
-    pub fn down(&mut self, name: &str) {
+    /// Marks the link to another switch as down.
+    pub fn link_down(&mut self, name: &str) {
         if let Some(other) = self.others.get_mut(name) {
-            other.link(false);
+            other.set_link(false);
         }
     }
 
-    /// Its messages begin afresh: some of the earlier ones may be lost.
-    pub fn afresh(&mut self, name: &str) {
+    /// Marks the messages of another switch as interrupted: some of the earlier ones may be lost.
+    pub fn interrupt_link(&mut self, name: &str) {
         if let Some(other) = self.others.get_mut(name) {
-            other.begin();
+            other.interrupt();
         }
     }
 
-    /// It says something.
+    /// Processes a message of another switch.
     ///
     /// # Errors
-    /// It makes no sense, or is of another version: nothing of it is taken.
-    pub fn message(
+    /// The message is invalid or of another version, and has no effect.
+    pub fn receive(
         &mut self,
         now: Time,
         from: &Arc<str>,
         bytes: &[u8],
         dispatcher: &Dispatcher,
-        out: &mut Out,
+        out: &mut SwitchesOutput,
     ) -> Result<(), WireError> {
-        let (head, message) = Message::decode(bytes).inspect_err(|_| self.counts.strange += 1)?;
+        let (head, message) = Message::decode(bytes).inspect_err(|_| self.counts.invalid += 1)?;
         let Some(other) = self.others.get_mut(from) else { return Ok(()) };
-        self.clock.hear(now, head.clock);
+        self.clock.observe(now, head.clock);
         let since = other.since;
-        match other.speaks((now, self.clock.of(now)), &head) {
-            Life::Past => return Ok(()),
-            Life::New(Some(heard)) => self.ends.note(from, heard, since),
-            Life::New(None) | Life::Known => {}
+        match other.check_incarnation((now, self.clock.to_shared(now)), &head) {
+            IncarnationStatus::Past => return Ok(()),
+            IncarnationStatus::New(Some(sync)) => self.ends.record(from, sync, since),
+            IncarnationStatus::New(None) | IncarnationStatus::Current => {}
         }
-        let is_news = other.note(&head);
+        let is_news = other.record_number(&head);
         match message {
-            Message::Hello { whole, part, parts, nodes, routes, ends, last } => {
-                if let Some(ends) = other.greet(&head, (part, parts), nodes, routes, (ends, last)) {
-                    other.whole = whole;
-                    other.place(dispatcher, &self.routes);
-                    self.mourn(from, &ends);
+            Message::Hello { is_complete, part, parts, nodes, routes, ends, last } => {
+                if let Some(ends) = other.receive_hello(&head, (part, parts), nodes, routes, (ends, last)) {
+                    other.is_complete = is_complete;
+                    other.map_names(dispatcher, &self.routes);
+                    self.receive_ends(from, &ends);
                 }
             }
-            Message::Again => self.introduce(now, from, dispatcher, out),
+            Message::Again => self.send_hello(now, from, dispatcher, out),
             _ if !other.understands(&head) => {
-                other.lacks_news();
-                if other.up && other.puzzled.is_none_or(|asked| now.since(asked) >= PUZZLED) {
-                    other.puzzled = Some(now);
-                    self.say(now, [(Some(from.clone()), Message::Again)], out);
+                other.mark_latest_missing();
+                if other.up && other.hello_requested.is_none_or(|asked| now.since(asked) >= HELLO_RETRY) {
+                    other.hello_requested = Some(now);
+                    self.send(now, [(Some(from.clone()), Message::Again)], out);
                 }
             }
-            Message::Loads { all, told, loads, gates } if is_news => {
-                other.take_loads(now, all, loads, gates);
+            Message::Loads { all, sent_until, loads, demands } if is_news => {
+                other.take_loads(now, all, loads, demands);
                 if head.to_all {
-                    other.has_told(told);
+                    other.set_sent_until(sent_until);
                 }
-                self.weigh(now, dispatcher, out);
+                self.update_dispatcher(now, dispatcher, out);
             }
-            // What was said later has been heard.
+            // A later message has been received already.
             Message::Loads { .. } => {}
             Message::Sets { route, sets } => {
                 let adopted = adopt(now, other, route, &sets, dispatcher);
@@ -277,7 +292,7 @@ impl Switches {
             }
             Message::Part { question, route, sets, next } => {
                 let adopted = adopt(now, other, route, &sets, dispatcher);
-                self.whole |= other.answered(question, next, self.routes.len());
+                self.is_complete |= other.receive_answer(question, next, self.routes.len());
                 self.count(adopted);
             }
             Message::Want { question, route, since, at } => {
@@ -285,97 +300,107 @@ impl Switches {
                 self.answer((now, from), route, asked, dispatcher, out);
             }
             Message::Missed { since } => {
-                other.lacks(since);
+                other.mark_missing(since);
             }
         }
-        self.ask(now, out);
+        self.request_missing(now, out);
         Ok(())
     }
 
-    /// To be called once a [`SwitchesSettings::period`].
-    pub fn tick(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+    /// Sends loads and changes. Must be called once per [`SwitchesSettings::period`].
+    pub fn tick(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut SwitchesOutput) {
         let epoch = dispatcher.nodes().members_epoch();
-        let mut said: Vec<Message> = Vec::new();
-        if self.ends.tell() | (epoch != self.members_epoch) {
+        let mut messages: Vec<Message> = Vec::new();
+        if self.ends.take_unreported() | (epoch != self.members_epoch) {
             self.members_epoch = epoch;
             self.roster += 1;
-            self.others.values_mut().for_each(|other| other.place(dispatcher, &self.routes));
-            self.told.forget();
-            said.extend(told::hello(self.whole, &self.ends, dispatcher, &self.routes));
+            self.others.values_mut().for_each(|other| other.map_names(dispatcher, &self.routes));
+            self.announcements.invalidate();
+            messages.extend(announcements::hello(self.is_complete, &self.ends, dispatcher, &self.routes));
         }
-        // Whoever has heard the loads has heard the changes before them.
-        said.extend(self.changes(now, dispatcher));
-        said.extend(self.told.tell((now, self.told_until), &self.settings, dispatcher, &self.routes));
-        self.say(now, said.into_iter().map(|message| (None, message)), out);
-        self.ask(now, out);
-        self.weigh(now, dispatcher, out);
+        // A switch that has received the loads has received the changes before them.
+        messages.extend(self.changes(now, dispatcher));
+        messages.extend(self.announcements.due_messages(
+            (now, self.sent_until),
+            &self.settings,
+            dispatcher,
+            &self.routes,
+        ));
+        self.send(now, messages.into_iter().map(|message| (None, message)), out);
+        self.request_missing(now, out);
+        self.update_dispatcher(now, dispatcher, out);
     }
 
-    /// Whether a message asks for sets.
+    /// Returns whether a message asks for sets.
     #[doc(hidden)]
     pub fn is_question(message: &[u8]) -> bool {
-        message::is_want(message)
+        message::is_set_request(message)
     }
 
-    /// The other switches.
-    pub fn others(&self, now: Time) -> Vec<OtherView> {
-        let view = |(name, other): (&Arc<str>, &Other)| OtherView {
+    /// Returns the status of the other switches.
+    pub fn statuses(&self, now: Time) -> Vec<PeerSwitchSummary> {
+        let view = |(name, other): (&Arc<str>, &PeerSwitch)| PeerSwitchSummary {
             name: name.clone(),
-            up: other.up && other.greeted(),
-            silent: now.since(other.heard.unwrap_or(other.joined)),
+            up: other.up && other.has_hello(),
+            silent: now.since(other.loads_at.unwrap_or(other.joined)),
             unknown: other.is_unknown(now, self.settings.unknown_after),
-            asking: other.asking.is_some(),
+            requesting: other.request.is_some(),
             requests: other.requests().map(|(_, requests)| u64::from(requests)).sum(),
         };
         self.others.iter().map(view).collect()
     }
 
-    /// Whether all that the others knew has been asked for.
-    pub const fn is_whole(&self) -> bool {
-        self.whole
+    /// Returns whether this switch has received the full state of the others.
+    pub const fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     pub const fn counts(&self) -> SwitchesCounts {
         self.counts
     }
 
-    /// What the others have, as decisions see it.
-    pub const fn elsewhere(&self) -> &Arc<Elsewhere> {
-        &self.elsewhere
+    /// Returns the state of the other switches, as decisions see it.
+    pub const fn peer_state(&self) -> &Arc<PeerSwitchState> {
+        &self.peer_state
     }
 
-    fn count(&mut self, adopted: Adopted) {
+    fn count(&mut self, adopted: AdoptionCounts) {
         self.counts.sets_taken += adopted.taken as u64;
         self.counts.sets_same += adopted.same as u64;
         self.counts.sets_older += adopted.older as u64;
     }
 
-    /// Puts messages out, in order.
-    fn say(&mut self, now: Time, said: impl IntoIterator<Item = (Option<Arc<str>>, Message)>, out: &mut Out) {
-        for (to, message) in said {
+    /// Appends messages to the outputs, in order.
+    fn send(
+        &mut self,
+        now: Time,
+        messages: impl IntoIterator<Item = (Option<Arc<str>>, Message)>,
+        out: &mut SwitchesOutput,
+    ) {
+        for (to, message) in messages {
             self.number += u64::from(to.is_none());
-            let head = Head {
-                clock: self.clock.of(now),
-                life: self.life,
+            let head = MessageHeader {
+                clock: self.clock.to_shared(now),
+                incarnation: self.incarnation,
                 number: self.number,
                 to_all: to.is_none(),
                 roster: self.roster,
             };
-            out.messages.push(Outgoing { message: message.encode(&head), to });
+            out.messages.push(OutgoingMessage { message: message.encode(&head), to });
         }
     }
 
-    /// Tells another what this switch's numbers mean, and all its loads.
-    fn introduce(&mut self, now: Time, to: &Arc<str>, dispatcher: &Dispatcher, out: &mut Out) {
-        let hello = told::hello(self.whole, &self.ends, dispatcher, &self.routes);
-        let said = hello.into_iter().chain(Told::all(self.told_until, dispatcher, &self.routes));
-        self.say(now, said.map(|message| (Some(to.clone()), message)), out);
+    /// Sends a hello and all loads to another switch.
+    fn send_hello(&mut self, now: Time, to: &Arc<str>, dispatcher: &Dispatcher, out: &mut SwitchesOutput) {
+        let hello = announcements::hello(self.is_complete, &self.ends, dispatcher, &self.routes);
+        let messages = hello.into_iter().chain(Announcements::all(self.sent_until, dispatcher, &self.routes));
+        self.send(now, messages.map(|message| (Some(to.clone()), message)), out);
     }
 
-    /// What has changed here, for all.
+    /// Returns messages to all switches with the sets that have changed here.
     fn changes(&mut self, now: Time, dispatcher: &Dispatcher) -> Vec<Message> {
-        let (mut said, mut missed, mut more) = (Vec::new(), false, false);
+        let (mut messages, mut missed, mut more) = (Vec::new(), false, false);
         for (route, _) in &self.routes {
             let changes = dispatcher.changed_sets(*route, self.settings.sets_max);
             missed |= changes.missed;
@@ -383,65 +408,65 @@ impl Switches {
             if changes.sets.is_empty() || self.others.is_empty() {
                 continue;
             }
-            let (packs, too_large) = packed(&changes.sets);
-            self.counts.sets_told += changes.sets.len() as u64;
+            let (packs, too_large) = pack_sets(&changes.sets);
+            self.counts.sets_sent += changes.sets.len() as u64;
             self.counts.sets_too_large += too_large as u64;
-            said.extend(packs.into_iter().map(|sets| Message::Sets { route: route.0, sets }));
+            messages.extend(packs.into_iter().map(|sets| Message::Sets { route: route.0, sets }));
         }
         if missed && !self.others.is_empty() {
             self.counts.missed += 1;
-            said.push(Message::Missed { since: self.told_until });
+            messages.push(Message::Missed { since: self.sent_until });
         }
         if !more {
-            self.told_until = self.clock.of(now);
+            self.sent_until = self.clock.to_shared(now);
         }
-        said
+        messages
     }
 
-    /// Asks for sets that may be missing: of one that it has not asked yet for all it knows, one such at a time.
-    fn ask(&mut self, now: Time, out: &mut Out) {
-        let (whole, begun, mut said) = (self.whole, self.clock.of(now), Vec::new());
-        let is_full = |other: &Other| other.asking.is_some_and(|asking| asking.is_full());
+    /// Asks other switches for sets that may be missing. The full state is requested from one switch at a time.
+    fn request_missing(&mut self, now: Time, out: &mut SwitchesOutput) {
+        let (is_complete, begun, mut messages) = (self.is_complete, self.clock.to_shared(now), Vec::new());
+        let is_full = |other: &PeerSwitch| other.request.is_some_and(|request| request.is_full());
         let mut full = self.others.values().any(|other| is_full(other) && other.up);
-        // Of those that have all it is asked first.
-        let some_whole = self.others.values().any(|other| other.whole && other.up && other.greeted());
+        // Switches that have the full state are asked first.
+        let some_whole = self.others.values().any(|other| other.is_complete && other.up && other.has_hello());
         for (name, other) in &mut self.others {
-            if !other.up || !other.greeted() || self.routes.is_empty() {
+            if !other.up || !other.has_hello() || self.routes.is_empty() {
                 continue;
             }
-            let may_full = !full && (whole || !some_whole || other.whole);
-            let Some(asking) = other.ask(begun, may_full) else { continue };
-            full |= asking.is_full();
-            if asking.asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN) {
+            let may_full = !full && (is_complete || !some_whole || other.is_complete);
+            let Some(request) = other.next_request(begun, may_full) else { continue };
+            full |= request.is_full();
+            if request.asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN) {
                 continue;
             }
-            asking.asked = Some(now);
+            request.asked = Some(now);
             self.counts.parts_asked += 1;
-            let route = self.routes[asking.route].0.0;
-            asking.question = self.counts.parts_asked;
-            let since = before(asking.since, MARGIN);
-            let want = Message::Want { question: asking.question, route, since, at: asking.at };
-            said.push((Some(name.clone()), want));
+            let route = self.routes[request.route].0.0;
+            request.question = self.counts.parts_asked;
+            let since = before(request.since, MARGIN);
+            let want = Message::Want { question: request.question, route, since, at: request.at };
+            messages.push((Some(name.clone()), want));
         }
-        self.say(now, said, out);
+        self.send(now, messages, out);
     }
 
-    /// Answers one that asks for sets; those of a route that is not here are none.
+    /// Answers a request for sets; the answer is empty if the route does not exist here.
     fn answer(
         &mut self,
         (now, to): (Time, &Arc<str>),
         theirs: u16,
         (question, since, at): (u64, Time, u64),
         dispatcher: &Dispatcher,
-        out: &mut Out,
+        out: &mut SwitchesOutput,
     ) {
         let own = self.others.get(to).and_then(|other| other.route(theirs));
         let page = own.map(|route| {
-            dispatcher.sets_page((now, self.clock.own(since)), route, at, self.settings.sets_max)
+            dispatcher.sets_page((now, self.clock.to_own(since)), route, at, self.settings.sets_max)
         });
         let page = page.unwrap_or_default();
-        let (packs, too_large) = packed(&page.sets);
-        self.counts.sets_told += page.sets.len() as u64;
+        let (packs, too_large) = pack_sets(&page.sets);
+        self.counts.sets_sent += page.sets.len() as u64;
         self.counts.sets_too_large += too_large as u64;
         let (route, last) = (own.unwrap_or(RouteId::DEFAULT).0, packs.len() - 1);
         let message = |(number, sets)| {
@@ -451,33 +476,37 @@ impl Switches {
                 Message::Part { question, route, sets, next: page.next }
             }
         };
-        let said: Vec<Message> = packs.into_iter().enumerate().map(message).collect();
-        self.say(now, said.into_iter().map(|message| (Some(to.clone()), message)), out);
+        let messages: Vec<Message> = packs.into_iter().enumerate().map(message).collect();
+        self.send(now, messages.into_iter().map(|message| (Some(to.clone()), message)), out);
     }
 
-    /// Another has gone, or has come anew.
-    fn ended(&mut self, name: &Arc<str>, other: &Other) {
-        if let Some(heard) = other.heard_until() {
-            self.ends.note(name, heard, other.since);
+    /// Records the end of another switch's incarnation.
+    fn record_end(&mut self, name: &Arc<str>, other: &PeerSwitch) {
+        if let Some(sync) = other.sync_state() {
+            self.ends.record(name, sync, other.since);
         }
     }
 
-    /// Another takes these lives for ended: what it has heard of them that was not heard here is to be asked for.
-    fn mourn(&mut self, from: &Arc<str>, ends: &[End]) {
-        for End { name, life, since } in ends {
-            let now = self.others.get(name).and_then(Other::heard_until);
-            let mut heard = now.into_iter().chain(self.ends.heard(name)).filter(|heard| heard.life == *life);
-            let until = heard.find_map(|heard| heard.until).map_or(*since, |until| until.max(*since));
+    /// Processes the incarnations that another switch considers ended: the changes that it received from them, and
+    /// that are missing here, are requested from it.
+    fn receive_ends(&mut self, from: &Arc<str>, ends: &[IncarnationEnd]) {
+        for IncarnationEnd { name, incarnation, since } in ends {
+            let now = self.others.get(name).and_then(PeerSwitch::sync_state);
+            let mut sync = now
+                .into_iter()
+                .chain(self.ends.sync_state(name))
+                .filter(|sync| sync.incarnation == *incarnation);
+            let until = sync.find_map(|sync| sync.until).map_or(*since, |until| until.max(*since));
             if let Some(other) = self.others.get_mut(from) {
-                other.lacks(until);
+                other.mark_missing(until);
             }
         }
     }
 
-    /// Adds up what the others have, and lets the dispatcher go by it.
-    fn weigh(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+    /// Adds up the loads of the other switches and passes them to the dispatcher.
+    fn update_dispatcher(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut SwitchesOutput) {
         let unknown_after = self.settings.unknown_after;
-        let (unknown, known): (Vec<&Other>, Vec<&Other>) =
+        let (unknown, known): (Vec<&PeerSwitch>, Vec<&PeerSwitch>) =
             self.others.values().partition(|other| other.is_unknown(now, unknown_after));
         let mut requests = vec![0_u32; dispatcher.nodes().slots()];
         for (node, more) in known.iter().flat_map(|other| other.requests()) {
@@ -486,8 +515,8 @@ impl Switches {
         }
         if !unknown.is_empty() {
             for (at, slot) in requests.iter_mut().zip(0..) {
-                let told = u64::from(*at) + u64::from(dispatcher.nodes().load(NodeId(slot)));
-                let more = told * unknown.len() as u64 / (1 + known.len() as u64);
+                let reported = u64::from(*at) + u64::from(dispatcher.nodes().load(NodeId(slot)));
+                let more = reported * unknown.len() as u64 / (1 + known.len() as u64);
                 *at = at.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
             }
         }
@@ -496,29 +525,35 @@ impl Switches {
             known.chain(unknown.iter().map(|_| None)).collect()
         };
         let switches = u32::try_from(self.others.len()).unwrap_or(u32::MAX);
-        let groups = told::gates(dispatcher, &self.routes);
-        let elsewhere = Elsewhere {
+        let groups = announcements::group_routes(dispatcher, &self.routes);
+        let peer_state = PeerSwitchState {
             switches,
             requests,
-            apart: switches.saturating_mul(self.settings.step),
-            ahead: self.clock.ahead(),
+            equal_within: switches.saturating_mul(self.settings.step),
+            clock_offset: self.clock.clock_offset(),
             admitted: groups.into_keys().map(|group| (group, demands(group))).collect(),
         };
-        if *self.elsewhere != elsewhere {
-            self.elsewhere = Arc::new(elsewhere);
-            dispatcher.set_elsewhere(now, &self.elsewhere, &mut out.started);
+        if *self.peer_state != peer_state {
+            self.peer_state = Arc::new(peer_state);
+            dispatcher.set_peer_switches(now, &self.peer_state, &mut out.started);
         }
     }
 }
 
-/// So long before.
+/// Returns the time `margin` before `time`.
 fn before(time: Time, margin: Duration) -> Time {
     let margin = u64::try_from(margin.as_nanos()).unwrap_or(u64::MAX);
     Time::from_nanos(time.as_nanos().saturating_sub(margin))
 }
 
-/// Takes over another's sets of a route that is here too; of servers that are not, nothing is taken.
-fn adopt(now: Time, other: &Other, route: u16, sets: &Memory, dispatcher: &Dispatcher) -> Adopted {
-    let Some(route) = other.route(route) else { return Adopted::default() };
+/// Adopts another switch's sets of a route that exists here too. Servers that do not exist here are omitted.
+fn adopt(
+    now: Time,
+    other: &PeerSwitch,
+    route: u16,
+    sets: &LearnedState,
+    dispatcher: &Dispatcher,
+) -> AdoptionCounts {
+    let Some(route) = other.route(route) else { return AdoptionCounts::default() };
     dispatcher.adopt_sets(now, route, &Arc::new(sets.with_nodes(|node| other.node(node))))
 }

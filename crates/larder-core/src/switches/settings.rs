@@ -1,21 +1,24 @@
-//! The settings of switches side by side.
+//! The settings of peer switches.
 
 use crate::dispatch::SettingsError;
 use crate::range::in_range;
 use core::time::Duration;
 
-/// The settings of switches that work together.
+/// The settings of peer switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchesSettings {
-    /// Between two words to the others at least; how often [`Switches::tick`](super::Switches::tick) is to be called. 1 ms to 1 s; default 20 ms.
+    /// The shortest time between two messages to the others: the period of
+    /// [`Switches::tick`](super::Switches::tick). 1 ms to 1 s; default 20 ms.
     pub period: Duration,
-    /// A node's load is told when it differs by so many requests from what was told last. 1 to 10,000; default 2.
+    /// The difference from the last sent load at which a node's load is sent again, in requests. 1 to 10,000;
+    /// default 2.
     pub step: u32,
-    /// Between two tellings of all loads. `period` to `unknown_after`; default 1 s.
+    /// The period at which all loads are sent. `period` to `unknown_after`; default 1 s.
     pub all_every: Duration,
-    /// A switch that has said nothing for so long is not known any more. 100 ms to 1 min; default 3 s.
+    /// The time without a load message after which a switch's load is unknown. 100 ms to 1 min; default 3 s.
     pub unknown_after: Duration,
-    /// Changed sets told in one period and route, and sets of a part. 1 to 60,000; default 1,000.
+    /// The largest number of changed sets sent per period and route, and of sets in an answer. 1 to 60,000; default
+    /// 1,000.
     pub sets_max: usize,
 }
 

@@ -1,27 +1,27 @@
-//! Switches that hear each other at once, or not at all.
+//! Tests of switches whose messages arrive at once, or not at all.
 
 mod lost;
 
 use super::*;
 use crate::dispatch::{Admission, Arrival, Request, Settings};
 use crate::id::TargetId;
-use crate::nodes::{NodeSpec, Sight};
+use crate::nodes::{ClusterView, NodeSpec};
 use crate::policy::PolicyKind;
 use std::collections::VecDeque;
 
-struct Switch {
+struct TestSwitch {
     name: Arc<str>,
     dispatcher: Dispatcher,
     machine: Switches,
-    /// How much later than the others it began.
+    /// The time by which this switch started later than the others.
     begun: Duration,
 }
 
 /// Switches and the links between them.
-struct World {
+struct TestNetwork {
     now: Time,
-    switches: Vec<Switch>,
-    /// Pairs that do not hear each other.
+    switches: Vec<TestSwitch>,
+    /// Pairs whose messages are lost.
     cut: Vec<(usize, usize)>,
 }
 
@@ -31,18 +31,18 @@ fn settings(policy: PolicyKind) -> Settings {
     Settings { policy, admission: Admission::Unlimited, ..Settings::default() }
 }
 
-impl World {
+impl TestNetwork {
     fn new() -> Self {
         Self { now: Time::from_secs(100), switches: Vec::new(), cut: Vec::new() }
     }
 
     fn of(count: usize, settings: &Settings) -> Self {
-        let mut world = Self::new();
-        (0..count).for_each(|_| world.add(settings, SwitchesSettings::default()));
-        world
+        let mut network = Self::new();
+        (0..count).for_each(|_| network.add(settings, SwitchesSettings::default()));
+        network
     }
 
-    /// Another switch, whose nodes are in other slots, and whose clock begins now.
+    /// Adds another switch, whose nodes have other slots and whose clock begins now.
     fn add(&mut self, settings: &Settings, how: SwitchesSettings) {
         let at = self.switches.len();
         self.switches.push(self.begun(at, 1, settings, how));
@@ -51,16 +51,16 @@ impl World {
         }
     }
 
-    /// A switch that begins now.
-    fn begun(&self, at: usize, life: u64, settings: &Settings, how: SwitchesSettings) -> Switch {
+    /// Creates a switch that starts now.
+    fn begun(&self, at: usize, incarnation: u64, settings: &Settings, how: SwitchesSettings) -> TestSwitch {
         let mut nodes = NODES;
         nodes.rotate_left(at % NODES.len());
         let specs: Vec<NodeSpec> = nodes.iter().map(|name| NodeSpec::named(*name)).collect();
         let dispatcher = Dispatcher::new(settings.clone(), &specs).expect("in range");
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-        let machine = Switches::new(Time::ZERO, life, how, routes, &dispatcher).expect("in range");
+        let machine = Switches::new(Time::ZERO, incarnation, how, routes, &dispatcher).expect("in range");
         let begun = self.now.since(Time::ZERO);
-        Switch { name: Arc::from(format!("s{at}")), dispatcher, machine, begun }
+        TestSwitch { name: Arc::from(format!("s{at}")), dispatcher, machine, begun }
     }
 
     fn own(&self, at: usize) -> Time {
@@ -72,35 +72,37 @@ impl World {
         let mut outs = Vec::new();
         for (here, there) in [(left, right), (right, left)] {
             let (now, name) = (self.own(here), self.switches[there].name.clone());
-            let Switch { dispatcher, machine, .. } = &mut self.switches[here];
-            let mut out = Out::default();
-            machine.joined(now, &name, dispatcher, &mut out);
-            machine.afresh(&name);
-            machine.up(&name, now, dispatcher, &mut out);
+            let TestSwitch { dispatcher, machine, .. } = &mut self.switches[here];
+            let mut out = SwitchesOutput::default();
+            machine.add_switch(now, &name, dispatcher, &mut out);
+            machine.interrupt_link(&name);
+            machine.link_up(&name, now, dispatcher, &mut out);
             outs.push((here, out));
         }
         self.deliver(outs);
     }
 
-    /// Two lose each other; `told` says that membership says so too.
+    /// Separates two switches; with `told` the membership reports it too.
     fn part(&mut self, left: usize, right: usize, told: bool) {
         self.cut.push((left.min(right), left.max(right)));
         for (here, there) in [(left, right), (right, left)] {
             let (now, name) = (self.own(here), self.switches[there].name.clone());
-            let Switch { dispatcher, machine, .. } = &mut self.switches[here];
-            machine.down(&name);
+            let TestSwitch { dispatcher, machine, .. } = &mut self.switches[here];
+            machine.link_down(&name);
             if told {
-                machine.left(now, &name, dispatcher, &mut Out::default());
+                machine.remove_switch(now, &name, dispatcher, &mut SwitchesOutput::default());
             }
         }
     }
 
-    /// Delivers what one says, what is said to that, and so on, each link's messages in order.
-    fn deliver(&mut self, said: impl IntoIterator<Item = (usize, Out)>) {
-        let in_order =
-            |(from, out): (usize, Out)| out.messages.into_iter().map(move |message| (from, message));
-        let mut waiting: VecDeque<(usize, Outgoing)> = said.into_iter().flat_map(in_order).collect();
-        while let Some((from, Outgoing { to, message })) = waiting.pop_front() {
+    /// Delivers messages, and the messages they cause, in order on each link.
+    fn deliver(&mut self, messages: impl IntoIterator<Item = (usize, SwitchesOutput)>) {
+        let in_order = |(from, out): (usize, SwitchesOutput)| {
+            out.messages.into_iter().map(move |message| (from, message))
+        };
+        let mut waiting: VecDeque<(usize, OutgoingMessage)> =
+            messages.into_iter().flat_map(in_order).collect();
+        while let Some((from, OutgoingMessage { to, message })) = waiting.pop_front() {
             assert!(message.len() <= MESSAGE_BYTES_MAX);
             for at in 0..self.switches.len() {
                 let wanted = to.as_ref().is_none_or(|to| *to == self.switches[at].name);
@@ -108,9 +110,9 @@ impl World {
                     continue;
                 }
                 let (now, name) = (self.own(at), self.switches[from].name.clone());
-                let Switch { dispatcher, machine, .. } = &mut self.switches[at];
-                let mut out = Out::default();
-                machine.message(now, &name, &message, dispatcher, &mut out).expect("it makes sense");
+                let TestSwitch { dispatcher, machine, .. } = &mut self.switches[at];
+                let mut out = SwitchesOutput::default();
+                machine.receive(now, &name, &message, dispatcher, &mut out).expect("it makes sense");
                 waiting.extend(in_order((at, out)));
             }
         }
@@ -121,15 +123,15 @@ impl World {
         while self.now < end {
             self.now += SwitchesSettings::default().period;
             for at in 0..self.switches.len() {
-                let (now, mut out) = (self.own(at), Out::default());
-                let Switch { dispatcher, machine, .. } = &mut self.switches[at];
+                let (now, mut out) = (self.own(at), SwitchesOutput::default());
+                let TestSwitch { dispatcher, machine, .. } = &mut self.switches[at];
                 machine.tick(now, dispatcher, &mut out);
                 self.deliver([(at, out)]);
             }
         }
     }
 
-    /// Sends a request that stays; where it goes.
+    /// Sends a request that stays, and returns its node.
     fn send(&self, at: usize, target: u64) -> String {
         let dispatcher = &self.switches[at].dispatcher;
         match dispatcher.arrive(self.own(at), Request::new(TargetId(crate::nodes::mix(target)))) {
@@ -138,7 +140,7 @@ impl World {
         }
     }
 
-    /// Sends a request that ends at once.
+    /// Sends a request that ends at once, and returns its node.
     fn ask(&self, at: usize, target: u64) -> String {
         let name = self.send(at, target);
         let dispatcher = &self.switches[at].dispatcher;
@@ -147,204 +149,204 @@ impl World {
         name
     }
 
-    /// What a switch takes for a node's load.
+    /// Returns a node's load as a switch sees it.
     fn load(&self, at: usize, node: &str) -> u32 {
         let nodes = self.switches[at].dispatcher.nodes();
-        Sight::live(nodes).load(nodes.id_of(node).expect("it is there"))
+        ClusterView::live(nodes).load(nodes.id_of(node).expect("it is there"))
     }
 
-    /// A switch's sets, by names.
+    /// Returns a switch's sets, by names.
     fn sets(&self, at: usize) -> BTreeMap<TargetId, Vec<String>> {
         let dispatcher = &self.switches[at].dispatcher;
         let name = |node: &NodeId| dispatcher.nodes().name(*node).to_string();
-        let memory = dispatcher.memory(RouteId::DEFAULT);
+        let memory = dispatcher.learned_state(RouteId::DEFAULT);
         memory.sets().map(|set| (set.target, set.servers.iter().map(name).collect())).collect()
     }
 }
 
 #[test]
-fn loads_are_summed_up_under_whatever_slots() {
-    let mut world = World::of(3, &settings(PolicyKind::Lard));
-    world.run(Duration::from_millis(40));
-    let node = world.send(0, 1);
-    (0..9).for_each(|_| assert_eq!(world.send(0, 1), node));
-    assert_eq!(world.load(1, &node), 0, "nothing was said yet");
-    world.run(Duration::from_millis(40));
-    assert_eq!(world.send(1, 1), node, "the set was told too");
-    assert_eq!((world.load(0, &node), world.load(1, &node), world.load(2, &node)), (10, 11, 10));
-    world.run(Duration::from_millis(1_040));
+fn loads_are_added_up_for_all_slots() {
+    let mut network = TestNetwork::of(3, &settings(PolicyKind::Lard));
+    network.run(Duration::from_millis(40));
+    let node = network.send(0, 1);
+    (0..9).for_each(|_| assert_eq!(network.send(0, 1), node));
+    assert_eq!(network.load(1, &node), 0, "nothing was said yet");
+    network.run(Duration::from_millis(40));
+    assert_eq!(network.send(1, 1), node, "the set was told too");
+    assert_eq!((network.load(0, &node), network.load(1, &node), network.load(2, &node)), (10, 11, 10));
+    network.run(Duration::from_millis(1_040));
     assert_eq!(
-        [0, 1, 2].map(|at| world.load(at, &node)),
+        [0, 1, 2].map(|at| network.load(at, &node)),
         [11; 3],
         "less than a step is told within a second"
     );
 }
 
 #[test]
-fn a_silent_one_is_taken_for_like_the_others_and_one_that_is_gone_has_nothing() {
-    let mut world = World::of(3, &settings(PolicyKind::Lard));
-    let node = world.send(0, 1);
-    (0..11).for_each(|_| _ = world.send(0, 1));
-    world.run(Duration::from_secs(2));
-    (0..6).for_each(|_| assert_eq!(world.send(1, 1), node));
-    world.run(Duration::from_secs(2));
-    assert_eq!(world.load(1, &node), 18);
-    world.part(0, 1, false);
-    world.run(Duration::from_millis(1_900));
-    assert_eq!(world.load(1, &node), 18, "it may be well");
-    world.run(Duration::from_millis(1_200));
-    assert_eq!(world.load(1, &node), 9, "6 here and 0 at the third: 3 in the mean");
-    let others = world.switches[1].machine.others(world.own(1));
+fn silent_switch_counts_like_the_others_and_a_gone_one_has_nothing() {
+    let mut network = TestNetwork::of(3, &settings(PolicyKind::Lard));
+    let node = network.send(0, 1);
+    (0..11).for_each(|_| _ = network.send(0, 1));
+    network.run(Duration::from_secs(2));
+    (0..6).for_each(|_| assert_eq!(network.send(1, 1), node));
+    network.run(Duration::from_secs(2));
+    assert_eq!(network.load(1, &node), 18);
+    network.part(0, 1, false);
+    network.run(Duration::from_millis(1_900));
+    assert_eq!(network.load(1, &node), 18, "it may be well");
+    network.run(Duration::from_millis(1_200));
+    assert_eq!(network.load(1, &node), 9, "6 here and 0 at the third: 3 in the mean");
+    let others = network.switches[1].machine.statuses(network.own(1));
     assert_eq!(others.iter().map(|other| other.unknown).collect::<Vec<_>>(), [true, false]);
-    world.part(0, 1, true);
-    assert_eq!(world.load(1, &node), 6);
+    network.part(0, 1, true);
+    assert_eq!(network.load(1, &node), 6);
 }
 
 #[test]
-fn the_whole_of_t_and_s_is_shared() {
+fn t_and_s_are_shared_completely() {
     let derived = Settings { policy: PolicyKind::Lard, ..Settings::default() };
-    let mut world = World::of(2, &derived);
+    let mut network = TestNetwork::of(2, &derived);
     // S = 3 * 65 + 25 - 1 = 219.
-    let limit = |world: &World, at: usize| world.switches[at].dispatcher.admission_limit();
-    assert_eq!((limit(&world, 0), limit(&world, 1)), (219, 219), "neither wants anything");
-    (0..40).for_each(|target| _ = world.send(0, target));
-    world.run(Duration::from_millis(40));
-    assert_eq!((limit(&world, 0), limit(&world, 1)), (219, 179));
-    (0..139).for_each(|target| _ = world.send(0, target));
-    world.run(Duration::from_millis(40));
-    assert_eq!(limit(&world, 1), 109, "S / 2 whatever the other wants");
-    world.part(0, 1, true);
-    assert_eq!(limit(&world, 1), 219, "the other's connections ended with it");
+    let limit = |network: &TestNetwork, at: usize| network.switches[at].dispatcher.admission_limit();
+    assert_eq!((limit(&network, 0), limit(&network, 1)), (219, 219), "neither wants anything");
+    (0..40).for_each(|target| _ = network.send(0, target));
+    network.run(Duration::from_millis(40));
+    assert_eq!((limit(&network, 0), limit(&network, 1)), (219, 179));
+    (0..139).for_each(|target| _ = network.send(0, target));
+    network.run(Duration::from_millis(40));
+    assert_eq!(limit(&network, 1), 109, "S / 2 whatever the other wants");
+    network.part(0, 1, true);
+    assert_eq!(limit(&network, 1), 219, "the other's connections ended with it");
 }
 
 #[test]
-fn who_has_not_spoken_places_alike() {
-    let mut world = World::of(4, &settings(PolicyKind::LardR));
+fn switches_without_messages_place_alike() {
+    let mut network = TestNetwork::of(4, &settings(PolicyKind::LardR));
     let same = (0..200).filter(|target| {
-        let places: Vec<String> = (0..4).map(|at| world.ask(at, *target)).collect();
+        let places: Vec<String> = (0..4).map(|at| network.ask(at, *target)).collect();
         places.iter().all(|place| *place == places[0])
     });
     assert_eq!(same.count(), 200);
-    let before = (0..4).map(|at| world.sets(at)).collect::<Vec<_>>();
-    world.run(Duration::from_millis(100));
-    assert!((0..4).all(|at| world.sets(at) == before[0]));
+    let before = (0..4).map(|at| network.sets(at)).collect::<Vec<_>>();
+    network.run(Duration::from_millis(100));
+    assert!((0..4).all(|at| network.sets(at) == before[0]));
 }
 
 #[test]
-fn switches_with_the_same_old_picture_do_not_run_to_one_node() {
-    let mut world = World::of(4, &settings(PolicyKind::Lard));
-    // All nodes above T_low, one of them least loaded by one.
-    for (target, node) in (0..4_000).map(|target| (target, world.ask(0, target))).collect::<Vec<_>>() {
+fn switches_with_the_same_outdated_loads_do_not_all_choose_one_node() {
+    let mut network = TestNetwork::of(4, &settings(PolicyKind::Lard));
+    // All nodes are above T_low, and one of them is least loaded by one.
+    for (target, node) in (0..4_000).map(|target| (target, network.ask(0, target))).collect::<Vec<_>>() {
         let most = if node == "a" { 29 } else { 30 };
-        if world.load(0, &node) < most {
-            world.send(0, target);
+        if network.load(0, &node) < most {
+            network.send(0, target);
         }
     }
-    world.run(Duration::from_millis(1_100));
-    assert_eq!(NODES.map(|node| world.load(3, node)), [29, 30, 30, 30]);
+    network.run(Duration::from_millis(1_100));
+    assert_eq!(NODES.map(|node| network.load(3, node)), [29, 30, 30, 30]);
     let mut counts = BTreeMap::<String, u32>::new();
     for at in 1..4 {
         for target in 0..8 {
-            *counts.entry(world.send(at, 10_000 + 100 * at as u64 + target)).or_default() += 1;
+            *counts.entry(network.send(at, 10_000 + 100 * at as u64 + target)).or_default() += 1;
         }
     }
-    // 24 requests of three switches that have heard nothing of each other: the least loaded node alone would get the
-    // first of each at least, and six are its due.
+    // Three switches that have received nothing from each other serve 24 requests. The least loaded node would get
+    // at least the first of each, and six are its share.
     assert!(counts["a"] <= 12, "{counts:?}");
 }
 
 #[test]
-fn a_joiner_takes_over_all_sets_in_parts_and_its_own_do_not_win() {
-    let mut world = World::of(2, &settings(PolicyKind::LardR));
-    (0..3_000).for_each(|target| _ = world.ask((target % 2) as usize, target));
-    world.run(Duration::from_millis(100));
-    // A move that a newcomer could not guess.
-    let node = world.switches[0].dispatcher.nodes().id_of("b").expect("it is there");
-    world.switches[0].dispatcher.drain(world.own(0), node, &mut Vec::new());
-    let moved: Vec<String> = (0..3_000).map(|target| world.ask(0, target)).collect();
-    world.switches[0].dispatcher.recover(world.own(0), node, &mut Vec::new());
-    world.run(Duration::from_millis(500));
-    world.add(&settings(PolicyKind::LardR), SwitchesSettings::default());
-    assert!(world.switches[2].machine.is_whole());
-    assert!(world.switches[2].machine.counts().parts_asked >= 3);
-    assert!(world.sets(2) == world.sets(0));
-    assert!((0..3_000).all(|target| world.ask(2, target) == moved[target as usize]));
-    assert!(world.switches[2].machine.others(world.own(2)).iter().all(|other| !other.asking));
+fn joining_switch_receives_all_sets_in_parts_and_its_own_do_not_win() {
+    let mut network = TestNetwork::of(2, &settings(PolicyKind::LardR));
+    (0..3_000).for_each(|target| _ = network.ask((target % 2) as usize, target));
+    network.run(Duration::from_millis(100));
+    // A move that a joining switch could not derive.
+    let node = network.switches[0].dispatcher.nodes().id_of("b").expect("it is there");
+    network.switches[0].dispatcher.drain(network.own(0), node, &mut Vec::new());
+    let moved: Vec<String> = (0..3_000).map(|target| network.ask(0, target)).collect();
+    network.switches[0].dispatcher.recover(network.own(0), node, &mut Vec::new());
+    network.run(Duration::from_millis(500));
+    network.add(&settings(PolicyKind::LardR), SwitchesSettings::default());
+    assert!(network.switches[2].machine.is_complete());
+    assert!(network.switches[2].machine.counts().parts_asked >= 3);
+    assert!(network.sets(2) == network.sets(0));
+    assert!((0..3_000).all(|target| network.ask(2, target) == moved[target as usize]));
+    assert!(network.switches[2].machine.statuses(network.own(2)).iter().all(|other| !other.requesting));
 }
 
 #[test]
 fn sets_converge_after_a_split() {
     for told in [false, true] {
-        let mut world = World::of(4, &settings(PolicyKind::LardR));
-        (0..100).for_each(|target| _ = world.ask(0, target));
-        world.run(Duration::from_millis(100));
+        let mut network = TestNetwork::of(4, &settings(PolicyKind::LardR));
+        (0..100).for_each(|target| _ = network.ask(0, target));
+        network.run(Duration::from_millis(100));
         let halves = [(0, 2), (0, 3), (1, 2), (1, 3)];
-        halves.iter().for_each(|(left, right)| world.part(*left, *right, told));
-        // Each half loses another node for a while, and moves what was there.
+        halves.iter().for_each(|(left, right)| network.part(*left, *right, told));
+        // Each half loses a different node for a while, and moves the targets of that node.
         for (half, node) in [([0, 1], "a"), ([2, 3], "c")] {
             for at in half {
-                let lost = world.switches[at].dispatcher.nodes().id_of(node).expect("it is there");
-                world.switches[at].dispatcher.drain(world.own(at), lost, &mut Vec::new());
+                let lost = network.switches[at].dispatcher.nodes().id_of(node).expect("it is there");
+                network.switches[at].dispatcher.drain(network.own(at), lost, &mut Vec::new());
             }
-            world.run(Duration::from_secs(3));
-            (0..150).for_each(|target| _ = world.ask(half[(target % 2) as usize], target));
+            network.run(Duration::from_secs(3));
+            (0..150).for_each(|target| _ = network.ask(half[(target % 2) as usize], target));
             for at in half {
-                let lost = world.switches[at].dispatcher.nodes().id_of(node).expect("it is there");
-                world.switches[at].dispatcher.recover(world.own(at), lost, &mut Vec::new());
+                let lost = network.switches[at].dispatcher.nodes().id_of(node).expect("it is there");
+                network.switches[at].dispatcher.recover(network.own(at), lost, &mut Vec::new());
             }
         }
-        world.run(Duration::from_secs(5));
-        assert!(world.sets(0) != world.sets(2), "they have parted");
-        halves.iter().for_each(|(left, right)| world.meet(*left, *right));
-        world.run(Duration::from_millis(100));
-        let sets = world.sets(0);
-        assert!((1..4).all(|at| world.sets(at) == sets), "membership said so: {told}");
-        assert!(world.switches.iter().all(|switch| switch.machine.counts().strange == 0));
+        network.run(Duration::from_secs(5));
+        assert!(network.sets(0) != network.sets(2), "they have parted");
+        halves.iter().for_each(|(left, right)| network.meet(*left, *right));
+        network.run(Duration::from_millis(100));
+        let sets = network.sets(0);
+        assert!((1..4).all(|at| network.sets(at) == sets), "membership said so: {told}");
+        assert!(network.switches.iter().all(|switch| switch.machine.counts().invalid == 0));
     }
 }
 
 #[test]
-fn what_a_journal_missed_is_asked_for() {
+fn changes_missed_by_a_journal_are_requested() {
     let many = Settings { shards: 1, ..settings(PolicyKind::Lard) };
-    let mut world = World::of(2, &many);
-    (0..5_000).for_each(|target| _ = world.ask(0, target));
-    world.run(Duration::from_millis(500));
-    assert_eq!(world.switches[0].machine.counts().missed, 1);
-    assert!(world.sets(1) == world.sets(0));
+    let mut network = TestNetwork::of(2, &many);
+    (0..5_000).for_each(|target| _ = network.ask(0, target));
+    network.run(Duration::from_millis(500));
+    assert_eq!(network.switches[0].machine.counts().missed, 1);
+    assert!(network.sets(1) == network.sets(0));
 }
 
 #[test]
-fn a_policy_without_sets_tells_loads_alone() {
-    let mut world = World::of(2, &settings(PolicyKind::LeastConn));
-    (0..8).for_each(|target| _ = world.send(0, target));
-    world.run(Duration::from_millis(40));
-    assert_eq!(NODES.map(|node| world.load(1, node)), [2; 4]);
-    assert_eq!(world.switches[0].machine.counts().sets_told, 0);
+fn policy_without_sets_sends_only_loads() {
+    let mut network = TestNetwork::of(2, &settings(PolicyKind::LeastConn));
+    (0..8).for_each(|target| _ = network.send(0, target));
+    network.run(Duration::from_millis(40));
+    assert_eq!(NODES.map(|node| network.load(1, node)), [2; 4]);
+    assert_eq!(network.switches[0].machine.counts().sets_sent, 0);
 }
 
 #[test]
-fn strangers_are_counted_and_change_nothing() {
-    let mut world = World::of(2, &settings(PolicyKind::Lard));
-    let (now, name) = (world.own(0), world.switches[1].name.clone());
-    let Switch { dispatcher, machine, .. } = &mut world.switches[0];
-    let before = machine.elsewhere().clone();
+fn invalid_messages_are_counted_and_change_nothing() {
+    let mut network = TestNetwork::of(2, &settings(PolicyKind::Lard));
+    let (now, name) = (network.own(0), network.switches[1].name.clone());
+    let TestSwitch { dispatcher, machine, .. } = &mut network.switches[0];
+    let before = machine.peer_state().clone();
     for bytes in [&[9, 0, 1, 1, 1, 1][..], &[0, 0, 1, 1, 1, 1, 99], &[1], &[]] {
-        let said = machine.message(now, &name, bytes, dispatcher, &mut Out::default());
-        assert!(said.is_err(), "{bytes:?}");
+        let result = machine.receive(now, &name, bytes, dispatcher, &mut SwitchesOutput::default());
+        assert!(result.is_err(), "{bytes:?}");
     }
-    assert_eq!((machine.counts().strange, machine.elsewhere()), (4, &before));
+    assert_eq!((machine.counts().invalid, machine.peer_state()), (4, &before));
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
-    let said = |change: fn(&mut SwitchesSettings)| {
+fn error_names_the_setting_out_of_range() {
+    let messages = |change: fn(&mut SwitchesSettings)| {
         let mut settings = SwitchesSettings::default();
         change(&mut settings);
         settings.validate().expect_err("out of range").to_string()
     };
-    assert!(said(|settings| settings.period = Duration::ZERO).starts_with("period"));
-    assert!(said(|settings| settings.step = 0).starts_with("step"));
-    assert!(said(|settings| settings.all_every = Duration::from_secs(4)).starts_with("all_every"));
-    assert!(said(|settings| settings.sets_max = 0).starts_with("sets_max"));
+    assert!(messages(|settings| settings.period = Duration::ZERO).starts_with("period"));
+    assert!(messages(|settings| settings.step = 0).starts_with("step"));
+    assert!(messages(|settings| settings.all_every = Duration::from_secs(4)).starts_with("all_every"));
+    assert!(messages(|settings| settings.sets_max = 0).starts_with("sets_max"));
     assert_eq!(SwitchesSettings::default().validate(), Ok(()));
 }

@@ -10,13 +10,13 @@ fn request(method: Method) -> Request<Bytes> {
     request.body(Bytes::from_static(b"q")).expect("a request")
 }
 
-/// A server: connections that a client opens, one after the other.
-struct Server {
+/// A server. The test accepts the connections that a client opens.
+struct TestServer {
     opened: mpsc::UnboundedSender<DuplexStream>,
     accepted: mpsc::UnboundedReceiver<DuplexStream>,
 }
 
-impl Server {
+impl TestServer {
     fn new() -> Self {
         let (opened, accepted) = mpsc::unbounded_channel();
         Self { opened, accepted }
@@ -36,7 +36,7 @@ impl Server {
     }
 }
 
-/// Reads a request, whose body is one byte.
+/// Reads a request with a body of one byte.
 async fn read_request(stream: &mut DuplexStream) -> String {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n\r\nq") {
@@ -53,7 +53,7 @@ async fn answer(stream: &mut DuplexStream, reply: &str) -> String {
 
 const REPLY: &str = "HTTP/1.1 201 Created\r\nx-a: b\r\ncontent-length: 2\r\n\r\nok";
 
-async fn asked(server: &mut Server, reply: &str) -> Result<Response<Bytes>, ClientError> {
+async fn exchange_once(server: &mut TestServer, reply: &str) -> Result<Response<Bytes>, ClientError> {
     let (mut client, connecting) = (Client::default(), server.connect());
     let answering = async { answer(&mut server.accept().await, reply).await };
     tokio::join!(client.exchange(connecting, request(Method::POST), LIMITS), answering).0
@@ -61,7 +61,7 @@ async fn asked(server: &mut Server, reply: &str) -> Result<Response<Bytes>, Clie
 
 #[tokio::test]
 async fn a_reply_is_read_whole() {
-    let reply = asked(&mut Server::new(), REPLY).await.expect("a reply");
+    let reply = exchange_once(&mut TestServer::new(), REPLY).await.expect("a reply");
     assert_eq!(
         (reply.status(), &reply.headers()["x-a"]),
         (StatusCode::CREATED, &"b".parse().expect("a value"))
@@ -70,24 +70,24 @@ async fn a_reply_is_read_whole() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_reply_is_named() {
+async fn faulty_replies_are_reported_by_kind() {
     let head = |bytes: usize| format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(bytes));
-    let long = asked(&mut Server::new(), &head(4 * HEAD_BYTES_MAX)).await;
+    let long = exchange_once(&mut TestServer::new(), &head(4 * HEAD_BYTES_MAX)).await;
     assert!(matches!(long, Err(ClientError::Malformed(_))), "{long:?}");
     for (reply, expected) in [
         ("HTTP/1.1 200 OK\r\n\r\n123456789", ClientError::TooLong(8)),
         ("SSH-2.0\r\n\r\n", ClientError::Malformed("invalid HTTP version parsed".to_owned())),
         ("", ClientError::Broken("connection closed before message completed".to_owned())),
     ] {
-        assert_eq!(asked(&mut Server::new(), reply).await.err(), Some(expected), "{reply}");
+        assert_eq!(exchange_once(&mut TestServer::new(), reply).await.err(), Some(expected), "{reply}");
     }
-    let short = asked(&mut Server::new(), "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n1").await;
+    let short = exchange_once(&mut TestServer::new(), "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n1").await;
     assert!(matches!(short, Err(ClientError::Broken(_))), "{short:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_costs_the_time_that_it_may() {
-    let server = Server::new();
+async fn a_silent_server_times_out() {
+    let server = TestServer::new();
     let late = Client::default().exchange(server.connect(), request(Method::GET), LIMITS).await;
     assert_eq!(late.err(), Some(ClientError::Late(LIMITS.time)));
     let unconnected = std::future::pending::<Result<DuplexStream, String>>();
@@ -96,31 +96,32 @@ async fn a_silent_server_costs_the_time_that_it_may() {
 }
 
 #[tokio::test]
-async fn without_a_connection_the_connector_says_why() {
+async fn a_connect_error_is_passed_on() {
     let connect = async { Err::<DuplexStream, _>("no route") };
     let refused = Client::default().exchange(connect, request(Method::GET), LIMITS).await;
     assert_eq!(refused.err(), Some(ClientError::Connect("no route".to_owned())));
 }
 
 #[tokio::test]
-async fn a_kept_connection_is_used_again_and_replaced_when_it_has_ended() {
-    let (mut client, mut server) = (Client::default(), Server::new());
-    let mut ask = async |server: &Server, method| {
+async fn an_idle_connection_is_reused_and_replaced_after_it_ends() {
+    let (mut client, mut server) = (Client::default(), TestServer::new());
+    let mut ask = async |server: &TestServer, method| {
         client.exchange(server.connect(), request(method), LIMITS).await.map(Response::into_body)
     };
     let serving = tokio::spawn({
         let accepted = std::mem::replace(&mut server.accepted, mpsc::unbounded_channel().1);
-        let mut other = Server { opened: server.opened.clone(), accepted };
+        let mut other = TestServer { opened: server.opened.clone(), accepted };
         async move {
             let mut first = other.accept().await;
             answer(&mut first, REPLY).await;
             answer(&mut first, REPLY).await;
-            // The third request comes as the server closes the connection: it has no reply, and is sent once more.
+            // The server closes the connection after the third request. The client has no reply, and sends
+            // the request again.
             read_request(&mut first).await;
             drop(first);
             let mut second = other.accept().await;
             answer(&mut second, REPLY).await;
-            // A request that may not be repeated has a connection of its own.
+            // A request that is not idempotent gets a new connection.
             let mut third = other.accept().await;
             let posted = answer(&mut third, REPLY).await;
             assert!(posted.starts_with("POST /a HTTP/1.1\r\nhost: h\r\n"), "{posted}");
@@ -133,8 +134,8 @@ async fn a_kept_connection_is_used_again_and_replaced_when_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_connection_with_an_unread_reply_is_not_used_again() {
-    let (mut client, mut server) = (Client::default(), Server::new());
+async fn a_connection_with_an_unread_reply_is_not_reused() {
+    let (mut client, mut server) = (Client::default(), TestServer::new());
     let connecting = server.connect();
     let (reply, mut first) = tokio::join!(client.send(connecting, request(Method::GET)), async {
         let mut stream = server.accept().await;
@@ -155,7 +156,7 @@ async fn a_connection_with_an_unread_reply_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn tcp_connects_or_says_why_not() {
+async fn tcp_connects_or_returns_the_error() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
     assert!(tcp(&address).await.expect("connected").nodelay().expect("an option"));

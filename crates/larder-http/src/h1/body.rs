@@ -1,21 +1,21 @@
-//! The ways in which a body is delimited.
+//! Delimitation of message bodies.
 
-/// The way in which a message's body is delimited (RFC 9112 section 6.3).
+/// The way in which the body of a message is delimited (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
-    /// There is no body.
+    /// The message has no body.
     #[default]
     None,
-    /// After this number of bytes.
+    /// The body has this number of bytes.
     Length(u64),
-    /// By its chunks.
+    /// The body is in the chunked coding.
     Chunks,
-    /// By the end of the connection. Of replies only.
+    /// The body ends with the connection. Only a reply may have such a body.
     Close,
 }
 
-/// A length as it stands in `Content-Length`: digits alone, and a number that fits into 63 bits.
-pub(super) fn length(value: &[u8]) -> Option<u64> {
+/// Parses the value of `Content-Length`: decimal digits only, and a number below 2^63 (RFC 9110 section 8.6).
+pub(super) fn parse_content_length(value: &[u8]) -> Option<u64> {
     const DIGITS_MAX: usize = 19;
     if value.is_empty() {
         return None;

@@ -1,10 +1,12 @@
-//! The options of `Connection` (RFC 9110 section 7.6.1).
+//! The options of the field `Connection` (RFC 9110 section 7.6.1).
 
-/// Most options in the `Connection` fields of a request.
+/// Largest number of options in the `Connection` fields of a request.
 pub const CONNECTION_OPTIONS_MAX: usize = 32;
 
-/// Whether a field is meant for the origin or for all who handle the message, so that no `Connection` may nominate it: a client that
-/// nominates `Cookie` tries to have a proxy remove what the next hop relies on. `name` may have any case.
+/// Returns whether a field is end-to-end, so that `Connection` may not nominate it.
+///
+/// A client that nominates such a field, for example `Cookie`, tries to have a proxy remove it before the
+/// next hop. `name` may have any case.
 pub fn is_end_to_end(name: &[u8]) -> bool {
     const PREFIXES: [&str; 8] =
         ["accept", "access-control-", "cdn-", "content-", "if-", "larder-", "sec-", "x-forwarded-"];

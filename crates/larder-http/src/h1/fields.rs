@@ -1,8 +1,8 @@
-//! The fields of a head, in the order and spelling in which they came.
+//! The fields of a head, in the order and spelling in which they arrived.
 
 use super::{FIELDS_MAX, Fault, line};
 
-/// A range of bytes in a head.
+/// A range of bytes in the text of a head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     start: u32,
@@ -10,35 +10,36 @@ pub(super) struct Span {
 }
 
 impl Span {
-    pub(super) const NOWHERE: Self = Self { start: 0, end: 0 };
+    pub(super) const EMPTY: Self = Self { start: 0, end: 0 };
 
-    pub(super) fn of(self, text: &[u8]) -> &[u8] {
+    /// Returns the bytes of this range in `text`. Returns nothing if the range is outside of `text`.
+    pub(super) fn slice(self, text: &[u8]) -> &[u8] {
         text.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 }
 
-/// The names of fields that HTTP/1 itself acts on.
+/// A field name that HTTP/1 message parsing depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldName {
-    /// RFC 9110 section 7.6.1.
+    /// `Connection` (RFC 9110 section 7.6.1).
     Connection,
-    /// RFC 9110 section 8.6.
+    /// `Content-Length` (RFC 9110 section 8.6).
     ContentLength,
-    /// RFC 9110 section 10.1.1.
+    /// `Expect` (RFC 9110 section 10.1.1).
     Expect,
-    /// RFC 9110 section 7.2.
+    /// `Host` (RFC 9110 section 7.2).
     Host,
-    /// RFC 9112 section 6.1.
+    /// `Transfer-Encoding` (RFC 9112 section 6.1).
     TransferEncoding,
-    /// RFC 9110 section 7.8.
+    /// `Upgrade` (RFC 9110 section 7.8).
     Upgrade,
     /// Any other name.
     Other,
 }
 
 impl FieldName {
-    fn of(name: &[u8]) -> Self {
-        // The lengths of most names differ from all of these.
+    fn from_bytes(name: &[u8]) -> Self {
+        // The length excludes most names before a comparison of text.
         let (spelling, known): (&[u8], _) = match name.len() {
             4 => (b"host", Self::Host),
             6 => (b"expect", Self::Expect),
@@ -52,106 +53,109 @@ impl FieldName {
     }
 }
 
-/// Fields that can be added to a head that was read with [`FIELDS_MAX`]: a client must not keep a proxy from writing who it is.
-const ROOM: usize = 512;
+/// Fields that can be added to a head with [`FIELDS_MAX`] fields. A client must not be able to keep a proxy
+/// from adding fields such as `X-Forwarded-For`.
+const ADDED_FIELDS_MAX: usize = 512;
 
+/// The ranges of the name and the value of a field in the text of its head.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct FieldSpan {
     name: Span,
     value: Span,
     kind: FieldName,
 }
 
-/// A field.
+/// A header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// The name as it was spelt.
+    /// The name, as it was spelled.
     pub name: &'a [u8],
     /// The value, without white space around it.
     pub value: &'a [u8],
-    /// The name, if HTTP/1 acts on it.
+    /// The known name, or [`FieldName::Other`].
     pub kind: FieldName,
 }
 
-/// The state of the fields of a head.
+/// The fields of a head at an earlier time.
 #[derive(Clone, Debug)]
-pub struct SavedFields(Vec<Place>);
+pub struct SavedFields(Vec<FieldSpan>);
 
-/// The fields of a head. Keeps its memory from one head to the next, so that a connection's heads cost no allocation.
+/// The fields of a head. The memory is kept from one head to the next, so that the heads of a connection cost
+/// no allocation.
 ///
-/// Names are compared without regard to case (RFC 9110 section 5.1). Each look-up is O(fields).
+/// Names are compared without regard to case (RFC 9110 section 5.1). A lookup takes O(n) time for n fields.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// The head's bytes, and after them what was set.
+    /// The bytes of the head, followed by text that was added later.
     text: Vec<u8>,
-    places: Vec<Place>,
+    spans: Vec<FieldSpan>,
 }
 
 impl Fields {
-    /// No fields.
+    /// Creates an empty list.
     pub const fn new() -> Self {
-        Self { text: Vec::new(), places: Vec::new() }
+        Self { text: Vec::new(), spans: Vec::new() }
     }
 
-    /// No fields, with memory for some.
-    pub(super) fn with_room(bytes: usize, fields: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), places: Vec::with_capacity(fields) }
+    /// Creates an empty list with memory for `bytes` bytes of text and `fields` fields.
+    pub(super) fn with_capacity(bytes: usize, fields: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), spans: Vec::with_capacity(fields) }
     }
 
-    /// Removes all fields, and all other text.
+    /// Removes all fields, and the first line of the head.
     pub fn clear(&mut self) {
         self.text.clear();
-        self.places.clear();
+        self.spans.clear();
     }
 
-    /// Gives back memory beyond `bytes`, once it holds nothing that is needed.
+    /// Releases all memory if more than `bytes` bytes are allocated. Removes all fields in that case.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        if self.text.capacity() + self.places.capacity() * size_of::<Place>() > bytes {
+        if self.text.capacity() + self.spans.capacity() * size_of::<FieldSpan>() > bytes {
             *self = Self::new();
         }
     }
 
-    /// The number of fields.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.spans.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no fields.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.spans.is_empty()
     }
 
-    /// All fields.
+    /// Returns all fields in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Field<'_>> + Clone {
-        self.places.iter().map(|place| self.field(*place))
+        self.spans.iter().map(|span| self.field(*span))
     }
 
-    fn field(&self, place: Place) -> Field<'_> {
-        Field { name: place.name.of(&self.text), value: place.value.of(&self.text), kind: place.kind }
+    fn field(&self, span: FieldSpan) -> Field<'_> {
+        Field { name: span.name.slice(&self.text), value: span.value.slice(&self.text), kind: span.kind }
     }
 
-    /// The values of the fields of this name, in their order.
+    /// Returns the values of all fields of this name, in order.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
     }
 
-    /// The value of the first field of this name.
+    /// Returns the value of the first field of this name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        // `all` would tie the name to the result.
-        let found = self.places.iter().find(|place| place.name.of(&self.text).eq_ignore_ascii_case(name))?;
-        Some(found.value.of(&self.text))
+        // `all` would tie the lifetime of the result to the name.
+        let first = self.spans.iter().find(|span| span.name.slice(&self.text).eq_ignore_ascii_case(name))?;
+        Some(first.value.slice(&self.text))
     }
 
-    /// The value of the first field of this name. Compares no text.
+    /// Returns the value of the first field of this name. Compares no text.
     pub fn named(&self, name: FieldName) -> Option<&[u8]> {
-        self.places.iter().find(|place| place.kind == name).map(|place| place.value.of(&self.text))
+        self.spans.iter().find(|span| span.kind == name).map(|span| span.value.slice(&self.text))
     }
 
-    /// Removes the fields for which `keep` is false.
+    /// Removes the fields for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
-        let Self { text, places } = self;
-        places.retain(|place| {
-            keep(Field { name: place.name.of(text), value: place.value.of(text), kind: place.kind })
+        let Self { text, spans } = self;
+        spans.retain(|span| {
+            keep(Field { name: span.name.slice(text), value: span.value.slice(text), kind: span.kind })
         });
     }
 
@@ -160,11 +164,12 @@ impl Fields {
         self.retain(|field| !field.name.eq_ignore_ascii_case(name));
     }
 
-    /// Adds a field at the end. The name must be a token and the value text (RFC 9110 sections 5.1 and 5.5): a line end in them would
-    /// begin another field.
+    /// Appends a field. The name must be a token and the value must be text (RFC 9110 sections 5.1 and 5.5),
+    /// because a line end would start another field.
     ///
     /// # Errors
-    /// The name or the value is not valid, or there is no room for another field. Nothing has changed then.
+    /// The name or the value is invalid, or the head has as many fields as it may have. The fields are
+    /// unchanged.
     pub fn append(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
         if !super::scan::is_token(name) {
             return Err(Fault::Field);
@@ -175,24 +180,25 @@ impl Fields {
         self.append_valid(name, value)
     }
 
-    /// The same for a name and a value that are known to be valid.
+    /// Appends a field whose name and value are known to be valid.
     pub(crate) fn append_valid(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
-        let name = self.add_text(name)?;
-        let value = self.add_text(value)?;
-        self.add(name, value)
+        let name = self.append_text(name)?;
+        let value = self.append_text(value)?;
+        self.push(name, value)
     }
 
-    /// Sets the only field of this name. It takes the place of the first one that there was.
+    /// Sets the only field of this name. The field replaces the first field of this name; further ones are
+    /// removed.
     ///
     /// # Errors
-    /// As [`Self::append`].
+    /// As for [`Self::append`].
     pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
-        let first = self.places.iter().position(|place| place.name.of(&self.text).eq_ignore_ascii_case(name));
+        let first = self.spans.iter().position(|span| span.name.slice(&self.text).eq_ignore_ascii_case(name));
         let Some(first) = first else { return self.append(name, value) };
         if !super::scan::is_text(value) {
             return Err(Fault::Control);
         }
-        self.places[first].value = self.add_text(value)?;
+        self.spans[first].value = self.append_text(value)?;
         let mut index = 0;
         self.retain(|field| {
             index += 1;
@@ -201,18 +207,18 @@ impl Fields {
         Ok(())
     }
 
-    /// The fields as they are now. What is changed later can be taken back with [`Self::restore`].
+    /// Saves the fields, so that [`Self::restore`] can undo later changes.
     pub fn save(&self) -> SavedFields {
-        SavedFields(self.places.clone())
+        SavedFields(self.spans.clone())
     }
 
-    /// Takes back all changes since `saved`, which must be of this head.
+    /// Undoes all changes since `saved`, which must come from the same head.
     pub fn restore(&mut self, saved: &SavedFields) {
-        // The text is still there: it only grows.
-        self.places.clone_from(&saved.0);
+        // The text of the saved fields is still there, because text is only appended.
+        self.spans.clone_from(&saved.0);
     }
 
-    /// Writes the fields as lines, without the empty line at their end.
+    /// Writes the fields as lines, without the empty line at the end of the head.
     pub fn write(&self, out: &mut Vec<u8>) {
         for field in self.iter() {
             out.extend_from_slice(field.name);
@@ -222,60 +228,62 @@ impl Fields {
         }
     }
 
-    /// All fields, and the places of their values in [`Self::text`].
-    pub(crate) fn places(&self) -> impl Iterator<Item = (Field<'_>, std::ops::Range<usize>)> {
+    /// Returns all fields, each with the range of its value in [`Self::text`].
+    pub(crate) fn value_ranges(&self) -> impl Iterator<Item = (Field<'_>, std::ops::Range<usize>)> {
         let range = |span: Span| span.start as usize..span.end as usize;
-        self.places.iter().map(move |place| (self.field(*place), range(place.value)))
+        self.spans.iter().map(move |span| (self.field(*span), range(span.value)))
     }
 
-    /// Takes the fields of a head that is complete, from the line at `from` on.
+    /// Reads the fields of a complete head, starting at the line at byte `from`.
     pub(super) fn read(&mut self, head: &[u8], from: usize) -> Result<(), Fault> {
         self.text.extend_from_slice(head);
         let mut rest = head.get(from..).unwrap_or_default();
         loop {
-            let line = line::next(&mut rest);
+            let line = line::take_line(&mut rest);
             if line.is_empty() {
                 return Ok(());
             }
-            let (name, value) = line::field(line)?;
-            if self.places.len() == FIELDS_MAX {
+            let (name, value) = line::parse_field(line)?;
+            if self.spans.len() == FIELDS_MAX {
                 return Err(Fault::TooLarge);
             }
-            self.add(span(head, name)?, span(head, value)?)?;
+            self.push(span(head, name)?, span(head, value)?)?;
         }
     }
 
-    /// Returns the place of a part of a head's first line.
-    pub(super) fn span_of(&self, head: &[u8], part: &[u8]) -> Result<Span, Fault> {
+    /// Returns the range of a part of the first line of the head.
+    pub(super) fn span_in(&self, head: &[u8], part: &[u8]) -> Result<Span, Fault> {
         span(head, part)
     }
 
-    /// The head's bytes, and what was set.
+    /// Returns the bytes of the head, followed by text that was added later.
     pub(crate) fn text(&self) -> &[u8] {
         &self.text
     }
 
-    pub(super) fn add_text(&mut self, text: &[u8]) -> Result<Span, Fault> {
+    /// Appends text that is not a field, for example a target.
+    pub(super) fn append_text(&mut self, text: &[u8]) -> Result<Span, Fault> {
         let start = u32::try_from(self.text.len()).map_err(|_| Fault::TooLarge)?;
         self.text.extend_from_slice(text);
         Ok(Span { start, end: u32::try_from(self.text.len()).map_err(|_| Fault::TooLarge)? })
     }
 
-    fn add(&mut self, name: Span, value: Span) -> Result<(), Fault> {
-        if self.places.len() == FIELDS_MAX + ROOM {
+    /// Appends a field whose name and value are in the text.
+    fn push(&mut self, name: Span, value: Span) -> Result<(), Fault> {
+        if self.spans.len() == FIELDS_MAX + ADDED_FIELDS_MAX {
             return Err(Fault::TooLarge);
         }
-        let kind = FieldName::of(name.of(&self.text));
-        self.places.push(Place { name, value, kind });
+        let kind = FieldName::from_bytes(name.slice(&self.text));
+        self.spans.push(FieldSpan { name, value, kind });
         Ok(())
     }
 }
 
-/// Returns the place of `part` in `whole`. `part` must be a slice of `whole`.
+/// Returns the range of `part` in `whole`. `part` must be a slice of `whole`.
 fn span(whole: &[u8], part: &[u8]) -> Result<Span, Fault> {
     let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
     let end = start.wrapping_add(part.len());
-    // An empty part at the end of a line is a part all the same.
+    // An empty slice at the end of `whole` is valid.
     debug_assert!(end <= whole.len());
     let number = |at| u32::try_from(at).map_err(|_| Fault::TooLarge);
     Ok(Span { start: number(start)?, end: number(end)? })

@@ -1,25 +1,28 @@
-//! The requests on a connection, watched from beside.
+//! A check of the requests on a connection, for a server that parses them itself.
 
 use super::{Decoder, Fault, HeadEnd, Piece, RequestHead};
 
-/// Memory that a connection keeps between two heads. Bytes.
-const KEPT: usize = 4 << 10;
-/// Bytes of a head that are kept while its end is awaited. Whoever reads has a limit below it.
-const HELD_MAX: usize = 1 << 20;
+/// Memory that a connection keeps between two heads, in bytes.
+const KEPT_BYTES: usize = 4 << 10;
+/// Largest size of an incomplete head, in bytes. The parser of the server has a smaller limit.
+const HEAD_BYTES_MAX: usize = 1 << 20;
 
-/// The place of a fault in the bytes of a connection.
+/// A fault in the byte stream of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken {
-    /// The fault.
+pub struct FramingError {
+    /// The rule that the bytes violate.
     pub fault: Fault,
-    /// The number of bytes of the last call that come before the fault: what is whole, or has begun in earlier bytes, may be
-    /// served.
-    pub good: usize,
+    /// Bytes of the last call that come before the fault. They belong to messages that are complete, or that
+    /// began in earlier calls, and may be served.
+    pub valid_bytes: usize,
 }
 
-impl Broken {
-    /// Bytes that make another parser refuse the message that it has begun to read: no parser accepts them in a head, in a chunk's
-    /// size or after a chunk's data. Empty if the fault is in trailers, which parsers skip: then the connection must end.
+impl FramingError {
+    /// Returns bytes that make another parser refuse the incomplete message. No parser accepts these bytes in
+    /// a head, in a chunk size or after chunk data.
+    ///
+    /// Returns nothing if the fault is in trailers, because parsers skip trailers. The connection must be
+    /// ended in that case.
     pub const fn poison(&self) -> &'static [u8] {
         match self.fault {
             Fault::Trailer => b"",
@@ -28,29 +31,30 @@ impl Broken {
     }
 }
 
+/// The part of the stream that the next byte belongs to.
 #[derive(Debug)]
-enum State {
+enum FramingState {
     Head,
     Body(Decoder),
-    /// Another protocol, perhaps.
-    Other,
-    Broken(Fault),
+    /// Possibly another protocol, after a request with `Upgrade`.
+    OtherProtocol,
+    Failed(Fault),
 }
 
-/// Checks all that a client sends on a connection, for a server whose own parser is more lenient.
+/// A check of the bytes that a client sends on a connection, for a server whose own parser is more lenient.
 ///
-/// A head that comes whole is not held back; bodies are counted and not looked at.
+/// A head that arrives in one piece is not delayed. Bodies are counted and not inspected.
 #[derive(Debug)]
 pub struct Framing {
-    state: State,
-    /// The beginning of a head whose end has not come.
-    held: Vec<u8>,
+    state: FramingState,
+    /// The beginning of a head whose end has not arrived.
+    partial_head: Vec<u8>,
     end: HeadEnd,
     head: RequestHead,
-    /// Bytes have come that may be another protocol's.
-    other_seen: bool,
-    /// No other protocol is ever spoken.
-    http_alone: bool,
+    /// Unchecked bytes have arrived that may belong to another protocol.
+    has_unchecked: bool,
+    /// The server never switches to another protocol.
+    ignores_upgrades: bool,
 }
 
 impl Default for Framing {
@@ -60,89 +64,92 @@ impl Default for Framing {
 }
 
 impl Framing {
-    /// A connection at its beginning or between two requests.
+    /// Creates a check that starts at the beginning of a connection or between two requests.
     pub const fn new() -> Self {
         Self {
-            state: State::Head,
-            held: Vec::new(),
+            state: FramingState::Head,
+            partial_head: Vec::new(),
             end: HeadEnd::new(),
             head: RequestHead::new(),
-            other_seen: false,
-            http_alone: false,
+            has_unchecked: false,
+            ignores_upgrades: false,
         }
     }
 
-    /// The same where no other protocol is ever spoken, whatever requests ask for.
+    /// Creates a check for a server that never switches to another protocol. `Upgrade` is ignored.
     pub const fn without_upgrades() -> Self {
         let mut framing = Self::new();
-        framing.http_alone = true;
+        framing.ignores_upgrades = true;
         framing
     }
 
-    /// Checks the next `bytes`.
+    /// Checks the next bytes of the client.
     ///
     /// # Errors
-    /// The bytes break a rule. All later calls return the same fault.
-    pub fn check(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        // The beginning of the message, or of the line between chunks, that is being read; 0 if it is in earlier bytes.
-        let (mut at, mut began) = (0, 0);
+    /// The bytes violate a rule. All later calls return the same fault.
+    pub fn check(&mut self, bytes: &[u8]) -> Result<(), FramingError> {
+        // `unit_start` is the start of the current message, or of the current line between chunks. It is 0 if the
+        // start is in earlier bytes.
+        let (mut at, mut unit_start) = (0, 0);
         while at < bytes.len() {
             match self.step(&bytes[at..]) {
-                Ok((taken, ends)) => {
+                Ok((taken, ends_unit)) => {
                     at += taken;
-                    began = if ends { at } else { began };
+                    unit_start = if ends_unit { at } else { unit_start };
                 }
                 Err(fault) => {
-                    self.state = State::Broken(fault);
-                    self.held = Vec::new();
-                    return Err(Broken { fault, good: began });
+                    self.state = FramingState::Failed(fault);
+                    self.partial_head = Vec::new();
+                    return Err(FramingError { fault, valid_bytes: unit_start });
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether the last request asks for another protocol. What comes after it is not checked.
-    pub const fn is_other(&self) -> bool {
-        matches!(self.state, State::Other)
+    /// Returns whether the last request asks for another protocol. The bytes after it are not checked.
+    pub const fn is_upgrading(&self) -> bool {
+        matches!(self.state, FramingState::OtherProtocol)
     }
 
-    /// Whether bytes have come that may be the other protocol's.
-    pub const fn has_other(&self) -> bool {
-        self.other_seen
+    /// Returns whether unchecked bytes have arrived that may belong to another protocol.
+    pub const fn has_unchecked_bytes(&self) -> bool {
+        self.has_unchecked
     }
 
-    /// The other protocol was refused: requests go on. Returns false if bytes have come already that were not checked: then the
-    /// connection must end.
-    pub fn go_on(&mut self) -> bool {
-        if self.is_other() && !self.other_seen {
-            self.state = State::Head;
+    /// Continues with requests, after the server has refused to switch the protocol. Returns false if
+    /// unchecked bytes have already arrived. The connection must be ended in that case.
+    pub fn continue_http(&mut self) -> bool {
+        if self.is_upgrading() && !self.has_unchecked {
+            self.state = FramingState::Head;
         }
-        !self.is_other()
+        !self.is_upgrading()
     }
 
-    /// Takes some of `bytes`, which are not empty: how many, and whether they end what can be refused only as a whole.
+    /// Consumes a part of `bytes`, which must not be empty. Returns the number of consumed bytes, and whether
+    /// they end a unit that can only be refused as a whole.
     fn step(&mut self, bytes: &[u8]) -> Result<(usize, bool), Fault> {
         match &mut self.state {
-            State::Head => self.head(bytes),
-            State::Body(body) => {
+            FramingState::Head => self.read_head(bytes),
+            FramingState::Body(body) => {
                 let step = body.step(bytes)?;
                 if body.is_ended() {
-                    self.finish();
+                    self.finish_request();
                 }
                 Ok((step.taken, step.piece != Piece::Part))
             }
-            State::Other => {
-                self.other_seen = true;
+            FramingState::OtherProtocol => {
+                self.has_unchecked = true;
                 Ok((bytes.len(), true))
             }
-            State::Broken(fault) => Err(*fault),
+            FramingState::Failed(fault) => Err(*fault),
         }
     }
 
-    fn head(&mut self, bytes: &[u8]) -> Result<(usize, bool), Fault> {
-        if self.held.is_empty() {
-            // Empty lines before a request are none of it (RFC 9112 section 2.2).
+    /// Consumes a part of a head. Returns the same values as [`Self::step`].
+    fn read_head(&mut self, bytes: &[u8]) -> Result<(usize, bool), Fault> {
+        if self.partial_head.is_empty() {
+            // Empty lines before a request are ignored (RFC 9112 section 2.2).
             let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             if empty > 0 {
                 return Ok((empty, false));
@@ -150,32 +157,32 @@ impl Framing {
             self.end = HeadEnd::new();
             if let Some(end) = self.end.find(bytes) {
                 self.head.read(&bytes[..end])?;
-                self.begin();
+                self.begin_body();
                 return Ok((end, true));
             }
         }
-        let before = self.held.len();
-        if before + bytes.len() > HELD_MAX {
+        let before = self.partial_head.len();
+        if before + bytes.len() > HEAD_BYTES_MAX {
             return Err(Fault::TooLarge);
         }
-        self.held.extend_from_slice(bytes);
-        let Some(end) = self.end.find(&self.held) else { return Ok((bytes.len(), false)) };
-        let held = std::mem::take(&mut self.held);
-        self.head.read(&held[..end])?;
-        self.begin();
+        self.partial_head.extend_from_slice(bytes);
+        let Some(end) = self.end.find(&self.partial_head) else { return Ok((bytes.len(), false)) };
+        let partial_head = std::mem::take(&mut self.partial_head);
+        self.head.read(&partial_head[..end])?;
+        self.begin_body();
         Ok((end - before, true))
     }
 
-    /// A head has come whole.
-    fn begin(&mut self) {
+    /// Starts the body of the request whose head is complete.
+    fn begin_body(&mut self) {
         let body = Decoder::new(self.head.body());
-        if body.is_ended() { self.finish() } else { self.state = State::Body(body) }
+        if body.is_ended() { self.finish_request() } else { self.state = FramingState::Body(body) }
     }
 
-    /// A request has come whole.
-    fn finish(&mut self) {
-        let other = self.head.asks_for_upgrade() && !self.http_alone;
-        self.head.shrink(KEPT);
-        self.state = if other { State::Other } else { State::Head };
+    /// Ends a request that is complete.
+    fn finish_request(&mut self) {
+        let other = self.head.asks_for_upgrade() && !self.ignores_upgrades;
+        self.head.shrink(KEPT_BYTES);
+        self.state = if other { FramingState::OtherProtocol } else { FramingState::Head };
     }
 }

@@ -3,107 +3,110 @@
 use super::fields::Span;
 use super::{Body, Fault, FieldName, Fields, body, line, scan};
 
-/// Memory of a head that is made: enough for most, so that it need not grow with each field.
-const ROOM_BYTES: usize = 512;
-const ROOM_FIELDS: usize = 16;
+/// Initial memory for a generated head. It is enough for most heads, so that appending fields needs no
+/// reallocation.
+const INITIAL_BYTES: usize = 512;
+const INITIAL_FIELDS: usize = 16;
 
-/// The head of a reply. Keeps its memory from one reply to the next.
+/// The head of a reply. The memory is kept from one reply to the next.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyHead {
-    /// The fields, which may be changed on the way to a client.
+    /// The fields. They may be changed before the reply is sent to the client.
     pub fields: Fields,
     status: u16,
     reason: Span,
-    is_old: bool,
-    /// The body as the fields announce it. The request and the status take precedence.
-    announced: Body,
+    is_http10: bool,
+    /// The delimitation that the fields declare. The method of the request and the status take precedence.
+    declared: Body,
     persistent: bool,
 }
 
 impl ReplyHead {
-    /// An empty head, to be read into.
+    /// Creates an empty head, for [`Self::read`].
     pub const fn new() -> Self {
         Self {
             fields: Fields::new(),
             status: 0,
-            reason: Span::NOWHERE,
-            is_old: false,
-            announced: Body::Close,
+            reason: Span::EMPTY,
+            is_http10: false,
+            declared: Body::Close,
             persistent: false,
         }
     }
 
-    /// A head with a status and no fields. The status must have three digits.
+    /// Creates a head without fields. The status must have three digits.
     pub fn with_status(status: u16) -> Self {
-        let fields = Fields::with_room(ROOM_BYTES, ROOM_FIELDS);
+        let fields = Fields::with_capacity(INITIAL_BYTES, INITIAL_FIELDS);
         let mut head = Self { fields, status, persistent: true, ..Self::new() };
-        // A reason is far below the limits of a head.
-        head.reason = head.fields.add_text(reason(status).as_bytes()).unwrap_or(Span::NOWHERE);
+        // A reason phrase is far below the limits of a head.
+        head.reason = head.fields.append_text(reason_phrase(status).as_bytes()).unwrap_or(Span::EMPTY);
         head
     }
 
-    /// Reads a head that is complete, as [`HeadEnd`](super::HeadEnd) finds it, in place of the one before.
+    /// Reads a complete head, as [`HeadEnd`](super::HeadEnd) finds it. The previous contents are replaced.
     ///
     /// # Errors
-    /// It is no reply, or its body could be read in two ways.
+    /// The head is malformed, or the body could be delimited in two ways.
     pub fn read(&mut self, head: &[u8]) -> Result<(), Fault> {
         self.fields.clear();
         let mut rest = head;
-        let first = line::next(&mut rest);
-        let (is_old, status, reason) = status_line(first)?;
-        (self.is_old, self.status) = (is_old, status);
-        self.reason = self.fields.span_of(head, reason)?;
+        let first = line::take_line(&mut rest);
+        let (is_http10, status, reason) = parse_status_line(first)?;
+        (self.is_http10, self.status) = (is_http10, status);
+        self.reason = self.fields.span_in(head, reason)?;
         self.fields.read(head, head.len() - rest.len())?;
-        self.interpret()
+        self.interpret_fields()
     }
 
-    /// Begins a head that did not come as bytes of HTTP/1, in place of the one before. Fields are appended, then [`Self::end`] is called.
+    /// Starts a head that did not arrive as HTTP/1. The previous contents are replaced. The caller appends
+    /// fields, and then calls [`Self::end`].
     pub(crate) fn begin(&mut self, status: u16) {
         self.fields.clear();
-        (self.status, self.is_old) = (status, false);
-        // A reason is far below the limits of a head.
-        self.reason = self.fields.add_text(reason(status).as_bytes()).unwrap_or(Span::NOWHERE);
+        (self.status, self.is_http10) = (status, false);
+        // A reason phrase is far below the limits of a head.
+        self.reason = self.fields.append_text(reason_phrase(status).as_bytes()).unwrap_or(Span::EMPTY);
     }
 
-    /// Ends such a head. `is_empty`: no contents follow, whether or not a length says so.
+    /// Ends a head that was started with [`Self::begin`]. If `is_empty` is true, no content follows, even
+    /// without a length field.
     pub(crate) fn end(&mut self, is_empty: bool) -> Result<(), Fault> {
-        self.interpret()?;
-        if is_empty && self.announced == Body::Close {
-            self.announced = Body::Length(0);
+        self.interpret_fields()?;
+        if is_empty && self.declared == Body::Close {
+            self.declared = Body::Length(0);
         }
         Ok(())
     }
 
-    /// Reads what the fields say of the message itself.
-    fn interpret(&mut self) -> Result<(), Fault> {
-        let (mut length, mut chunks, mut persistent) = (None, false, !self.is_old);
+    /// Reads the fields that concern the message itself.
+    fn interpret_fields(&mut self) -> Result<(), Fault> {
+        let (mut length, mut chunks, mut persistent) = (None, false, !self.is_http10);
         for field in self.fields.iter() {
             match field.kind {
                 FieldName::Connection => {
                     for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                         if option.eq_ignore_ascii_case(b"close") {
                             persistent = false;
-                        } else if self.is_old && option.eq_ignore_ascii_case(b"keep-alive") {
+                        } else if self.is_http10 && option.eq_ignore_ascii_case(b"keep-alive") {
                             persistent = true;
                         }
                     }
                 }
                 FieldName::ContentLength => {
-                    let bytes = body::length(field.value).ok_or(Fault::Length)?;
+                    let bytes = body::parse_content_length(field.value).ok_or(Fault::Length)?;
                     if length.replace(bytes).is_some_and(|before| before != bytes) {
                         return Err(Fault::Length);
                     }
                 }
                 FieldName::TransferEncoding => {
                     let first = !std::mem::replace(&mut chunks, true);
-                    if self.is_old || !first || !field.value.eq_ignore_ascii_case(b"chunked") {
+                    if self.is_http10 || !first || !field.value.eq_ignore_ascii_case(b"chunked") {
                         return Err(Fault::Coding);
                     }
                 }
                 _ => {}
             }
         }
-        self.announced = match (length, chunks) {
+        self.declared = match (length, chunks) {
             (Some(_), true) => return Err(Fault::TwoLengths),
             (None, true) => Body::Chunks,
             (Some(bytes), false) => Body::Length(bytes),
@@ -113,57 +116,59 @@ impl ReplyHead {
         Ok(())
     }
 
-    /// The status.
+    /// Returns the status code.
     pub const fn status(&self) -> u16 {
         self.status
     }
 
-    /// The words after the status; often empty.
+    /// Returns the reason phrase, which is often empty.
     pub fn reason(&self) -> &[u8] {
-        self.reason.of(self.fields.text())
+        self.reason.slice(self.fields.text())
     }
 
-    /// Whether this is a reply of HTTP/1.0.
+    /// Returns whether the reply is of HTTP/1.0.
     pub const fn is_http10(&self) -> bool {
-        self.is_old
+        self.is_http10
     }
 
-    /// Whether another reply to the same request follows (RFC 9110 section 15.2). 101 is the last one of HTTP.
+    /// Returns whether the reply is interim, so that another reply to the request follows (RFC 9110 section
+    /// 15.2). After 101, no other HTTP reply follows.
     pub const fn is_interim(&self) -> bool {
         matches!(self.status, 100 | 102..=199)
     }
 
-    /// The way in which the body is delimited, if the request had this method (RFC 9112 section 6.3). A tunnel begins after a 101 and
-    /// after a 2xx to CONNECT, which have no body.
+    /// Returns the delimitation of the body for a request with this method (RFC 9112 section 6.3). A 101, and
+    /// a 2xx to CONNECT, have no body, because they start a tunnel.
     pub fn body(&self, method: &[u8]) -> Body {
         match self.status {
             100..=199 | 204 | 304 => Body::None,
             200..=299 if method == b"CONNECT" => Body::None,
             _ if method == b"HEAD" => Body::None,
-            _ if self.announced == Body::Length(0) => Body::None,
-            _ => self.announced,
+            _ if self.declared == Body::Length(0) => Body::None,
+            _ => self.declared,
         }
     }
 
-    /// The length that the fields state, whether or not there is a body.
-    pub const fn stated_length(&self) -> Option<u64> {
-        match self.announced {
+    /// Returns the length that the fields declare, whether or not the reply has a body.
+    pub const fn declared_length(&self) -> Option<u64> {
+        match self.declared {
             Body::Length(bytes) => Some(bytes),
             _ => None,
         }
     }
 
-    /// Whether the server lets the connection go on after this reply (RFC 9112 section 9.3), if the end of its body is known.
+    /// Returns whether the server keeps the connection open after this reply (RFC 9112 section 9.3). The end
+    /// of the body must be known, too.
     pub const fn is_persistent(&self) -> bool {
         self.persistent
     }
 
-    /// Gives back memory beyond `bytes` when the reply has ended.
+    /// Releases memory beyond `bytes` bytes after the reply.
     pub fn shrink(&mut self, bytes: usize) {
         self.fields.shrink(bytes);
     }
 
-    /// Writes the head as one of HTTP/1.1, with the fields as they are now.
+    /// Writes the head as HTTP/1.1, with the current fields.
     pub fn write(&self, out: &mut Vec<u8>) {
         let digit = |value: u16| b'0' + (value % 10) as u8;
         let status = [digit(self.status / 100), digit(self.status / 10), digit(self.status)];
@@ -177,10 +182,11 @@ impl ReplyHead {
     }
 }
 
-/// Whether the version is 1.0, the status and the reason. The space after the status may be missing, as some servers leave it out.
-fn status_line(line: &[u8]) -> Result<(bool, u16, &[u8]), Fault> {
+/// Parses a status line (RFC 9112 section 4). Returns whether the version is 1.0, the status and the reason
+/// phrase. The space after the status may be missing, because some servers omit it.
+fn parse_status_line(line: &[u8]) -> Result<(bool, u16, &[u8]), Fault> {
     let (version, rest) = line.split_at_checked(b"HTTP/1.1 ".len()).ok_or(Fault::StatusLine)?;
-    let is_old = match version {
+    let is_http10 = match version {
         b"HTTP/1.1 " => false,
         b"HTTP/1.0 " => true,
         _ => return Err(Fault::StatusLine),
@@ -197,11 +203,11 @@ fn status_line(line: &[u8]) -> Result<(bool, u16, &[u8]), Fault> {
         [b' ', reason @ ..] => reason,
         _ => return Err(Fault::StatusLine),
     };
-    if scan::is_text(reason) { Ok((is_old, status, reason)) } else { Err(Fault::StatusLine) }
+    if scan::is_text(reason) { Ok((is_http10, status, reason)) } else { Err(Fault::StatusLine) }
 }
 
-/// The words for a status that is registered (RFC 9110 section 15, RFC 6585 and RFC 8297).
-const fn reason(status: u16) -> &'static str {
+/// Returns the reason phrase of a registered status (RFC 9110 section 15, RFC 6585 and RFC 8297).
+const fn reason_phrase(status: u16) -> &'static str {
     match status {
         100 => "Continue",
         101 => "Switching Protocols",

@@ -4,7 +4,7 @@ use super::fields::Span;
 use super::{Body, FIELDS_MAX, Fault, FieldName, Fields, body, is_host, line, scan};
 use memchr::memchr;
 
-/// The form of a request's target (RFC 9112 section 3.2).
+/// The form of a request target (RFC 9112 section 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// `/path?query`.
@@ -12,28 +12,28 @@ pub enum Form {
     Origin,
     /// `http://host/path?query`.
     Absolute,
-    /// `host:port`, of CONNECT.
+    /// `host:port`, with CONNECT.
     Authority,
-    /// `*`, of OPTIONS.
+    /// `*`, with OPTIONS.
     Asterisk,
 }
 
-/// The version of HTTP by which a request has come.
+/// The HTTP version of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// RFC 1945.
+    /// HTTP/1.0 (RFC 1945).
     Http10,
-    /// RFC 9112.
+    /// HTTP/1.1 (RFC 9112).
     #[default]
     Http11,
-    /// RFC 9113.
+    /// HTTP/2 (RFC 9113).
     Http2,
 }
 
-/// The head of a request. Keeps its memory from one request to the next.
+/// The head of a request. The memory is kept from one request to the next.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
-    /// The fields, which may be changed on the way to a server.
+    /// The fields. They may be changed before the request is sent to a server.
     pub fields: Fields,
     method: Span,
     target: Span,
@@ -46,13 +46,13 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// An empty head, to be read into.
+    /// Creates an empty head, for [`Self::read`].
     pub const fn new() -> Self {
-        const NOWHERE: Span = Span::NOWHERE;
+        const EMPTY: Span = Span::EMPTY;
         Self {
             fields: Fields::new(),
-            method: NOWHERE,
-            target: NOWHERE,
+            method: EMPTY,
+            target: EMPTY,
             form: Form::Origin,
             version: Version::Http11,
             body: Body::None,
@@ -62,69 +62,73 @@ impl RequestHead {
         }
     }
 
-    /// Reads a head that is complete, as [`HeadEnd`](super::HeadEnd) finds it, in place of the one before.
+    /// Reads a complete head, as [`HeadEnd`](super::HeadEnd) finds it. The previous contents are replaced.
     ///
     /// # Errors
-    /// It is no request, or could be read as two different ones.
+    /// The head is malformed, or two parsers could read it differently.
     pub fn read(&mut self, head: &[u8]) -> Result<(), Fault> {
         self.fields.clear();
         let mut rest = head;
-        let first = line::next(&mut rest);
-        let (method, target, version) = request_line(first)?;
-        self.method = self.fields.span_of(head, method)?;
-        self.target = self.fields.span_of(head, target)?;
+        let first = line::take_line(&mut rest);
+        let (method, target, version) = parse_request_line(first)?;
+        self.method = self.fields.span_in(head, method)?;
+        self.target = self.fields.span_in(head, target)?;
         self.version = version;
         self.fields.read(head, head.len() - rest.len())?;
-        self.interpret()
+        self.interpret_fields()
     }
 
-    /// Begins a head that came by HTTP/2, in place of the one before. Fields are appended, then [`Self::end`] is called.
+    /// Starts a head that arrived over HTTP/2. The previous contents are replaced. The caller appends fields,
+    /// and then calls [`Self::end`].
     ///
     /// # Errors
-    /// The method or the target has a character that it may not have.
+    /// The method or the target has a character that is not allowed.
     pub(crate) fn begin(&mut self, method: &[u8], target: &[u8]) -> Result<(), Fault> {
         self.fields.clear();
         if !scan::is_token(method) {
             return Err(Fault::RequestLine);
         }
-        self.method = self.fields.add_text(method)?;
+        self.method = self.fields.append_text(method)?;
         self.version = Version::Http2;
         self.set_target(target)
     }
 
-    /// Ends such a head. `has_body`: the end of the stream has not come with it.
+    /// Ends a head that was started with [`Self::begin`]. `has_body` is true if the end of the stream has not
+    /// arrived with the head.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// As for [`Self::read`].
     pub(crate) fn end(&mut self, has_body: bool) -> Result<(), Fault> {
         if self.fields.len() > FIELDS_MAX {
             return Err(Fault::TooLarge);
         }
-        self.interpret()?;
-        // These concern one connection of HTTP/1 (RFC 9113 section 8.2.2), and a target names no host.
+        self.interpret_fields()?;
+        // Chunked coding and `Upgrade` concern one HTTP/1 connection (RFC 9113 section 8.2.2). The target of
+        // an HTTP/2 request contains no host.
         if self.body == Body::Chunks || self.upgrade || self.form == Form::Absolute {
             return Err(Fault::Field);
         }
         if has_body && self.body == Body::None {
-            // A length of zero does not end the stream, and what follows shows whether it was true.
+            // A length of zero does not end the stream. The data that follows shows whether the length was
+            // correct.
             self.body = Body::Chunks;
         }
         if self.method() == b"TRACE" && has_body { Err(Fault::Body) } else { Ok(()) }
     }
 
-    /// Reads what the fields say of the message itself.
-    fn interpret(&mut self) -> Result<(), Fault> {
-        let is_old = self.is_http10();
-        let mut facts = Facts { persistent: !is_old, ..Facts::default() };
+    /// Reads the fields that concern the message itself.
+    fn interpret_fields(&mut self) -> Result<(), Fault> {
+        let is_http10 = self.is_http10();
+        let mut facts = FieldFacts { persistent: !is_http10, ..FieldFacts::default() };
         for field in self.fields.iter() {
-            facts.note(field.kind, field.value, is_old)?;
+            facts.add(field.kind, field.value, is_http10)?;
         }
-        let Facts { host, length, chunks, upgrade, persistent, expects_continue } = facts;
+        let FieldFacts { host, length, chunks, upgrade, persistent, expects_continue } = facts;
         let (method, target) = (self.method(), self.target());
-        let form = form(method, target, host, is_old)?;
+        let form = target_form(method, target, host, is_http10)?;
         let body = match (length, chunks) {
             (Some(_), true) => return Err(Fault::TwoLengths),
-            (_, true) if is_old => return Err(Fault::Coding),
+            (_, true) if is_http10 => return Err(Fault::Coding),
             (None, true) => Body::Chunks,
             (None | Some(0), false) => Body::None,
             (Some(bytes), false) => Body::Length(bytes),
@@ -137,79 +141,83 @@ impl RequestHead {
         Ok(())
     }
 
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> &[u8] {
-        self.method.of(self.fields.text())
+        self.method.slice(self.fields.text())
     }
 
-    /// The target.
+    /// Returns the target.
     pub fn target(&self) -> &[u8] {
-        self.target.of(self.fields.text())
+        self.target.slice(self.fields.text())
     }
 
-    /// Gives the request another target.
+    /// Replaces the target.
     ///
     /// # Errors
-    /// It is empty, or has a character that no target may have.
+    /// The target is empty, or has a character that is not allowed in a target.
     pub fn set_target(&mut self, target: &[u8]) -> Result<(), Fault> {
         if !scan::is_target(target) {
             return Err(Fault::Target);
         }
-        self.target = self.fields.add_text(target)?;
+        self.target = self.fields.append_text(target)?;
         Ok(())
     }
 
-    /// The form of the target that came.
+    /// Returns the form of the received target.
     pub const fn form(&self) -> Form {
         self.form
     }
 
-    /// Whether this is a request of HTTP/1.0.
+    /// Returns whether the request is of HTTP/1.0.
     pub const fn is_http10(&self) -> bool {
         matches!(self.version, Version::Http10)
     }
 
-    /// The version by which the request came. It goes to servers by HTTP/1.1 or HTTP/2.
+    /// Returns the version with which the request arrived. Servers receive requests over HTTP/1.1 or HTTP/2.
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// The way in which the body is delimited. A body of HTTP/2 without a length is [`Body::Chunks`], as a server of HTTP/1 gets it.
+    /// Returns the delimitation of the body. An HTTP/2 body without a length is [`Body::Chunks`], as it is
+    /// sent to an HTTP/1 server.
     pub const fn body(&self) -> Body {
         self.body
     }
 
-    /// Whether there is an `Upgrade`: what follows may be another protocol (RFC 9110 section 7.8).
+    /// Returns whether the request has an `Upgrade` field, so that another protocol may follow (RFC 9110 section
+    /// 7.8).
     pub const fn asks_for_upgrade(&self) -> bool {
         self.upgrade
     }
 
-    /// Whether the client lets the connection go on after the reply (RFC 9112 section 9.3).
+    /// Returns whether the client keeps the connection open after the reply (RFC 9112 section 9.3).
     pub const fn is_persistent(&self) -> bool {
         self.persistent
     }
 
-    /// Whether the client waits for an interim reply before it sends the body (RFC 9110 section 10.1.1).
+    /// Returns whether the client waits for an interim reply before it sends the body (RFC 9110 section
+    /// 10.1.1).
     pub const fn expects_continue(&self) -> bool {
         self.expects_continue
     }
 
-    /// The host and port in a target of absolute form.
+    /// Returns the host and port in a target of absolute form.
     pub fn authority(&self) -> Option<&[u8]> {
-        authority(self.target())
+        parse_authority(self.target())
     }
 
-    /// Whether a server may execute the request twice with the effect of once (RFC 9110 section 9.2.2).
+    /// Returns whether the method is idempotent: executing the request twice has the effect of executing it
+    /// once (RFC 9110 section 9.2.2).
     pub fn is_idempotent(&self) -> bool {
         matches!(self.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
     }
 
-    /// Gives back memory beyond `bytes` when the request has ended.
+    /// Releases memory beyond `bytes` bytes after the request.
     pub fn shrink(&mut self, bytes: usize) {
         self.fields.shrink(bytes);
     }
 
-    /// Writes the head as one of HTTP/1.1, with the fields as they are now.
+    /// Writes the head as HTTP/1.1, with the current fields.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.method());
         out.push(b' ');
@@ -220,9 +228,9 @@ impl RequestHead {
     }
 }
 
-/// The facts about a message in its fields.
+/// The facts about a request that its fields state.
 #[derive(Default)]
-struct Facts<'a> {
+struct FieldFacts<'a> {
     host: Option<&'a [u8]>,
     length: Option<u64>,
     chunks: bool,
@@ -231,8 +239,9 @@ struct Facts<'a> {
     expects_continue: bool,
 }
 
-impl<'a> Facts<'a> {
-    fn note(&mut self, kind: FieldName, value: &'a [u8], is_old: bool) -> Result<(), Fault> {
+impl<'a> FieldFacts<'a> {
+    /// Adds the facts in one field.
+    fn add(&mut self, kind: FieldName, value: &'a [u8], is_http10: bool) -> Result<(), Fault> {
         match kind {
             FieldName::Host => ensure(self.host.replace(value).is_none() && is_host(value), Fault::Host)?,
             FieldName::Upgrade => self.upgrade = true,
@@ -242,13 +251,13 @@ impl<'a> Facts<'a> {
                     ensure(!option.eq_ignore_ascii_case(b"host"), Fault::Host)?;
                     if option.eq_ignore_ascii_case(b"close") {
                         self.persistent = false;
-                    } else if is_old && option.eq_ignore_ascii_case(b"keep-alive") {
+                    } else if is_http10 && option.eq_ignore_ascii_case(b"keep-alive") {
                         self.persistent = true;
                     }
                 }
             }
             FieldName::ContentLength => {
-                let length = body::length(value).ok_or(Fault::Length)?;
+                let length = body::parse_content_length(value).ok_or(Fault::Length)?;
                 ensure(self.length.replace(length).is_none(), Fault::Length)?;
             }
             FieldName::TransferEncoding => {
@@ -256,7 +265,7 @@ impl<'a> Facts<'a> {
                 ensure(first && value.eq_ignore_ascii_case(b"chunked"), Fault::Coding)?;
             }
             FieldName::Expect => {
-                self.expects_continue |= !is_old && value.eq_ignore_ascii_case(b"100-continue");
+                self.expects_continue |= !is_http10 && value.eq_ignore_ascii_case(b"100-continue");
             }
             FieldName::Other => {}
         }
@@ -264,12 +273,13 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// Returns `fault` unless `holds` is true.
 fn ensure(holds: bool, fault: Fault) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(fault) }
 }
 
-/// Method, target and version.
-fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], Version), Fault> {
+/// Parses a request line (RFC 9112 section 3). Returns the method, the target and the version.
+fn parse_request_line(line: &[u8]) -> Result<(&[u8], &[u8], Version), Fault> {
     let space = |bytes| memchr(b' ', bytes).ok_or(Fault::RequestLine);
     let (method, rest) = line.split_at(space(line)?);
     let rest = &rest[1..];
@@ -288,18 +298,21 @@ fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], Version), Fault> {
     Ok((method, target, version))
 }
 
-/// The form of the target, which must suit the method and the host.
-fn form(method: &[u8], target: &[u8], host: Option<&[u8]>, is_old: bool) -> Result<Form, Fault> {
-    if host.is_none() && !is_old {
+/// Returns the form of a target.
+///
+/// # Errors
+/// The target does not suit the method or the `Host` field.
+fn target_form(method: &[u8], target: &[u8], host: Option<&[u8]>, is_http10: bool) -> Result<Form, Fault> {
+    if host.is_none() && !is_http10 {
         return Err(Fault::Host);
     }
     match target {
         [b'/', ..] => Ok(Form::Origin),
         b"*" if method == b"OPTIONS" => Ok(Form::Asterisk),
-        // Whatever it names, no tunnel is opened.
+        // The target needs no check, because no tunnel is opened.
         _ if method == b"CONNECT" => Ok(Form::Authority),
         absolute => {
-            let authority = authority(absolute).ok_or(Fault::Target)?;
+            let authority = parse_authority(absolute).ok_or(Fault::Target)?;
             if authority.is_empty() || host.is_some_and(|host| !host.eq_ignore_ascii_case(authority)) {
                 return Err(Fault::Host);
             }
@@ -308,8 +321,8 @@ fn form(method: &[u8], target: &[u8], host: Option<&[u8]>, is_old: bool) -> Resu
     }
 }
 
-/// The authority in `http://authority/path` and `https://authority/path`.
-fn authority(target: &[u8]) -> Option<&[u8]> {
+/// Returns the authority in `http://authority/path` or `https://authority/path`.
+fn parse_authority(target: &[u8]) -> Option<&[u8]> {
     let rest = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
         let (begin, rest) = target.split_at_checked(scheme.len())?;
         begin.eq_ignore_ascii_case(scheme).then_some(rest)

@@ -1,15 +1,17 @@
-//! Classes of bytes, and the end of a head.
+//! Character classes, and the search for the end of a head.
 
 use memchr::memchr;
 
+// Bits of the character classes.
 const TOKEN: u8 = 1;
 const TEXT: u8 = 2;
 const TARGET: u8 = 4;
 
 /// The classes of each byte.
-static CLASS: [u8; 256] = classes();
+static CLASS: [u8; 256] = byte_classes();
 
-const fn classes() -> [u8; 256] {
+/// Computes the classes of each byte.
+const fn byte_classes() -> [u8; 256] {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -45,26 +47,27 @@ const fn classes() -> [u8; 256] {
     table
 }
 
-fn all(bytes: &[u8], class: u8) -> bool {
+/// Returns whether all bytes are of this class.
+fn all_in_class(bytes: &[u8], class: u8) -> bool {
     bytes.iter().all(|byte| CLASS[usize::from(*byte)] & class != 0)
 }
 
-/// Whether this is a token (RFC 9110 section 5.6.2).
+/// Returns whether these bytes are a token (RFC 9110 section 5.6.2).
 pub(super) fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && all(bytes, TOKEN)
+    !bytes.is_empty() && all_in_class(bytes, TOKEN)
 }
 
-/// Whether these bytes may stand in a field's value (RFC 9110 section 5.5).
+/// Returns whether these bytes may be the value of a field (RFC 9110 section 5.5).
 pub fn is_text(bytes: &[u8]) -> bool {
-    all(bytes, TEXT)
+    all_in_class(bytes, TEXT)
 }
 
-/// Whether these bytes may stand in a target: printable ASCII but for the mark of a fragment.
+/// Returns whether these bytes may be a request target: printable ASCII without `#`, which starts a fragment.
 pub(super) fn is_target(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && all(bytes, TARGET)
+    !bytes.is_empty() && all_in_class(bytes, TARGET)
 }
 
-/// `bytes` without spaces and tabs at both ends (RFC 9110 section 5.6.3).
+/// Removes spaces and tabs at both ends (RFC 9110 section 5.6.3).
 pub(super) fn trim(bytes: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let begin = bytes.iter().position(|byte| !blank(byte)).unwrap_or(bytes.len());
@@ -72,7 +75,7 @@ pub(super) fn trim(bytes: &[u8]) -> &[u8] {
     &bytes[begin..end]
 }
 
-/// The search for the end of a head in a buffer that grows. Looks at each byte once.
+/// A search for the end of a head in a growing buffer. It examines each byte once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadEnd {
     /// No head ends before this byte.
@@ -80,12 +83,13 @@ pub struct HeadEnd {
 }
 
 impl HeadEnd {
-    /// A search from the first byte of the head on.
+    /// Creates a search that starts at the first byte of a head.
     pub const fn new() -> Self {
         Self { from: 0 }
     }
 
-    /// The length of the head at the beginning of `bytes`, with its empty line. `bytes` begins with those of the call before.
+    /// Returns the length of the head at the start of `bytes`, including its empty line. Returns `None` if
+    /// the head is incomplete. `bytes` must start with the bytes of the previous call.
     pub fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = self.from;
         loop {
@@ -97,7 +101,7 @@ impl HeadEnd {
             match bytes[next..] {
                 [b'\n', ..] => return Some(next + 1),
                 [b'\r', b'\n', ..] => return Some(next + 2),
-                // What follows decides whether the head ends here.
+                // The next bytes decide whether the head ends here.
                 [] | [b'\r'] => {
                     self.from = next - 1;
                     return None;
@@ -108,8 +112,10 @@ impl HeadEnd {
     }
 }
 
-/// Whether this may stand in `Host` (RFC 9110 section 7.2): a name or an address, and perhaps a port; nothing where there is
-/// none. RFC 3986 allows a comma in a name, but here it can only stand between two hosts.
+/// Returns whether this is a valid value of `Host` (RFC 9110 section 7.2): a name or an address, with an
+/// optional port, or nothing.
+///
+/// RFC 3986 allows a comma in a name. Here a comma could only separate two hosts, and is refused.
 pub fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value {
         [b'[', rest @ ..] => {

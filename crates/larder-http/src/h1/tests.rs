@@ -1,10 +1,10 @@
 use super::*;
 
-/// The verdict on bytes that come in pieces of this size: where they break, counted from the first.
+/// Checks bytes that arrive in pieces of `size` bytes.
 fn in_pieces(bytes: &[u8], size: usize) -> Result<Framing, Fault> {
     let mut framing = Framing::new();
     for piece in bytes.chunks(size.max(1)) {
-        framing.check(piece).map_err(|broken| broken.fault)?;
+        framing.check(piece).map_err(|error| error.fault)?;
     }
     Ok(framing)
 }
@@ -23,7 +23,7 @@ fn get(fields: &str) -> String {
 }
 
 #[test]
-fn requests_as_they_should_be_pass_however_they_come() {
+fn valid_requests_pass_in_pieces_of_any_size() {
     for text in [
         get(""),
         get("X: \u{e9}\tb\r\nY:\r\n"),
@@ -43,7 +43,7 @@ fn requests_as_they_should_be_pass_however_they_come() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_named() {
+fn ambiguous_requests_are_refused() {
     use Fault as F;
     let chunked = |rest: &str| get("Transfer-Encoding: chunked\r\n") + rest;
     for (text, fault) in [
@@ -97,42 +97,42 @@ fn what_could_be_read_in_two_ways_is_named() {
 }
 
 #[test]
-fn what_is_whole_before_a_fault_may_be_served() {
+fn complete_messages_before_a_fault_are_valid() {
     let (first, bad) = (get(""), "GET  / HTTP/1.1\r\n\r\n");
-    let broken = Framing::new().check((first.clone() + bad).as_bytes()).expect_err("breaks");
-    assert_eq!((broken.good, broken.fault), (first.len(), Fault::RequestLine));
+    let error = Framing::new().check((first.clone() + bad).as_bytes()).expect_err("breaks");
+    assert_eq!((error.valid_bytes, error.fault), (first.len(), Fault::RequestLine));
     let begun = get("Transfer-Encoding: chunked\r\n") + "3\r\nabc\r\n";
-    let broken = Framing::new().check((begun.clone() + "x\r\n").as_bytes()).expect_err("breaks");
-    assert_eq!((broken.good, broken.fault), (begun.len(), Fault::Chunk));
+    let error = Framing::new().check((begun.clone() + "x\r\n").as_bytes()).expect_err("breaks");
+    assert_eq!((error.valid_bytes, error.fault), (begun.len(), Fault::Chunk));
     let mut framing = Framing::new();
     framing.check(b"GET / HTTP/1.1\r\nX").expect("is no fault yet");
-    assert_eq!(framing.check(b" : a\r\n\r\n").expect_err("breaks").good, 0);
-    assert_eq!(framing.check(b"G").expect_err("stays broken").good, 0);
+    assert_eq!(framing.check(b" : a\r\n\r\n").expect_err("breaks").valid_bytes, 0);
+    assert_eq!(framing.check(b"G").expect_err("stays broken").valid_bytes, 0);
 }
 
 #[test]
-fn another_protocol_is_not_looked_at_and_requests_go_on_if_it_is_refused() {
+fn another_protocol_is_not_checked_and_may_be_refused() {
     let upgrade = get("Upgrade: websocket\r\n");
     let mut framing = Framing::new();
     framing.check(upgrade.as_bytes()).expect("passes");
-    assert!(framing.is_other() && framing.go_on() && !framing.is_other());
+    assert!(framing.is_upgrading() && framing.continue_http() && !framing.is_upgrading());
     framing.check(upgrade.as_bytes()).expect("passes");
     framing.check(b"\0\0").expect("is none of ours");
-    assert!(!framing.go_on() && framing.is_other(), "what has come was not looked at");
+    assert!(!framing.continue_http() && framing.is_upgrading(), "what has come was not looked at");
     let body = get("Upgrade: websocket\r\nContent-Length: 3\r\n") + "abc";
     let mut framing = Framing::new();
     framing.check(body.as_bytes()).expect("passes");
-    assert!(framing.is_other());
+    assert!(framing.is_upgrading());
 }
 
 #[test]
-fn what_is_held_has_a_limit() {
+fn buffered_bytes_are_limited() {
     let mut framing = Framing::new();
     framing.check(b"GET / HTTP/1.1\r\nX: ").expect("passes");
     let fault = (0..100).find_map(|_| framing.check(&[b'a'; 64 << 10]).err());
-    assert_eq!(fault.map(|broken| broken.fault), Some(Fault::TooLarge));
+    assert_eq!(fault.map(|error| error.fault), Some(Fault::TooLarge));
     let mut framing = Framing::new();
     framing.check((get("Transfer-Encoding: chunked\r\n") + "0\r\n").as_bytes()).expect("passes");
     let fault = (0..10_000).find_map(|_| framing.check(b"X: a\r\n").err());
-    assert_eq!(fault.map(|broken| broken.fault), Some(Fault::Trailer));
+    assert_eq!(fault.map(|error| error.fault), Some(Fault::Trailer));
 }

@@ -10,66 +10,71 @@ use std::task::{Context, Poll, ready};
 /// A reply that the proxy makes itself.
 #[derive(Debug)]
 pub struct Answer {
-    /// Status and fields. The engine adds the fields that delimit the body. A length that is stated here holds for replies without
-    /// contents: those to HEAD, and 304.
+    /// Status and fields. The engine adds the fields that delimit the body. A `Content-Length` in this head
+    /// is used for replies without content: replies to HEAD, and 304.
     pub head: ReplyHead,
-    /// The contents; not sent with a status that has none, or to HEAD.
+    /// The content. It is not sent in a reply to HEAD, or with a status that allows no content.
     pub body: Contents,
-    /// The next event on the connection.
-    pub then: Then,
+    /// The next step on the connection after this answer.
+    pub then: AfterAnswer,
 }
 
 impl Answer {
-    /// An answer without fields and contents.
+    /// Creates an answer without fields and content.
     pub fn new(status: u16) -> Self {
-        Self { head: ReplyHead::with_status(status), body: Contents::default(), then: Then::GoesOn }
+        Self { head: ReplyHead::with_status(status), body: Contents::default(), then: AfterAnswer::KeepAlive }
     }
 }
 
-/// The next event on a connection after an answer.
+/// The next step on a connection after an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Then {
-    /// The next request, if the client and HTTP allow it.
+pub enum AfterAnswer {
+    /// The connection serves the next request, if the client and HTTP allow it.
     #[default]
-    GoesOn,
-    /// The end.
-    Closes,
-    /// The connection is no longer one of HTTP: [`serve`](super::serve()) returns it. Not possible with HTTP/2.
-    Leaves,
+    KeepAlive,
+    /// The connection is closed.
+    Close,
+    /// The connection leaves HTTP, and [`serve`](super::serve()) returns it. Not possible with HTTP/2.
+    Detach,
 }
 
-/// The contents of an answer.
+/// The content of an answer.
 #[derive(Default)]
-pub struct Contents(Kind);
+pub struct Contents(ContentsKind);
 
-enum Kind {
+/// The two kinds of content.
+enum ContentsKind {
     Bytes(Bytes),
-    Stream(Pin<Box<dyn Source>>),
+    Stream(Pin<Box<dyn ErasedBody>>),
 }
 
-impl Default for Kind {
+impl Default for ContentsKind {
     fn default() -> Self {
         Self::Bytes(Bytes::new())
     }
 }
 
-/// The contents broke off.
+/// The body of an answer ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BrokenOff;
+pub(super) struct ContentError;
 
 /// A body of any type. Trailers are dropped.
-trait Source {
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>>;
+// The methods are those of `http_body::Body`, without the types of data and error.
+trait ErasedBody {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, ContentError>>>;
     fn length(&self) -> Option<u64>;
     fn is_ended(&self) -> bool;
 }
 
-impl<B: Body<Data = Bytes>> Source for B {
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+impl<B: Body<Data = Bytes>> ErasedBody for B {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, ContentError>>> {
         loop {
             return Poll::Ready(match ready!(self.as_mut().poll_frame(cx)) {
                 None => None,
-                Some(Err(_)) => Some(Err(BrokenOff)),
+                Some(Err(_)) => Some(Err(ContentError)),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if !data.is_empty() => Some(Ok(data)),
                     _ => continue,
@@ -88,48 +93,50 @@ impl<B: Body<Data = Bytes>> Source for B {
 }
 
 impl Contents {
-    /// Contents that come in pieces. The body is dropped when its last byte is on its way to the client, or never will be.
+    /// Creates content that arrives in pieces. The body is dropped when its last byte is on its way to the
+    /// client, or cannot be sent any more.
     pub fn stream(body: impl Body<Data = Bytes> + 'static) -> Self {
-        Self(Kind::Stream(Box::pin(body)))
+        Self(ContentsKind::Stream(Box::pin(body)))
     }
 
-    /// The length, if it is known.
+    /// Returns the length in bytes, if it is known.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.0 {
-            Kind::Bytes(bytes) => Some(bytes.len() as u64),
-            Kind::Stream(body) => body.length(),
+            ContentsKind::Bytes(bytes) => Some(bytes.len() as u64),
+            ContentsKind::Stream(body) => body.length(),
         }
     }
 
-    /// The next piece, which is not empty; nothing at the end.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+    /// Returns the next piece, which is not empty. Returns `None` at the end.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, ContentError>>> {
         match &mut self.0 {
-            Kind::Bytes(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Kind::Bytes(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
-            Kind::Stream(body) => body.as_mut().poll_next(cx),
+            ContentsKind::Bytes(bytes) if bytes.is_empty() => Poll::Ready(None),
+            ContentsKind::Bytes(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
+            ContentsKind::Stream(body) => body.as_mut().poll_next(cx),
         }
     }
 
-    /// Whether nothing more comes. A stream may learn only later that it has ended.
+    /// Returns whether the content has ended. Returns false for a stream that does not yet know that it has
+    /// ended.
     pub(super) fn is_ended(&self) -> bool {
         match &self.0 {
-            Kind::Bytes(bytes) => bytes.is_empty(),
-            Kind::Stream(body) => body.is_ended(),
+            ContentsKind::Bytes(bytes) => bytes.is_empty(),
+            ContentsKind::Stream(body) => body.is_ended(),
         }
     }
 }
 
 impl<B: Into<Bytes>> From<B> for Contents {
     fn from(bytes: B) -> Self {
-        Self(Kind::Bytes(bytes.into()))
+        Self(ContentsKind::Bytes(bytes.into()))
     }
 }
 
 impl fmt::Debug for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Bytes(bytes) => write!(f, "Contents({} bytes)", bytes.len()),
-            Kind::Stream(_) => f.write_str("Contents(stream)"),
+            ContentsKind::Bytes(bytes) => write!(f, "Contents({} bytes)", bytes.len()),
+            ContentsKind::Stream(_) => f.write_str("Contents(stream)"),
         }
     }
 }

@@ -1,27 +1,29 @@
-//! The time, read about once per turn of a thread's event loop.
+//! A clock that is read about once per turn of the event loop of a thread.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
-/// Readings of the clock that may follow each other without asking the system. A thread that never waits must see time pass.
+/// Largest number of calls that return the same reading. It limits the delay on a thread that never waits.
 const READINGS_MAX: u32 = 64;
-/// The patience in place of one that the clock cannot represent.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The timeout in place of one that the clock cannot represent.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 thread_local! {
-    /// The last reading, and how often it may be given again.
+    /// The last reading, and the number of further calls that may return it.
     static LAST: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };
 }
 
-/// The clock of a thread whose runtime is made by [`runtime`]. Elsewhere it is read each time.
+/// The clock of a thread whose runtime was made by [`runtime`]. On other threads, each call reads the system
+/// clock.
 ///
-/// It is behind by as long as the tasks that were woken together have run for, which deadlines of seconds do not notice.
+/// The clock is late by the time for which the current batch of tasks has run. Deadlines of seconds are not
+/// affected.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock;
 
 impl Clock {
-    /// The time at which the thread has woken, or a later one.
+    /// Returns the time at which the thread was woken, or a later time.
     pub fn now() -> Instant {
         match LAST.get() {
             Some((at, left @ 1..)) => {
@@ -33,13 +35,13 @@ impl Clock {
         }
     }
 
-    /// The time after `patience`.
-    pub(super) fn after(patience: Duration) -> Instant {
+    /// Returns the time after `timeout`.
+    pub(super) fn after(timeout: Duration) -> Instant {
         let now = Self::now();
-        now.checked_add(patience).unwrap_or(now + FAR)
+        now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT)
     }
 
-    /// Asks the system.
+    /// Reads the system clock.
     pub(super) fn read() -> Instant {
         let now = Instant::now();
         LAST.set(Some((now, READINGS_MAX)));
@@ -47,10 +49,10 @@ impl Clock {
     }
 }
 
-/// A runtime for the thread that calls this, with the clock.
+/// Creates a runtime with this clock, for the current thread.
 ///
 /// # Errors
-/// The system refuses what an event loop needs.
+/// The operating system refuses a resource of the event loop.
 pub fn runtime() -> std::io::Result<LocalRuntime> {
     Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! One deadline per connection.
+//! The deadline of a connection.
 
 use super::clock::Clock;
 use std::future::Future;
@@ -7,37 +7,38 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep_until};
 
-/// A deadline that is moved with every message. Moving it costs nothing: the timer stays where it was set, and is set again when it
-/// goes off too early.
+/// A deadline that moves with every message. Moving it is cheap: the timer is not reset. If the timer expires
+/// too early, it is set again.
 #[derive(Debug)]
 pub(super) struct Deadline {
     at: Instant,
     timer: Pin<Box<Sleep>>,
-    /// The timer is to wake the task, or has.
+    /// The timer is set and will wake the task, or has expired.
     is_set: bool,
 }
 
 impl Deadline {
-    pub(super) fn new(patience: Duration) -> Self {
-        let at = Clock::after(patience);
+    /// Creates a deadline at `timeout` from now.
+    pub(super) fn new(timeout: Duration) -> Self {
+        let at = Clock::after(timeout);
         Self { at, timer: Box::pin(sleep_until(at.into())), is_set: false }
     }
 
-    /// Moves the deadline to `patience` from now.
-    pub(super) fn set(&mut self, patience: Duration) {
-        let at = Clock::after(patience);
-        // A timer that goes off later than that is of no use.
+    /// Moves the deadline to `timeout` from now.
+    pub(super) fn set(&mut self, timeout: Duration) {
+        let at = Clock::after(timeout);
+        // A timer that expires after the deadline is useless.
         self.is_set &= at >= self.at;
         self.at = at;
     }
 
-    /// Whether the deadline has passed. The task must be the same each time.
+    /// Waits for the deadline. Every call must come from the same task.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.is_set && !self.timer.is_elapsed() {
                 return Poll::Pending;
             }
-            // The timer has gone off by the system's clock, which is ahead of the thread's.
+            // The timer uses the system clock, which is ahead of the clock of the thread.
             if self.is_set && Clock::read() >= self.at {
                 self.is_set = false;
                 return Poll::Ready(());

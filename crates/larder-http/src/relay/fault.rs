@@ -1,26 +1,28 @@
-//! Faults of clients and failures of servers, as a proxy learns of them.
+//! Faults of clients and failures of servers, as they are reported to a proxy.
 
 use crate::h1::Fault;
 use crate::http2::Flood;
 use std::io;
 
-/// A message must not pass.
+/// The decision of a proxy that a message must not be relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfit;
+pub struct MessageRejection;
 
 /// The progress of a request when a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// No connection to the server came about. The client has perhaps a part of the reply of another server.
+    /// No connection to the server could be opened. The client may have a part of the reply of another
+    /// server.
     Connect,
-    /// The server took the request, or a part of it, and sent nothing.
+    /// The server has accepted the request or a part of it, and has sent nothing.
     Request {
         /// The connection had served other requests.
         reused: bool,
     },
-    /// The server's reply was no reply, or broke off.
+    /// The reply of the server was malformed or incomplete.
     Reply {
-        /// The client has got a part of it. No answer is possible, but perhaps another server has the rest ([`Passage::Rest`](super::Passage::Rest)).
+        /// The client has a part of the reply. No answer is possible, but another server may have the rest
+        /// ([`ReplyForwarding::Rest`](super::ReplyForwarding::Rest)).
         begun: bool,
     },
 }
@@ -30,64 +32,66 @@ pub enum Stage {
 pub struct Failure {
     /// The progress of the request.
     pub stage: Stage,
-    /// The error; [`io::ErrorKind::TimedOut`] for a server that took too long, [`io::ErrorKind::InvalidData`] for one that did not
-    /// speak HTTP.
+    /// The error. [`io::ErrorKind::TimedOut`]: a timeout expired. [`io::ErrorKind::InvalidData`]: the server
+    /// violated HTTP.
     pub error: io::Error,
-    /// All that was read of the request is still there, so that another server can get it.
+    /// All bytes that were read of the request are still available, so that another server can receive them.
     pub replayable: bool,
-    /// Bytes of the reply's body that the client has got, if [`Passage::Rest`](super::Passage::Rest) is possible.
+    /// Bytes of the reply body that the client has, if
+    /// [`ReplyForwarding::Rest`](super::ReplyForwarding::Rest) is possible.
     pub resumable: Option<u64>,
 }
 
-/// The fault of a client whose request was decided about.
+/// A fault of a client after the decision about its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientFault {
-    /// It has left.
+    /// The client has disconnected.
     Gone,
-    /// It takes nothing of its reply.
+    /// The client accepts no bytes of its reply.
     Stalled,
-    /// The body of its request does not come.
+    /// The body of the request does not arrive.
     TimedOut,
-    /// The body of its request is not one of HTTP.
+    /// The body of the request is malformed.
     Malformed(Fault),
-    /// The proxy has refused the body of its request.
+    /// The proxy has refused the body of the request.
     Refused,
 }
 
-/// The reason to refuse what a client has sent before there is a request.
+/// Reason to refuse a head before the decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The head did not come in time.
+    /// The head did not arrive in time.
     TimedOut,
     /// The head is too large.
     TooLarge {
-        /// The end of its first line has not come.
+        /// The end of the first line has not arrived.
         in_target: bool,
     },
-    /// It is no head.
+    /// The head is malformed.
     Malformed {
-        /// The reason.
+        /// The rule that the head violates.
         fault: Fault,
-        /// The client has sent no request before, and this does not begin like one.
+        /// The client has sent no request before, and the head does not resemble HTTP.
         is_other_protocol: bool,
     },
-    /// The method is CONNECT, and no tunnel is opened.
+    /// The method is CONNECT. No tunnel is opened.
     Connect,
 }
 
-/// A fault on a connection of HTTP/2, in most cases of its client.
+/// A fault on an HTTP/2 connection, in most cases a fault of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Fault {
-    /// A stream was refused: the requests under way hold too much memory, and their client takes nothing.
+    /// A stream was refused, because the pending requests hold too much memory, and the client accepts
+    /// nothing.
     StreamsFull,
-    /// The connection was ended, because of its frames.
+    /// The connection was ended, because the client exceeded a limit on frames.
     Flood(Flood),
-    /// h2 has ended the connection, because of frames that it limits itself.
+    /// The h2 crate has ended the connection, because the client exceeded a limit of h2 on frames.
     OtherFlood,
-    /// The connection was ended, because of its malformed requests.
+    /// The connection was ended, because the client sent too many malformed requests.
     Malformed,
-    /// The connection was ended, because its client took nothing.
+    /// The connection was ended, because the client accepted no bytes.
     Stalled,
-    /// A request was lost to a fault of the proxy; no fault of the client.
+    /// A request was lost, because the code of the proxy panicked. The client is not at fault.
     Panicked,
 }

@@ -1,10 +1,12 @@
-//! The use that a proxy makes of a client's connection while it decides: it reads the request's body and sends interim replies.
+//! The interface through which a proxy uses the connection of a client while it decides about a request. The
+//! proxy can read the request body and send interim replies.
 //!
-//! Only the task of the connection touches the socket. The proxy may give its ends to other threads:
+//! Only the task of the connection accesses the socket. The proxy may move the ends of the channel to other
+//! threads:
 //!
 //! ```text
-//! client --> Intake --piece--> RequestBody     a piece is read when the proxy waits for one, so that one is held at most
-//! client <-- Intake <--heads-- InterimSender   up to INTERIM_MAX for a request; further ones are dropped
+//! client --> BodyIntake --piece--> RequestBody     at most one piece: it is read when the proxy waits for it
+//! client <-- BodyIntake <--heads-- InterimSender   at most INTERIM_MAX per request; further ones are dropped
 //! ```
 
 use crate::h1::{Fault, ReplyHead};
@@ -15,12 +17,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Interim replies that a proxy may send for one request. Further ones are dropped.
+/// Largest number of interim replies that a proxy may send for one request. Further ones are dropped.
 const INTERIM_MAX: usize = 32;
-/// Bytes of all of them.
+/// Largest total size of these interim replies, in bytes.
 const INTERIM_BYTES_MAX: usize = 64 << 10;
 
-/// A client's connection, as the proxy may use it while it decides about a request.
+/// The connection of a client, as a proxy may use it during its decision about a request.
 #[derive(Debug)]
 pub struct ClientHandle {
     channel: OnceCell<Arc<Channel>>,
@@ -31,7 +33,8 @@ pub struct ClientHandle {
 }
 
 impl ClientHandle {
-    /// A connection whose client has asked for `protocols`. The request's body has this `length`, if it has one and states that.
+    /// Creates a handle. The client has asked for `protocols`. `length` is the declared length of the request
+    /// body.
     pub(super) const fn new(
         protocols: Option<Vec<u8>>,
         (has_body, length): (bool, Option<u64>),
@@ -40,27 +43,29 @@ impl ClientHandle {
         Self { channel: OnceCell::new(), protocols, has_body, length, takes_interim }
     }
 
-    /// The protocols that the request asks for in place of HTTP (RFC 9110 section 7.8), if it may have one.
+    /// Returns the protocols that the request asks for instead of HTTP (RFC 9110 section 7.8), if the proxy
+    /// may switch.
     pub fn protocols(&self) -> Option<&[u8]> {
         self.protocols.as_deref()
     }
 
-    /// The request's body. A proxy that takes it must answer the request itself. Further calls return bodies that have ended.
+    /// Returns the request body. A proxy that takes the body must answer the request itself. Further calls
+    /// return empty bodies.
     pub fn body(&self) -> RequestBody {
         if !self.has_body {
             return RequestBody { channel: None, left: Some(0) };
         }
         let channel = self.channel.get_or_init(Arc::default);
-        let is_first = !std::mem::replace(&mut channel.lock().is_read, true);
+        let is_first = !std::mem::replace(&mut channel.lock().is_body_taken, true);
         RequestBody { channel: is_first.then(|| channel.clone()), left: self.length.filter(|_| is_first) }
     }
 
-    /// The state that the ends share, if the proxy has taken one.
+    /// Returns the shared state, if the proxy has taken an end of the channel.
     pub(super) fn channel(&self) -> Option<&Channel> {
         self.channel.get().map(|channel| &**channel)
     }
 
-    /// The way of interim replies to the client; `None` if it knows none (HTTP/1.0).
+    /// Returns the sender of interim replies, or `None` for an HTTP/1.0 client.
     pub fn interim(&self) -> Option<InterimSender> {
         self.takes_interim.then(|| InterimSender(self.channel.get_or_init(Arc::default).clone()))
     }
@@ -70,90 +75,93 @@ impl Drop for ClientHandle {
     fn drop(&mut self) {
         if let Some(channel) = self.channel.get() {
             let mut state = channel.lock();
-            state.end_with(Err(BodyFault::Gone));
-            // Nobody sends them any more.
-            (state.interim, state.engine, state.is_over) = (Vec::new(), None, true);
+            state.end_body(Err(BodyFault::Gone));
+            // The pending interim replies are not sent any more.
+            (state.interim, state.connection_task, state.is_request_ended) = (Vec::new(), None, true);
         }
     }
 }
 
-/// The reason why a request's body has no end.
+/// Reason why a request body is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {
-    /// The client has left, or the request has ended.
+    /// The client has disconnected, or the request has ended.
     #[error("the client has left before the end of the body")]
     Gone,
-    /// It is no body of HTTP.
+    /// The body violates HTTP.
     #[error("the body is malformed: {0}")]
     Malformed(Fault),
 }
 
-/// The state that the ends share.
+/// The state that the connection and the proxy share.
 #[derive(Debug, Default)]
-pub(super) struct Channel(Mutex<State>);
+pub(super) struct Channel(Mutex<ChannelState>);
 
 #[derive(Debug, Default)]
-struct State {
-    /// The body has a reader, or had one.
-    is_read: bool,
-    /// The reader has left.
-    is_left: bool,
+struct ChannelState {
+    /// The proxy has taken the body.
+    is_body_taken: bool,
+    /// The reader of the body was dropped.
+    is_reader_gone: bool,
     /// The reader waits for a piece.
-    is_wanted: bool,
-    /// Contents that the reader has not taken.
+    is_reader_waiting: bool,
+    /// The piece that the reader has not taken.
     piece: Bytes,
+    /// The end of the body, once it is known.
     end: Option<Result<(), BodyFault>>,
     reader: Option<Waker>,
     interim: Vec<ReplyHead>,
-    /// Interim replies that were given, sent or not, and their bytes.
+    /// Number and total size in bytes of the accepted interim replies, sent or pending.
     interim_count: usize,
     interim_bytes: usize,
     /// The request has ended.
-    is_over: bool,
-    /// The task of the connection.
-    engine: Option<Waker>,
+    is_request_ended: bool,
+    /// Waker of the task of the connection.
+    connection_task: Option<Waker>,
 }
 
-impl State {
-    fn end_with(&mut self, end: Result<(), BodyFault>) {
+impl ChannelState {
+    /// Ends the body, unless it has ended already.
+    fn end_body(&mut self, end: Result<(), BodyFault>) {
         self.end.get_or_insert(end);
         self.wake_reader();
     }
 
     fn wake_reader(&mut self) {
-        self.is_wanted = false;
+        self.is_reader_waiting = false;
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }
     }
 
-    fn wake_engine(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            engine.wake();
+    fn wake_connection_task(&mut self) {
+        if let Some(connection_task) = self.connection_task.take() {
+            connection_task.wake();
         }
     }
 }
 
 impl Channel {
-    /// Whether the proxy has taken the body.
-    pub(super) fn is_taken(&self) -> bool {
-        self.lock().is_read
+    /// Returns whether the proxy has taken the body.
+    pub(super) fn is_body_taken(&self) -> bool {
+        self.lock().is_body_taken
     }
 
-    /// Whether the reader of the body, if there was one, has left.
-    pub(super) fn is_left(&self) -> bool {
-        self.lock().is_left
+    /// Returns whether the reader of the body was dropped.
+    pub(super) fn is_reader_gone(&self) -> bool {
+        self.lock().is_reader_gone
     }
 
-    /// Whether the reader waits for a piece. The task of the connection is woken once it does.
-    pub(super) fn is_wanted(&self, cx: &Context<'_>) -> bool {
+    /// Returns whether the reader waits for a piece. The task of the connection is woken when the reader
+    /// starts to wait.
+    pub(super) fn is_reader_waiting(&self, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
-        state.engine = Some(cx.waker().clone());
-        state.is_wanted
+        state.connection_task = Some(cx.waker().clone());
+        state.is_reader_waiting
     }
 
-    /// Gives the reader a piece of the body.
-    pub(super) fn give(&self, piece: Bytes, is_last: bool) {
+    /// Passes a piece of the body to the reader.
+    pub(super) fn push_piece(&self, piece: Bytes, is_last: bool) {
         let mut state = self.lock();
         state.piece = piece;
         if is_last {
@@ -162,44 +170,45 @@ impl Channel {
         state.wake_reader();
     }
 
-    /// Ends the body before its end.
+    /// Ends an incomplete body.
     pub(super) fn fail(&self, fault: BodyFault) {
-        self.lock().end_with(Err(fault));
+        self.lock().end_body(Err(fault));
     }
 
-    /// The interim replies that wait.
+    /// Takes the pending interim replies.
     pub(super) fn take_interim(&self) -> Vec<ReplyHead> {
         std::mem::take(&mut self.lock().interim)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sends interim replies to the client of a request, until the final reply begins.
+/// A sender of interim replies. It has no effect after the final reply has started.
 #[derive(Clone, Debug)]
 pub struct InterimSender(Arc<Channel>);
 
 impl InterimSender {
-    /// Sends the head of an interim reply (RFC 9110 section 15.2), as soon as the task of the connection runs.
+    /// Sends the head of an interim reply (RFC 9110 section 15.2) when the task of the connection runs next.
+    /// Drops the head if a limit is exceeded.
     pub fn send(&self, head: ReplyHead) {
         let mut state = self.0.lock();
         let bytes = state.interim_bytes + head.fields.text().len();
-        if !state.is_over && state.interim_count < INTERIM_MAX && bytes <= INTERIM_BYTES_MAX {
+        if !state.is_request_ended && state.interim_count < INTERIM_MAX && bytes <= INTERIM_BYTES_MAX {
             state.interim_count += 1;
             state.interim_bytes = bytes;
             state.interim.push(head);
-            state.wake_engine();
+            state.wake_connection_task();
         }
     }
 }
 
-/// The body of a request, read as it comes.
+/// The body of a request, which is read as it arrives.
 #[derive(Debug)]
 pub struct RequestBody {
     channel: Option<Arc<Channel>>,
-    /// Bytes that are not read yet, if the request states a length.
+    /// Bytes that have not been read, if the request declares a length.
     left: Option<u64>,
 }
 
@@ -225,9 +234,9 @@ impl Body for RequestBody {
             Some(Ok(())) => Poll::Ready(None),
             Some(Err(fault)) => Poll::Ready(Some(Err(fault))),
             None => {
-                state.is_wanted = true;
+                state.is_reader_waiting = true;
                 state.reader = Some(cx.waker().clone());
-                state.wake_engine();
+                state.wake_connection_task();
                 Poll::Pending
             }
         }
@@ -254,8 +263,8 @@ impl Drop for RequestBody {
     fn drop(&mut self) {
         if let Some(channel) = &self.channel {
             let mut state = channel.lock();
-            (state.is_wanted, state.reader, state.piece) = (false, None, Bytes::new());
-            state.is_left = true;
+            (state.is_reader_waiting, state.reader, state.piece) = (false, None, Bytes::new());
+            state.is_reader_gone = true;
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The connection of a client of HTTP/1.
+//! The HTTP/1 connection of a client.
 
-use super::client::{self, Client, Sent};
+use super::buffered_stream::BufferedStream;
+use super::client_session::{self, ClientSession, SentReply};
+use super::client_side::ClientSide;
 use super::clock::Clock;
 use super::deadline::Deadline;
-use super::downstream::Downstream;
 use super::fault::Refusal;
 use super::limits::Limits;
 use super::proxy::Proxy;
 use super::splice::Transport;
 use super::tunnel::{self, Direction};
-use super::wire::Wire;
-use super::worker::Place;
+use super::worker::Registration;
 use crate::h1::{Body, Decoder, Fault, HeadEnd, ReplyHead, RequestHead};
 use bytes::Bytes;
 use std::future::poll_fn;
@@ -20,46 +20,51 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Time for a client to read the last reply and to close.
+/// Longest time for a client to read the last reply and close the connection.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A connection of HTTP/1.
+/// The HTTP/1 connection of a client.
 #[derive(Debug)]
-pub(super) struct Http1<T> {
-    pub(super) wire: Wire<T>,
-    /// The client has ended its side, and still waits for its reply.
+pub(super) struct Http1Connection<T> {
+    pub(super) stream: BufferedStream<T>,
+    /// The client has ended its side of the connection, and still waits for its reply.
     pub(super) is_half_closed: bool,
-    /// The first request has not come.
+    /// The first request has not arrived.
     is_new: bool,
-    /// The deadline of the first head, if it began before the connection came here.
-    head_by: Option<Instant>,
+    /// The deadline of the first head, if it started before the engine took over the connection.
+    first_head_by: Option<Instant>,
 }
 
-impl<T: Transport> Http1<T> {
-    /// A connection to which `unsent` is still to be written.
-    pub(super) const fn new(io: T, unsent: Vec<u8>, is_new: bool, head_by: Option<Instant>) -> Self {
-        Self { wire: Wire::with_unsent(io, unsent), is_half_closed: false, is_new, head_by }
+impl<T: Transport> Http1Connection<T> {
+    /// Creates a connection. `unsent` is written to the client first.
+    pub(super) const fn new(io: T, unsent: Vec<u8>, is_new: bool, first_head_by: Option<Instant>) -> Self {
+        Self { stream: BufferedStream::with_unsent(io, unsent), is_half_closed: false, is_new, first_head_by }
     }
 }
 
-impl<T: Transport> Downstream for Http1<T> {
+impl<T: Transport> ClientSide for Http1Connection<T> {
     const IS_FRAMED: bool = false;
-    /// The socket takes pieces at once.
-    const SHARED_MIN: usize = usize::MAX;
+    /// Pieces are never shared, because the socket accepts them at once.
+    const SHARED_BYTES_MIN: usize = usize::MAX;
 
     fn body(&self, request: &RequestHead) -> Body {
         request.body()
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.wire.poll_fill(cx, buffer)
+        self.stream.poll_fill(cx, buffer)
     }
 
-    fn watch(&mut self, cx: &mut Context<'_>, unread: &mut Vec<u8>, half_close: bool) -> io::Result<()> {
+    fn check_disconnect(
+        &mut self,
+        cx: &mut Context<'_>,
+        unread: &mut Vec<u8>,
+        half_close: bool,
+    ) -> io::Result<()> {
         if !unread.is_empty() || self.is_half_closed {
             return Ok(());
         }
-        match self.wire.poll_read(cx, |_, _, bytes| unread.extend_from_slice(bytes)) {
+        match self.stream.poll_read(cx, |_, _, bytes| unread.extend_from_slice(bytes)) {
             Poll::Ready(Ok(())) if !unread.is_empty() => Ok(()),
             Poll::Ready(Ok(())) if half_close => {
                 self.is_half_closed = true;
@@ -71,8 +76,8 @@ impl<T: Transport> Downstream for Http1<T> {
         }
     }
 
-    fn goes_on(&self, request: &RequestHead, unread: &[u8]) -> bool {
-        // Early bytes after a wish for another protocol are perhaps no request.
+    fn can_continue(&self, request: &RequestHead, unread: &[u8]) -> bool {
+        // Bytes after a request for another protocol may be no request.
         let is_clear = unread.is_empty() || !request.asks_for_upgrade();
         request.is_persistent() && is_clear && !self.is_half_closed
     }
@@ -86,149 +91,157 @@ impl<T: Transport> Downstream for Http1<T> {
                 _ => return false,
             }
         }
-        client::take(unread, taken);
+        client_session::consume(unread, taken);
         true
     }
 
     fn send_interim(&mut self, cx: &mut Context<'_>, head: &ReplyHead, out: &mut Vec<u8>) -> io::Result<()> {
-        self.begin(head, out);
-        self.wire.send(cx, out, &[])
+        self.begin_reply(head, out);
+        self.stream.send(cx, out, &[])
     }
 
-    fn begin(&mut self, head: &ReplyHead, out: &mut Vec<u8>) {
+    fn begin_reply(&mut self, head: &ReplyHead, out: &mut Vec<u8>) {
         out.clear();
         head.write(out);
     }
 
-    fn lend(&mut self, _: Option<Bytes>) {}
+    fn set_shared_buffer(&mut self, _: Option<Bytes>) {}
 
     fn send(&mut self, cx: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()> {
-        self.wire.send(cx, before, piece)
+        self.stream.send(cx, before, piece)
     }
 
     fn send_shared(&mut self, cx: &mut Context<'_>, before: &[u8], piece: Bytes) -> io::Result<()> {
-        self.wire.send_shared(cx, before, piece)
+        self.stream.send_shared(cx, before, piece)
     }
 
-    fn finish(&mut self, _: &mut Context<'_>, _: Option<&[u8]>) -> io::Result<()> {
+    fn flush_pieces(&mut self, _: &mut Context<'_>, _: Option<&[u8]>) -> io::Result<()> {
         Ok(())
     }
 
     fn is_drained(&self) -> bool {
-        self.wire.is_drained()
+        self.stream.is_drained()
     }
 
-    fn left(&self) -> usize {
-        self.wire.left()
+    fn unsent_bytes(&self) -> usize {
+        self.stream.unwritten_bytes()
     }
 
     fn progress(&self) -> (usize, u64) {
-        // TLS holds bytes of its own.
-        (self.wire.left(), self.wire.io().sent().unwrap_or_default())
+        // TLS buffers bytes itself.
+        (self.stream.unwritten_bytes(), self.stream.io().sent().unwrap_or_default())
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.wire.poll_drain(cx)
+        self.stream.poll_drain(cx)
     }
 
-    fn grace(&mut self, _: Duration) -> Option<Duration> {
+    fn extra_time(&mut self, _: Duration) -> Option<Duration> {
         None
     }
 
     fn socket(&self) -> Option<&TcpStream> {
-        self.wire.io().socket()
+        self.stream.io().socket()
     }
 
-    async fn carry<S>(
+    async fn run_tunnel<S>(
         &mut self,
         early: Vec<u8>,
-        server: Wire<S>,
+        server: BufferedStream<S>,
         deadline: &mut Deadline,
-        patience: Duration,
+        timeout: Duration,
     ) -> (u64, Option<io::Error>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let up = Direction::new(early, self.is_half_closed);
-        tunnel::carry((&mut self.wire, server), up, deadline, patience).await
+        tunnel::run((&mut self.stream, server), up, deadline, timeout).await
     }
 }
 
 /// The result of waiting for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
-    /// A head has come.
+pub(super) enum HeadOutcome {
+    /// A head has arrived.
     Head,
     /// The client has closed the connection.
     Closed,
-    /// The client was silent for too long, before a head began.
+    /// The client was silent for too long before the start of a head.
     Idle,
-    /// No request is waited for any more.
-    Over,
-    /// The connection is to go on elsewhere.
-    Leave,
-    /// The bytes are refused.
+    /// The worker is draining.
+    Draining,
+    /// The proxy takes over the connection.
+    Detach,
+    /// The received bytes are refused.
     Refused(Refusal),
 }
 
 /// The search for a head.
 #[derive(Debug)]
-struct Search {
+struct HeadSearch {
     end: HeadEnd,
-    /// The deadline for the head runs.
-    begun: bool,
+    /// The deadline of the head has started.
+    deadline_started: bool,
 }
 
-impl<T: Transport> Client<Http1<T>> {
+impl<T: Transport> ClientSession<Http1Connection<T>> {
     /// Waits for the head of the next request.
-    pub(super) async fn next<P: Proxy>(
+    pub(super) async fn wait_for_head<P: Proxy>(
         &mut self,
-        info: &P::Client,
+        client_data: &P::Client,
         limits: &Limits,
-        place: &Place<'_, P>,
-    ) -> Arrival {
-        self.sent = Sent::default();
-        let mut search = Search { end: HeadEnd::new(), begun: self.down.is_new || !self.unread.is_empty() };
-        let head = match self.down.head_by.take() {
-            Some(head_by) => head_by.saturating_duration_since(Clock::now()),
+        registration: &Registration<'_, P>,
+    ) -> HeadOutcome {
+        self.sent = SentReply::default();
+        let mut search =
+            HeadSearch { end: HeadEnd::new(), deadline_started: self.side.is_new || !self.unread.is_empty() };
+        let head = match self.side.first_head_by.take() {
+            Some(first_head_by) => first_head_by.saturating_duration_since(Clock::now()),
             None => limits.head,
         };
-        self.deadline.set(if search.begun { head } else { limits.keepalive });
+        self.deadline.set(if search.deadline_started { head } else { limits.keepalive });
         if !self.unread.is_empty()
-            && let Some(arrival) = self.take_head(&mut search.end, limits.head_bytes)
+            && let Some(outcome) = self.take_head(&mut search.end, limits.head_bytes)
         {
-            return arrival;
+            return outcome;
         }
-        if self.down.is_half_closed {
-            return Arrival::Closed;
+        if self.side.is_half_closed {
+            return HeadOutcome::Closed;
         }
         poll_fn(|cx| {
-            // Left over from before the connection came here.
-            if !self.down.is_drained()
-                && let Poll::Ready(Err(_)) = self.down.poll_drain(cx)
+            // Bytes may be left over from before the engine took over the connection.
+            if !self.side.is_drained()
+                && let Poll::Ready(Err(_)) = self.side.poll_drain(cx)
             {
-                return Poll::Ready(Arrival::Closed);
+                return Poll::Ready(HeadOutcome::Closed);
             }
-            let arrival = self.poll_next(cx, &mut search, limits);
-            if arrival.is_pending() && self.unread.is_empty() {
-                let is_over = place.is_over(cx);
-                if !self.down.is_new && place.proxy().poll_leave(info, is_over, cx).is_ready() {
-                    return Poll::Ready(Arrival::Leave);
+            let outcome = self.poll_head(cx, &mut search, limits);
+            if outcome.is_pending() && self.unread.is_empty() {
+                let must_end = registration.must_end(cx);
+                if !self.side.is_new && registration.proxy().poll_leave(client_data, must_end, cx).is_ready()
+                {
+                    return Poll::Ready(HeadOutcome::Detach);
                 }
-                if is_over {
-                    return Poll::Ready(Arrival::Over);
+                if must_end {
+                    return Poll::Ready(HeadOutcome::Draining);
                 }
             }
-            arrival
+            outcome
         })
         .await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>, search: &mut Search, limits: &Limits) -> Poll<Arrival> {
+    /// Reads until a head is complete, or the connection cannot be used any more.
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        search: &mut HeadSearch,
+        limits: &Limits,
+    ) -> Poll<HeadOutcome> {
         loop {
-            let Self { down: Http1 { wire, is_new, .. }, unread, request, .. } = self;
-            let read = wire.poll_read(cx, |_, _, bytes| {
-                // A head that comes whole is not copied here.
+            let Self { side: Http1Connection { stream, is_new, .. }, unread, request, .. } = self;
+            let read = stream.poll_read(cx, |_, _, bytes| {
+                // A head that arrives in one piece is not copied.
                 if unread.is_empty()
                     && !matches!(bytes.first(), Some(b'\r' | b'\n'))
                     && let Some(length) = search.end.find(bytes).filter(|length| *length <= limits.head_bytes)
@@ -237,34 +250,35 @@ impl<T: Transport> Client<Http1<T>> {
                     return Some(read_head(request, &bytes[..length], is_new));
                 }
                 unread.extend_from_slice(bytes);
-                bytes.is_empty().then_some(Arrival::Closed)
+                bytes.is_empty().then_some(HeadOutcome::Closed)
             });
             match read {
-                Poll::Ready(Ok(Some(arrival))) => return Poll::Ready(arrival),
+                Poll::Ready(Ok(Some(outcome))) => return Poll::Ready(outcome),
                 Poll::Ready(Ok(None)) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(Arrival::Closed),
+                Poll::Ready(Err(_)) => return Poll::Ready(HeadOutcome::Closed),
                 Poll::Pending => {
                     ready!(self.deadline.poll(cx));
-                    // Where nothing at all has come, there is nothing to answer.
-                    return Poll::Ready(if self.unread.is_empty() && !self.down.is_new {
-                        Arrival::Idle
+                    // An idle connection gets no answer. A client that has started a head, or is new, gets
+                    // 408.
+                    return Poll::Ready(if self.unread.is_empty() && !self.side.is_new {
+                        HeadOutcome::Idle
                     } else {
-                        Arrival::Refused(Refusal::TimedOut)
+                        HeadOutcome::Refused(Refusal::TimedOut)
                     });
                 }
             }
-            if !std::mem::replace(&mut search.begun, true) {
+            if !std::mem::replace(&mut search.deadline_started, true) {
                 self.deadline.set(limits.head);
             }
-            if let Some(arrival) = self.take_head(&mut search.end, limits.head_bytes) {
-                return Poll::Ready(arrival);
+            if let Some(outcome) = self.take_head(&mut search.end, limits.head_bytes) {
+                return Poll::Ready(outcome);
             }
         }
     }
 
-    /// Takes a head from what was read, if it is complete.
-    fn take_head(&mut self, end: &mut HeadEnd, bytes_max: usize) -> Option<Arrival> {
-        // Empty lines before a request are none of it (RFC 9112 section 2.2).
+    /// Takes a head from the bytes that were read, if it is complete.
+    fn take_head(&mut self, end: &mut HeadEnd, bytes_max: usize) -> Option<HeadOutcome> {
+        // Empty lines before a request are ignored (RFC 9112 section 2.2).
         let empty = self.unread.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         if empty > 0 {
             self.unread.drain(..empty);
@@ -273,33 +287,33 @@ impl<T: Transport> Client<Http1<T>> {
         let length = end.find(&self.unread);
         if length.unwrap_or(self.unread.len()) > bytes_max {
             let in_target = !self.unread.contains(&b'\n');
-            return Some(Arrival::Refused(Refusal::TooLarge { in_target }));
+            return Some(HeadOutcome::Refused(Refusal::TooLarge { in_target }));
         }
         let length = length?;
-        let arrival = read_head(&mut self.request, &self.unread[..length], &mut self.down.is_new);
-        self.take_unread(length);
-        Some(arrival)
+        let outcome = read_head(&mut self.request, &self.unread[..length], &mut self.side.is_new);
+        self.consume_unread(length);
+        Some(outcome)
     }
 
-    /// Ends the connection after a complete reply.
+    /// Closes the connection after a complete reply. Gives the client time to read the reply.
     pub(super) async fn linger(&mut self) {
-        self.down.wire.linger(&mut self.deadline, LINGER, LINGER).await;
+        self.side.stream.linger(&mut self.deadline, LINGER, LINGER).await;
     }
 
-    /// Sends what is not on its way. Whether all is.
-    pub(super) async fn flush(&mut self, patience: Duration) -> bool {
-        self.deadline.set(patience);
-        poll_fn(|cx| match self.down.poll_drain(cx) {
+    /// Sends the bytes that have not been sent. Returns whether all were sent within `timeout`.
+    pub(super) async fn flush(&mut self, timeout: Duration) -> bool {
+        self.deadline.set(timeout);
+        poll_fn(|cx| match self.side.poll_drain(cx) {
             Poll::Ready(drained) => Poll::Ready(drained.is_ok()),
             Poll::Pending => self.deadline.poll(cx).map(|()| false),
         })
         .await
     }
 
-    /// Ends a connection on which no reply is under way: TLS says so to the client.
+    /// Closes a connection without a pending reply. TLS announces the end to the client.
     pub(super) async fn close(&mut self) {
         self.deadline.set(LINGER);
-        poll_fn(|cx| match self.down.wire.poll_shutdown(cx) {
+        poll_fn(|cx| match self.side.stream.poll_shutdown(cx) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => self.deadline.poll(cx),
         })
@@ -307,16 +321,17 @@ impl<T: Transport> Client<Http1<T>> {
     }
 }
 
-/// Reads a head. A connection whose first bytes are no head is perhaps one of another protocol.
-fn read_head(request: &mut RequestHead, head: &[u8], is_new: &mut bool) -> Arrival {
+/// Reads a head. If the first head of a connection does not resemble HTTP, the connection may use another
+/// protocol.
+fn read_head(request: &mut RequestHead, head: &[u8], is_new: &mut bool) -> HeadOutcome {
     let was_new = std::mem::replace(is_new, false);
     match request.read(head) {
-        Ok(()) => Arrival::Head,
+        Ok(()) => HeadOutcome::Head,
         Err(fault) => {
             let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
             let is_http = line.windows(5).any(|part| part == b"HTTP/");
             let is_other_protocol = was_new && fault == Fault::RequestLine && !is_http;
-            Arrival::Refused(Refusal::Malformed { fault, is_other_protocol })
+            HeadOutcome::Refused(Refusal::Malformed { fault, is_other_protocol })
         }
     }
 }

@@ -1,32 +1,34 @@
-//! Limits and deadlines, as a proxy sets them for each client.
+//! Limits and timeouts that a proxy sets for each client.
 
 use std::time::Duration;
 
-/// Limits and deadlines. A deadline runs from the last byte that came or went, unless it says otherwise.
+/// Limits and timeouts. A timeout starts again with every byte that is sent or received, unless stated
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the largest head of a request.
+    /// Largest size of the head of a request, in bytes.
     pub head_bytes: usize,
-    /// From the first byte of a head to its last.
+    /// Longest time from the first byte of a head to its last byte.
     pub head: Duration,
-    /// Between two requests.
+    /// Longest idle time between two requests.
     pub keepalive: Duration,
-    /// For a client that is to send bytes.
+    /// Longest time for a client that must send bytes.
     pub client_read: Duration,
-    /// For a client that is to take bytes.
+    /// Longest time for a client that must accept bytes.
     pub client_write: Duration,
-    /// For a connection to a server.
+    /// Longest time for opening a connection to a server.
     pub connect: Duration,
-    /// For a server that is to send bytes.
+    /// Longest time for a server that must send bytes.
     pub server_read: Duration,
-    /// For a server that is to take bytes.
+    /// Longest time for a server that must accept bytes.
     pub server_write: Duration,
-    /// A client that ends its side after a request without a body still gets its reply. Otherwise it counts as gone.
+    /// A client that ends its side after a request without a body still gets its reply. Otherwise it counts
+    /// as disconnected.
     pub half_close: bool,
 }
 
 impl Default for Limits {
-    /// 64 KiB, and a minute for all that takes time.
+    /// Sets 64 KiB for heads and one minute for all timeouts.
     fn default() -> Self {
         let minute = Duration::from_secs(60);
         Self {

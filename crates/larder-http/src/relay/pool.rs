@@ -1,7 +1,7 @@
-//! Connections to servers that wait for their next request.
+//! Idle connections to servers.
 
+use super::buffered_stream::BufferedStream;
 use super::clock::Clock;
-use super::wire::Wire;
 use foldhash::fast::RandomState;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -10,14 +10,16 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Limits on the connections of one thread that wait.
+/// Limits on the idle connections of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
-    /// Connections per server. The one that has waited for longest is closed for a further one.
+    /// Largest number of idle connections per server. A further connection replaces the one that has been
+    /// idle longest.
     pub per_server: usize,
-    /// Connections to all servers. Further ones are closed.
+    /// Largest number of idle connections to all servers. Further connections are closed.
     pub total: usize,
-    /// The longest time that a connection waits. Servers and firewalls close connections that are silent for longer without a word.
+    /// Longest idle time of a connection. Servers and firewalls may drop connections that are idle for longer
+    /// without notice.
     pub idle: Duration,
 }
 
@@ -27,17 +29,19 @@ impl Default for PoolLimits {
     }
 }
 
-/// The waiting connections of one thread, of one proxy with one set of settings: a connection that was made by other settings must
-/// not serve it. All requests for equal servers share them.
+/// The idle connections of one thread that belong to one proxy with one set of settings. A connection that
+/// was opened with other settings must not be reused. Requests for equal servers share connections.
 #[derive(Debug)]
 pub(super) struct Pool<K, S> {
-    idle: RefCell<Idle<K, S>>,
+    idle: RefCell<IdleConnections<K, S>>,
     pub(super) limits: PoolLimits,
 }
 
+/// The idle connections, and their number.
 #[derive(Debug)]
-struct Idle<K, S> {
-    /// Its keys are not of clients, so that a quick hash will do.
+struct IdleConnections<K, S> {
+    /// The connections of each server, oldest first, with the start of their idle time. Clients do not choose
+    /// the keys, so that a fast hash is safe.
     by_server: HashMap<K, VecDeque<(Instant, S)>, RandomState>,
     count: usize,
 }
@@ -48,59 +52,61 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     pub(super) fn new(limits: PoolLimits) -> Self {
-        Self { idle: RefCell::new(Idle { by_server: HashMap::default(), count: 0 }), limits }
+        Self { idle: RefCell::new(IdleConnections { by_server: HashMap::default(), count: 0 }), limits }
     }
 
-    /// Closes connections that have waited for too long or that their server has closed.
+    /// Closes connections that were idle for too long, or that the server has closed.
     pub(super) fn sweep(&self, now: Instant) {
         let mut idle = self.idle.borrow_mut();
-        for waiting in idle.by_server.values_mut() {
-            let before = std::mem::take(waiting).into_iter();
+        for connections in idle.by_server.values_mut() {
+            let before = std::mem::take(connections).into_iter();
             let young = before.filter(|(since, _)| now.saturating_duration_since(*since) < self.limits.idle);
-            *waiting = young.filter_map(|(since, connection)| Some((since, silent(connection)?))).collect();
+            *connections =
+                young.filter_map(|(since, connection)| Some((since, check_silent(connection)?))).collect();
         }
-        idle.by_server.retain(|_, waiting| !waiting.is_empty());
+        idle.by_server.retain(|_, connections| !connections.is_empty());
         idle.count = idle.by_server.values().map(VecDeque::len).sum();
     }
 
-    /// The connection that has waited for the shortest time: it is the one least likely to have been closed by the server.
+    /// Takes the connection that became idle last. This one is least likely to have been closed by the
+    /// server.
     pub(super) fn take(&self, server: &K) -> Option<S> {
         let idle = &mut *self.idle.borrow_mut();
-        let waiting = idle.by_server.get_mut(server)?;
-        while let Some((_, connection)) = waiting.pop_back() {
+        let connections = idle.by_server.get_mut(server)?;
+        while let Some((_, connection)) = connections.pop_back() {
             idle.count -= 1;
-            if let Some(connection) = silent(connection) {
+            if let Some(connection) = check_silent(connection) {
                 return Some(connection);
             }
         }
         None
     }
 
-    /// Keeps a connection for the next request.
+    /// Keeps a connection for the next request. Closes the connection if a limit is reached.
     pub(super) fn put(&self, server: &K, connection: S) {
         let idle = &mut *self.idle.borrow_mut();
         if idle.count >= self.limits.total || self.limits.per_server == 0 {
             return;
         }
-        let waiting = match idle.by_server.get_mut(server) {
-            Some(waiting) => waiting,
+        let connections = match idle.by_server.get_mut(server) {
+            Some(connections) => connections,
             None => idle.by_server.entry(server.clone()).or_default(),
         };
         idle.count += 1;
-        if waiting.len() >= self.limits.per_server {
-            waiting.pop_front();
+        if connections.len() >= self.limits.per_server {
+            connections.pop_front();
             idle.count -= 1;
         }
-        waiting.push_back((Clock::now(), connection));
+        connections.push_back((Clock::now(), connection));
     }
 }
 
-/// The connection, if nothing has come on it: neither its end nor bytes that nobody has asked for. Asks the runtime, which has
-/// noted events, and the kernel only if there was one.
-fn silent<S: AsyncRead + AsyncWrite + Unpin>(connection: S) -> Option<S> {
-    let mut wire = Wire::new(connection);
-    let came = wire.poll_read(&mut Context::from_waker(Waker::noop()), |_, _, _| ());
-    came.is_pending().then(|| wire.into_inner())
+/// Returns the connection if nothing was received on it: neither its end nor unexpected bytes. This reads the
+/// readiness from the runtime, and calls the kernel only after an event.
+fn check_silent<S: AsyncRead + AsyncWrite + Unpin>(connection: S) -> Option<S> {
+    let mut stream = BufferedStream::new(connection);
+    let came = stream.poll_read(&mut Context::from_waker(Waker::noop()), |_, _, _| ());
+    came.is_pending().then(|| stream.into_inner())
 }
 
 #[cfg(test)]
@@ -119,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_connection_is_taken_that_is_still_open() {
+    fn the_newest_open_connection_is_taken() {
         let pool = Pool::new(LIMITS);
         let (old, _old_server) = connection();
         let (new, new_server) = connection();
@@ -132,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_limited() {
+    fn idle_connections_are_limited() {
         let pool = Pool::new(LIMITS);
         let mut servers = Vec::new();
         for number in 0..LIMITS.total + 10 {
@@ -145,12 +151,12 @@ mod tests {
             "{}",
             count(&pool)
         );
-        let waiting = pool.idle.borrow().by_server.values().map(VecDeque::len).max();
-        assert_eq!(waiting, Some(LIMITS.per_server));
+        let connections = pool.idle.borrow().by_server.values().map(VecDeque::len).max();
+        assert_eq!(connections, Some(LIMITS.per_server));
     }
 
     #[test]
-    fn old_and_closed_connections_are_swept_away() {
+    fn old_and_closed_connections_are_swept() {
         let pool = Pool::new(LIMITS);
         let (kept, _server) = connection();
         let (closed, gone) = connection();

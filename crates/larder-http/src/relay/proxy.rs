@@ -1,7 +1,7 @@
 //! The interface to the program that decides where requests go.
 
 use super::answer::Answer;
-use super::fault::{ClientFault, Failure, Http2Fault, Refusal, Unfit};
+use super::fault::{ClientFault, Failure, Http2Fault, MessageRejection, Refusal};
 use super::handle::ClientHandle;
 use super::limits::Limits;
 use super::splice::Transport;
@@ -17,84 +17,87 @@ use std::time::Duration;
 /// The decision about a request.
 #[derive(Debug)]
 pub enum Next<S> {
-    /// The request goes to this server.
+    /// The request is sent to this server.
     Server(S),
-    /// The proxy answers it.
+    /// The proxy answers the request.
     Answer(Answer),
-    /// The decision takes time: [`Proxy::decide`] makes it.
+    /// The decision takes time: [`Proxy::decide`] is called.
     Later,
-    /// The client's connection goes on elsewhere, with this request: [`serve`](super::serve()) returns it. Only [`Proxy::decide`] may
-    /// say so, for requests of HTTP/1 without a body.
+    /// The proxy takes over the connection of the client together with this request:
+    /// [`serve`](super::serve()) returns it. Only [`Proxy::decide`] may return this, and only for HTTP/1
+    /// requests without a body.
     Leave,
 }
 
-/// The treatment of a reply that a server has begun.
+/// The way in which the reply of a server is relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
-    /// Its contents pass as they are.
+pub enum ReplyForwarding {
+    /// The content is relayed unchanged.
     AsIs,
-    /// [`Proxy::reply_body`] makes other contents of them, of unknown length.
+    /// [`Proxy::reply_body`] may replace the content. The length of the new content is unknown.
     Changed,
-    /// The contents are the rest of a reply that the client has a part of. The head does not pass.
+    /// The content is the rest of a reply of which the client has a part. The head is not relayed.
     Rest,
 }
 
-/// An event while two servers are asked at the same time.
+/// An event of a hedged request, which two servers process at the same time.
 #[derive(Clone, Copy, Debug)]
-pub enum RaceEvent<'a> {
+pub enum HedgeEvent<'a> {
     /// A server has failed.
     Failed {
-        /// The second server.
+        /// Whether the second server has failed.
         is_second: bool,
-        /// Its failure.
+        /// The failure.
         failure: &'a Failure,
     },
-    /// A server's fault came first, and another reply is taken.
+    /// A reply with a server error is discarded, because the reply of the other server is used.
     Discarded {
-        /// The second server's.
+        /// Whether the discarded reply is that of the second server.
         is_second: bool,
-        /// The status, 500 to 599.
+        /// The status of the discarded reply, 500 to 599.
         status: u16,
     },
-    /// A reply is taken.
+    /// A reply is used.
     Won {
-        /// The second server's.
+        /// Whether the reply is that of the second server.
         is_second: bool,
     },
 }
 
-/// The end of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The status that the client has got, if any.
+    /// The status that the client was sent, if any.
     pub status: Option<u16>,
-    /// Bytes of the reply's body that the client was sent.
+    /// Bytes of the reply body that the client was sent.
     pub body_bytes: u64,
-    /// The reply is complete. A tunnel has no end of its own: it is complete when either side leaves.
+    /// Whether the reply is complete. A tunnel counts as complete when either side ends it.
     pub complete: bool,
-    /// The fault of the client that ended the request, if one did.
+    /// The fault of the client that ended the request, if there was one.
     pub fault: Option<ClientFault>,
 }
 
-/// Decides where requests go, and watches how they fare. The relay calls it inline: no method may block.
+/// A program that decides where requests go, and that is informed of their progress. The relay calls the
+/// methods in its own tasks, so that no method may block.
 ///
-/// A task may be dropped in the middle of a request. Counters of requests under way belong into the `Drop` of
-/// [`Proxy::Exchange`].
+/// A task may be dropped during a request. A program that counts pending requests must therefore decrement
+/// its counter in the `Drop` of [`Proxy::Exchange`].
 pub trait Proxy: 'static {
-    /// The proxy's own record of a client's connection.
+    /// The proxy's data about the connection of a client.
     type Client;
-    /// The proxy's own record of a request under way.
+    /// The proxy's data about a pending request.
     type Exchange;
     /// A server. Connections to equal servers are interchangeable.
     type Server: Clone + Eq + Hash + fmt::Debug + 'static;
     /// A connection to a server.
     type Stream: Transport + 'static;
 
-    /// Decides about a request. Fields that concern the client's connection alone are gone from `head`; changes go to the server,
-    /// except to those that delimit the body.
+    /// Decides about a request. The fields that concern the connection of the client have been removed from
+    /// `head`. Changes to `head` are sent to the server, except for fields that delimit the body.
     fn request(&self, client: &Self::Client, head: &mut RequestHead) -> (Self::Exchange, Next<Self::Server>);
 
-    /// Decides about a request for which [`Self::request`] has returned [`Next::Later`]. The future is dropped if the client leaves.
+    /// Decides about a request after [`Self::request`] has returned [`Next::Later`]. The future is dropped if
+    /// the client disconnects.
     fn decide(
         &self,
         client: (&Self::Client, &ClientHandle),
@@ -105,10 +108,10 @@ pub trait Proxy: 'static {
         std::future::pending()
     }
 
-    /// Prepares the request for a server that was chosen: called for each attempt. An answer ends the request.
+    /// Prepares a request for the chosen server. This is called for each attempt.
     ///
     /// # Errors
-    /// The request cannot go to a server.
+    /// The request cannot be sent to a server. The answer is sent instead.
     fn ask(
         &self,
         client: &Self::Client,
@@ -119,19 +122,21 @@ pub trait Proxy: 'static {
         Ok(())
     }
 
-    /// Whether connections to a server serve all clients. Otherwise each client has its own, which ends with the client's.
+    /// Returns whether connections to a server are shared by all clients. Otherwise each client has its own
+    /// connection, which is closed together with the connection of the client.
     fn is_shared(&self, server: &Self::Server) -> bool {
         let _ = server;
         true
     }
 
-    /// Whether a server speaks HTTP/2, so that requests share connections to it. Asked for servers that serve all clients.
+    /// Returns whether a server speaks HTTP/2, so that requests share connections. Called only for servers
+    /// with shared connections.
     fn speaks_http2(&self, server: &Self::Server) -> bool {
         let _ = server;
         false
     }
 
-    /// Whether requests reach a server by TLS, for the scheme that HTTP/2 tells it.
+    /// Returns whether requests reach a server over TLS. This determines the scheme of HTTP/2 requests.
     fn is_secure(&self, server: &Self::Server) -> bool {
         let _ = server;
         false
@@ -144,63 +149,67 @@ pub trait Proxy: 'static {
         server: &Self::Server,
     ) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// Learns that a connection to the request's server was opened, and how long that took.
+    /// Records that a connection to the server of the request was opened, and how long that took.
     fn on_connect(&self, exchange: &mut Self::Exchange, took: Duration) {
         let _ = (exchange, took);
     }
 
-    /// The time after which another server is asked too, if the first one has not begun to reply. Asked for each attempt. `None`:
-    /// never. Requests with a body, or for another protocol, are sent to one server at a time.
-    fn hedges_after(&self, exchange: &Self::Exchange) -> Option<Duration> {
+    /// Returns the time after which a second server is asked if the first server has not started its reply.
+    /// `None` disables hedging. This is called for each attempt. Requests with a body or with `Upgrade` are
+    /// never hedged.
+    fn hedge_timeout(&self, exchange: &Self::Exchange) -> Option<Duration> {
         let _ = exchange;
         None
     }
 
-    /// The other server, if one is to be asked.
-    fn rival(&self, client: &Self::Client, exchange: &mut Self::Exchange) -> Option<Self::Server> {
+    /// Returns the second server, if one is to be asked.
+    fn hedge_server(&self, client: &Self::Client, exchange: &mut Self::Exchange) -> Option<Self::Server> {
         let _ = (client, exchange);
         None
     }
 
-    /// Learns how two servers fare that were asked at the same time.
-    fn on_race(&self, exchange: &mut Self::Exchange, event: RaceEvent<'_>) {
+    /// Records an event of a hedged request.
+    fn on_hedge_event(&self, exchange: &mut Self::Exchange, event: HedgeEvent<'_>) {
         let _ = (exchange, event);
     }
 
-    /// Sees a piece of the request's body on its way to a server; the last one may be empty. Not called for a request without a body.
-    /// In a further attempt the pieces come again.
+    /// Inspects a piece of the request body on its way to a server. The last piece may be empty. This is not
+    /// called for a request without a body. A further attempt passes the same pieces again.
     ///
     /// # Errors
-    /// The request is refused: the client is at fault ([`ClientFault::Refused`]).
+    /// The request is refused, and the client is at fault ([`ClientFault::Refused`]).
     fn request_body(
         &self,
         client: &Self::Client,
         exchange: &mut Self::Exchange,
         piece: &[u8],
         is_last: bool,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), MessageRejection> {
         let _ = (client, exchange, piece, is_last);
         Ok(())
     }
 
-    /// Sees the head of a final reply. Fields that concern the server's connection alone are gone from `reply`; changes go to the
-    /// client, except to those that delimit the body.
+    /// Inspects the head of a final reply. The fields that concern the connection of the server have been
+    /// removed from `reply`. Changes are sent to the client, except for fields that delimit the body.
     ///
     /// # Errors
-    /// The reply must not pass: the server has failed.
+    /// The reply must not be relayed. The server counts as failed.
     fn reply(
         &self,
         client: &Self::Client,
         exchange: &mut Self::Exchange,
         request: &RequestHead,
         reply: &mut ReplyHead,
-    ) -> Result<Passage, Unfit> {
+    ) -> Result<ReplyForwarding, MessageRejection> {
         let _ = (client, exchange, request, reply);
-        Ok(Passage::AsIs)
+        Ok(ReplyForwarding::AsIs)
     }
 
-    /// Sees a piece of the reply's body, which is empty where the contents do not pass through this process; of a reply that is [`Passage::Changed`] also that it has ended. Returns whether the contents
-    /// of `instead`, which is empty, pass in place of the piece.
+    /// Inspects a piece of the reply body. The piece is empty if the content does not pass through this
+    /// process.
+    ///
+    /// If the reply is [`ReplyForwarding::Changed`], this is also called at the end of the body. Returns
+    /// whether the content of `instead` replaces the piece; `instead` is empty at first.
     fn reply_body(
         &self,
         exchange: &mut Self::Exchange,
@@ -212,10 +221,12 @@ pub trait Proxy: 'static {
         false
     }
 
-    /// Decides again after a server has failed. Another server is possible only if the failure is replayable, and right only if the
-    /// request may be executed twice or has reached no server (RFC 9110 section 9.2.2). After a failure on a connection that had
-    /// served other requests, the next attempt opens a new one. The second head is the reply that the
-    /// client has a part of, if a reply has begun.
+    /// Decides about a request after a server has failed.
+    ///
+    /// Another server is possible only if the failure is replayable. It is right only if the request is
+    /// idempotent or has reached no server (RFC 9110 section 9.2.2). After a failure on a reused connection,
+    /// the next attempt opens a new connection. The second head is the reply of which the client has a part,
+    /// if a reply has started.
     fn on_failure(
         &self,
         client: &Self::Client,
@@ -224,7 +235,7 @@ pub trait Proxy: 'static {
         failure: &Failure,
     ) -> Next<Self::Server>;
 
-    /// Answers a client that is at fault, if it can be answered.
+    /// Returns the answer for a client that is at fault. It is sent if the client can be answered.
     fn on_client_fault(
         &self,
         client: &Self::Client,
@@ -240,7 +251,8 @@ pub trait Proxy: 'static {
         })
     }
 
-    /// Learns how a request ended. `reply` is the head that the client has got, if the report has a status.
+    /// Records the end of a request. `reply` is the head that the client was sent, if the report has a
+    /// status.
     fn on_end(
         &self,
         client: &Self::Client,
@@ -252,7 +264,8 @@ pub trait Proxy: 'static {
         let _ = (client, exchange, request, reply, report);
     }
 
-    /// Answers what is no request that could be decided about, after which the connection ends; nothing ends it without an answer.
+    /// Returns the answer to a request that is refused without a decision. The connection is closed after the
+    /// answer. `None` closes the connection without an answer.
     fn refuse(&self, client: &Self::Client, refusal: Refusal) -> Option<Answer> {
         let _ = client;
         Some(Answer::new(match refusal {
@@ -263,31 +276,32 @@ pub trait Proxy: 'static {
         }))
     }
 
-    /// Whether a connection of HTTP/1 that waits for its next request is to go on elsewhere: [`serve`](super::serve()) returns it then.
-    /// `is_over`: it ends otherwise. The task is to be woken when the decision changes.
-    fn poll_leave(&self, client: &Self::Client, is_over: bool, cx: &mut Context<'_>) -> Poll<()> {
-        let _ = (client, is_over, cx);
+    /// Waits until the proxy takes over an idle HTTP/1 connection. [`serve`](super::serve()) returns the
+    /// connection in that case. If `must_end` is true, the connection is closed otherwise. The task must be
+    /// woken when the decision changes.
+    fn poll_leave(&self, client: &Self::Client, must_end: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = (client, must_end, cx);
         Poll::Pending
     }
 
-    /// Learns that a connection ends because its client has sent no request for [`Limits::keepalive`].
+    /// Records that a connection is closed, because its client has sent no request for [`Limits::keepalive`].
     fn on_idle(&self, client: &Self::Client) {
         let _ = client;
     }
 
-    /// The address of a client of HTTP/2: connections from one address share what one client may hold. `None`: no share limits it, as for
-    /// a relay that stands for many clients.
+    /// Returns the address of an HTTP/2 client. The connections from one address share a limit on memory.
+    /// `None` disables this limit, for example for a relay that represents many clients.
     fn address(&self, client: &Self::Client) -> Option<IpAddr> {
         let _ = client;
         None
     }
 
-    /// Learns of a fault on a connection of HTTP/2.
+    /// Records a fault on an HTTP/2 connection.
     fn on_http2_fault(&self, client: &Self::Client, fault: Http2Fault) {
         let _ = (client, fault);
     }
 
-    /// The limits and deadlines of a client's next request.
+    /// Returns the limits and timeouts for the next request of a client.
     fn limits(&self, client: &Self::Client) -> Limits {
         let _ = client;
         Limits::default()

@@ -1,70 +1,74 @@
-//! Buffers for reading, which the connections of a thread share. A connection that waits holds none.
+//! Read buffers that the connections of a thread share. An idle connection holds no buffer.
 
 use bytes::Bytes;
 use std::cell::RefCell;
 
-/// Bytes that one read takes at most: 64 KiB with the head of a message.
-const BYTES: usize = 68 << 10;
-/// Buffers for bytes that outlive their read which a thread keeps.
-const KEPT_MAX: usize = 16;
+/// Size of a read buffer in bytes: 64 KiB and the head of a message.
+const BUFFER_BYTES: usize = 68 << 10;
+/// Largest number of free buffers that a thread keeps for shared bytes.
+const FREE_BUFFERS_MAX: usize = 16;
 
 thread_local! {
+    /// The buffer for bytes that do not outlive their read.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// The buffer that was used last comes first: the processor has it at hand.
-    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    /// The free buffers for shared bytes. The buffer that was used last is taken first, because it is likely
+    /// to be in the cache of the processor.
+    static FREE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer for bytes that perhaps outlive their read. It goes back to its thread when it is dropped.
+/// A buffer for bytes that may outlive their read. It returns to its thread when it is dropped.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(super) struct SharedBuffer {
     bytes: Vec<u8>,
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     length: usize,
 }
 
-impl Buffer {
+impl SharedBuffer {
+    /// Takes a free buffer of the thread, or allocates one.
     pub(super) fn take() -> Self {
-        let kept = KEPT.with_borrow_mut(Vec::pop);
-        Self { bytes: kept.unwrap_or_else(|| vec![0; BYTES]), length: 0 }
+        let free = FREE_BUFFERS.with_borrow_mut(Vec::pop);
+        Self { bytes: free.unwrap_or_else(|| vec![0; BUFFER_BYTES]), length: 0 }
     }
 
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    /// Returns the whole buffer.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The first `length` bytes, in parts that may outlive each other.
+    /// Returns the first `length` bytes. Slices of them keep the buffer alive.
     pub(super) fn share(mut self, length: usize) -> Bytes {
         self.length = length;
         Bytes::from_owner(self)
     }
 }
 
-impl AsRef<[u8]> for Buffer {
+impl AsRef<[u8]> for SharedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-impl Drop for Buffer {
+impl Drop for SharedBuffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        // A thread that ends keeps nothing.
-        let _ = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            if kept.len() < KEPT_MAX {
-                kept.push(bytes);
+        // A thread that is ending keeps no buffer.
+        let _ = FREE_BUFFERS.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < FREE_BUFFERS_MAX {
+                free.push(bytes);
             }
         });
     }
 }
 
-/// Lends the buffer of the thread. Where it is lent already, there is another one for the time being.
-pub(super) fn with<R>(act: impl FnOnce(&mut [u8]) -> R) -> R {
+/// Calls `act` with the buffer of the thread. A nested call uses a temporary buffer.
+pub(super) fn with_buffer<R>(act: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with(|buffer| match buffer.try_borrow_mut() {
         Ok(mut buffer) => {
-            buffer.resize(BYTES, 0);
+            buffer.resize(BUFFER_BYTES, 0);
             act(&mut buffer)
         }
-        Err(_) => act(&mut vec![0; BYTES]),
+        Err(_) => act(&mut vec![0; BUFFER_BYTES]),
     })
 }

@@ -1,4 +1,5 @@
-//! Large bodies pass from socket to socket through a pipe in the kernel, without a copy to this process (`splice(2)`).
+//! Splicing of large bodies from socket to socket through a kernel pipe, without a copy to this process
+//! (`splice(2)`).
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::cell::{Cell, RefCell};
@@ -11,12 +12,13 @@ use tokio::net::TcpStream;
 
 /// A connection to a client or a server.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin {
-    /// The socket, if its bytes are those of the connection. With TLS there is none.
+    /// Returns the socket, if it carries the bytes of the connection unchanged. TLS has none.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
 
-    /// Bytes that the socket has taken of what was written, if the transport knows. TLS holds some for itself.
+    /// Returns the number of written bytes that the socket has accepted, if it is known. TLS buffers some
+    /// bytes itself.
     fn sent(&self) -> Option<u64> {
         None
     }
@@ -32,75 +34,77 @@ impl Transport for tokio::io::DuplexStream {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Transport for tokio_rustls::server::TlsStream<T> {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Transport for tokio_rustls::client::TlsStream<T> {}
 
-/// Bytes of a body from which on it is spliced: below, the calls cost more than the copies.
+/// Smallest body that is spliced, in bytes. For a smaller body the system calls cost more than copies.
 pub(super) const SPLICED_MIN: u64 = 256 << 10;
-/// Bytes that a pipe may hold, if the system allows it (`fs.pipe-max-size`).
+/// Capacity of a pipe in bytes, if the system allows it (`fs.pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
-/// Pipes of a thread. Beyond them contents are copied: each pipe takes two file descriptors, which connections need too.
+/// Largest number of pipes of a thread. Further content is copied, because each pipe takes two file
+/// descriptors, which connections need too.
 const PIPES_MAX: usize = 128;
-/// Pipes of a thread that are kept while they are not in use.
-const IDLE_MAX: usize = 16;
+/// Largest number of idle pipes that a thread keeps.
+const IDLE_PIPES_MAX: usize = 16;
 
-/// A pipe.
+/// A kernel pipe.
 #[derive(Debug)]
 pub(super) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-    /// Bytes in it.
-    held: usize,
-    /// The pipes of its thread, which it is one of.
-    open: Rc<Cell<usize>>,
+    /// Bytes in the pipe.
+    len: usize,
+    /// The number of open pipes of the thread, including this one.
+    open_count: Rc<Cell<usize>>,
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        self.open.set(self.open.get() - 1);
+        self.open_count.set(self.open_count.get() - 1);
     }
 }
 
 /// The pipes of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Pipes {
+    /// Number of open pipes, idle and in use.
     idle: RefCell<Vec<Pipe>>,
-    open: Rc<Cell<usize>>,
+    open_count: Rc<Cell<usize>>,
 }
 
 impl Pipes {
-    /// An empty pipe; none if there are [`PIPES_MAX`], or the system has none.
+    /// Takes an empty pipe. Returns `None` if the thread has [`PIPES_MAX`] pipes, or the system refuses one.
     pub(super) fn take(&self) -> Option<Pipe> {
         if let Some(pipe) = self.idle.borrow_mut().pop() {
             return Some(pipe);
         }
-        if self.open.get() == PIPES_MAX {
+        if self.open_count.get() == PIPES_MAX {
             return None;
         }
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).ok()?;
-        // A smaller pipe does as well.
+        // A smaller pipe is sufficient.
         let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
-        self.open.set(self.open.get() + 1);
-        Some(Pipe { read, write, held: 0, open: self.open.clone() })
+        self.open_count.set(self.open_count.get() + 1);
+        Some(Pipe { read, write, len: 0, open_count: self.open_count.clone() })
     }
 
-    /// Keeps a pipe for later, if it is empty.
+    /// Keeps an empty pipe for later. Closes a pipe that is not empty, or if enough pipes are idle.
     pub(super) fn put(&self, pipe: Pipe) {
         let mut idle = self.idle.borrow_mut();
-        if pipe.held == 0 && idle.len() < IDLE_MAX {
+        if pipe.len == 0 && idle.len() < IDLE_PIPES_MAX {
             idle.push(pipe);
         }
     }
 }
 
 impl Pipe {
-    /// The number of bytes in it.
-    pub(super) const fn held(&self) -> usize {
-        self.held
+    /// Returns the number of bytes in the pipe.
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.held == 0
+        self.len == 0
     }
 
-    /// Takes up to `max` bytes from a socket; 0 at the end of its stream.
+    /// Reads up to `max` bytes from a socket into the pipe. Returns 0 at the end of the stream.
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -115,7 +119,7 @@ impl Pipe {
             });
             match filled {
                 Ok(bytes) => {
-                    self.held += bytes;
+                    self.len += bytes;
                     return Poll::Ready(Ok(bytes));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -124,17 +128,18 @@ impl Pipe {
         }
     }
 
-    /// Sends what the pipe holds to a socket as far as that takes it. Returns how many bytes that were.
+    /// Writes the bytes in the pipe to a socket as far as the socket accepts them. Returns the number of
+    /// written bytes.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<usize>> {
         loop {
             ready!(to.poll_write_ready(cx))?;
             let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
             let drained =
-                to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, self.held, flags)?));
+                to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, self.len, flags)?));
             match drained {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(bytes) => {
-                    self.held -= bytes.min(self.held);
+                    self.len -= bytes.min(self.len);
                     return Poll::Ready(Ok(bytes));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -154,11 +159,11 @@ mod tests {
         let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).collect();
         assert_eq!(taken.len(), PIPES_MAX);
         taken.into_iter().for_each(|pipe| pipes.put(pipe));
-        assert_eq!((pipes.idle.borrow().len(), pipes.open.get()), (IDLE_MAX, IDLE_MAX));
+        assert_eq!((pipes.idle.borrow().len(), pipes.open_count.get()), (IDLE_PIPES_MAX, IDLE_PIPES_MAX));
         assert!(pipes.take().is_some());
-        // Bytes of one reply must not come before another.
+        // The bytes of one reply must not precede another reply.
         let mut used = pipes.take().expect("a pipe");
-        used.held = 1;
+        used.len = 1;
         pipes.put(used);
         assert!(pipes.idle.borrow().iter().all(Pipe::is_empty));
     }

@@ -1,4 +1,5 @@
-//! The threads that serve connections. Each has an event loop of its own and serves a connection from its first byte to its last.
+//! The threads that serve connections. Each thread has its own event loop, and serves a connection from its
+//! first byte to its last.
 
 use super::clock::runtime;
 use std::convert::Infallible;
@@ -7,64 +8,65 @@ use std::time::Duration;
 use std::{io, thread};
 use tokio::sync::mpsc;
 
-/// Time that work which blocks, such as a read from a disk, has to end when its thread does.
-const LAST_WORK: Duration = Duration::from_secs(1);
+/// Longest time for blocking work, such as a read from a disk, to end after its thread has ended.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Threads with an event loop each.
+/// A group of threads with an event loop each.
 #[derive(Debug)]
 pub struct Threads {
-    /// Held by each thread while it lives.
+    /// Each thread holds a sender while it lives.
     alive: mpsc::Receiver<Infallible>,
 }
 
-/// Tells whoever starts a thread whether it can serve.
+/// The sender with which a thread reports whether it can serve.
 #[derive(Debug)]
-pub struct Begun(std::sync::mpsc::Sender<io::Result<()>>);
+pub struct StartupSignal(std::sync::mpsc::Sender<io::Result<()>>);
 
-impl Begun {
-    /// The thread serves, or cannot.
+impl StartupSignal {
+    /// Reports that the thread serves, or why it cannot.
     pub fn tell(self, result: io::Result<()>) {
-        // Whoever starts the threads waits for this.
+        // The receiver waits for this report, or has given up after the failure of another thread.
         let _ = self.0.send(result);
     }
 }
 
 impl Threads {
-    /// Starts a thread for each of `works`, named `name` with a number, and waits until all serve.
+    /// Starts a thread for each of `works` and waits until all can serve. A thread is named `name` with a
+    /// number.
     ///
     /// # Errors
-    /// The system refuses a thread or what its event loop needs, or a thread cannot serve.
+    /// The operating system refuses a thread or a resource of its event loop, or a thread cannot serve.
     pub fn start<W, F>(name: &str, works: Vec<W>) -> io::Result<Self>
     where
-        W: FnOnce(Begun) -> F + Send + 'static,
+        W: FnOnce(StartupSignal) -> F + Send + 'static,
         F: Future<Output = ()>,
     {
         let (alive, count) = (mpsc::channel(1), works.len());
-        let (begun, begins) = std::sync::mpsc::channel();
+        let (startup, results) = std::sync::mpsc::channel();
         for (number, work) in works.into_iter().enumerate() {
-            let (begun, alive) = (Begun(begun.clone()), alive.0.clone());
+            let (startup, alive) = (StartupSignal(startup.clone()), alive.0.clone());
             let serve = move || {
                 match runtime() {
                     Ok(runtime) => {
-                        runtime.block_on(work(begun));
-                        runtime.shutdown_timeout(LAST_WORK);
+                        runtime.block_on(work(startup));
+                        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
                     }
-                    Err(error) => begun.tell(Err(error)),
+                    Err(error) => startup.tell(Err(error)),
                 }
                 drop(alive);
             };
             thread::Builder::new().name(format!("{name}-{number}")).spawn(serve)?;
         }
-        drop(begun);
-        // Each thread says once whether it serves, unless it has panicked.
-        let serving = begins.iter().take(count).collect::<io::Result<Vec<()>>>()?.len();
+        drop(startup);
+        // Each thread reports once, unless it has panicked.
+        let serving = results.iter().take(count).collect::<io::Result<Vec<()>>>()?.len();
         if serving < count {
             return Err(io::Error::other("a thread ended before it served"));
         }
         Ok(Self { alive: alive.1 })
     }
 
-    /// Waits until all have ended.
+    /// Waits until all threads have ended.
     pub async fn ended(&mut self) {
         let _ = self.alive.recv().await;
     }

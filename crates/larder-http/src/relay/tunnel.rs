@@ -1,87 +1,102 @@
-//! Another protocol, once both sides speak it (RFC 9110 section 7.8): bytes both ways.
+//! A tunnel for another protocol after an upgrade (RFC 9110 section 7.8): bytes are relayed in both
+//! directions.
 
+use super::buffered_stream::BufferedStream;
 use super::deadline::Deadline;
-use super::wire::Wire;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Carries bytes both ways until both sides have ended, one has broken off, or neither has sent anything for `patience`. `up` is the
-/// direction from the client. Returns the number of bytes that the client was sent, and the error of a server that broke off or was
-/// silent for too long.
-pub(super) async fn carry<T, S>(
-    (client, mut server): (&mut Wire<T>, Wire<S>),
+/// Relays bytes in both directions. Returns when both sides have ended, one side has failed, or both were
+/// silent for `timeout`.
+///
+/// `up` is the direction from the client. Returns the number of bytes that were sent to the client, and the
+/// error of a server that failed or was silent for too long.
+pub(super) async fn run<T, S>(
+    (client, mut server): (&mut BufferedStream<T>, BufferedStream<S>),
     mut up: Direction,
     deadline: &mut Deadline,
-    patience: Duration,
+    timeout: Duration,
 ) -> (u64, Option<io::Error>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    deadline.set(patience);
+    deadline.set(timeout);
     let mut down = Direction::default();
     let timed_out = poll_fn(|cx| {
         loop {
             let sent = up.advance(cx, client, &mut server);
             let got = down.advance(cx, &mut server, client);
-            // A side that has broken off takes nothing more.
-            let client_is_gone = up.over && up.broken.is_some();
-            if client_is_gone || down.over && (up.over || down.broken.is_some()) {
+            // A side that has failed accepts no more bytes.
+            let client_is_gone = up.is_over && up.error.is_some();
+            if client_is_gone || down.is_over && (up.is_over || down.error.is_some()) {
                 return Poll::Ready(false);
             }
             if !sent && !got {
                 return deadline.poll(cx).map(|()| true);
             }
-            deadline.set(patience);
+            deadline.set(timeout);
         }
     })
     .await;
     let silent = timed_out.then(|| io::ErrorKind::TimedOut.into());
-    (down.bytes, down.broken.or(silent))
+    (down.bytes, down.error.or(silent))
 }
 
-/// One of the two directions.
+/// One direction of a tunnel.
 #[derive(Debug, Default)]
 pub(super) struct Direction {
-    /// Bytes that were read before.
+    /// Bytes of the sender that were read before the tunnel started.
     early: Vec<u8>,
-    /// The side that sends has ended.
-    ended: bool,
-    /// The other side knows, or takes no more bytes. The opposite direction goes on.
-    over: bool,
-    /// The side that sends has broken off.
-    broken: Option<io::Error>,
+    /// The sender has ended its side.
+    sender_ended: bool,
+    /// The receiver was informed of the end, or accepts no more bytes. The opposite direction continues.
+    is_over: bool,
+    /// The error with which the connection of the sender has failed.
+    error: Option<io::Error>,
+    /// Number of bytes that were read from the sender.
     bytes: u64,
 }
 
 impl Direction {
-    /// The direction from a side that has sent `early`, and perhaps `ended`.
-    pub(super) fn new(early: Vec<u8>, ended: bool) -> Self {
-        Self { early, ended, ..Self::default() }
+    /// Creates the direction from a sender that has sent `early` and may have ended its side.
+    pub(super) fn new(early: Vec<u8>, sender_ended: bool) -> Self {
+        Self { early, sender_ended, ..Self::default() }
     }
 
-    /// Whether something moved.
-    fn advance<A, B>(&mut self, cx: &mut Context<'_>, from: &mut Wire<A>, to: &mut Wire<B>) -> bool
+    /// Relays bytes. Returns whether there was progress.
+    fn advance<A, B>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut BufferedStream<A>,
+        to: &mut BufferedStream<B>,
+    ) -> bool
     where
         A: AsyncRead + AsyncWrite + Unpin,
         B: AsyncRead + AsyncWrite + Unpin,
     {
-        if self.over {
+        if self.is_over {
             return false;
         }
         match self.step(cx, from, to) {
             Ok(moved) => moved,
             Err(_) => {
-                self.over = true;
+                self.is_over = true;
                 true
             }
         }
     }
 
-    fn step<A, B>(&mut self, cx: &mut Context<'_>, from: &mut Wire<A>, to: &mut Wire<B>) -> io::Result<bool>
+    /// Relays bytes once. Returns whether there was progress.
+    fn step<A, B>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut BufferedStream<A>,
+        to: &mut BufferedStream<B>,
+    ) -> io::Result<bool>
     where
         A: AsyncRead + AsyncWrite + Unpin,
         B: AsyncRead + AsyncWrite + Unpin,
@@ -96,22 +111,22 @@ impl Direction {
                 Poll::Pending => Ok(false),
             };
         }
-        if self.ended {
+        if self.sender_ended {
             let shut = to.poll_shutdown(cx);
-            self.over = shut.is_ready();
-            return Ok(self.over);
+            self.is_over = shut.is_ready();
+            return Ok(self.is_over);
         }
         let read = from.poll_read(cx, |_, cx, bytes| {
-            self.ended = bytes.is_empty();
+            self.sender_ended = bytes.is_empty();
             self.bytes += bytes.len() as u64;
             to.send(cx, bytes, &[])
         });
         match read {
             Poll::Ready(Ok(sent)) => sent.map(|()| true),
-            // A reset is an end that the other side must learn of.
+            // The receiver must be informed of a reset, too.
             Poll::Ready(Err(error)) => {
-                self.broken = Some(error);
-                self.ended = true;
+                self.error = Some(error);
+                self.sender_ended = true;
                 Ok(true)
             }
             Poll::Pending => Ok(false),

@@ -1,33 +1,35 @@
-//! The part of a thread that its connections share.
+//! The state of a thread that its connections share.
 
 use super::clock::Clock;
 use super::http2::StreamMemory;
 use super::pool::{Pool, PoolLimits};
 use super::proxy::Proxy;
+use super::server_streams::Http2Pool;
 use super::splice::Pipes;
-use super::streams::Connections;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// Time from one look at all waiting connections to the next.
-const LOOK: Duration = Duration::from_secs(2);
+/// Time between two sweeps of the idle connections to servers.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The state of a thread: the proxy, connections to servers that wait, and whether the proxy is about to end.
+/// The state of a thread: the proxy, idle connections to servers, and whether the worker is ending.
 ///
-/// Connections are served by [`serve`](super::serve()), each in a task of its own on this thread.
+/// [`serve`](super::serve()) serves the connections, each in its own task on this thread.
 pub struct Worker<P: Proxy> {
     pub(super) proxy: P,
     pub(super) pool: Pool<P::Server, P::Stream>,
-    pub(super) streams: Connections<P::Server>,
+    pub(super) http2_pool: Http2Pool<P::Server>,
     pub(super) pipes: Pipes,
     pub(super) stream_memory: Arc<StreamMemory>,
+    /// Connections end after their current or next request.
     ending: Cell<bool>,
+    /// Idle connections end immediately.
     idle_ends: Cell<bool>,
-    /// The tasks of connections that may wait for a request.
-    waiting: RefCell<Slab<Waker>>,
+    /// The wakers of connections that may be idle.
+    idle_wakers: RefCell<Slab<Waker>>,
 }
 
 impl<P: Proxy> std::fmt::Debug for Worker<P> {
@@ -40,59 +42,60 @@ impl<P: Proxy> std::fmt::Debug for Worker<P> {
 }
 
 impl<P: Proxy> Worker<P> {
-    /// A worker whose connections all go by `proxy`.
+    /// Creates a worker for the connections of `proxy`.
     pub fn new(proxy: P, pool: PoolLimits) -> Self {
         Self {
             proxy,
             pool: Pool::new(pool),
-            streams: Connections::default(),
+            http2_pool: Http2Pool::default(),
             pipes: Pipes::default(),
             stream_memory: Arc::default(),
             ending: Cell::new(false),
             idle_ends: Cell::new(false),
-            waiting: RefCell::default(),
+            idle_wakers: RefCell::default(),
         }
     }
 
-    /// The same with memory for replies by HTTP/2 that all threads share.
+    /// Sets the memory for HTTP/2 replies. All threads share it.
     #[must_use]
     pub fn with_stream_memory(self, stream_memory: Arc<StreamMemory>) -> Self {
         Self { stream_memory, ..self }
     }
 
-    /// The proxy.
+    /// Returns the proxy.
     pub const fn proxy(&self) -> &P {
         &self.proxy
     }
 
-    /// From now on each connection ends after its current request, or after its next one if it is idle: a request may be on its way.
-    /// Clients of HTTP/2 are told at once.
+    /// Ends each connection after its current request. An idle HTTP/1 connection ends after its next request,
+    /// because a request may be on its way. HTTP/2 clients are sent GOAWAY immediately.
     pub fn retire(&self) {
         self.ending.set(true);
-        self.wake();
+        self.wake_idle();
     }
 
-    /// From now on each connection ends after its current request, and idle ones end at once.
+    /// Ends each connection after its current request, and idle connections immediately.
     pub fn drain(&self) {
         self.ending.set(true);
         self.idle_ends.set(true);
-        self.wake();
+        self.wake_idle();
     }
 
-    /// Has connections that wait look at what has changed.
-    fn wake(&self) {
-        for (_, waker) in &*self.waiting.borrow() {
+    /// Wakes the connections, so that they check whether they must end.
+    fn wake_idle(&self) {
+        for (_, waker) in &*self.idle_wakers.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Closes connections to servers that have waited for too long or that their server has closed. Runs for ever, on this thread.
-    pub async fn tend(&self) {
+    /// Closes connections to servers that were idle for too long or that the server has closed. This future
+    /// never ends, and must run on this thread.
+    pub async fn run_sweeper(&self) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(SWEEP_INTERVAL).await;
             let now = Clock::now();
             self.pool.sweep(now);
-            self.streams.sweep(now, self.pool.limits.idle);
+            self.http2_pool.sweep(now, self.pool.limits.idle);
         }
     }
 
@@ -100,30 +103,30 @@ impl<P: Proxy> Worker<P> {
         self.ending.get()
     }
 
-    /// Notes a connection. It is told when idle connections are to end.
-    pub(super) fn enter(&self) -> Place<'_, P> {
-        let key = self.waiting.borrow_mut().insert(Waker::noop().clone());
-        Place { worker: self, key }
+    /// Registers a connection, so that it is woken when idle connections must end.
+    pub(super) fn register(&self) -> Registration<'_, P> {
+        let key = self.idle_wakers.borrow_mut().insert(Waker::noop().clone());
+        Registration { worker: self, key }
     }
 }
 
-/// A connection's place among those of its thread.
-pub(super) struct Place<'a, P: Proxy> {
+/// The registration of a connection at its worker. It is removed when dropped.
+pub(super) struct Registration<'a, P: Proxy> {
     worker: &'a Worker<P>,
     key: usize,
 }
 
-impl<P: Proxy> Place<'_, P> {
+impl<P: Proxy> Registration<'_, P> {
     pub(super) const fn proxy(&self) -> &P {
         &self.worker.proxy
     }
 
-    /// Whether an idle connection is to end. If not, its task is woken when that changes.
-    pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
+    /// Returns whether an idle connection must end. If not, its task is woken when that changes.
+    pub(super) fn must_end(&self, cx: &Context<'_>) -> bool {
         if self.worker.idle_ends.get() {
             return true;
         }
-        if let Some(waker) = self.worker.waiting.borrow_mut().get_mut(self.key)
+        if let Some(waker) = self.worker.idle_wakers.borrow_mut().get_mut(self.key)
             && !waker.will_wake(cx.waker())
         {
             *waker = cx.waker().clone();
@@ -132,8 +135,8 @@ impl<P: Proxy> Place<'_, P> {
     }
 }
 
-impl<P: Proxy> Drop for Place<'_, P> {
+impl<P: Proxy> Drop for Registration<'_, P> {
     fn drop(&mut self) {
-        self.worker.waiting.borrow_mut().try_remove(self.key);
+        self.worker.idle_wakers.borrow_mut().try_remove(self.key);
     }
 }

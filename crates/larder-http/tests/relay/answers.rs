@@ -1,10 +1,11 @@
-//! Answers of the proxy: contents that come in pieces, the body of the request, interim replies, and connections that go elsewhere.
+//! Answers of the proxy: content in pieces, request bodies, interim replies, and connections that the proxy
+//! takes over.
 
-use crate::kit::{Bench, PATIENT, SHORT, Talk, on_one_thread};
+use crate::kit::{LONG_LIMITS, SHORT, ScriptedConnection, TestRelay, run_on_one_thread};
 use bytes::Bytes;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, BodyFault, ClientFault, ClientHandle, Contents, Limits, Next, Report, RequestBody, Then,
+    AfterAnswer, Answer, BodyFault, ClientFault, ClientHandle, Contents, Limits, Next, Report, RequestBody,
 };
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,7 +15,7 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
-/// Contents whose pieces a test sends.
+/// Content whose pieces a test sends.
 struct Pieces {
     pieces: mpsc::UnboundedReceiver<Result<Bytes, BodyFault>>,
     length: Option<u64>,
@@ -36,7 +37,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// The ways of the test's proxy to answer by itself, by target.
+/// Returns the answer of the test proxy for a target; `None` if the request is relayed.
 pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<Next<SocketAddr>> {
     let mut answer = Answer::new(200);
     match head.target() {
@@ -69,7 +70,7 @@ pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<
             answer = Answer::new(101);
             answer.head.fields.append(b"Connection", b"upgrade").ok()?;
             answer.head.fields.append(b"Upgrade", &protocols).ok()?;
-            answer.then = Then::Leaves;
+            answer.then = AfterAnswer::Detach;
         }
         b"/leave" => return Some(Next::Leave),
         b"/stated" => {
@@ -97,7 +98,7 @@ pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<
     Some(Next::Answer(answer))
 }
 
-/// Contents without an end.
+/// Content without an end.
 struct Endless;
 
 impl http_body::Body for Endless {
@@ -120,14 +121,14 @@ async fn all(mut body: RequestBody) -> Result<Vec<u8>, BodyFault> {
     Ok(contents)
 }
 
-async fn bench() -> Bench {
-    // No request goes to a server.
-    answering(Bench::new(|_, _: Talk| async {}).await)
+async fn relay() -> TestRelay {
+    // No request is relayed to a server.
+    answering(TestRelay::new(|_, _: ScriptedConnection| async {}).await)
 }
 
-fn answering(bench: Bench) -> Bench {
-    bench.proxy().answers.set(true);
-    bench
+fn answering(relay: TestRelay) -> TestRelay {
+    relay.proxy().answers.set(true);
+    relay
 }
 
 fn get(target: &str) -> String {
@@ -135,9 +136,9 @@ fn get(target: &str) -> String {
 }
 
 #[test]
-fn contents_come_in_pieces() {
-    on_one_thread(async {
-        let bench = bench().await;
+fn content_is_sent_in_pieces() {
+    run_on_one_thread(async {
+        let relay = relay().await;
         for (target, end) in [
             (
                 "/pieces",
@@ -145,25 +146,25 @@ fn contents_come_in_pieces() {
             ),
             ("/known", "Content-Length: 5\r\nConnection: close\r\n\r\nabcde"),
         ] {
-            let got = bench.ask(get(target)).await;
+            let got = relay.request(get(target)).await;
             assert!(got.ends_with(end), "{target}: {got}");
         }
-        let old = bench.ask("GET /pieces HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
+        let old = relay.request("GET /pieces HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
         assert!(
             old.ends_with("Connection: close\r\n\r\nabcde"),
             "the end of the connection is that of the body: {old}"
         );
-        let whole = Report { status: Some(200), body_bytes: 5, complete: true, fault: None };
-        assert_eq!(bench.reports(3).await, [whole; 3]);
+        let complete = Report { status: Some(200), body_bytes: 5, complete: true, fault: None };
+        assert_eq!(relay.reports(3).await, [complete; 3]);
     });
 }
 
 #[test]
-fn replies_to_head_state_a_length() {
-    on_one_thread(async {
-        let bench = bench().await;
+fn replies_to_head_declare_a_length() {
+    run_on_one_thread(async {
+        let relay = relay().await;
         for (target, length) in [("/known", 5), ("/stated", 7)] {
-            let got = bench.ask(get(target).replace("GET", "HEAD")).await;
+            let got = relay.request(get(target).replace("GET", "HEAD")).await;
             assert!(
                 got.ends_with(&format!("Content-Length: {length}\r\nConnection: close\r\n\r\n")),
                 "{got}"
@@ -173,115 +174,120 @@ fn replies_to_head_state_a_length() {
 }
 
 #[test]
-fn a_reply_to_head_states_no_length_that_nobody_knows() {
-    on_one_thread(async {
-        let bench = bench().await;
+fn a_reply_to_head_declares_no_unknown_length() {
+    run_on_one_thread(async {
+        let relay = relay().await;
         for target in ["/pieces", "/empty"] {
-            let got = bench.ask(get(target).replace("GET", "HEAD")).await;
+            let got = relay.request(get(target).replace("GET", "HEAD")).await;
             assert!(got.starts_with("HTTP/1.1 200 ") && !got.contains("Content-Length"), "{target}: {got}");
         }
     });
 }
 
 #[test]
-fn contents_of_another_length_than_stated_end_the_connection() {
-    on_one_thread(async {
-        let bench = bench().await;
+fn content_of_a_wrong_length_closes_the_connection() {
+    run_on_one_thread(async {
+        let relay = relay().await;
         for (target, contents) in [("/short", "abcde"), ("/excess", "abc")] {
-            let mut client = bench.client().await;
+            let mut client = relay.client().await;
             client
-                .say(format!(
+                .send_bytes(format!(
                     "GET {target} HTTP/1.1\r\nHost: h\r\n\r\nGET /known HTTP/1.1\r\nHost: h\r\n\r\n"
                 ))
                 .await;
-            let got = client.rest().await;
+            let got = client.read_to_end().await;
             assert!(got.ends_with(&format!("\r\n\r\n{contents}")), "{target}: {got}");
         }
-        assert!(bench.reports(2).await.iter().all(|report| !report.complete));
+        assert!(relay.reports(2).await.iter().all(|report| !report.complete));
     });
 }
 
 #[test]
-fn contents_that_break_off_are_not_taken_for_whole() {
-    on_one_thread(async {
-        let bench = bench().await;
-        let got = bench.ask(get("/broken")).await;
+fn incomplete_content_is_detectable() {
+    run_on_one_thread(async {
+        let relay = relay().await;
+        let got = relay.request(get("/broken")).await;
         assert!(got.ends_with("3\r\nabc\r\n2\r\nde"), "{got}");
         let broken = Report { status: Some(200), body_bytes: 5, complete: false, fault: None };
-        assert_eq!(bench.reports(1).await, [broken]);
+        assert_eq!(relay.reports(1).await, [broken]);
     });
 }
 
 #[test]
-fn the_proxy_reads_the_body_of_a_request() {
-    on_one_thread(async {
-        let bench = bench().await;
-        let mut client = bench.client().await;
-        client.say("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").await;
-        client.say("def").await;
-        assert!(client.head().await.contains("Content-Length: 6\r\n"));
-        assert_eq!(client.until("abcdef").await, "abcdef");
-        client.say("POST /through HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab").await;
-        client.head().await;
-        client.until("2\r\nab").await;
-        client.say("c\r\n0\r\n\r\n").await;
-        client.until("0\r\n\r\n").await;
-        // The reply had begun before the body ended.
-        assert_eq!(client.rest().await, "");
-        let reports = bench.reports(2).await;
+fn the_proxy_reads_the_request_body() {
+    run_on_one_thread(async {
+        let relay = relay().await;
+        let mut client = relay.client().await;
+        client.send_bytes("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").await;
+        client.send_bytes("def").await;
+        assert!(client.read_head().await.contains("Content-Length: 6\r\n"));
+        assert_eq!(client.read_until("abcdef").await, "abcdef");
+        client
+            .send_bytes("POST /through HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab")
+            .await;
+        client.read_head().await;
+        client.read_until("2\r\nab").await;
+        client.send_bytes("c\r\n0\r\n\r\n").await;
+        client.read_until("0\r\n\r\n").await;
+        // The reply has started before the end of the body.
+        assert_eq!(client.read_to_end().await, "");
+        let reports = relay.reports(2).await;
         assert_eq!(reports.iter().map(|report| report.body_bytes).collect::<Vec<_>>(), [6, 3]);
     });
 }
 
 #[test]
-fn a_client_is_asked_for_the_body_that_the_proxy_reads() {
-    on_one_thread(async {
-        let bench = bench().await;
+fn a_client_gets_100_when_the_proxy_reads_the_body() {
+    run_on_one_thread(async {
+        let relay = relay().await;
         let expecting = |target| {
             format!("POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
         };
-        let mut client = bench.client().await;
-        client.say(expecting("/echo")).await;
-        assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
-        client.say("abc").await;
-        client.head().await;
-        assert_eq!(client.until("abc").await, "abc");
-        client.say(expecting("/unread")).await;
-        let head = client.head().await;
+        let mut client = relay.client().await;
+        client.send_bytes(expecting("/echo")).await;
+        assert_eq!(client.read_head().await, "HTTP/1.1 100 Continue\r\n\r\n");
+        client.send_bytes("abc").await;
+        client.read_head().await;
+        assert_eq!(client.read_until("abc").await, "abc");
+        client.send_bytes(expecting("/unread")).await;
+        let head = client.read_head().await;
         assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("Connection: close"), "{head}");
     });
 }
 
 #[test]
-fn a_body_that_has_come_and_is_not_read_is_skipped() {
-    on_one_thread(async {
-        let bench = bench().await;
-        let mut client = bench.client().await;
+fn an_unread_complete_body_is_skipped() {
+    run_on_one_thread(async {
+        let relay = relay().await;
+        let mut client = relay.client().await;
         for body in
             ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
         {
-            client.say(format!("POST /unread HTTP/1.1\r\nHost: h\r\n{body}")).await;
-            let head = client.head().await;
+            client.send_bytes(format!("POST /unread HTTP/1.1\r\nHost: h\r\n{body}")).await;
+            let head = client.read_head().await;
             assert!(!head.contains("Connection: close"), "{head}");
         }
-        client.say("POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc").await;
-        assert!(client.head().await.contains("Connection: close"), "its end may never come");
+        client.send_bytes("POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc").await;
+        assert!(client.read_head().await.contains("Connection: close"), "its end may never come");
     });
 }
 
 #[test]
-fn an_answer_goes_on_where_a_client_may_end_its_side_in_the_middle_of_the_body() {
-    on_one_thread(async {
+fn half_close_during_the_body_is_no_client_fault_if_allowed() {
+    run_on_one_thread(async {
         for half_close in [true, false] {
-            let bench = answering(Bench::with(Limits { half_close, ..PATIENT }, |_, _: Talk| async {}).await);
-            let mut client = bench.client().await;
+            let relay = answering(
+                TestRelay::with(Limits { half_close, ..LONG_LIMITS }, |_, _: ScriptedConnection| async {})
+                    .await,
+            );
+            let mut client = relay.client().await;
             client
-                .say("POST /through HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc")
+                .send_bytes("POST /through HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc")
                 .await;
-            client.until("3\r\nabc").await;
+            client.read_until("3\r\nabc").await;
             client.stream.shutdown().await.expect("shuts");
-            let report = bench.reports(1).await[0];
-            // The contents are the body's, and break off with it.
+            let report = relay.reports(1).await[0];
+            // The content is that of the request body, and ends early with it.
             let fault = if half_close { None } else { Some(ClientFault::Gone) };
             assert_eq!((report.complete, report.fault), (false, fault));
         }
@@ -289,62 +295,65 @@ fn an_answer_goes_on_where_a_client_may_end_its_side_in_the_middle_of_the_body()
 }
 
 #[test]
-fn a_body_that_is_none_of_http_is_a_fault() {
-    on_one_thread(async {
-        let bench = bench().await;
-        let got = bench.ask("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nx").await;
+fn a_malformed_body_is_a_fault() {
+    run_on_one_thread(async {
+        let relay = relay().await;
+        let got =
+            relay.request("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nx").await;
         assert!(got.contains("Connection: close") && got.ends_with("broken"), "{got}");
     });
 }
 
 #[test]
-fn interim_replies_come_before_the_final_one() {
-    on_one_thread(async {
-        let bench = bench().await;
-        let got = bench.ask(get("/interim")).await;
+fn interim_replies_precede_the_final_reply() {
+    run_on_one_thread(async {
+        let relay = relay().await;
+        let got = relay.request(get("/interim")).await;
         let statuses: Vec<&str> = got.matches("HTTP/1.1 1").chain(got.matches("HTTP/1.1 2")).collect();
         assert_eq!(statuses.len(), 3, "{got}");
         assert!(got.starts_with("HTTP/1.1 102 ") && got.ends_with("done"), "{got}");
-        let many = bench.ask(get("/many")).await;
+        let many = relay.request(get("/many")).await;
         assert_eq!(many.matches("HTTP/1.1 103").count(), 32, "further ones are dropped");
-        let large = bench.ask(get("/large-hints")).await;
+        let large = relay.request(get("/large-hints")).await;
         assert_eq!(large.matches("HTTP/1.1 103").count(), 6, "64 KiB are sent");
-        let old = bench.ask("GET /interim HTTP/1.0\r\n\r\n").await;
+        let old = relay.request("GET /interim HTTP/1.0\r\n\r\n").await;
         assert!(!old.contains(" 103 "), "{old}");
     });
 }
 
 #[test]
-fn a_connection_goes_on_elsewhere() {
-    on_one_thread(async {
-        let bench = bench().await;
-        let mut client = bench.client().await;
-        client.say("GET /switch HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: new\r\n\r\n").await;
-        let head = client.head().await;
+fn the_proxy_takes_over_a_connection() {
+    run_on_one_thread(async {
+        let relay = relay().await;
+        let mut client = relay.client().await;
+        client
+            .send_bytes("GET /switch HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: new\r\n\r\n")
+            .await;
+        let head = client.read_head().await;
         assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("Upgrade: new\r\n"), "{head}");
-        client.say("early").await;
-        assert_eq!(client.until("early").await, "early", "the test's own protocol is an echo");
-        let mut leaves = bench.client().await;
-        leaves.say("GET /leave HTTP/1.1\r\nHost: h\r\n\r\nrest").await;
-        assert_eq!(leaves.until("rest").await, "rest");
-        let reports = bench.reports(2).await;
+        client.send_bytes("early").await;
+        assert_eq!(client.read_until("early").await, "early", "the test's own protocol is an echo");
+        let mut leaves = relay.client().await;
+        leaves.send_bytes("GET /leave HTTP/1.1\r\nHost: h\r\n\r\nrest").await;
+        assert_eq!(leaves.read_until("rest").await, "rest");
+        let reports = relay.reports(2).await;
         assert_eq!((reports[0].status, reports[1].status), (Some(101), None));
     });
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_cut_off() {
-    on_one_thread(async {
-        let limits = Limits { client_write: SHORT, ..PATIENT };
-        let bench = answering(Bench::with(limits, |_, _: Talk| async {}).await);
-        let mut client = bench.client().await;
-        client.say(get("/endless")).await;
-        let report = bench.reports(1).await[0];
+fn a_stalled_client_is_disconnected() {
+    run_on_one_thread(async {
+        let limits = Limits { client_write: SHORT, ..LONG_LIMITS };
+        let relay = answering(TestRelay::with(limits, |_, _: ScriptedConnection| async {}).await);
+        let mut client = relay.client().await;
+        client.send_bytes(get("/endless")).await;
+        let report = relay.reports(1).await[0];
         assert_eq!((report.complete, report.fault), (false, Some(ClientFault::Stalled)));
-        let mut gone = bench.client().await;
-        gone.say(get("/endless")).await;
-        gone.head().await;
+        let mut gone = relay.client().await;
+        gone.send_bytes(get("/endless")).await;
+        gone.read_head().await;
         drop(gone);
-        assert_eq!(bench.reports(2).await[1].fault, Some(ClientFault::Gone));
+        assert_eq!(relay.reports(2).await[1].fault, Some(ClientFault::Gone));
     });
 }

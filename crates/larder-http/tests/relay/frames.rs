@@ -1,6 +1,6 @@
-//! A client of HTTP/2 that writes its frames by hand, and so may break rules.
+//! An HTTP/2 client that writes frames byte by byte, and can therefore violate the protocol.
 
-use crate::kit::{Bench, PATIENCE};
+use crate::kit::{TIMEOUT, TestRelay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ pub(crate) const END_HEADERS: u8 = 4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A frame of a stream.
+/// An HTTP/2 frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -30,13 +30,13 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Fields in the form of HPACK (RFC 7541 section 6.2.2), of names and values below 127 bytes.
+/// Encodes fields in HPACK (RFC 7541 section 6.2.2). Names and values must be shorter than 127 bytes.
 pub(crate) fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).expect("short")], text.as_bytes()].concat();
     fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// A request for `/` with further fields.
+/// Encodes a request for `/` with further fields.
 pub(crate) fn get(stream: u32, further: &[(&str, &str)], flags: u8) -> Vec<u8> {
     let pseudo = [(":method", "GET"), (":scheme", "https"), (":authority", "h"), (":path", "/")];
     frame(HEADERS, END_HEADERS | flags, stream, &fields(&[&pseudo, further].concat()))
@@ -47,35 +47,35 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// A connection after its preface.
-    pub(crate) async fn connect(bench: &Bench) -> Self {
-        let mut frames = Self { stream: bench.http2() };
+    /// Opens a connection, and sends the preface.
+    pub(crate) async fn connect(relay: &TestRelay) -> Self {
+        let mut frames = Self { stream: relay.http2() };
         frames.send(PREFACE).await;
         frames.send(&frame(SETTINGS, 0, 0, &[])).await;
         frames
     }
 
-    /// Sends, as far as the proxy takes it.
+    /// Sends bytes. Returns whether the proxy has accepted all of them.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// The next frame; `None` at the end of the connection.
+    /// Reads the next frame. Returns `None` at the end of the connection.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
-        timeout(PATIENCE, self.stream.read_exact(&mut head)).await.expect("a frame or the end").ok()?;
+        timeout(TIMEOUT, self.stream.read_exact(&mut head)).await.expect("a frame or the end").ok()?;
         let [a, b, c, kind, flags, stream @ ..] = head;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         self.stream.read_exact(&mut payload).await.ok()?;
         Some(Frame { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
 
-    /// The first frame that replies to a stream, or ends the connection.
+    /// Reads up to the first frame that replies to a stream or closes the connection.
     pub(crate) async fn reply(&mut self, stream: u32) -> Frame {
         self.try_reply(stream).await.expect("the connection goes on")
     }
 
-    /// The same; `None` if the connection ends without a word.
+    /// Reads as [`Self::reply`] does. Returns `None` if the connection ends without GOAWAY.
     pub(crate) async fn try_reply(&mut self, stream: u32) -> Option<Frame> {
         loop {
             let frame = self.next().await?;
@@ -85,8 +85,8 @@ impl Frames {
         }
     }
 
-    /// All frames up to the end.
-    pub(crate) async fn rest(&mut self) -> Vec<Frame> {
+    /// Reads all frames up to the end of the connection.
+    pub(crate) async fn read_to_end(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
             frames.push(frame);

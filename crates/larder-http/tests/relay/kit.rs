@@ -4,8 +4,8 @@ use crate::answers;
 use bytes::Bytes;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, ClientHandle, End, Failure, Http2Fault, Limits, Next, Passage, PoolLimits, Proxy, Refusal,
-    Report, Stage, Start, StreamMemory, Unfit, Worker, runtime, serve, serve_http2,
+    Answer, ClientHandle, End, Failure, Http2Fault, Limits, MessageRejection, Next, PoolLimits, Proxy,
+    Refusal, ReplyForwarding, Report, Stage, Start, StreamMemory, Worker, runtime, serve, serve_http2,
 };
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -20,11 +20,11 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-/// For what must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time to wait for an event that must happen.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Limits that no test reaches by chance.
-pub(crate) const PATIENT: Limits = Limits {
+/// Limits that no test reaches accidentally.
+pub(crate) const LONG_LIMITS: Limits = Limits {
     head_bytes: 4096,
     head: LONG,
     keepalive: LONG,
@@ -43,31 +43,31 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// A proxy whose requests all go to one server, and that notes what it learns.
-pub(crate) struct One {
+/// A proxy that relays all requests to one server, and records its calls.
+pub(crate) struct OneServerProxy {
     server: SocketAddr,
     limits: Limits,
-    /// Requests for `/later` wait for this.
+    /// The signal for which requests for `/later` wait.
     pub(crate) decides: Rc<Notify>,
     pub(crate) failures: RefCell<Vec<(Stage, ErrorKind)>>,
     pub(crate) refusals: RefCell<Vec<Refusal>>,
-    /// Attempts that may follow a failure.
+    /// Number of attempts that may follow a failure.
     pub(crate) retries: Cell<u32>,
     pub(crate) reports: RefCell<Vec<Report>>,
-    /// Connections to the server serve all clients.
-    pub(crate) shares: Cell<bool>,
-    /// Replies are spelt in capitals.
-    pub(crate) loud: Cell<bool>,
-    /// Requests are answered by [`answers::decide`].
+    /// Whether all clients share the connections to the server.
+    pub(crate) shares_connections: Cell<bool>,
+    /// Whether replies are replaced by upper-case text.
+    pub(crate) replaces_body: Cell<bool>,
+    /// Whether [`answers::decide`] answers the requests.
     pub(crate) answers: Cell<bool>,
-    /// The server speaks HTTP/2.
+    /// Whether the server speaks HTTP/2.
     pub(crate) is_http2: Cell<bool>,
     pub(crate) faults: RefCell<Vec<Http2Fault>>,
     reported: Notify,
     faulted: Notify,
 }
 
-impl Proxy for One {
+impl Proxy for OneServerProxy {
     type Client = ();
     type Exchange = ();
     type Server = SocketAddr;
@@ -104,7 +104,7 @@ impl Proxy for One {
     }
 
     fn is_shared(&self, _: &SocketAddr) -> bool {
-        self.shares.get()
+        self.shares_connections.get()
     }
 
     fn speaks_http2(&self, _: &SocketAddr) -> bool {
@@ -117,8 +117,8 @@ impl Proxy for One {
         Ok(stream)
     }
 
-    fn request_body(&self, (): &(), (): &mut (), piece: &[u8], _: bool) -> Result<(), Unfit> {
-        if piece.starts_with(b"refused") { Err(Unfit) } else { Ok(()) }
+    fn request_body(&self, (): &(), (): &mut (), piece: &[u8], _: bool) -> Result<(), MessageRejection> {
+        if piece.starts_with(b"refused") { Err(MessageRejection) } else { Ok(()) }
     }
 
     fn reply(
@@ -127,13 +127,13 @@ impl Proxy for One {
         (): &mut (),
         request: &RequestHead,
         head: &mut ReplyHead,
-    ) -> Result<Passage, Unfit> {
+    ) -> Result<ReplyForwarding, MessageRejection> {
         head.fields.append(b"Via", b"1.1 one").expect("room");
         match (head.status(), request.target()) {
-            (206, _) => Ok(Passage::Rest),
-            (_, b"/loud") => Ok(Passage::Changed),
-            (_, b"/unfit") => Err(Unfit),
-            _ => Ok(Passage::AsIs),
+            (206, _) => Ok(ReplyForwarding::Rest),
+            (_, b"/loud") => Ok(ReplyForwarding::Changed),
+            (_, b"/unfit") => Err(MessageRejection),
+            _ => Ok(ReplyForwarding::AsIs),
         }
     }
 
@@ -142,7 +142,7 @@ impl Proxy for One {
         if is_last {
             instead.push(b'!');
         }
-        self.loud.get()
+        self.replaces_body.get()
     }
 
     fn on_failure(
@@ -191,22 +191,22 @@ impl Proxy for One {
     }
 }
 
-/// A proxy in front of a server whose connections `script` follows, one call for each.
-pub(crate) struct Bench {
-    pub(crate) worker: Rc<Worker<One>>,
+/// A proxy in front of a server. The server calls `script` for each connection.
+pub(crate) struct TestRelay {
+    pub(crate) worker: Rc<Worker<OneServerProxy>>,
     pub(crate) address: SocketAddr,
 }
 
-impl Bench {
+impl TestRelay {
     pub(crate) async fn new<F: Future<Output = ()> + 'static>(
-        script: impl Fn(usize, Talk) -> F + 'static,
+        script: impl Fn(usize, ScriptedConnection) -> F + 'static,
     ) -> Self {
-        Self::with(PATIENT, script).await
+        Self::with(LONG_LIMITS, script).await
     }
 
     pub(crate) async fn with<F: Future<Output = ()> + 'static>(
         limits: Limits,
-        script: impl Fn(usize, Talk) -> F + 'static,
+        script: impl Fn(usize, ScriptedConnection) -> F + 'static,
     ) -> Self {
         Self::with_memory(limits, StreamMemory::default(), script).await
     }
@@ -214,31 +214,31 @@ impl Bench {
     pub(crate) async fn with_memory<F: Future<Output = ()> + 'static>(
         limits: Limits,
         memory: StreamMemory,
-        script: impl Fn(usize, Talk) -> F + 'static,
+        script: impl Fn(usize, ScriptedConnection) -> F + 'static,
     ) -> Self {
         let servers = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let server = servers.local_addr().expect("bound");
         spawn_local(async move {
             for number in 0.. {
                 let (stream, _) = servers.accept().await.expect("accepts");
-                watched(script(number, Talk::new(stream)));
+                spawn_checked(script(number, ScriptedConnection::new(stream)));
             }
         });
-        Self::before_server(server, limits, memory).await
+        Self::start(server, limits, memory).await
     }
 
-    /// A proxy with patience in front of another server.
-    pub(crate) async fn before(&self, server: SocketAddr) -> Self {
-        Self::before_server(server, PATIENT, StreamMemory::default()).await
+    /// Starts a proxy with long timeouts in front of another server.
+    pub(crate) async fn with_server(&self, server: SocketAddr) -> Self {
+        Self::start(server, LONG_LIMITS, StreamMemory::default()).await
     }
 
-    async fn before_server(server: SocketAddr, limits: Limits, memory: StreamMemory) -> Self {
-        let proxy = One {
+    async fn start(server: SocketAddr, limits: Limits, memory: StreamMemory) -> Self {
+        let proxy = OneServerProxy {
             server,
             limits,
             retries: Cell::default(),
-            shares: Cell::new(true),
-            loud: Cell::default(),
+            shares_connections: Cell::new(true),
+            replaces_body: Cell::default(),
             answers: Cell::default(),
             is_http2: Cell::default(),
             faults: RefCell::default(),
@@ -258,14 +258,14 @@ impl Bench {
             loop {
                 let (stream, _) = clients.accept().await.expect("accepts");
                 let worker = serving.clone();
-                watched(async move {
+                spawn_checked(async move {
                     match serve(Start::new(stream), &(), &worker).await {
                         End::Closed => {}
                         End::Reset(stream) => stream.set_zero_linger().expect("sets"),
                         End::Left { mut io, unread } => {
                             io.write_all(&unread).await.expect("writes");
                             let (mut from, mut to) = io.split();
-                            // Its client ends it, in an orderly way or not.
+                            // The client closes the connection, with or without a reset.
                             let _ = tokio::io::copy(&mut from, &mut to).await;
                         }
                     }
@@ -275,54 +275,54 @@ impl Bench {
         Self { worker, address }
     }
 
-    pub(crate) fn proxy(&self) -> &One {
+    pub(crate) fn proxy(&self) -> &OneServerProxy {
         self.worker.proxy()
     }
 
-    pub(crate) async fn client(&self) -> Talk {
-        Talk::new(TcpStream::connect(self.address).await.expect("connects"))
+    pub(crate) async fn client(&self) -> ScriptedConnection {
+        ScriptedConnection::new(TcpStream::connect(self.address).await.expect("connects"))
     }
 
-    /// A connection to the proxy by HTTP/2.
+    /// Opens an HTTP/2 connection to the proxy.
     pub(crate) fn http2(&self) -> DuplexStream {
         let (client, proxy) = duplex(64 << 10);
         let worker = self.worker.clone();
-        watched(async move { serve_http2(proxy, None, &(), &worker).await });
+        spawn_checked(async move { serve_http2(proxy, None, &(), &worker).await });
         client
     }
 
-    /// Waits for a fault of a client of HTTP/2.
+    /// Waits for a fault of an HTTP/2 client.
     pub(crate) async fn fault(&self) -> Http2Fault {
         let wait = async {
             while self.proxy().faults.borrow().is_empty() {
                 self.proxy().faulted.notified().await;
             }
         };
-        timeout(PATIENCE, wait).await.expect("a fault");
+        timeout(TIMEOUT, wait).await.expect("a fault");
         self.proxy().faults.borrow()[0]
     }
 
-    /// Sends a request on a connection of its own and reads all that comes.
-    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>) -> String {
+    /// Sends a request on a new connection, and reads to the end of the connection.
+    pub(crate) async fn request(&self, request: impl AsRef<[u8]>) -> String {
         let mut client = self.client().await;
-        client.say(request).await;
-        client.rest().await
+        client.send_bytes(request).await;
+        client.read_to_end().await
     }
 
-    /// Waits for the reports of so many requests.
+    /// Waits for the reports of `count` requests.
     pub(crate) async fn reports(&self, count: usize) -> Vec<Report> {
         let wait = async {
             while self.proxy().reports.borrow().len() < count {
                 self.proxy().reported.notified().await;
             }
         };
-        timeout(PATIENCE, wait).await.expect("requests end");
+        timeout(TIMEOUT, wait).await.expect("requests end");
         self.proxy().reports.borrow().clone()
     }
 }
 
-/// Runs a script whose panic fails the test.
-pub(crate) fn watched(script: impl Future<Output = ()> + 'static) {
+/// Runs a script. A panic of the script fails the test.
+pub(crate) fn spawn_checked(script: impl Future<Output = ()> + 'static) {
     let script = spawn_local(script);
     spawn_local(async move {
         if let Err(error) = script.await
@@ -334,66 +334,70 @@ pub(crate) fn watched(script: impl Future<Output = ()> + 'static) {
     });
 }
 
-/// One side of a connection.
-pub(crate) struct Talk {
+/// The test's end of a connection.
+pub(crate) struct ScriptedConnection {
     pub(crate) stream: TcpStream,
     pub(crate) read: Vec<u8>,
 }
 
-impl Talk {
+impl ScriptedConnection {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self { stream, read: Vec::new() }
     }
 
-    pub(crate) async fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send_bytes(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.expect("writes");
     }
 
-    pub(crate) async fn more(&mut self) -> bool {
+    pub(crate) async fn read_more(&mut self) -> bool {
         let mut piece = [0; 16 << 10];
-        let read = timeout(PATIENCE, self.stream.read(&mut piece)).await.expect("bytes come in time");
+        let read = timeout(TIMEOUT, self.stream.read(&mut piece)).await.expect("bytes come in time");
         let read = read.unwrap_or(0);
         self.read.extend_from_slice(&piece[..read]);
         read > 0
     }
 
-    /// The bytes up to the end of the next `text`.
-    pub(crate) async fn until(&mut self, text: &str) -> String {
+    /// Reads up to the end of the next `text`.
+    pub(crate) async fn read_until(&mut self, text: &str) -> String {
         loop {
             let found = self.read.windows(text.len()).position(|bytes| bytes == text.as_bytes());
             if let Some(at) = found {
                 let bytes: Vec<u8> = self.read.drain(..at + text.len()).collect();
                 return String::from_utf8(bytes).expect("text");
             }
-            assert!(self.more().await, "ended before {text:?}: {:?}", String::from_utf8_lossy(&self.read));
+            assert!(
+                self.read_more().await,
+                "ended before {text:?}: {:?}",
+                String::from_utf8_lossy(&self.read)
+            );
         }
     }
 
-    pub(crate) async fn head(&mut self) -> String {
-        self.until("\r\n\r\n").await
+    pub(crate) async fn read_head(&mut self) -> String {
+        self.read_until("\r\n\r\n").await
     }
 
-    /// The next head; `None` if the other side ends the connection before.
-    pub(crate) async fn next_head(&mut self) -> Option<String> {
+    /// Reads the next head. Returns `None` if the connection ends before.
+    pub(crate) async fn try_read_head(&mut self) -> Option<String> {
         while !self.read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-            if !self.more().await {
+            if !self.read_more().await {
                 return None;
             }
         }
-        Some(self.head().await)
+        Some(self.read_head().await)
     }
 
-    /// All up to the end.
-    pub(crate) async fn rest(&mut self) -> String {
-        while self.more().await {}
+    /// Reads to the end of the connection.
+    pub(crate) async fn read_to_end(&mut self) -> String {
+        while self.read_more().await {}
         String::from_utf8(std::mem::take(&mut self.read)).expect("text")
     }
 }
 
-pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
+pub(crate) fn run_on_one_thread(test: impl Future<Output = ()>) {
     runtime().expect("a runtime").block_on(async {
         test.await;
-        // Scripts that have failed have their turn.
+        // Scripts that have failed must run to record their panics.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -401,10 +405,12 @@ pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
     assert_eq!(PANIC.take(), None, "of a script");
 }
 
-/// Answers every request that has no body with its own head.
-pub(crate) async fn echo(mut talk: Talk) {
+/// Answers every request without a body with its own head.
+pub(crate) async fn echo(mut connection: ScriptedConnection) {
     loop {
-        let Some(head) = talk.next_head().await else { return };
-        talk.say(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len())).await;
+        let Some(head) = connection.try_read_head().await else { return };
+        connection
+            .send_bytes(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len()))
+            .await;
     }
 }

@@ -1,4 +1,4 @@
-//! The relay between real sockets.
+//! Tests of the relay on real sockets.
 
 mod answers;
 mod exchanges;

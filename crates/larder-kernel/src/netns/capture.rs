@@ -90,7 +90,8 @@ impl Capture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::{INTERFACE, TcpFrame, Topology, TopologySpec, Wire, or_skip};
+    use crate::frame::TcpFrame;
+    use crate::netns::{INTERFACE, Topology, TopologySpec, Wire, or_skip};
 
     /// A frame from one host to another is captured once at the hub, although it passes two ports.
     #[test]
@@ -103,18 +104,9 @@ mod tests {
         let index = from.namespace.ifindex(INTERFACE).expect("there");
         let frames: Vec<Vec<u8>> = (0..5)
             .map(|seq| {
-                let frame = TcpFrame {
-                    macs: [from.mac, to.mac],
-                    from: (from.v4, 999).into(),
-                    to: (to.v4, 998).into(),
-                    seq,
-                    ack: 0,
-                    // Without any flag no host answers.
-                    flags: 0,
-                    window: 0,
-                    options: &[],
-                    payload: b"seen",
-                };
+                // Without any flag no host answers.
+                let empty = TcpFrame::new((from.v4, 999).into(), (to.v4, 998).into(), 0);
+                let frame = TcpFrame { macs: [from.mac, to.mac], seq, payload: b"seen", ..empty };
                 frame.bytes().expect("a frame")
             })
             .collect();

@@ -450,15 +450,8 @@ impl Plane {
 
     /// Passes pending events to `visit` in order, at most some thousands. Returns their number. Calls of several
     /// threads wait for each other. After a takeover, the unread events of the previous process come first.
-    pub fn read_events(&self, mut visit: impl FnMut(PlaneEvent<'_>)) -> usize {
+    pub fn read_events(&self, visit: impl FnMut(PlaneEvent<'_>)) -> usize {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut previous_ring = self.previous_ring.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = previous_ring.as_mut() {
-            match events::read(before, EVENTS_READ_MAX, &mut visit) {
-                0 => *previous_ring = None,
-                read => return read,
-            }
-        }
         events::read(&mut ring, EVENTS_READ_MAX, visit)
     }
 

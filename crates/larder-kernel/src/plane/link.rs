@@ -4,6 +4,7 @@
 //! 7348. UDP checksums are 0, which RFC 6935 allows for tunnels over IPv6 as well: the inner packet has its own.
 
 use crate::abi::{ENCAP_BYTES_MAX, NodeLink, link_kind};
+use crate::frame::{Frame, decrement_hop_limit, set_ip_checksum};
 use std::net::IpAddr;
 
 const ETHERTYPE_V4: [u8; 2] = [0x08, 0x00];
@@ -157,13 +158,13 @@ impl OutboundTunnelKind {
 }
 
 /// Encapsulates an Ethernet frame for the node, as the programs do.
-pub(super) fn encapsulate(link: &NodeLink, frame: &super::frame::Frame<'_>) -> Vec<u8> {
+pub(super) fn encapsulate(link: &NodeLink, frame: &Frame<'_>) -> Vec<u8> {
     let packet = frame.packet();
     let (ethertype, protocol) =
         if frame.ipv6() { (ETHERTYPE_V6, PROTOCOL_IPV6) } else { (ETHERTYPE_V4, PROTOCOL_IPV4) };
     if link.kind == link_kind::L2 {
         let mut out = [&link.mac, &link.source_mac, ethertype.as_slice(), packet].concat();
-        super::frame::decrement_hop_limit(&mut out);
+        decrement_hop_limit(&mut out);
         return out;
     }
     let header = &link.header[..usize::from(link.header_bytes).min(ENCAP_BYTES_MAX)];
@@ -196,8 +197,7 @@ pub(super) fn encapsulate(link: &NodeLink, frame: &super::frame::Frame<'_>) -> V
         if link.kind == link_kind::IPIP {
             out[23] = protocol;
         }
-        let sum = super::frame::checksum(&[&out[14..34]]);
-        out[24..26].copy_from_slice(&sum.to_be_bytes());
+        set_ip_checksum(&mut out[14..34]);
     }
     out
 }

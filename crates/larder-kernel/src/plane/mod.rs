@@ -28,7 +28,6 @@ mod control;
 mod error;
 mod events;
 mod filter;
-pub(crate) mod frame;
 mod gates;
 mod link;
 mod mapping;
@@ -37,7 +36,6 @@ mod pins;
 mod programs;
 pub(crate) mod ring;
 mod send;
-mod succession;
 pub(crate) mod syscalls;
 #[cfg(test)]
 mod tests;
@@ -45,13 +43,12 @@ mod tests;
 pub use control::{FlowDestination, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
 pub use events::{FlowTotals, PlaneEvent};
-pub use frame::is_undamaged;
 pub use link::{NodeRoute, NodeRouteError, OutboundTunnel, OutboundTunnelKind};
 pub use owners::SlotOwner;
 
 use crate::abi::NodeLink;
 use gates::Gates;
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore as _, MapHandle};
 pub(crate) use pins::FAMILY;
 use pins::Pins;
 use programs::Programs;
@@ -61,7 +58,6 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
-use succession::Predecessor;
 
 /// Hook to which the programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +82,7 @@ pub struct PlaneConfig {
     /// The hook for the programs.
     pub attach: AttachMode,
     /// Size of the connection table, 1 to 2^24; 132 bytes each. If it is full, the least recently used connection is
-    /// evicted.
+    /// evicted. Like the two following sizes, it applies to new tables: those of a previous process keep their size.
     pub flows_max: u32,
     /// Size of the table of decisions, 1 to 2^24. If it is full, the least recently used one is evicted.
     pub targets_max: u32,
@@ -163,8 +159,6 @@ pub struct Plane {
     owners: MapHandle,
     gates: Gates,
     ring: Mutex<Ring>,
-    /// The ring of a previous process, until it has been read to its end.
-    previous_ring: Mutex<Option<Ring>>,
     /// Serialises read-modify-write changes of keys, links and tags.
     write_lock: Mutex<()>,
     sender: Socket,
@@ -180,8 +174,7 @@ pub struct Plane {
 
 impl Plane {
     /// Loads and attaches the programs in this thread's network namespace. If a previous instance of the same name
-    /// exists, its maps are taken over if their layout is the same, and replaced otherwise. If only sizes differ, its
-    /// connections are copied.
+    /// exists, its maps are taken over with their sizes if their layout is the same, and replaced otherwise.
     ///
     /// # Errors
     ///
@@ -203,16 +196,11 @@ impl Plane {
     /// Tries the hooks in turn.
     fn attach(config: &PlaneConfig, ifindex: u32, pins: &Pins) -> Result<Self, PlaneError> {
         let mut refused = PlaneError::Config("no attach mode works");
-        let mut predecessor = None;
         for (at, mode) in programs::modes(config.attach, pins).into_iter().enumerate() {
-            let mut plane = Self::load(config, mode, Some(pins))?;
-            predecessor = plane.programs.predecessor.take().or(predecessor);
+            let plane = Self::load(config, mode, Some(pins))?;
             match plane.programs.attach(ifindex, mode, pins) {
                 Ok(attachments) => {
-                    // The programs are running: an incomplete copy costs less than stopping.
-                    if let Some(before) = predecessor {
-                        plane.catch_up_with(&before);
-                    }
+                    plane.warn_of_kept_sizes(config);
                     let mac = syscalls::interface_mac(plane.sender.as_fd(), &config.interface)
                         .map_err(PlaneError::io("read the interface's address"))?;
                     return Ok(Self { attachments, ifindex, mac, ..plane });
@@ -228,12 +216,23 @@ impl Plane {
         Err(refused)
     }
 
-    /// Copies what the programs of the previous process have changed since their tables were copied.
-    fn catch_up_with(&mut self, before: &Predecessor) {
-        let caught_up = before.catch_up(&self.flows);
-        let read = before.unread_ring().map(|ring| self.previous_ring = Mutex::new(ring));
-        if let Err(error) = caught_up.and(read.map_err(PlaneError::io("map the previous process's ring"))) {
-            tracing::warn!(%error, "forwarding plane: some last changes of the previous process are lost");
+    /// Warns if tables of the previous process have another size than `config` says.
+    fn warn_of_kept_sizes(&self, config: &PlaneConfig) {
+        let tables = [
+            ("flows", &self.flows, config.flows_max),
+            ("targets", &self.targets, config.targets_max),
+            ("events", &self.events, config.ring_bytes),
+        ];
+        for (table, map, configured) in tables {
+            let size = map.max_entries();
+            if size != configured {
+                tracing::warn!(
+                    table,
+                    size,
+                    configured,
+                    "forwarding plane: tables keep their size until the programs are removed"
+                );
+            }
         }
     }
 
@@ -243,7 +242,7 @@ impl Plane {
         let programs = Programs::load(config, attach, pins)?;
         let owners = owners::open(owners, programs.adopted, pins)?;
         let (events, gates) = (programs.map("events")?, programs.map("gates")?);
-        let ring = Ring::new(events.as_fd(), config.ring_bytes).map_err(PlaneError::io("map the ring"))?;
+        let ring = Ring::new(events.as_fd(), events.max_entries()).map_err(PlaneError::io("map the ring"))?;
         let plane = Self {
             flows: programs.map("flows")?,
             targets: programs.map("targets")?,
@@ -256,7 +255,6 @@ impl Plane {
             counters: programs.map("counters")?,
             gates: Gates::new(gates.as_fd()).map_err(PlaneError::io("map the gates"))?,
             ring: Mutex::new(ring),
-            previous_ring: Mutex::default(),
             write_lock: Mutex::new(()),
             sender: sender()?,
             raw_v4: send::raw_socket(Domain::IPV4).map_err(PlaneError::io("open a raw socket"))?,

@@ -7,14 +7,18 @@
 use super::filter::{self, FILTER};
 use super::syscalls;
 use crate::bpffs;
+use libbpf_rs::{MapCore as _, MapHandle};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Version of the pinned data; must change with their meaning. Sizes are compared separately.
+/// Version of the pinned data; must change with their meaning. Sizes of keys and values are compared
+/// separately.
 const LAYOUT: &str = "layout-2";
+/// The map of connections.
+pub(super) const FLOWS: &str = "flows";
 /// Prefix of the names of links.
 const LINK: &str = "link-";
 /// Directory of the planes.
@@ -45,6 +49,19 @@ fn is_there(looked: io::Result<fs::Metadata>) -> Option<bool> {
     }
 }
 
+/// Logs the number of connections in a table that is removed because of its layout. They may have ended already.
+fn warn_of_cut_connections(flows: &Path) {
+    let Ok(flows) = MapHandle::from_pinned_path(flows) else { return };
+    // Entries that change meanwhile can make the listing start again.
+    let connections = flows.keys().take(flows.max_entries() as usize).count();
+    if connections > 0 {
+        tracing::warn!(
+            connections,
+            "forwarding plane: tables of another layout removed, which cuts their connections"
+        );
+    }
+}
+
 impl Pins {
     /// Opens the pins of the instance `name` and removes other layouts. `WouldBlock` if another process has them.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
@@ -61,6 +78,7 @@ impl Pins {
         for entry in fs::read_dir(&instance)? {
             let path = entry?.path();
             if path != directory {
+                warn_of_cut_connections(&path.join(FLOWS));
                 fs::remove_dir_all(path)?;
             }
         }
@@ -98,8 +116,9 @@ impl Pins {
         }
     }
 
-    /// Removes the pins of maps. Programs that use the maps keep running.
+    /// Removes the pins of maps, because their layout is another one. Programs that use the maps keep running.
     pub(crate) fn remove_maps(&self) -> io::Result<()> {
+        warn_of_cut_connections(&self.path(FLOWS));
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if !name.starts_with(LINK) && !name.starts_with(FILTER) {

@@ -1,12 +1,11 @@
 //! Loads and attaches the switch's programs, with the maps of a previous process if they are compatible.
 
 use super::filter;
-use super::pins::Pins;
-use super::succession::Predecessor;
+use super::pins::{self, Pins};
 use super::syscalls::{self, Hook};
 use super::{AttachMode, PlaneConfig, PlaneError};
 use crate::cookie::clock_shift;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,15 +13,10 @@ const OBJECT: &[u8] = include_bytes!("../../bpf/prebuilt/front.bpf.o");
 
 /// Maps that outlive a process. The others hold no lasting data.
 const KEPT: [&str; 9] =
-    ["flows", "targets", "services", "links", "tags", "gates", "keys", "events", "counters"];
+    [pins::FLOWS, "targets", "services", "links", "tags", "gates", "keys", "events", "counters"];
 
-/// Maps among them whose entries can be copied into a map of another size. Gates hold the process's own counts, targets
-/// live for milliseconds, and the old ring is read where it is.
-const COPIED: [&str; 5] = [FLOWS, "services", "links", "tags", "keys"];
-/// The map that programs write to.
-const FLOWS: &str = "flows";
-/// The event ring.
-const EVENTS: &str = "events";
+/// Maps among them whose sizes the config sets.
+const SIZED: [&str; 3] = [pins::FLOWS, "targets", "events"];
 
 /// Loaded programs and their maps.
 #[derive(Debug)]
@@ -30,13 +24,11 @@ pub(super) struct Programs {
     object: Object,
     /// Whether the maps of a previous process are in use.
     pub(super) adopted: bool,
-    /// The previous process's connections, if they were copied while its programs kept running.
-    pub(super) predecessor: Option<Predecessor>,
 }
 
 fn set_sizes(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()> {
     match map.name().to_str() {
-        Some("flows") => map.set_max_entries(config.flows_max),
+        Some(pins::FLOWS) => map.set_max_entries(config.flows_max),
         Some("targets") => map.set_max_entries(config.targets_max),
         Some("events") => map.set_max_entries(config.ring_bytes),
         _ => Ok(()),
@@ -98,7 +90,7 @@ fn open_object(config: &PlaneConfig, attach: AttachMode) -> libbpf_rs::Result<Op
     Ok(object)
 }
 
-/// Whether every pinned map is the same as a new one would be.
+/// Whether every pinned map is the same as a new one would be, except for sizes that the config sets.
 fn matches_pinned(object: &mut OpenObject, pins: &Pins) -> bool {
     object.maps_mut().all(|map| {
         let name = map.name().to_string_lossy();
@@ -109,60 +101,38 @@ fn matches_pinned(object: &mut OpenObject, pins: &Pins) -> bool {
             pinned.map_type() == map.map_type()
                 && pinned.key_size() == map.key_size()
                 && pinned.value_size() == map.value_size()
-                && pinned.max_entries() == map.max_entries()
+                && (SIZED.contains(&&*name) || pinned.max_entries() == map.max_entries())
         })
     })
 }
 
-/// Opens the maps of a previous process if they differ only in their sizes, or if their values are an earlier, shorter
-/// version: their contents are valid. Returns all of them or none.
-fn resized(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandle)> {
-    let mut old = Vec::new();
-    for map in object.maps_mut() {
-        let Some(name) = COPIED.into_iter().find(|name| map.name() == *name) else { continue };
-        let like = |pinned: &MapHandle| {
-            pinned.map_type() == map.map_type()
-                && pinned.key_size() == map.key_size()
-                && pinned.value_size() <= map.value_size()
-        };
-        match MapHandle::from_pinned_path(pins.path(name)) {
-            Ok(pinned) if like(&pinned) => old.push((name, pinned)),
-            _ => return Vec::new(),
+/// Sets the sizes to those of the pinned maps, because the kernel cannot resize a map.
+fn keep_sizes(object: &mut OpenObject, pins: &Pins) -> libbpf_rs::Result<()> {
+    for mut map in object.maps_mut() {
+        if let Some(name) = SIZED.into_iter().find(|name| map.name() == *name) {
+            map.set_max_entries(MapHandle::from_pinned_path(pins.path(name))?.max_entries())?;
         }
-    }
-    old
-}
-
-fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
-    for key in from.keys() {
-        let value = from
-            .lookup(&key, MapFlags::ANY)
-            .map_err(PlaneError::bpf("read a map of the previous process"))?;
-        let Some(mut value) = value else { continue };
-        // Fields that were added since mean nothing if they are 0.
-        value.resize(to.value_size() as usize, 0);
-        to.update(&key, &value, MapFlags::ANY).map_err(PlaneError::bpf("fill a map"))?;
     }
     Ok(())
 }
 
 impl Programs {
     /// Loads the programs for `attach`, which must not be `Auto`. With `pins`, maps are shared with a previous process
-    /// if all are compatible. If only their sizes differ, they are new and filled from the old ones; else they are new
-    /// and empty. Programs of the previous process use its own maps until they are replaced; after that, call
-    /// [`Predecessor::catch_up`].
+    /// if all are compatible, and keep their sizes; else they are new and empty. Programs of the previous process use
+    /// its own maps until they are replaced.
     pub(super) fn load(
         config: &PlaneConfig,
         attach: AttachMode,
         pins: Option<&Pins>,
     ) -> Result<Self, PlaneError> {
         let mut object = open_object(config, attach).map_err(PlaneError::bpf("read the programs"))?;
-        let (mut adopted, mut old, mut events) = (false, Vec::new(), None);
+        let mut adopted = false;
         if let Some(pins) = pins {
             adopted = matches_pinned(&mut object, pins);
-            if !adopted {
-                old = resized(&mut object, pins);
-                events = MapHandle::from_pinned_path(pins.path(EVENTS)).ok();
+            if adopted {
+                keep_sizes(&mut object, pins)
+                    .map_err(PlaneError::bpf("read a map of the previous process"))?;
+            } else {
                 pins.remove_maps().map_err(PlaneError::io("remove leftovers of the previous process"))?;
             }
             for mut map in object.maps_mut() {
@@ -173,16 +143,7 @@ impl Programs {
             }
         }
         let object = object.load().map_err(PlaneError::bpf("load the programs"))?;
-        let mut loaded = Self { object, adopted, predecessor: None };
-        for (name, map) in old {
-            loaded.adopted = true;
-            let into = loaded.map(name)?;
-            match name {
-                FLOWS => loaded.predecessor = Some(Predecessor::copied(map, events.take(), &into)?),
-                _ => copy(&map, &into)?,
-            }
-        }
-        Ok(loaded)
+        Ok(Self { object, adopted })
     }
 
     /// Returns a map by its name in `bpf/front_maps.h`.

@@ -1,10 +1,10 @@
 //! Packets that user space sends itself: those of held connections, and resets.
 
-use super::frame::{self, Frame};
 use super::link::encapsulate;
 use super::{FlowDestination, Plane, syscalls};
 use crate::FlowKey;
 use crate::abi::{NodeLink, flow_state, link_kind};
+use crate::frame::{Frame, TcpFrame, tcp_flag};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
@@ -77,7 +77,9 @@ impl Plane {
         let Some(ack) = seen.or(ack) else { return marked };
         let service = self.services().into_iter().find(|&(_, id)| id == key.service);
         let (server, _) = service.ok_or(io::ErrorKind::NotFound)?;
-        let packet = frame::reset(server, key.client, ack)?;
+        // A RST without an acknowledgement (RFC 9293 section 3.10.7.1).
+        let reset = TcpFrame { seq: ack, ..TcpFrame::new(server, key.client, tcp_flag::RST) };
+        let packet = reset.packet().ok_or(io::ErrorKind::InvalidInput)?;
         // Sent by the kernel's routes, because the way to the client is unknown here. The port of a raw address is 0.
         let socket = if key.client.is_ipv4() { Some(&self.raw_v4) } else { self.raw_v6.as_ref() };
         let to = SocketAddr::new(key.client.ip(), 0);

@@ -3,7 +3,7 @@
 
 use super::state::{Checkpoint, Window, WindowScales};
 use crate::cookie::{Cookie, OWN_WSCALE};
-use crate::plane::frame::Frame;
+use crate::frame::TcpFrame;
 use std::net::SocketAddr;
 
 /// Receive window in a SYN-ACK with a cookie, which is never scaled (RFC 7323 section 2.2). Bytes.
@@ -40,14 +40,13 @@ impl Checkpoint {
         received: Vec<u8>,
         tag: u8,
     ) -> Option<Self> {
-        let header = Frame::parse(frame)?.header();
-        let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_be_bytes);
-        let (first_seq, write_seq) = (word(4), word(8));
+        let TcpFrame { seq: first_seq, ack: write_seq, window, options: tcp_options, .. } =
+            TcpFrame::parse(frame)?;
         let options = Cookie(write_seq.wrapping_sub(1)).options(local.ip().to_canonical().is_ipv4());
         let scales =
             options.wscale.map_or(WindowScales::default(), |send| WindowScales { send, receive: OWN_WSCALE });
-        let send = u32::from(u16::from_be_bytes([header[14], header[15]])) << scales.send;
-        let clock = if options.timestamps { Some(echo(&header[20..])?) } else { None };
+        let send = u32::from(window) << scales.send;
+        let clock = if options.timestamps { Some(echo(tcp_options)?) } else { None };
         let tagged = |clock: u32| if tag == 0 { clock } else { clock & COUNTING | u32::from(tag) << 24 };
         let checkpoint = Self {
             local,
@@ -79,21 +78,15 @@ impl Checkpoint {
 mod tests {
     use super::*;
     use crate::cookie::{CookieKey, SynAckCookie, SynOptions};
+    use crate::frame::tcp_flag;
     use proptest::prelude::*;
 
     const KEY: CookieKey = CookieKey([1, 2]);
 
     fn frame(seq: u32, ack: u32, window: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
-        let mut frame = [&[0; 12][..], &[0x08, 0, 0x45, 0]].concat();
-        let header = 20 + options.len();
-        frame.extend(u16::try_from(20 + header + payload.len()).expect("small").to_be_bytes());
-        frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 10, 9, 0, 100, 0, 1, 0, 80]);
-        frame.extend(seq.to_be_bytes());
-        frame.extend(ack.to_be_bytes());
-        frame.extend([u8::try_from(header / 4 * 16).expect("small"), 0x18]);
-        frame.extend(window.to_be_bytes());
-        frame.extend([0; 4]);
-        [&frame, options, payload].concat()
+        let (server, client) = addresses();
+        let empty = TcpFrame::new(client, server, tcp_flag::PSH | tcp_flag::ACK);
+        TcpFrame { seq, ack, window, options, payload, ..empty }.bytes().expect("a frame")
     }
 
     fn addresses() -> (SocketAddr, SocketAddr) {

@@ -1,5 +1,6 @@
 //! A client `c`, a switch `f` and a node `n` on a bridge, each in a namespace that is removed when dropped.
 
+use larder_kernel::frame::TcpFrame;
 use larder_kernel::netns::root_or_skip;
 use larder_kernel::plane::Plane;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -149,22 +150,6 @@ pub(crate) struct Sniffer {
     socket: RefCell<Socket>,
 }
 
-/// Returns sequence number and payload of a TCP packet in a frame.
-fn segment(frame: &[u8]) -> Option<(u32, &[u8])> {
-    let (at, end) = match frame.get(12..14)? {
-        [8, 0] if frame.get(23) == Some(&6) => (34, 14 + be16(frame, 16)?),
-        [0x86, 0xdd] if frame.get(20) == Some(&6) => (54, 54 + be16(frame, 18)?),
-        _ => return None,
-    };
-    let header = usize::from(frame.get(at + 12)? >> 4) * 4;
-    let seq = u32::from_be_bytes(frame.get(at + 4..at + 8)?.try_into().ok()?);
-    Some((seq, frame.get(at + header..end)?))
-}
-
-fn be16(bytes: &[u8], at: usize) -> Option<usize> {
-    bytes.get(at..at + 2).map(|two| usize::from(two[0]) << 8 | usize::from(two[1]))
-}
-
 impl Sniffer {
     /// Passes every TCP segment that arrives to `take`, until it returns true or a timeout.
     fn until(&self, mut take: impl FnMut(u32, &[u8]) -> bool) -> bool {
@@ -172,8 +157,8 @@ impl Sniffer {
         let mut frame = vec![0; 1 << 16];
         while Instant::now() < end {
             let Ok(bytes) = self.socket.borrow_mut().read(&mut frame) else { continue };
-            if let Some((seq, payload)) = segment(&frame[..bytes])
-                && take(seq, payload)
+            if let Some(packet) = TcpFrame::parse(&frame[..bytes])
+                && take(packet.seq, packet.payload)
             {
                 return true;
             }

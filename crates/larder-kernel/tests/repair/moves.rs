@@ -27,9 +27,9 @@ pub(crate) fn read_exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
 /// Waits until this many bytes can be read.
 pub(crate) fn wait_for(stream: &TcpStream, length: usize) {
     let mut bytes = vec![0; length];
-    while stream.peek(&mut bytes).expect("bytes underway") < length {
-        std::thread::yield_now();
-    }
+    larder_testkit::eventually(format_args!("{length} bytes can be read"), || {
+        (stream.peek(&mut bytes).expect("bytes underway") >= length).then_some(())
+    });
 }
 
 /// Returns the restored socket as a blocking stream, after writing what it did not take at once.

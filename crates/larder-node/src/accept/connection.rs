@@ -1,16 +1,16 @@
-//! A connection of a client, from its first byte to its last.
+//! The life of a client's connection, from its first byte to its last.
 
-use super::arrived::Arrived;
+use super::incoming::IncomingConnection;
 use super::phase::Phase;
-use super::requests::{Client, Requests};
-use crate::connection::{Brought, Shared};
-use crate::cooperate::Departure;
-use crate::counts::Counters;
-use crate::edge::{Entered, Entry, Opening};
-use crate::handover::{Bound, Life, Moved};
+use super::requests::{ClientConnection, Requests};
+use crate::connection::{ConnectionFacts, ConnectionRecord};
+use crate::cooperate::HandoffRequest;
+use crate::counters::Counters;
+use crate::edge::{ConnectionInfo, ConnectionSource, PreparedConnection};
+use crate::handoff::{HandoffDecision, RequestCounter, TransferOutcome};
 use crate::origin::tunnel::Tunnel;
 use crate::service::PeerService;
-use crate::terms::{CurrentTerms, Terms};
+use crate::settings::{CurrentSettings, NodeSettings};
 use larder_edge::ClientIo;
 use larder_handoff::agent::HandoffOffers;
 use larder_http::relay::{End, Start, Worker, serve, serve_http2};
@@ -25,198 +25,249 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-/// Bytes that the kernel may hold of replies to a client of HTTP/2 and has not sent, so that a reply which is written is nearly at its
-/// client.
+/// Most bytes of HTTP/2 replies that the kernel may hold unsent per connection. The limit keeps a written reply
+/// close to its client.
 const HTTP2_UNSENT_MAX: u32 = 128 << 10;
 
 /// Serves connections.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     peers: Arc<PeerService>,
     counters: Arc<Counters>,
 }
 
 impl Connections {
-    pub(super) fn new(terms: &Arc<CurrentTerms>, peers: &Arc<PeerService>, counters: &Arc<Counters>) -> Self {
-        Self { terms: Arc::clone(terms), peers: Arc::clone(peers), counters: Arc::clone(counters) }
+    pub(super) fn new(
+        settings: &Arc<CurrentSettings>,
+        peers: &Arc<PeerService>,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Self { settings: Arc::clone(settings), peers: Arc::clone(peers), counters: Arc::clone(counters) }
     }
 
-    /// Serves a connection that has a place until it ends or goes on elsewhere.
+    /// Serves a connection that holds a permit, until the connection ends or leaves this node.
     pub(super) async fn serve(
         self: Arc<Self>,
-        (mut arrived, entry): (Arrived, Entry),
-        _place: OwnedSemaphorePermit,
+        (mut incoming, source): (IncomingConnection, ConnectionSource),
+        _permit: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
-        (mut giver, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
+        (mut offers, worker): (Option<HandoffOffers>, Rc<Worker<Requests>>),
     ) {
-        let _open = Open::new(&self.counters);
-        // The connection comes after earlier wishes to have connections elsewhere.
-        giver.iter_mut().for_each(HandoffOffers::clear_release);
-        let terms = self.terms.load_full();
-        // Fails only for a connection that is gone already.
-        let _ = arrived.stream.tcp().set_nodelay(true);
-        if terms.edge.concerns(entry) {
-            // Boxed: other connections are not to be larger for it.
-            let entered = Box::pin(enter(arrived, entry, &terms, &self.counters));
-            let entered = tokio::select! {
+        let _open = OpenConnection::new(&self.counters);
+        // Releases that were requested before this connection came do not concern it.
+        offers.iter_mut().for_each(HandoffOffers::clear_release);
+        let settings = self.settings.load_full();
+        // This fails only if the connection is already closed.
+        let _ = incoming.stream.tcp().set_nodelay(true);
+        if settings.edge.needs_preparation(source) {
+            // Boxed, so that the futures of other connections stay small.
+            let prepared = Box::pin(prepare(incoming, source, &settings, &self.counters));
+            let prepared = tokio::select! {
                 biased;
-                entered = entered => entered,
+                prepared = prepared => prepared,
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
             };
-            let Some(entered) = entered else { return };
-            arrived = entered;
-            if arrived.entered.as_deref().is_some_and(Entered::speaks_http2) {
-                return Box::pin(self.serve_http2(terms, arrived, &worker)).await;
+            let Some(prepared) = prepared else { return };
+            incoming = prepared;
+            if incoming.info.as_deref().is_some_and(ConnectionInfo::is_http2) {
+                return Box::pin(self.serve_http2(settings, incoming, &worker)).await;
             }
         }
-        // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
-        // front-end that relays it means that nobody waits any more, and what is under way ends.
-        let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
-        let half_close = arrived.handed.is_some() || direct;
-        arrived.life = self.peers.handover().filter(|_| direct).map(Life::new);
+        // A client that closes its sending side (RFC 9112 section 9.6) may still read. It cannot be told from a
+        // client that has left. If a switch relays the connection, the half-close means that no client waits,
+        // and the request ends.
+        let direct = incoming.decision == HandoffDecision::Accepted || self.flow_of(&incoming).is_some();
+        let half_close = incoming.handoff.is_some() || direct;
+        incoming.request_counter = self.peers.peer_handoff().filter(|_| direct).map(RequestCounter::new);
         loop {
-            let served = self.serve_connection((&terms, half_close), arrived, &worker, giver.as_ref());
-            let back = match served.await {
-                After::Ended => break,
-                After::Departs(leaving, departure) => Box::pin(self.depart(leaving, *departure)).await,
-                After::Tunnel(leaving, tunnel) => break Box::pin(self.carry(*tunnel, leaving)).await,
-                After::Rests(resting) => match &mut giver {
-                    // Nobody takes it: it goes on here, or ends if this node drains.
-                    Some(giver) => {
-                        giver.clear_release();
-                        Box::pin(resting.give(giver)).await.filter(|_| *phase.borrow() < Phase::Draining)
+            let serving = self.serve_connection((&settings, half_close), incoming, &worker, offers.as_ref());
+            let back = match serving.await {
+                ConnectionOutcome::Ended => break,
+                ConnectionOutcome::Handoff(leaving, handoff_request) => {
+                    Box::pin(self.hand_off(leaving, *handoff_request)).await
+                }
+                ConnectionOutcome::Tunnel(leaving, tunnel) => {
+                    break Box::pin(self.relay_tunnel(*tunnel, leaving)).await;
+                }
+                ConnectionOutcome::Idle(resting) => match &mut offers {
+                    // If no node takes the connection, it continues here; while this node drains, it ends.
+                    Some(offers) => {
+                        offers.clear_release();
+                        Box::pin(resting.offer(offers)).await.filter(|_| *phase.borrow() < Phase::Draining)
                     }
                     None => None,
                 },
             };
             match back {
-                Some(back) => arrived = back,
+                Some(back) => incoming = back,
                 None => break,
             }
         }
     }
 
-    /// Serves a connection of HTTP/1 to its end, or until it is to go on elsewhere.
+    /// Serves an HTTP/1 connection until it ends or leaves this node.
     async fn serve_connection(
         self: &Arc<Self>,
-        (terms, half_close): (&Arc<Terms>, bool),
-        arrived: Arrived,
+        (settings, half_close): (&Arc<NodeSettings>, bool),
+        incoming: IncomingConnection,
         worker: &Worker<Requests>,
-        giver: Option<&HandoffOffers>,
-    ) -> After {
-        let flow = self.flow_of(&arrived);
-        let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
-        // One that is gone already sends nothing that could be answered.
-        let Some(peer) = peer_of(&stream) else { return After::Ended };
-        let brought = Brought {
-            handed: handed.clone(),
-            used,
+        offers: Option<&HandoffOffers>,
+    ) -> ConnectionOutcome {
+        let flow = self.flow_of(&incoming);
+        let IncomingConnection {
+            stream,
+            unread,
+            unsent,
+            is_reused,
+            handoff,
+            decision,
+            request_counter,
+            info,
+            head_by,
+        } = incoming;
+        // A closed connection sends nothing that needs a reply.
+        let Some(peer) = peer_of(&stream) else { return ConnectionOutcome::Ended };
+        let facts = ConnectionFacts {
+            handoff: handoff.clone(),
+            is_reused,
             flow,
-            bound,
-            life,
-            entered: entered.clone(),
+            decision,
+            request_counter,
+            info: info.clone(),
             peer: Some(peer),
         };
-        let shared = Shared::new(Arc::clone(&self.counters), brought);
-        let mut client = Client::new(Arc::clone(&shared), Arc::clone(terms), half_close);
-        // One that came by relay is the front-end's to end.
-        if let Some(giver) = giver.filter(|_| handed.is_some()) {
-            client = client.released_by(giver.clone());
+        let connection = ConnectionRecord::new(Arc::clone(&self.counters), facts);
+        let mut client = ClientConnection::new(Arc::clone(&connection), Arc::clone(settings), half_close);
+        // The switch ends the connections that it relays. Only a handed-off connection can be released to
+        // another node.
+        if let Some(offers) = offers.filter(|_| handoff.is_some()) {
+            client = client.with_release(offers.clone());
         }
         let head_by = head_by.map(Instant::into_std);
-        let start = Start { io: stream, unread: first, unsent, is_used: used, head_by };
+        let start = Start { io: stream, unread, unsent, is_used: is_reused, head_by };
         let (stream, unread) = match serve(start, &client, worker).await {
-            End::Closed => return After::Ended,
+            End::Closed => return ConnectionOutcome::Ended,
             End::Reset(stream) => {
-                // Fails only for a connection that is reset already.
+                // This fails only if the connection is already reset.
                 let _ = SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
-                return After::Ended;
+                return ConnectionOutcome::Ended;
             }
             End::Left { io, unread } => (io, unread),
         };
-        let leaving = Arrived {
+        let leaving = IncomingConnection {
             stream,
-            first: unread,
+            unread,
             unsent: Vec::new(),
-            used: true,
-            handed,
-            bound: Bound::Free,
-            life: shared.take_life(),
-            entered,
+            is_reused: true,
+            handoff,
+            decision: HandoffDecision::Pending,
+            request_counter: connection.take_request_counter(),
+            info,
             head_by: None,
         };
-        match (shared.take_departure(), shared.tunnel.take()) {
-            (Some(departure), _) => After::Departs(leaving, Box::new(departure)),
-            (None, Some(tunnel)) => After::Tunnel(leaving, Box::new(tunnel)),
-            (None, None) => After::Rests(leaving),
+        match (connection.take_handoff_request(), connection.tunnel.take()) {
+            (Some(handoff_request), _) => ConnectionOutcome::Handoff(leaving, Box::new(handoff_request)),
+            (None, Some(tunnel)) => ConnectionOutcome::Tunnel(leaving, Box::new(tunnel)),
+            (None, None) => ConnectionOutcome::Idle(leaving),
         }
     }
 
-    /// Serves a connection of HTTP/2 to its end. Nothing of it can be handed over.
-    async fn serve_http2(&self, terms: Arc<Terms>, arrived: Arrived, worker: &Worker<Requests>) {
-        let Arrived { stream, entered, head_by, .. } = arrived;
+    /// Serves an HTTP/2 connection until it ends. An HTTP/2 connection is never handed off.
+    async fn serve_http2(
+        &self,
+        settings: Arc<NodeSettings>,
+        incoming: IncomingConnection,
+        worker: &Worker<Requests>,
+    ) {
+        let IncomingConnection { stream, info, head_by, .. } = incoming;
         let first_by = head_by.map(Instant::into_std);
         self.counters.http2_connections.add(1);
-        // Fails only for a connection that is gone already.
+        // This fails only if the connection is already closed.
         let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(HTTP2_UNSENT_MAX);
         let Some(peer) = peer_of(&stream) else { return };
-        let brought = Brought { entered, peer: Some(peer), ..Brought::default() };
-        let shared = Shared::new(Arc::clone(&self.counters), brought);
-        serve_http2(stream, first_by, &Client::new(shared, terms, false), worker).await;
+        let facts = ConnectionFacts { info, peer: Some(peer), ..ConnectionFacts::default() };
+        let connection = ConnectionRecord::new(Arc::clone(&self.counters), facts);
+        serve_http2(stream, first_by, &ClientConnection::new(connection, settings, false), worker).await;
     }
 
-    /// Serves a connection that has become a tunnel to its end.
-    async fn carry(&self, tunnel: Tunnel, Arrived { stream, first, .. }: Arrived) {
-        let write_timeout = self.terms.load().limits.write_timeout;
-        tunnel.run(stream, first, &self.counters, write_timeout).await;
+    /// Serves a connection that has become a tunnel, until the tunnel ends.
+    async fn relay_tunnel(
+        &self,
+        tunnel: Tunnel,
+        IncomingConnection { stream, unread, .. }: IncomingConnection,
+    ) {
+        let write_timeout = self.settings.load().limits.write_timeout;
+        tunnel.run(stream, unread, &self.counters, write_timeout).await;
     }
 
-    /// A connection by its addresses, if it can be handed over to a peer.
-    fn flow_of(&self, arrived: &Arrived) -> Option<FlowKey> {
-        let handover = self.peers.handover()?;
-        if arrived.entered.as_deref().is_some_and(Entered::stays) {
+    /// Returns the flow key of a connection, if the connection can be handed off to a peer.
+    fn flow_of(&self, incoming: &IncomingConnection) -> Option<FlowKey> {
+        let peer_handoff = self.peers.peer_handoff()?;
+        if incoming.info.as_deref().is_some_and(ConnectionInfo::is_pinned) {
             return None;
         }
-        let stream = arrived.stream.tcp();
-        handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
+        let stream = incoming.stream.tcp();
+        peer_handoff.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
     }
 
-    /// Hands a connection over to a peer; gives it back if that has not taken it.
-    async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
-        let Departure { to, node, flow, head, target, serviced } = departure;
+    /// Hands a connection off to a peer. Returns the connection if it stays at this node.
+    async fn hand_off(
+        &self,
+        leaving: IncomingConnection,
+        handoff_request: HandoffRequest,
+    ) -> Option<IncomingConnection> {
+        let HandoffRequest { to, node, flow, head, target, load } = handoff_request;
         let cooperation = self.peers.cooperation()?;
-        let handover = cooperation.handover.as_ref()?;
-        let Arrived { stream: ClientIo::Clear(stream), first, unsent, used, handed, life, entered, .. } =
-            leaving
+        let peer_handoff = cooperation.peer_handoff.as_ref()?;
+        let IncomingConnection {
+            stream: ClientIo::Clear(stream),
+            unread,
+            unsent,
+            is_reused,
+            handoff,
+            request_counter,
+            info,
+            ..
+        } = leaving
         else {
             return None;
         };
-        let first = [&head[..], &first].concat();
+        let unread = [&head[..], &unread].concat();
         let socket = stream.into_std().ok()?.into();
-        // Once it is on its way the peer counts it, and a dispatcher goes on.
-        let sent = || serviced.hold();
-        let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
-            Moved::Gone => {
-                cooperation.answered(node);
-                cooperation.count_departed(target);
-                life.into_iter().for_each(Life::leave);
+        // Once the state is sent, the peer counts the connection, and the dispatcher's count continues.
+        let sent = || load.into_handoff_guard();
+        let socket_back = match peer_handoff.hand_off(&to, flow, socket, unread.clone(), sent).await {
+            TransferOutcome::Delivered => {
+                cooperation.record_answer(node);
+                cooperation.report_handoff(target);
+                request_counter.into_iter().for_each(RequestCounter::discard);
                 return None;
             }
-            Moved::Lost => {
-                life.into_iter().for_each(Life::leave);
+            TransferOutcome::Lost => {
+                request_counter.into_iter().for_each(RequestCounter::discard);
                 return None;
             }
-            Moved::Stays(socket) => std::net::TcpStream::from(socket),
+            TransferOutcome::Returned(socket) => std::net::TcpStream::from(socket),
         };
-        let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
-        let bound = Bound::Stays;
-        Some(Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by: None })
+        let stream = ClientIo::Clear(TcpStream::from_std(socket_back).ok()?);
+        let decision = HandoffDecision::Declined;
+        Some(IncomingConnection {
+            stream,
+            unread,
+            unsent,
+            is_reused,
+            handoff,
+            decision,
+            request_counter,
+            info,
+            head_by: None,
+        })
     }
 
     /// Counts and logs a panic of the task that served a connection.
-    pub(crate) fn note_end(&self, ended: &Result<(), JoinError>) {
-        if let Err(error) = ended
+    pub(crate) fn record_task_end(&self, result: &Result<(), JoinError>) {
+        if let Err(error) = result
             && error.is_panic()
         {
             self.counters.panics.add(1);
@@ -225,42 +276,48 @@ impl Connections {
     }
 }
 
-/// Has a connection enter before its first request; `None` if nothing came of it.
-async fn enter(arrived: Arrived, entry: Entry, terms: &Terms, counters: &Counters) -> Option<Arrived> {
-    let Arrived { stream: ClientIo::Clear(tcp), .. } = arrived else { return Some(arrived) };
-    let opening = terms.edge.enter(tcp, entry, terms.limits.head_timeout, counters).await?;
-    let Opening { stream, entered, head_by } = opening;
-    Some(Arrived { stream, entered: Some(Arc::new(entered)), head_by: Some(head_by), ..arrived })
+/// Performs the announcement and the TLS handshake that precede the first request; `None` if one of them fails.
+async fn prepare(
+    incoming: IncomingConnection,
+    source: ConnectionSource,
+    settings: &NodeSettings,
+    counters: &Counters,
+) -> Option<IncomingConnection> {
+    let IncomingConnection { stream: ClientIo::Clear(tcp), .. } = incoming else { return Some(incoming) };
+    let prepared = settings.edge.prepare(tcp, source, settings.limits.head_timeout, counters).await?;
+    let PreparedConnection { stream, info, head_by } = prepared;
+    Some(IncomingConnection { stream, info: Some(Arc::new(info)), head_by: Some(head_by), ..incoming })
 }
 
-/// The address at the other end of a connection; `None` if it is gone.
+/// Returns the address at the other end of a connection; `None` if the connection is closed.
 pub(crate) fn peer_of(stream: &ClientIo) -> Option<IpAddr> {
     stream.tcp().peer_addr().ok().map(|peer| peer.ip().to_canonical())
 }
 
-/// An open connection, counted until dropped.
-struct Open(Arc<Counters>);
+/// An open connection; it is counted until this value is dropped.
+struct OpenConnection(Arc<Counters>);
 
-impl Open {
+impl OpenConnection {
     fn new(counters: &Arc<Counters>) -> Self {
-        counters.connections.rise();
+        counters.connections.increment();
         Self(Arc::clone(counters))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.connections.fall(1);
+        self.0.connections.decrement(1);
     }
 }
 
 /// The result of serving a connection.
-enum After {
+enum ConnectionOutcome {
+    /// The connection has ended.
     Ended,
-    /// It rests between two requests, and is to be given up.
-    Rests(Arrived),
-    /// It is to be handed over to a peer, with a request.
-    Departs(Arrived, Box<Departure>),
-    /// It has become a tunnel.
-    Tunnel(Arrived, Box<Tunnel>),
+    /// The connection is idle between two requests and is offered to another node.
+    Idle(IncomingConnection),
+    /// The connection is handed off to a peer together with a request.
+    Handoff(IncomingConnection, Box<HandoffRequest>),
+    /// The connection has become a tunnel.
+    Tunnel(IncomingConnection, Box<Tunnel>),
 }

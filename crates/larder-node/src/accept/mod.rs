@@ -1,18 +1,18 @@
-//! Accepting connections, and serving each to its end.
+//! Accepts connections and serves each of them until it ends.
 //!
 //! ```text
 //! Server -> Thread (one for each core) -> Connections -> larder_http::relay -> Requests -> crate::service
 //! ```
 
-mod arrived;
 mod connection;
-mod handed;
+mod handoffs;
+mod incoming;
 mod phase;
 mod requests;
 mod server;
 mod thread;
 
-pub use handed::Handed;
-pub use server::Drained;
+pub use handoffs::IncomingHandoffs;
+pub use server::DrainReport;
 
 pub(crate) use server::{ServeError, Server};

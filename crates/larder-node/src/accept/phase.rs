@@ -1,17 +1,19 @@
-//! The end of accepting and serving, as the threads know it.
+//! The phases of a shutdown, as the serving threads see them.
 
 use std::time::Duration;
 
-/// Time for the last connections that wait to be accepted. Busy clients must not hold up the end.
-pub(crate) const LAST_LOOK: Duration = Duration::from_millis(20);
-/// The progress of the node's end, as its threads know it.
+/// Time to accept the connections that already wait in the listen queue. Busy clients must not delay the
+/// shutdown.
+pub(crate) const LAST_ACCEPT_WAIT: Duration = Duration::from_millis(20);
+/// The phase of the node's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
+    /// The node accepts and serves connections.
     Serving,
-    /// Connections that wait to be accepted are the last ones.
+    /// The listeners close. Only connections that already wait are accepted.
     Closing,
-    /// None is accepted any more, and idle ones end.
+    /// No connection is accepted, and idle connections end.
     Draining,
-    /// All end.
+    /// All connections are aborted.
     Aborting,
 }

@@ -1,9 +1,9 @@
-//! Requests as the engine ([`larder_http::relay`]) meets them: all are answered here.
+//! Adapts the engine of [`larder_http::relay`]: this node answers every request itself.
 
-use crate::connection::{InFlight, Shared};
+use crate::connection::{ConnectionRecord, InFlightRequest};
 use crate::http::cache_status::Outcome;
 use crate::service::Service;
-use crate::terms::Terms;
+use crate::settings::NodeSettings;
 use ::http::header::{self, HeaderValue};
 use ::http::{Request, Response, StatusCode};
 use bytes::Bytes;
@@ -11,8 +11,8 @@ use larder_handoff::agent::HandoffOffers;
 use larder_http::convert;
 use larder_http::h1::{Fault, ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, ClientFault, ClientHandle, Clock, Contents, Failure, Http2Fault, Limits, Next, Proxy, Refusal,
-    Report, RequestBody, Then,
+    AfterAnswer, Answer, ClientFault, ClientHandle, Clock, Contents, Failure, Http2Fault, Limits, Next,
+    Proxy, Refusal, Report, RequestBody,
 };
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -25,44 +25,48 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 
-/// Answers the requests of a thread's connections.
+/// Answers the requests of one thread's connections.
 pub(crate) struct Requests {
     service: Arc<Service>,
-    date: RefCell<Date>,
+    date: RefCell<DateCache>,
 }
 
-/// A client's connection.
-pub(crate) struct Client {
-    pub(crate) shared: Arc<Shared>,
-    /// The terms of the time when the connection came.
-    terms: Arc<Terms>,
+/// A client's connection, as the engine sees it.
+pub(crate) struct ClientConnection {
+    pub(crate) connection: Arc<ConnectionRecord>,
+    /// The settings in force when the connection was accepted.
+    settings: Arc<NodeSettings>,
     half_close: bool,
-    /// Ends when a switch wants the connection elsewhere, if it may go there.
+    /// Completes when a switch asks for the connection; `None` if the connection cannot leave.
     release: Option<RefCell<Pin<Box<dyn Future<Output = ()>>>>>,
 }
 
-impl Client {
-    /// A connection whose client may end its side and still read if `half_close`.
-    pub(crate) fn new(shared: Arc<Shared>, terms: Arc<Terms>, half_close: bool) -> Self {
-        Self { shared, terms, half_close, release: None }
+impl ClientConnection {
+    /// Creates a connection. With `half_close`, a client that closes its sending side still gets its reply.
+    pub(crate) fn new(
+        connection: Arc<ConnectionRecord>,
+        settings: Arc<NodeSettings>,
+        half_close: bool,
+    ) -> Self {
+        Self { connection, settings, half_close, release: None }
     }
 
-    /// The same connection, which goes elsewhere between two requests when a switch wants that.
+    /// Lets the connection leave between two requests when a switch asks for it.
     #[must_use]
-    pub(crate) fn released_by(mut self, mut giver: HandoffOffers) -> Self {
-        self.release = Some(RefCell::new(Box::pin(async move { giver.wait_for_release().await })));
+    pub(crate) fn with_release(mut self, mut offers: HandoffOffers) -> Self {
+        self.release = Some(RefCell::new(Box::pin(async move { offers.wait_for_release().await })));
         self
     }
 }
 
-/// A request that was answered at once.
-pub(crate) struct AtOnce {
-    in_flight: InFlight,
-    /// Not complete if the connection is cut before its end.
+/// An exchange whose reply was ready without waiting.
+pub(crate) struct ImmediateExchange {
+    in_flight: InFlightRequest,
+    /// Incomplete if the connection is cut before the reply ends.
     report: Report,
 }
 
-impl Drop for AtOnce {
+impl Drop for ImmediateExchange {
     fn drop(&mut self) {
         let counters = self.in_flight.counters();
         counters.bytes_out.add(self.report.body_bytes);
@@ -72,18 +76,18 @@ impl Drop for AtOnce {
 
 impl Requests {
     pub(crate) fn new(service: Arc<Service>) -> Self {
-        Self { service, date: RefCell::new(Date::new()) }
+        Self { service, date: RefCell::new(DateCache::new()) }
     }
 
     /// Refuses a request before the node has read it.
-    fn refused(&self, status: StatusCode, detail: &'static str) -> Answer {
+    fn refuse_unread(&self, status: StatusCode, detail: &'static str) -> Answer {
         self.service.counters.requests.add(1);
         self.answer(self.service.replies.plain(status, Outcome::Local(detail), ""))
     }
 
-    /// Dates a reply.
-    fn date(&self, head: &mut ReplyHead) {
-        // A reply with more fields than there is room for goes without.
+    /// Adds `DateCache` to a reply (RFC 9110 section 6.6.1).
+    fn add_date(&self, head: &mut ReplyHead) {
+        // If the head has no room for another field, the reply goes without `DateCache`.
         let _ = convert::append(head, &header::DATE, self.date.borrow_mut().now());
     }
 
@@ -94,30 +98,34 @@ impl Requests {
             return Answer::new(StatusCode::BAD_GATEWAY.as_u16());
         };
         if !parts.headers.contains_key(header::DATE) {
-            self.date(&mut head);
+            self.add_date(&mut head);
         }
         let is_tunnel = parts.status == StatusCode::SWITCHING_PROTOCOLS;
-        let then = if is_tunnel { Then::Leaves } else { Then::GoesOn };
+        let then = if is_tunnel { AfterAnswer::Detach } else { AfterAnswer::KeepAlive };
         Answer { head, body: Contents::stream(body), then }
     }
 }
 
 impl Proxy for Requests {
-    type Client = Client;
-    /// `None`: the contents of the reply hold the request.
-    type Exchange = Option<AtOnce>;
+    type Client = ClientConnection;
+    /// `None` if the reply's body holds the request.
+    type Exchange = Option<ImmediateExchange>;
     type Server = Infallible;
     type Stream = TcpStream;
 
-    fn request(&self, client: &Client, head: &mut RequestHead) -> (Option<AtOnce>, Next<Infallible>) {
-        if head.fields.len() > client.terms.limits.headers_max {
-            let answer = self.refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers");
+    fn request(
+        &self,
+        client: &ClientConnection,
+        head: &mut RequestHead,
+    ) -> (Option<ImmediateExchange>, Next<Infallible>) {
+        if head.fields.len() > client.settings.limits.headers_max {
+            let answer = self.refuse_unread(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers");
             return (None, Next::Answer(answer));
         }
-        match self.service.answer_at_once(&client.shared, head) {
+        match self.service.answer_immediately(&client.connection, head) {
             Some((in_flight, mut answer)) => {
-                self.date(&mut answer.head);
-                (Some(AtOnce { in_flight, report: Report::default() }), Next::Answer(answer))
+                self.add_date(&mut answer.head);
+                (Some(ImmediateExchange { in_flight, report: Report::default() }), Next::Answer(answer))
             }
             None => (None, Next::Later),
         }
@@ -125,55 +133,55 @@ impl Proxy for Requests {
 
     async fn decide(
         &self,
-        (client, handle): (&Client, &ClientHandle),
-        _: &mut Option<AtOnce>,
+        (client, handle): (&ClientConnection, &ClientHandle),
+        _: &mut Option<ImmediateExchange>,
         head: &mut RequestHead,
     ) -> Next<Infallible> {
         let Some(request) = request(head, handle) else {
-            return Next::Answer(self.refused(StatusCode::BAD_REQUEST, "request"));
+            return Next::Answer(self.refuse_unread(StatusCode::BAD_REQUEST, "request"));
         };
         let interim = self.service.has_interim().then(|| handle.interim()).flatten();
-        let mut reply = pin!(self.service.clone().handle(client.shared.clone(), request, interim));
+        let mut reply = pin!(self.service.clone().handle(client.connection.clone(), request, interim));
         poll_fn(|cx| match reply.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Next::Answer(self.answer(reply))),
-            Poll::Pending if client.shared.departs() => Poll::Ready(Next::Leave),
+            Poll::Pending if client.connection.is_leaving() => Poll::Ready(Next::Leave),
             Poll::Pending => Poll::Pending,
         })
         .await
     }
 
-    async fn connect(&self, _: &Client, server: &Infallible) -> io::Result<TcpStream> {
+    async fn connect(&self, _: &ClientConnection, server: &Infallible) -> io::Result<TcpStream> {
         match *server {}
     }
 
     fn on_failure(
         &self,
-        _: &Client,
-        _: &mut Option<AtOnce>,
+        _: &ClientConnection,
+        _: &mut Option<ImmediateExchange>,
         _: (&RequestHead, &ReplyHead),
         _: &Failure,
     ) -> Next<Infallible> {
-        // Only servers fail, and there are none.
+        // Only upstream servers fail, and this node has none.
         Next::Answer(Answer::new(StatusCode::BAD_GATEWAY.as_u16()))
     }
 
     fn on_end(
         &self,
-        _: &Client,
-        exchange: Option<AtOnce>,
+        _: &ClientConnection,
+        exchange: Option<ImmediateExchange>,
         _: &mut RequestHead,
         _: &ReplyHead,
         report: Report,
     ) {
-        if let Some(mut at_once) = exchange {
-            at_once.report = report;
+        if let Some(mut immediate) = exchange {
+            immediate.report = report;
         }
         if report.fault == Some(ClientFault::Stalled) {
             self.service.counters.write_timeouts.add(1);
         }
     }
 
-    fn refuse(&self, _: &Client, refusal: Refusal) -> Option<Answer> {
+    fn refuse(&self, _: &ClientConnection, refusal: Refusal) -> Option<Answer> {
         let (status, detail) = match refusal {
             Refusal::TimedOut => {
                 self.service.counters.head_timeouts.add(1);
@@ -186,15 +194,15 @@ impl Proxy for Requests {
             Refusal::Malformed { .. } => (StatusCode::BAD_REQUEST, "request"),
             Refusal::Connect => (StatusCode::METHOD_NOT_ALLOWED, "method"),
         };
-        let mut answer = self.refused(status, detail);
+        let mut answer = self.refuse_unread(status, detail);
         if refusal == Refusal::Connect {
-            // There is room for a field.
+            // The head has room for one more field.
             let _ = answer.head.fields.append(b"allow", b"GET, HEAD");
         }
         Some(answer)
     }
 
-    fn poll_leave(&self, client: &Client, is_over: bool, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_leave(&self, client: &ClientConnection, is_over: bool, cx: &mut Context<'_>) -> Poll<()> {
         match &client.release {
             None => Poll::Pending,
             Some(_) if is_over => Poll::Ready(()),
@@ -202,17 +210,17 @@ impl Proxy for Requests {
         }
     }
 
-    fn on_idle(&self, _: &Client) {
+    fn on_idle(&self, _: &ClientConnection) {
         self.service.counters.idle_timeouts.add(1);
     }
 
-    fn address(&self, client: &Client) -> Option<IpAddr> {
-        let sender = client.shared.sender()?;
-        // A relay stands for many clients.
-        (!client.terms.entry.trusted_relays.contains(sender)).then_some(sender)
+    fn address(&self, client: &ClientConnection) -> Option<IpAddr> {
+        let sender = client.connection.sender()?;
+        // The address of a trusted relay stands for many clients.
+        (!client.settings.entry.trusted_relays.contains(sender)).then_some(sender)
     }
 
-    fn on_http2_fault(&self, _: &Client, fault: Http2Fault) {
+    fn on_http2_fault(&self, _: &ClientConnection, fault: Http2Fault) {
         let counters = &self.service.counters;
         match fault {
             Http2Fault::StreamsFull => counters.connections_refused.add(1),
@@ -225,8 +233,8 @@ impl Proxy for Requests {
         }
     }
 
-    fn limits(&self, client: &Client) -> Limits {
-        let limits = &client.terms.limits;
+    fn limits(&self, client: &ClientConnection) -> Limits {
+        let limits = &client.settings.limits;
         Limits {
             head_bytes: limits.head_bytes_max,
             head: limits.head_timeout,
@@ -238,10 +246,10 @@ impl Proxy for Requests {
     }
 }
 
-/// A request as the node reads it. `None` if its target is no URI.
+/// Converts a request head into a request; `None` if the target is not a URI.
 ///
-/// The engine has removed the fields that concern the connection. Those that the node goes by stand in it again: the wish to end the
-/// connection, and the protocol that it asks for.
+/// The engine removes the hop-by-hop fields. Two of them matter to the node and are written again: the close
+/// option of `Connection`, and the protocol that the client asks for.
 fn request(head: &RequestHead, handle: &ClientHandle) -> Option<Request<RequestBody>> {
     let request = convert::request(head)?;
     let (mut parts, ()) = request.into_parts();
@@ -253,25 +261,25 @@ fn request(head: &RequestHead, handle: &ClientHandle) -> Option<Request<RequestB
         parts.headers.append(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if head.is_http10() && parts.headers.get(header::HOST).is_some_and(HeaderValue::is_empty) {
-        // There was none.
+        // The client sent no `Host`.
         parts.headers.remove(header::HOST);
     }
     Some(Request::from_parts(parts, handle.body()))
 }
 
-/// The time of day as it stands in `Date` (RFC 9110 section 6.6.1).
-struct Date {
+/// The cached value of `DateCache` (RFC 9110 section 6.6.1).
+struct DateCache {
     text: HeaderValue,
-    /// The text is written again after this.
+    /// The text is formatted again after this time.
     until: Instant,
 }
 
-impl Date {
+impl DateCache {
     fn new() -> Self {
         Self { text: HeaderValue::from_static(""), until: Instant::now() }
     }
 
-    /// The text of now, at most a second old.
+    /// Returns the current text, at most one second old.
     fn now(&mut self) -> &HeaderValue {
         let now = Clock::now();
         if now >= self.until || self.text.is_empty() {

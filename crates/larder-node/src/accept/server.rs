@@ -1,24 +1,24 @@
-//! Accepting connections, serving them, and ending in good order.
+//! The server: it accepts connections, serves them, and shuts down in order.
 //!
-//! Threads accept connections and serve them ([`larder_http::relay::Threads`]). A connection that a front-end has handed over comes in
-//! one of two ways: by cookie the kernel accepts it, and it is one like any other of the listening socket; by repair it comes as a
-//! socket, with the bytes that the front-end has read, and is given to a thread.
+//! Threads accept and serve connections ([`larder_http::relay::Threads`]). A handed-off connection arrives in
+//! one of two ways. With cookies, the kernel accepts it, and it comes from the listening socket. With repair,
+//! it arrives as a socket together with the bytes that the switch has read, and one thread takes it.
 
-use super::arrived::HandoffSettings;
 use super::connection::Connections;
-use super::handed::Handed;
-use super::phase::{LAST_LOOK, Phase};
-use super::thread::Thread;
-use crate::bound::Bound;
+use super::handoffs::IncomingHandoffs;
+use super::incoming::HandoffSettings;
+use super::phase::{LAST_ACCEPT_WAIT, Phase};
+use super::thread::WorkerThread;
+use crate::common_parts::CommonParts;
+use crate::concurrency::ConcurrencyLimit;
 use crate::config::NodeConfig;
-use crate::contents::Lateral;
-use crate::counts::Counters;
+use crate::contents::LateralFetcher;
+use crate::counters::Counters;
 use crate::edge::Listeners;
-use crate::ground::Ground;
 use crate::lifecycle::Lifecycle;
 use crate::memory::Memory;
 use crate::service::Service;
-use crate::terms::CurrentTerms;
+use crate::settings::CurrentSettings;
 use larder_http::relay::{StreamMemory, Threads};
 use std::future::Future;
 use std::io;
@@ -30,51 +30,52 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Refused connections that are told so and closed gently at one time; further ones are just closed.
+/// Refused connections that get a 503 and a graceful close at one time. Further refused connections are just
+/// closed.
 const REFUSALS_MAX: usize = 64;
-/// Time aborted connections get to be dropped.
+/// Time that aborted connections have to end.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections handed over with their state that wait for a thread.
-const GIVEN_MAX: usize = 64;
+/// Restored connections that wait for a thread, per thread.
+const RESTORED_QUEUE_MAX: usize = 64;
 /// The outcome of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
-    /// Connections that had to be cut because their replies did not end in time.
+pub struct DrainReport {
+    /// Connections that were cut because their replies did not end within `drain_timeout`.
     pub aborted: usize,
 }
 
-/// Why serving could not go on. Retrying does not help.
+/// The reason why serving cannot continue. A retry does not help.
 #[derive(Debug)]
 pub(crate) enum ServeError {
-    /// The listening socket is not one any more.
+    /// A listening socket has failed.
     Listener(io::Error),
-    /// A thread that serves connections cannot be started.
+    /// A serving thread cannot be started.
     Threads(io::Error),
 }
 
-/// Accepts connections, and serves them.
+/// Accepts connections and serves them.
 #[derive(Debug)]
 pub(crate) struct Server {
     service: Arc<Service>,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     lifecycle: Arc<Lifecycle>,
     memory: Arc<Memory>,
     counters: Arc<Counters>,
     /// The node's name.
     name: Box<str>,
-    /// For connections.
-    places: Bound,
-    /// Memory for replies to clients of HTTP/2.
+    /// The limit on concurrent connections.
+    connection_limit: ConcurrencyLimit,
+    /// The memory budget for replies to HTTP/2 clients.
     http2_memory: Arc<StreamMemory>,
-    /// Threads that serve connections.
+    /// The number of serving threads.
     threads: usize,
 }
 
 impl Server {
-    /// The server of a node with a configuration that has been checked.
+    /// Creates the server of a node from a validated configuration.
     pub(crate) fn new(
         config: &NodeConfig,
-        ground: &Ground,
+        common: &CommonParts,
         service: &Arc<Service>,
         lifecycle: &Arc<Lifecycle>,
     ) -> Self {
@@ -84,79 +85,79 @@ impl Server {
         };
         Self {
             service: Arc::clone(service),
-            terms: Arc::clone(&ground.terms),
+            settings: Arc::clone(&common.settings),
             lifecycle: Arc::clone(lifecycle),
-            memory: Arc::clone(&ground.memory),
-            counters: Arc::clone(&ground.counters),
+            memory: Arc::clone(&common.memory),
+            counters: Arc::clone(&common.counters),
             name: config.name.as_str().into(),
-            places: Bound::new(config.limits.connections_max as usize),
+            connection_limit: ConcurrencyLimit::new(config.limits.connections_max as usize),
             http2_memory: Arc::new(StreamMemory::new(config.limits.http2_bytes_max)),
             threads,
         }
     }
 
-    /// A place for each connection that may be served at once.
-    pub(crate) fn places(&self) -> Arc<Semaphore> {
-        Arc::clone(self.places.permits())
+    /// Returns the permits for concurrent connections, one for each connection.
+    pub(crate) fn permits(&self) -> Arc<Semaphore> {
+        Arc::clone(self.connection_limit.permits())
     }
 
-    /// Changes the number of connections that there may be. To be called from one thread at a time, within the runtime.
+    /// Changes the limit on concurrent connections. Call this from one thread at a time, within the runtime.
     pub(crate) fn set_connections_max(&self, most: u32) {
-        self.places.set(most as usize);
+        self.connection_limit.set(most as usize);
     }
 
-    /// Changes the memory that replies to clients of HTTP/2 may take.
+    /// Changes the memory budget for replies to HTTP/2 clients, in bytes.
     pub(crate) fn set_http2_bytes_max(&self, most: usize) {
         self.http2_memory.resize(most);
     }
 
-    /// Serves connections until `shutdown` completes, and ends then.
+    /// Serves connections until `shutdown` completes, and then shuts down.
     ///
     /// # Errors
-    /// If a listening socket breaks, or threads cannot be started.
+    /// Fails if a listening socket breaks or a thread cannot be started.
     pub(crate) async fn serve(
         &self,
         listeners: Listeners,
-        handed: Handed,
+        handoffs: IncomingHandoffs,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Drained, ServeError> {
-        self.terms.load().edge.open(&listeners);
+    ) -> Result<DrainReport, ServeError> {
+        self.settings.load().edge.set_https_port(&listeners);
         let mut watching = JoinSet::new();
-        watching.spawn(Arc::clone(&self.terms).watch_certificates());
+        watching.spawn(Arc::clone(&self.settings).watch_certificates());
         let phase = watch::Sender::new(Phase::Serving);
-        let Handed { mut restored, services, lateral, giver, by_peers } = handed;
-        let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
-        let handoff = Arc::new(HandoffSettings { services, lateral, by_peers });
-        let (accepting, mut accepted_all) = mpsc::channel(1);
+        let IncomingHandoffs { mut restored, services, lateral, offers, from_peers } = handoffs;
+        let lateral = lateral.map(|config| Arc::new(LateralFetcher::new(config, &self.name)));
+        let handoff = Arc::new(HandoffSettings { services, lateral, from_peers });
+        let (accepting, mut accept_errors) = mpsc::channel(1);
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-        let connections = Connections::new(&self.terms, &self.service.peers, &self.counters);
+        let connections = Connections::new(&self.settings, &self.service.peers, &self.counters);
         let connections = Arc::new(connections);
-        let (mut given, mut works) = (Vec::new(), Vec::new());
+        let (mut queues, mut tasks) = (Vec::new(), Vec::new());
         for _ in 0..self.threads {
-            let (give, taken) = mpsc::channel(GIVEN_MAX);
-            let thread = Thread {
+            let (sender, receiver) = mpsc::channel(RESTORED_QUEUE_MAX);
+            let thread = WorkerThread {
                 service: Arc::clone(&self.service),
                 connections: Arc::clone(&connections),
-                places: self.places(),
+                permits: self.permits(),
                 http2_memory: Arc::clone(&self.http2_memory),
                 listeners: listeners.try_clone().map_err(ServeError::Listener)?,
                 handoff: Arc::clone(&handoff),
-                giver: giver.clone(),
-                given: taken,
+                offers: offers.clone(),
+                incoming: receiver,
                 phase: phase.subscribe(),
                 refusals: Arc::clone(&refusals),
                 accepting: accepting.clone(),
             };
-            given.push(give);
-            works.push(move |begun| thread.run(begun));
+            queues.push(sender);
+            tasks.push(move |startup| thread.run(startup));
         }
         drop((accepting, listeners));
-        let mut threads = Threads::start("requests", works).map_err(ServeError::Threads)?;
-        let mut turns = given.iter().cycle();
-        let mut give = async |restored| {
-            // From a peer, or from a switch.
-            if let Some(handover) = self.service.peers.handover() {
-                handover.count_taken();
+        let mut threads = Threads::start("requests", tasks).map_err(ServeError::Threads)?;
+        let mut turns = queues.iter().cycle();
+        let mut deliver = async |restored| {
+            // The connection comes from a peer or from a switch.
+            if let Some(peer_handoff) = self.service.peers.peer_handoff() {
+                peer_handoff.count_incoming();
             }
             if let Some(thread) = turns.next() {
                 let _ = thread.send(restored).await;
@@ -166,54 +167,54 @@ impl Server {
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                Some(error) = accepted_all.recv() => return Err(self.failed(error)),
-                Some(restored) = restored.recv() => give(restored).await,
+                Some(error) = accept_errors.recv() => return Err(self.close_after_failure(error)),
+                Some(restored) = restored.recv() => deliver(restored).await,
             }
         }
-        // Who hands over a socket now is refused, and keeps it.
+        // From here on, offered sockets are refused and stay with their senders.
         restored.close();
         let rest = async {
             while let Some(restored) = restored.recv().await {
-                give(restored).await;
+                deliver(restored).await;
             }
         };
-        let _ = timeout(LAST_LOOK, rest).await;
-        drop(given);
+        let _ = timeout(LAST_ACCEPT_WAIT, rest).await;
+        drop(queues);
         phase.send_replace(Phase::Closing);
-        if let Some(error) = accepted_all.recv().await {
-            return Err(self.failed(error));
+        if let Some(error) = accept_errors.recv().await {
+            return Err(self.close_after_failure(error));
         }
         let aborted = self.drain(&phase).await;
-        // They end by themselves, unless one hangs.
+        // The threads end by themselves, unless one of them hangs.
         let _ = timeout(ABORT_TIMEOUT, threads.ended()).await;
         self.service.access.close();
-        Ok(Drained { aborted })
+        Ok(DrainReport { aborted })
     }
 
-    /// A listening socket has failed: the node ends, and its log has all lines.
-    fn failed(&self, error: io::Error) -> ServeError {
+    /// Handles the failure of a listening socket: flushes and closes the access log before the node ends.
+    fn close_after_failure(&self, error: io::Error) -> ServeError {
         self.service.access.close();
         ServeError::Listener(error)
     }
 
-    /// Lets replies under way end, for some time. Returns the number of connections that are cut.
+    /// Waits up to `drain_timeout` for replies under way. Returns the number of connections that are cut.
     async fn drain(&self, phase: &watch::Sender<Phase>) -> usize {
-        let places = self.places();
+        let permits = self.permits();
         self.lifecycle.begin_to_end();
-        // There may be no more connections than these from now on, and none fewer.
-        let connections_max = self.terms.load().limits.connections_max;
+        // The limit does not change from here on, so that exactly this many permits can be acquired.
+        let connections_max = self.settings.load().limits.connections_max;
         self.memory.end_subscriptions();
         phase.send_replace(Phase::Draining);
         let mut aborted = 0;
-        if timeout(self.terms.load().limits.drain_timeout, places.acquire_many(connections_max))
+        if timeout(self.settings.load().limits.drain_timeout, permits.acquire_many(connections_max))
             .await
             .is_err()
         {
             aborted = usize::try_from(self.counters.connections.read()).unwrap_or(usize::MAX);
             phase.send_replace(Phase::Aborting);
-            let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;
+            let _ = timeout(ABORT_TIMEOUT, permits.acquire_many(connections_max)).await;
         }
-        // Threads end with their last connections.
+        // Each thread ends with its last connection.
         phase.send_replace(Phase::Aborting);
         aborted
     }

@@ -1,13 +1,13 @@
-//! A thread that accepts connections and serves each to its end.
+//! A thread that accepts connections and serves each of them until it ends.
 
-use super::arrived::{Arrived, HandoffSettings};
 use super::connection::Connections;
-use super::phase::{LAST_LOOK, Phase};
+use super::incoming::{HandoffSettings, IncomingConnection};
+use super::phase::{LAST_ACCEPT_WAIT, Phase};
 use super::requests::Requests;
-use crate::edge::{Entry, Listeners, Unregistered};
+use crate::edge::{ConnectionSource, Listeners, UnregisteredListeners};
 use crate::service::Service;
 use larder_handoff::agent::{HandoffOffers, RestoredConnection};
-use larder_http::relay::{Begun, PoolLimits, StreamMemory, Worker};
+use larder_http::relay::{PoolLimits, StartupSignal, StreamMemory, Worker};
 use rustix::io::Errno;
 use std::io;
 use std::rc::Rc;
@@ -18,64 +18,65 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Pause after a failed accept, such as for want of file descriptors.
+/// Pause after a failed accept call, for example if there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time a refused client gets to read the refusal.
+/// Time that a refused client has to read the 503.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A thread's share of the node.
-pub(crate) struct Thread {
+/// One serving thread's share of the node.
+pub(crate) struct WorkerThread {
     pub(crate) service: Arc<Service>,
     pub(crate) connections: Arc<Connections>,
-    /// For connections.
-    pub(crate) places: Arc<Semaphore>,
-    /// Memory for replies to clients of HTTP/2.
+    /// Permits for concurrent connections.
+    pub(crate) permits: Arc<Semaphore>,
+    /// The memory budget for replies to HTTP/2 clients.
     pub(crate) http2_memory: Arc<StreamMemory>,
-    pub(crate) listeners: Unregistered,
+    pub(crate) listeners: UnregisteredListeners,
     pub(crate) handoff: Arc<HandoffSettings>,
-    pub(crate) giver: Option<HandoffOffers>,
-    /// Connections that are handed over with their state.
-    pub(crate) given: mpsc::Receiver<RestoredConnection>,
+    pub(crate) offers: Option<HandoffOffers>,
+    /// Connections that were handed off with their state.
+    pub(crate) incoming: mpsc::Receiver<RestoredConnection>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) refusals: Arc<Semaphore>,
-    /// Held while the thread accepts. Takes the error of a listening socket that is none any more.
+    /// Held while the thread accepts. Takes the error of a listening socket that has failed.
     pub(crate) accepting: mpsc::Sender<io::Error>,
 }
 
-impl Thread {
-    /// Accepts and serves connections until the node has ended.
-    pub(crate) async fn run(self, begun: Begun) {
-        let Self { service, listeners, handoff, giver, given, mut phase, refusals, accepting, .. } = self;
-        let (serving, places) = (self.connections, self.places);
+impl WorkerThread {
+    /// Accepts and serves connections until the node has shut down.
+    pub(crate) async fn run(self, startup: StartupSignal) {
+        let Self { service, listeners, handoff, offers, incoming, mut phase, refusals, accepting, .. } = self;
+        let (serving, permits) = (self.connections, self.permits);
         let listeners = match listeners.register() {
             Ok(listeners) => listeners,
-            Err(error) => return begun.tell(Err(error)),
+            Err(error) => return startup.tell(Err(error)),
         };
-        begun.tell(Ok(()));
+        startup.tell(Ok(()));
         let worker = Worker::new(Requests::new(Arc::clone(&service)), PoolLimits::default());
         let worker = Rc::new(worker.with_stream_memory(self.http2_memory));
         let mut connections = JoinSet::new();
         let acceptor = Acceptor {
             serving: Arc::clone(&serving),
             service,
-            places,
+            permits,
             handoff,
-            giver,
+            offers,
             refusals,
             phase: phase.clone(),
             worker: worker.clone(),
         };
-        if let Err(error) = acceptor.accept(&mut connections, listeners, given).await {
+        if let Err(error) = acceptor.accept(&mut connections, listeners, incoming).await {
             let _ = accepting.send(error).await;
         }
         drop(accepting);
-        // An end without a phase is that of whoever could tell one.
+        // If the sender is gone, the server has ended, and the wait ends too.
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         worker.drain();
-        // Other threads' requests may wait for work of this one, such as a connection to the origin: all end together.
+        // Requests of other threads may depend on work of this thread, such as a connection to the origin.
+        // Therefore all threads end together.
         loop {
             tokio::select! {
-                Some(ended) = connections.join_next() => serving.note_end(&ended),
+                Some(result) = connections.join_next() => serving.record_task_end(&result),
                 _ = phase.wait_for(|phase| *phase == Phase::Aborting) => return connections.shutdown().await,
             }
         }
@@ -86,50 +87,51 @@ impl Thread {
 struct Acceptor {
     serving: Arc<Connections>,
     service: Arc<Service>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     handoff: Arc<HandoffSettings>,
-    giver: Option<HandoffOffers>,
+    offers: Option<HandoffOffers>,
     refusals: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
     worker: Rc<Worker<Requests>>,
 }
 
 impl Acceptor {
-    /// Accepts until the node ends and nothing more waits: the kernel would reset what it has accepted.
+    /// Accepts connections until the shutdown begins and the listen queue is empty. The kernel would reset
+    /// connections that it has accepted and that no thread takes.
     async fn accept(
         self,
         connections: &mut JoinSet<()>,
         mut listeners: Listeners,
-        mut given: mpsc::Receiver<RestoredConnection>,
+        mut incoming: mpsc::Receiver<RestoredConnection>,
     ) -> io::Result<()> {
-        let Self { serving, service, places, handoff, giver, refusals, mut phase, worker } = self;
+        let Self { serving, service, permits, handoff, offers, refusals, mut phase, worker } = self;
         let counters = &service.counters;
-        let mut last_look = None;
+        let mut last_accept = None;
         loop {
-            let (arrived, entry, place) = tokio::select! {
-                _ = phase.wait_for(|phase| *phase != Phase::Serving), if last_look.is_none() => {
-                    last_look = Some(Instant::now() + LAST_LOOK);
+            let (incoming, source, permit) = tokio::select! {
+                _ = phase.wait_for(|phase| *phase != Phase::Serving), if last_accept.is_none() => {
+                    last_accept = Some(Instant::now() + LAST_ACCEPT_WAIT);
                     continue;
                 }
-                () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
-                Some(ended) = connections.join_next(), if !connections.is_empty() => {
-                    serving.note_end(&ended);
+                () = sleep_until(last_accept.unwrap_or_else(Instant::now)), if last_accept.is_some() => return Ok(()),
+                Some(result) = connections.join_next(), if !connections.is_empty() => {
+                    serving.record_task_end(&result);
                     continue;
                 }
                 accepted = listeners.accept() => match accepted {
-                    Ok((stream, entry)) => {
-                        let (arrived, entry) = handoff.accepted(stream, entry);
-                        (Ok(arrived), entry, None)
+                    Ok((stream, source)) => {
+                        let (incoming, source) = handoff.wrap_accepted(stream, source);
+                        (Ok(incoming), source, None)
                     }
-                    Err(error) => (Err(error), Entry::Clear, None),
+                    Err(error) => (Err(error), ConnectionSource::Clear, None),
                 },
-                Some(mut restored) = given.recv() => {
-                    let place = restored.slot.take();
-                    (handoff.restored(restored), Entry::Handed, place)
+                Some(mut restored) = incoming.recv() => {
+                    let permit = restored.slot.take();
+                    (handoff.wrap_restored(restored), ConnectionSource::Handoff, permit)
                 }
             };
-            let arrived = match arrived {
-                Ok(arrived) => arrived,
+            let incoming = match incoming {
+                Ok(incoming) => incoming,
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     counters.accept_errors.add(1);
@@ -138,21 +140,21 @@ impl Acceptor {
                     continue;
                 }
             };
-            match place.map_or_else(|| Arc::clone(&places).try_acquire_owned(), Ok) {
-                Ok(place) => {
+            match permit.map_or_else(|| Arc::clone(&permits).try_acquire_owned(), Ok) {
+                Ok(permit) => {
                     counters.connections_accepted.add(1);
-                    let beside = (giver.clone(), Rc::clone(&worker));
+                    let rest = (offers.clone(), Rc::clone(&worker));
                     let connection =
-                        Arc::clone(&serving).serve((arrived, entry), place, phase.clone(), beside);
+                        Arc::clone(&serving).serve((incoming, source), permit, phase.clone(), rest);
                     connections.spawn_local(connection);
                 }
                 Err(_) => {
                     counters.connections_refused.add(1);
-                    // An answer by TLS would take the handshake, which is what there is no room for.
-                    if entry != Entry::Secure
-                        && let Ok(place) = Arc::clone(&refusals).try_acquire_owned()
+                    // Replying over TLS would cost the handshake that this limit forbids.
+                    if source != ConnectionSource::Secure
+                        && let Ok(permit) = Arc::clone(&refusals).try_acquire_owned()
                     {
-                        spawn_local(refuse(arrived, place, refusal(service.replies.speller.name())));
+                        spawn_local(refuse(incoming, permit, refusal(service.replies.cache_status.name())));
                     }
                 }
             }
@@ -160,11 +162,11 @@ impl Acceptor {
     }
 }
 
-/// Tells a client that there is no place, and waits until it has heard: closing with its request unread would reset
-/// the connection and lose the reply.
-async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>) {
-    let Arrived { mut stream, unsent, .. } = arrived;
-    let told = async {
+/// Sends the 503 and waits for the client to close. Closing with unread data would reset the connection and
+/// lose the reply.
+async fn refuse(incoming: IncomingConnection, _permit: OwnedSemaphorePermit, refusal: Vec<u8>) {
+    let IncomingConnection { mut stream, unsent, .. } = incoming;
+    let reply = async {
         stream.write_all(&unsent).await?;
         stream.write_all(&refusal).await?;
         stream.shutdown().await?;
@@ -172,10 +174,10 @@ async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>
         while stream.read(&mut unread).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = timeout(REFUSAL_TIMEOUT, told).await;
+    let _ = timeout(REFUSAL_TIMEOUT, reply).await;
 }
 
-/// The reply to a connection for which there is no place, of the node of this name.
+/// Returns the 503 of the named node for a connection beyond the limit.
 fn refusal(name: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 503 Service Unavailable\r\nCache-Status: {name}; detail=connections-full\r\n\
@@ -184,7 +186,7 @@ fn refusal(name: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Whether the listening socket itself is broken, rather than a connection or the machine's supply.
+/// Returns whether the listening socket itself has failed, not a single connection or the machine's resources.
 fn is_fatal(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::OPNOTSUPP))

@@ -7,49 +7,49 @@ use larder_core::cost::{DiskModel, ProcessorModel};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Dynamic content: programs that are asked instead of the store for some targets.
+/// Dynamic content: programs that answer some targets instead of the store.
 #[derive(Clone, Debug)]
 pub struct DynamicConfig {
-    /// The programs. The first whose path fits a request answers it. 1 to 256.
+    /// The programs. The first program whose path matches a request answers it. 1 to 256.
     pub handlers: Vec<HandlerConfig>,
-    /// What their CPU time is taken from. `None`: the modelled store's processor if it has one, else all cores of
-    /// this machine.
+    /// Source of the CPU time. `None` uses the modelled store's processor if there is one, otherwise all cores
+    /// of this machine.
     pub cpu: Option<CpuConfig>,
-    /// Longest time a job has a processor while others wait; then it goes to the end of the line. 100 us to 1 h.
-    /// Default `None`: until it is done.
+    /// Longest time that a job uses a processor while others wait; then it goes to the end of the queue. 100 us
+    /// to 1 h. Default `None`: a job runs to its end.
     pub turn: Option<Duration>,
-    /// What they read from. `None`: the modelled store's disks; a directory has none to offer, and programs that
-    /// read need one.
+    /// The disk that programs read. `None` uses the modelled store's disks. With a directory or an origin,
+    /// programs that read need a disk here.
     pub disk: Option<DynamicDisk>,
-    /// Requests in programs at one time, working or waiting; 503 with Retry-After beyond. 1 to 1,000,000, default
-    /// 4,096.
+    /// Requests that programs serve at one time, running or waiting; 503 with Retry-After beyond. 1 to
+    /// 1,000,000, default 4,096.
     pub requests_max: usize,
-    /// Bytes of a request's body; 413 beyond. It is read and ignored. Up to 1 GiB, default 1 MiB.
+    /// Bytes of a request's body; 413 beyond. The body is read and ignored. Up to 1 GiB, default 1 MiB.
     pub body_max: Bytes,
-    /// What drawn amounts are drawn with, besides the target. Default 0.
+    /// Seed of the drawn amounts, which depend on the target too. Default 0.
     pub seed: u64,
 }
 
-/// Where CPU time is taken from.
+/// The source of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CpuConfig {
     /// The cores of this machine.
     Real {
-        /// How many jobs work at one time, the node's processors. 0 for all cores; at most 400. Default 0.
+        /// Jobs that run at one time: the node's processors. 0 for all cores; at most 400. Default 0.
         processors: u16,
-        /// How many times faster than written a job is. 0.001 to 1,000,000, default 1.
+        /// Factor by which jobs run faster than configured. 0.001 to 1,000,000, default 1.
         speed: f64,
     },
-    /// A modelled processor, which all replies of the node take the time of. Its speed divides jobs too.
+    /// A modelled processor, which serves all replies of the node. Its speed applies to jobs too.
     Modelled(ProcessorModel),
 }
 
-/// Where dynamic content reads.
+/// The disk of dynamic content.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DynamicDisk {
-    /// A file of meaningless bytes, made in a directory at start and read past the page cache.
+    /// A file of random bytes, created in a directory at the start and read past the page cache.
     Scratch {
-        /// The directory, on the disk to be used.
+        /// The directory, on the disk to use.
         directory: PathBuf,
         /// Length of the file. 4 KiB to 1 TiB.
         size: Bytes,
@@ -61,43 +61,45 @@ pub enum DynamicDisk {
 /// One program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerConfig {
-    /// Its name, in the `detail` of `Cache-Status`. 1 to 64 letters, digits, `-` and `_`, beginning with a letter.
+    /// The program's name, in the `detail` of `Cache-Status`. 1 to 64 letters, digits, `-` and `_`, beginning
+    /// with a letter.
     pub name: String,
-    /// Patterns of its targets: `*` is any run of bytes; with a `?`, path and query must fit, else the path. 1 to 64.
+    /// Patterns of the program's targets: `*` matches any run of bytes. A pattern with `?` is compared with
+    /// path and query, otherwise with the path. 1 to 64.
     pub paths: Vec<String>,
-    /// CPU time, at speed 1. At most 60 s. Default zero.
+    /// CPU time per request, at speed 1. At most 60 s. Default zero.
     pub cpu: Amount<Duration>,
-    /// How often it reads from the disk, one after the other, after its CPU time. At most 10,000. Default 0.
+    /// Reads from the disk per request, one after another, after the CPU time. At most 10,000. Default 0.
     pub reads: u32,
     /// Bytes of each read. 1 byte to 64 MiB. Default 8 KiB.
     pub read_bytes: Bytes,
-    /// Bytes of its replies. At most 16 MiB. Default 4 KiB.
+    /// Bytes of the replies. At most 16 MiB. Default 4 KiB.
     pub reply: Amount<Bytes>,
-    /// For how long its replies to GET may be kept: `Cache-Control: max-age`. 1 s to 1 year. Default `None`:
+    /// Time for which replies to GET may be cached: `Cache-Control: max-age`. 1 s to 1 year. Default `None`:
     /// `no-store`.
     pub cacheable: Option<Duration>,
 }
 
-/// An amount: the same for every target, or drawn uniformly from `least..=most` by target and seed, always the same
-/// for a target.
+/// An amount: the same for every target, or drawn uniformly from `least..=most` by target and seed. One target
+/// always has the same amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount<T> {
-    /// The least.
+    /// The smallest amount.
     pub least: T,
-    /// The most; not below the least.
+    /// The largest amount; not below `least`.
     pub most: T,
 }
 
 impl<T: Copy> Amount<T> {
-    /// The same for every target.
+    /// Creates an amount that is the same for every target.
     pub const fn always(amount: T) -> Self {
         Self { least: amount, most: amount }
     }
 }
 
 impl Amount<u64> {
-    /// The amount for a draw, which is uniform over all of `u64`.
-    pub(crate) fn at(self, draw: u64) -> u64 {
+    /// Returns the amount for a draw that is uniform over all of `u64`.
+    pub(crate) fn value_for(self, draw: u64) -> u64 {
         let span = u128::from(self.most.saturating_sub(self.least)) + 1;
         // The upper half of the product is uniform over the span, up to one part in 2^64.
         self.least + ((u128::from(draw) * span) >> 64) as u64
@@ -105,7 +107,7 @@ impl Amount<u64> {
 }
 
 impl HandlerConfig {
-    /// A program that does nothing but reply with 4 KiB.
+    /// Creates a program that replies with 4 KiB and does nothing else.
     pub fn new(name: impl Into<String>, path: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -118,38 +120,38 @@ impl HandlerConfig {
         }
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value that is not.
+    /// Returns the first value that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let named = self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
         let begins = self.name.starts_with(|c: char| c.is_ascii_alphabetic());
-        let what = "1 to 64 letters, digits, '-' and '_', beginning with a letter";
-        ensure(named && begins && self.name.len() <= 64, "dynamic.handlers.name", what)?;
+        let expected = "1 to 64 letters, digits, '-' and '_', beginning with a letter";
+        ensure(named && begins && self.name.len() <= 64, "dynamic.handlers.name", expected)?;
         let fit = |path: &String| path.starts_with(['/', '*']) && path.len() <= 1_024;
-        let what = "1 to 64 patterns of up to 1,024 bytes that begin with '/' or '*'";
+        let expected = "1 to 64 patterns of up to 1,024 bytes that begin with '/' or '*'";
         ensure(
             (1..=64).contains(&self.paths.len()) && self.paths.iter().all(fit),
             "dynamic.handlers.paths",
-            what,
+            expected,
         )?;
         let Amount { least, most } = self.cpu;
-        let what = "at most 60 s, and the least not above the most";
-        ensure(least <= most && most <= Duration::from_secs(60), "dynamic.handlers.cpu", what)?;
+        let expected = "at most 60 s, and the least not above the most";
+        ensure(least <= most && most <= Duration::from_secs(60), "dynamic.handlers.cpu", expected)?;
         ensure(self.reads <= 10_000, "dynamic.handlers.reads", "at most 10,000")?;
-        let what = "1 byte to 64 MiB";
-        ensure((1..=64 << 20).contains(&self.read_bytes.0), "dynamic.handlers.read_bytes", what)?;
+        let expected = "1 byte to 64 MiB";
+        ensure((1..=64 << 20).contains(&self.read_bytes.0), "dynamic.handlers.read_bytes", expected)?;
         let Amount { least, most } = self.reply;
-        let what = "at most 16 MiB, and the least not above the most";
-        ensure(least <= most && most.0 <= 16 << 20, "dynamic.handlers.reply", what)?;
-        let kept = self.cacheable.is_none_or(|age| (1..=31_536_000).contains(&age.as_secs()));
-        ensure(kept, "dynamic.handlers.cacheable", "1 s to 365 days")
+        let expected = "at most 16 MiB, and the least not above the most";
+        ensure(least <= most && most.0 <= 16 << 20, "dynamic.handlers.reply", expected)?;
+        let is_in_range = self.cacheable.is_none_or(|age| (1..=31_536_000).contains(&age.as_secs()));
+        ensure(is_in_range, "dynamic.handlers.cacheable", "1 s to 365 days")
     }
 }
 
 impl DynamicConfig {
-    /// The defaults for these programs.
+    /// Creates the default settings for these programs.
     pub fn new(handlers: Vec<HandlerConfig>) -> Self {
         Self {
             handlers,
@@ -162,10 +164,10 @@ impl DynamicConfig {
         }
     }
 
-    /// Whether every value is in its range, for a node with this store.
+    /// Checks that every value is in its range, for a node with this store.
     ///
     /// # Errors
-    /// The first value that is not, or that says again what the store says.
+    /// Returns the first value that is out of range, or that repeats a setting of the store.
     pub fn check(&self, store: &StoreConfig) -> Result<(), ConfigError> {
         let (store_disk, store_cpu) = match store {
             StoreConfig::Directory { .. } | StoreConfig::Origin(_) => (false, false),
@@ -173,8 +175,8 @@ impl DynamicConfig {
         };
         ensure((1..=256).contains(&self.handlers.len()), "dynamic.handlers", "1 to 256 of them")?;
         self.handlers.iter().try_for_each(HandlerConfig::check)?;
-        let what = "absent, since the modelled store has a processor, which is the node's";
-        ensure(self.cpu.is_none() || !store_cpu, "dynamic.cpu", what)?;
+        let expected = "absent, since the modelled store has a processor, which is the node's";
+        ensure(self.cpu.is_none() || !store_cpu, "dynamic.cpu", expected)?;
         match self.cpu {
             Some(CpuConfig::Real { processors, speed }) => {
                 ensure(processors <= 400, "dynamic.processors", "0 (all cores) to 400")?;
@@ -184,9 +186,9 @@ impl DynamicConfig {
             None => {}
         }
         let turn = Duration::from_micros(100)..=Duration::from_secs(3_600);
-        ensure(self.turn.is_none_or(|it| turn.contains(&it)), "dynamic.turn", "100 us to 1 h")?;
-        let what = "absent, since the modelled store has disks, which are the node's";
-        ensure(self.disk.is_none() || !store_disk, "dynamic.disk", what)?;
+        ensure(self.turn.is_none_or(|time| turn.contains(&time)), "dynamic.turn", "100 us to 1 h")?;
+        let expected = "absent, since the modelled store has disks, which are the node's";
+        ensure(self.disk.is_none() || !store_disk, "dynamic.disk", expected)?;
         match &self.disk {
             Some(DynamicDisk::Scratch { size, .. }) => {
                 ensure((4_096..=1 << 40).contains(&size.0), "dynamic.scratch_size", "4 KiB to 1 TiB")?;
@@ -194,8 +196,8 @@ impl DynamicConfig {
             Some(DynamicDisk::Modelled(model)) => model.check()?,
             None => {
                 let reads = self.handlers.iter().any(|handler| handler.reads > 0);
-                let what = "given, since a handler reads: a scratch file, or modelled disks";
-                ensure(store_disk || !reads, "dynamic.disk", what)?;
+                let expected = "given, since a handler reads: a scratch file, or modelled disks";
+                ensure(store_disk || !reads, "dynamic.disk", expected)?;
             }
         }
         ensure((1..=1_000_000).contains(&self.requests_max), "dynamic.requests_max", "1 to 1,000,000")?;
@@ -224,8 +226,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        type Spoil = fn(&mut DynamicConfig);
-        let cases: [(&str, Spoil); 13] = [
+        type Mutation = fn(&mut DynamicConfig);
+        let cases: [(&str, Mutation); 13] = [
             ("dynamic.handlers", |c| c.handlers.clear()),
             ("dynamic.handlers.name", |c| c.handlers[0].name = "1".to_owned()),
             ("dynamic.handlers.paths", |c| c.handlers[0].paths = vec!["cgi".to_owned()]),
@@ -246,15 +248,15 @@ mod tests {
         ];
         let config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
         assert_eq!(config.check(&directory()), Ok(()));
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = config.clone();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check(&directory()).map_err(|error| error.field), Err(field));
         }
     }
 
     #[test]
-    fn what_the_store_models_is_not_given_twice() {
+    fn a_model_of_the_store_excludes_a_model_of_programs() {
         let mut config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
         config.handlers[0].reads = 1;
         assert_eq!(config.check(&model(true)), Ok(()));
@@ -267,11 +269,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_amount_is_within_its_bounds(least: u64, more in 0..=u64::MAX, draw: u64) {
+        fn each_amount_is_within_its_range(least: u64, more in 0..=u64::MAX, draw: u64) {
             let amount = Amount { least, most: least.saturating_add(more) };
-            prop_assert!((amount.least..=amount.most).contains(&amount.at(draw)));
-            prop_assert_eq!(amount.at(0), amount.least);
-            prop_assert_eq!(amount.at(u64::MAX), amount.most);
+            prop_assert!((amount.least..=amount.most).contains(&amount.value_for(draw)));
+            prop_assert_eq!(amount.value_for(0), amount.least);
+            prop_assert_eq!(amount.value_for(u64::MAX), amount.most);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The settings of a node, and the limits that it keeps. Settings know nothing of the code that goes by them.
+//! The settings of a node. Settings do not depend on the code that uses them.
 //!
-//! Every field has a default but the name and the store. [`NodeConfig::check`] names the first value out of range;
-//! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
+//! Every field has a default except the name and the store. [`NodeConfig::check`] returns the first value that
+//! is out of range. [`crate::Node::new`] calls it, so a running node has a valid configuration.
 
 mod dynamic;
 mod origin;
@@ -27,41 +27,44 @@ use larder_spans::TracerConfig;
 use range::{RANGES_MAX, ensure};
 use std::time::Duration;
 
-/// Everything a node is told at its start.
+/// The settings of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The node's name in `Cache-Status`, metrics and logs. 1 to 200 printable ASCII characters.
     pub name: String,
     /// The memory cache.
     pub cache: CacheConfig,
-    /// A source of contents.
+    /// The source of contents.
     pub store: StoreConfig,
     /// Targets that programs answer instead of the store. Default `None`.
     pub dynamic: Option<DynamicConfig>,
     /// Limits on clients and reads.
     pub limits: Limits,
-    /// How long a cached file is served before its size and time are looked up again. Zero looks at every use.
-    /// Default 2 s, at most 1 day. A modelled store never changes and is never asked again.
+    /// Time for which a stored file is served before its size and modification time are checked. Zero checks at
+    /// every use. Default 2 s, at most 1 day. A modelled store never changes and is never checked.
     pub revalidate: Duration,
-    /// Path that answers 200 `ok`, and 503 while the node drains. Default `/.larder/health`; `None` serves none.
+    /// Path that answers 200 `ok`, and 503 while the node drains. Default `/.larder/health`; `None` disables
+    /// it.
     pub health_path: Option<String>,
-    /// Path that answers [`crate::NodeStats`] as JSON, to those that may ask for reports. Default `None`.
+    /// Path that answers [`crate::NodeStats`] as JSON, to senders that may ask for reports. Default `None`.
     pub stats_path: Option<String>,
-    /// What the node tells the switches that send it requests.
+    /// The reports for switches.
     pub report: ReportConfig,
-    /// Where spans of traced requests go. Default `None`: requests are not traced.
+    /// The exporter of trace spans. Default `None`: requests are not traced.
     pub traces: Option<TracerConfig>,
-    /// Tokens of those that may purge. Default `None`: nobody may.
+    /// Tokens that permit a purge. Default `None`: every purge is forbidden.
     pub purge: Option<Tokens>,
-    /// Where a line for each request of a client goes. Default `None`: nowhere.
+    /// The access log. Default `None`: there is none.
     pub access_log: Option<AccessLogConfig>,
     /// TLS for clients. Default `None`: there is none.
     pub tls: Option<TlsConfig>,
-    /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
+    /// Addresses of balancers that announce each connection's client with the PROXY protocol; none by default.
+    /// At most 1,024.
     pub announcers: Vec<AddressRange>,
-    /// Rules for the header fields of requests that enter. Default: no relay is trusted. At most 1,024 trusted relays.
+    /// Rules for the header fields of requests that enter. Default: no relay is trusted. At most 1,024 trusted
+    /// relays.
     pub entry: EntryRules,
-    /// Threads that serve connections. Default 0: one for each core.
+    /// Serving threads. Default 0: one for each core.
     pub threads: usize,
 }
 
@@ -70,20 +73,20 @@ pub struct NodeConfig {
 pub struct CacheConfig {
     /// Replacement policy. Default Greedy-Dual-Size.
     pub kind: CacheKind,
-    /// Most bytes kept. Default 256 MiB, 0 keeps nothing. An object counts its length, at least 512 bytes: about
-    /// what its bookkeeping takes.
+    /// Size of the cache. Default 256 MiB; 0 stores nothing. An object is charged its length, at least 512
+    /// bytes, which is about the size of its bookkeeping.
     pub bytes: Bytes,
-    /// Larger objects are served but not kept. Default: no limit.
+    /// Larger objects are served but not stored. Default: no limit.
     pub object_max: Bytes,
-    /// Objects above this length are read, kept and evicted in chunks of it. A multiple of 4 KiB from 4 KiB to
-    /// 64 MiB. Default 1 MiB.
+    /// Objects above this length are read, stored and evicted in chunks of it. A multiple of 4 KiB from 4 KiB
+    /// to 64 MiB. Default 1 MiB.
     pub chunk: Bytes,
 }
 
-/// What a node bounds, and what happens at each bound.
+/// The limits of a node, each with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Client connections at once; a further one gets 503 and is closed. 1 to 1,000,000, default 10,000.
+    /// Concurrent client connections; a further one gets 503 and is closed. 1 to 1,000,000, default 10,000.
     pub connections_max: u32,
     /// Bytes of a request's head; 431 beyond. 8 KiB to 1 MiB, default 32 KiB.
     pub head_bytes_max: usize,
@@ -91,27 +94,29 @@ pub struct Limits {
     pub uri_bytes_max: usize,
     /// Header fields of a request; 431 beyond. 8 to 256, default 100.
     pub headers_max: usize,
-    /// Time from a head's first byte (or the connection's start) to its last; the connection is closed after it.
-    /// 1 ms to 1 h, default 10 s.
+    /// Time from a head's first byte (or the connection's start) to its last byte; then the connection is
+    /// closed. 1 ms to 1 h, default 10 s.
     pub head_timeout: Duration,
-    /// Time a kept-alive connection may be silent; it is closed after it. 1 ms to 1 day, default 75 s.
+    /// Time that a kept-alive connection may be idle; then it is closed. 1 ms to 1 day, default 75 s.
     pub idle_timeout: Duration,
-    /// Time a client may take none of a reply's bytes; the connection is closed after it, or with HTTP/2 that request ended. 1 ms to 1 h, default 30 s.
+    /// Time that a client may take no bytes of a reply; then the connection is closed, or the request if it
+    /// uses HTTP/2. 1 ms to 1 h, default 30 s.
     pub write_timeout: Duration,
-    /// Time replies under way get at shutdown; what is left is aborted. Up to 1 h, default 30 s.
+    /// Time for replies in progress at shutdown; then they are aborted. Up to 1 h, default 30 s.
     pub drain_timeout: Duration,
-    /// Reads of the store under way or waiting; a request that needs a further one gets 503 with Retry-After.
-    /// 1 to 1,000,000, default 4,096.
+    /// Reads of the store that run or wait; a request that needs a further read gets 503 with Retry-After. 1 to
+    /// 1,000,000, default 4,096.
     pub reads_max: usize,
-    /// Reads of a directory at one time; the rest wait. 1 to 400, default 64. A modelled disk does one at a time.
+    /// Concurrent reads of a directory; the others wait. 1 to 400, default 64. A modelled disk serves one read
+    /// at a time.
     pub reads_at_once: usize,
-    /// Memory for replies to clients of HTTP/2: 128 KiB for each request beside another one of its connection. Requests beyond it wait.
-    /// Up to 1 TiB, default 128 MiB.
+    /// Memory for replies to HTTP/2 clients: 128 KiB for each request beyond the first of its connection.
+    /// Requests beyond it wait. Up to 1 TiB, default 128 MiB.
     pub http2_bytes_max: usize,
 }
 
 impl NodeConfig {
-    /// The defaults for a node called `name` in front of `store`.
+    /// Creates the default settings of a node called `name` in front of `store`.
     pub fn new(name: impl Into<String>, store: StoreConfig) -> Self {
         Self {
             name: name.into(),
@@ -133,10 +138,10 @@ impl NodeConfig {
         }
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value that is not.
+    /// Returns the first value that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let printable = self.name.bytes().all(|b| (0x20..0x7F).contains(&b));
         ensure(
@@ -236,8 +241,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        type Spoil = fn(&mut NodeConfig);
-        let cases: [(&str, Spoil); 6] = [
+        type Mutation = fn(&mut NodeConfig);
+        let cases: [(&str, Mutation); 6] = [
             ("name", |c| c.name = "line\nbreak".to_owned()),
             ("cache.chunk", |c| c.cache.chunk = Bytes(5_000)),
             ("health_path", |c| c.health_path = Some("health".to_owned())),
@@ -253,9 +258,9 @@ mod tests {
                 };
             }),
         ];
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = config();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check().map_err(|error| error.field), Err(field));
         }
     }

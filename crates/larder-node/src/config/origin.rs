@@ -4,135 +4,142 @@ use super::origin_tls::OriginTls;
 use super::range::{ConfigError, ensure};
 use crate::http::fields::CONDITIONS;
 use crate::http::hop::HOP_BY_HOP;
-use crate::signing::{SIGNATURE, Signing};
+use crate::signing::{SIGNATURE, SigningKeys};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode, Uri};
 use larder_http::h1::FIELDS_MAX;
 use std::time::Duration;
 
-/// Most origins besides the first.
+/// Most backup origins.
 const BACKUPS_MAX: usize = 16;
 
-/// An HTTP origin that a node stands before.
+/// An HTTP origin behind a node.
 #[derive(Clone, Debug)]
 pub struct OriginConfig {
-    /// The origin's address: `http://host`, `https://host` or either with a port, without a path.
+    /// The origin's address: `http://host`, `https://host`, or either with a port, without a path.
     pub url: Uri,
-    /// TLS to it, if and only if the URL says `https`.
+    /// TLS to the origin; set if and only if the URL says `https`.
     pub tls: Option<OriginTls>,
-    /// Origins with the same contents, for when it fails. Default `None`. What is stored is named by the first one.
+    /// Backup origins with the same contents. Default `None`. Stored replies are named by the first origin.
     pub failover: Option<Failover>,
-    /// Which `Host` it is sent.
+    /// The `Host` that the origin is sent.
     pub host: HostHeader,
-    /// Header fields that each request to it has; they replace those of clients. Not those of [`is_reserved`].
+    /// Header fields that each request to the origin has. They replace those of clients. Fields of
+    /// [`is_reserved`] are not allowed.
     pub fields: HeaderMap,
-    /// Keys that requests to it are signed with; a client's signature is replaced. Not beside a field `Authorization`, and only with
-    /// its own `Host`. Default `None`.
-    pub sign: Option<Signing>,
-    /// Time to a connection; 504 after it. 1 ms to 1 h, default 5 s.
+    /// Keys that sign requests to the origin; a client's signature is replaced. Not together with a field
+    /// `Authorization`, and only with the origin's own `Host`. Default `None`.
+    pub sign: Option<SigningKeys>,
+    /// Time to connect; 504 beyond. 1 ms to 1 h, default 5 s.
     pub connect_timeout: Duration,
-    /// Time from a request to the head of the reply; 504 after it. 1 ms to 1 h, default 60 s.
+    /// Time from a request to the head of the reply; 504 beyond. 1 ms to 1 h, default 60 s.
     pub head_timeout: Duration,
-    /// Time without a byte of a reply's body; the reply is broken off after it. Also time in which the origin takes no byte of a
-    /// request; 504 after it. 1 ms to 1 h, default 60 s.
+    /// Time without a byte of a reply's body; then the reply is aborted. It also limits the time in which the
+    /// origin takes no byte of a request; 504 beyond. 1 ms to 1 h, default 60 s.
     pub body_timeout: Duration,
-    /// Time without a byte of a request's body from its client; 408 after it. 1 ms to 1 h, default 60 s.
+    /// Time without a byte of a request's body from its client; 408 beyond. 1 ms to 1 h, default 60 s.
     pub request_body_timeout: Duration,
-    /// Bytes a second that a client sends of a request's body, and that the origin takes of it and sends of a reply, over the
-    /// time that each may be silent. Outcomes as for silence. Up to 1 GiB, default 500; 0: any.
+    /// Minimum rate in bytes per second, over the time that each side may be silent. It applies to a client
+    /// that sends a request's body, and to the origin that takes it and sends a reply. The outcomes are those
+    /// of silence. Up to 1 GiB, default 500; 0: any rate.
     pub body_rate_min: u64,
-    /// Time that a reply which is passed on to one client may be slower than `body_rate_min`, such as a stream of events; the
-    /// reply is broken off after it. `body_timeout` to 1 day, default 1 h.
+    /// Time that a reply to one client may be slower than `body_rate_min`, such as a stream of events; then the
+    /// reply is aborted. `body_timeout` to 1 day, default 1 h.
     pub stream_timeout: Duration,
-    /// Requests to it at one time: its slots. 1 to 1,000,000, default 1,024.
+    /// Concurrent requests to the origin: its slots. 1 to 1,000,000, default 1,024.
     pub requests_max: usize,
-    /// Percent of the slots that one client may hold, at least one slot. Further requests of the client wait; 429 if that takes too
-    /// long. 1 to 100, default 10; 100: no share.
+    /// Percentage of the slots that one client may hold, at least one slot. Further requests of the client
+    /// wait; 429 if the wait is too long. 1 to 100, default 10; 100: no share.
     pub client_share: u8,
-    /// Leading bits of an address of IPv4 that are one client's. 8 to 32, default 32.
+    /// Length of the IPv4 prefix that counts as one client, in bits. 8 to 32, default 32.
     pub prefix_v4: u8,
-    /// Leading bits of an address of IPv6 that are one client's. 16 to 128, default 64.
+    /// Length of the IPv6 prefix that counts as one client, in bits. 16 to 128, default 64.
     pub prefix_v6: u8,
-    /// Requests that wait for a slot, of which one client may have its share; 503 beyond, or 429 if slots are free. Up to 1,000,000,
-    /// default 1,024.
+    /// Requests that wait for a slot; the client's share applies to them too. Beyond it 503, or 429 if slots
+    /// are free. Up to 1,000,000, default 1,024.
     pub queue_max: usize,
-    /// Time that a request waits for a slot; then as for `queue_max`. 1 ms to 1 h, default 1 s.
+    /// Time that a request waits for a slot; then the outcomes of `queue_max` apply. 1 ms to 1 h, default 1 s.
     pub queue_timeout: Duration,
-    /// WebSocket connections through the node; 503 beyond, or 429 for a client beyond its share of them. Up to 1,000,000, default
-    /// 8,000; 0: none, and `Upgrade` is removed.
+    /// WebSocket connections through the node; 503 beyond, or 429 for a client beyond its share of them. Up to
+    /// 1,000,000, default 8,000; 0: none, and `Upgrade` is removed.
     pub tunnels_max: usize,
-    /// Time without a byte on such a connection, after which it is closed. 1 ms to 7 days, default 1 h.
+    /// Time without a byte on a WebSocket connection; then it is closed. 1 ms to 7 days, default 1 h.
     pub tunnel_idle_timeout: Duration,
-    /// Whether clients can have the origin asked although a fresh reply is stored. Default [`ClientNoCache::Honour`].
+    /// Whether clients can force a request to the origin although a fresh reply is stored. Default
+    /// [`ClientNoCache::Honour`].
     pub client_no_cache: ClientNoCache,
-    /// Idle connections kept to it. Up to 10,000, default 128.
+    /// Idle connections to the origin that are kept. Up to 10,000, default 128.
     pub idle_max: usize,
-    /// Time an idle connection is kept. 1 ms to 1 day, default 30 s.
+    /// Time for which an idle connection is kept. 1 ms to 1 day, default 30 s.
     pub idle_timeout: Duration,
     /// Bytes of a reply's head; 502 beyond. 8 KiB to 1 MiB, default 64 KiB.
     pub head_bytes_max: usize,
     /// Header fields of a reply; 502 beyond. 8 to 256, default 200.
     pub headers_max: usize,
-    /// Whether the whole of a target is fetched after a range of it that was not stored, so that the next range is. Default true.
+    /// Whether a range that missed triggers a fetch of the whole target, so that the next range is a hit.
+    /// Default true.
     pub range_fill: bool,
-    /// Replies to one target that are kept beside each other for different request headers (`Vary`); the oldest goes
-    /// beyond. 1 to 64, default 8.
+    /// Stored variants of one target, for different request headers (`Vary`); the oldest is dropped beyond. 1
+    /// to 64, default 8.
     pub variants_max: usize,
-    /// Lifetime of replies 404 and 410 that state none. Up to 1 day, default zero: they are not kept.
+    /// Lifetime of replies 404 and 410 that state none. Up to 1 day, default zero: they are not stored.
     pub negative: Duration,
-    /// Time a stale reply may stand in for an origin that fails, where the reply states none. Up to 30 days, default
-    /// zero.
+    /// Time that a stale reply may be used if the origin fails and the reply states no time (`stale-if-error`,
+    /// RFC 5861 section 4). Up to 30 days, default zero.
     pub stale_if_error: Duration,
 }
 
-/// Origins that stand in for the first one, and when.
+/// Backup origins, and the rules for using them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failover {
-    /// Their URLs, in order, of the same form as the first one's. At most 16.
+    /// The URLs of the backups, in order, in the form of the first origin's URL. At most 16.
     pub urls: Vec<Uri>,
-    /// Statuses by which an origin says that it has failed. None by default.
+    /// Statuses that count as a failure of the origin. None by default.
     pub statuses: Vec<StatusCode>,
-    /// Time for which an origin is left after a failure; doubles with each further one. 1 ms to 1 h, default 1 s.
+    /// Time for which a failed origin is not used; it doubles with each further failure. 1 ms to 1 h, default 1
+    /// s.
     pub pause: Duration,
     /// The longest such time. `pause` to 1 day, default 1 min.
     pub pause_max: Duration,
 }
 
 impl Failover {
-    /// The defaults for these origins.
+    /// Creates the default settings for these backups.
     pub fn new(urls: Vec<Uri>) -> Self {
         Self { urls, statuses: Vec::new(), pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) }
     }
 }
 
-/// Which `Host` header an origin is sent.
+/// The `Host` header that an origin is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostHeader {
-    /// The client's. Hosts are then cached apart.
+    /// The client's. Replies for different hosts are then stored separately.
     Client,
     /// The origin's own, from its URL.
     Origin,
 }
 
-/// Whether a field cannot be one of [`OriginConfig::fields`]: it belongs to one connection or one message, or says which part
-/// of a reply is wanted, which depends on what is stored.
+/// Returns whether a field may not be one of [`OriginConfig::fields`]. Such a field belongs to one connection
+/// or one message, or selects a part of a reply, which depends on the stored reply.
 pub fn is_reserved(name: &HeaderName) -> bool {
-    const OF_A_MESSAGE: [HeaderName; 5] =
+    const MESSAGE_FIELDS: [HeaderName; 5] =
         [header::HOST, header::CONTENT_LENGTH, header::EXPECT, header::VIA, header::MAX_FORWARDS];
-    [&HOP_BY_HOP[..], &CONDITIONS, &OF_A_MESSAGE].concat().contains(name)
+    [&HOP_BY_HOP[..], &CONDITIONS, &MESSAGE_FIELDS].concat().contains(name)
 }
 
-/// Effect of a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` on the use of stored replies.
+/// Effect of a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` on the use of stored
+/// replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientNoCache {
-    /// They count, as RFC 9111 section 5.2.1 has it.
+    /// The directives count (RFC 9111 section 5.2.1).
     Honour,
-    /// They do not, as that section allows: no client can have the origin asked for what is stored and fresh.
+    /// The directives are ignored, as that section allows. No client can force a request to the origin while a
+    /// fresh reply is stored.
     Ignore,
 }
 
 impl OriginConfig {
-    /// The defaults for the origin at `url`.
+    /// Creates the default settings for the origin at `url`.
     pub fn new(url: Uri) -> Self {
         Self {
             url,
@@ -167,10 +174,10 @@ impl OriginConfig {
         }
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value that is not.
+    /// Returns the first value that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
         let timeout = |value: Duration, most: Duration| value >= Duration::from_millis(1) && value <= most;
@@ -194,7 +201,7 @@ impl OriginConfig {
         ensure(!self.fields.keys().any(is_reserved), "origin.headers", "fields that a request may be given")?;
         let twice = self.sign.is_some() && SIGNATURE.iter().any(|name| self.fields.contains_key(name));
         ensure(!twice, "origin.headers", "not the fields of a signature, which origin.sign makes")?;
-        // A store finds the bucket by Host.
+        // An S3 store finds the bucket by `Host`.
         ensure(
             self.sign.is_none() || self.host == HostHeader::Origin,
             "origin.sign",
@@ -216,7 +223,7 @@ impl OriginConfig {
         let Some(tls) = &self.tls else { return Ok(()) };
         let deadline = Duration::from_millis(1)..=Duration::from_secs(3_600);
         ensure(deadline.contains(&tls.handshake_timeout), "origin.tls.handshake_timeout", "1 ms to 1 h")?;
-        // The connections of HTTP/2 are kept by the origin's name, which their requests then have.
+        // Connections of HTTP/2 are pooled by the origin's name, which their requests then have.
         ensure(
             !tls.http2 || self.host == HostHeader::Origin,
             "origin.tls.http2",
@@ -226,10 +233,10 @@ impl OriginConfig {
 
     fn check_failover(&self) -> Result<(), ConfigError> {
         let Some(failover) = &self.failover else { return Ok(()) };
-        let alike = |url: &Uri| is_plain(url) && url.scheme() == self.url.scheme();
+        let is_compatible = |url: &Uri| is_plain(url) && url.scheme() == self.url.scheme();
         let urls = &failover.urls;
         ensure(
-            (1..=BACKUPS_MAX).contains(&urls.len()) && urls.iter().all(alike),
+            (1..=BACKUPS_MAX).contains(&urls.len()) && urls.iter().all(is_compatible),
             "origin.failover.urls",
             "1 to 16 URLs with the scheme of the origin's, without a path",
         )?;
@@ -255,7 +262,7 @@ impl OriginConfig {
     }
 }
 
-/// Whether a URL has a host, and neither a user nor a path.
+/// Returns whether a URL has a host, and neither a user nor a path.
 fn is_plain(url: &Uri) -> bool {
     url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
         && url.path_and_query().is_none_or(|path| path == "/")
@@ -267,8 +274,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        type Spoil = fn(&mut OriginConfig);
-        let cases: [(&str, Spoil); 14] = [
+        type Mutation = fn(&mut OriginConfig);
+        let cases: [(&str, Mutation); 14] = [
             ("origin.tls", |c| c.url = Uri::from_static("https://a")),
             ("origin.url", |c| c.url = Uri::from_static("ftp://a")),
             ("origin.url", |c| c.url = Uri::from_static("http://a/b")),
@@ -286,9 +293,9 @@ mod tests {
         ];
         let config = OriginConfig::new(Uri::from_static("http://127.0.0.1:8080"));
         assert_eq!(config.check(), Ok(()));
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = config.clone();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check().map_err(|error| error.field), Err(field));
         }
     }

@@ -8,21 +8,21 @@ use std::time::Duration;
 /// TLS to an origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OriginTls {
-    /// The authorities and the node's own certificate, read from their files.
+    /// The trusted authorities and the node's own certificate, loaded from files.
     pub files: Arc<LoadedTls>,
-    /// Time from a connection to the end of its handshake; 504 after it. 1 ms to 1 h, default 5 s.
+    /// Time for the TLS handshake; 504 beyond. 1 ms to 1 h, default 5 s.
     pub handshake_timeout: Duration,
     /// Whether HTTP/2 is offered (ALPN). Default false.
     pub http2: bool,
 }
 
 impl OriginTls {
-    /// The defaults.
+    /// Creates the default settings.
     pub fn new(files: LoadedTls) -> Self {
         Self { files: Arc::new(files), handshake_timeout: Duration::from_secs(5), http2: false }
     }
 
-    /// For connections that may be for HTTP/2 if the origin is offered it.
+    /// Returns the client settings for connections. With `http2`, HTTP/2 is offered if the settings allow it.
     pub(crate) fn client_for(&self, http2: bool) -> Arc<ClientConfig> {
         let mut client = self.files.client.clone();
         let protocols: &[&[u8]] = if http2 && self.http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
@@ -43,16 +43,16 @@ mod tests {
     async fn fault(trusted: &Path, serve: impl AsyncFnOnce(DuplexStream)) -> TlsFault {
         let files = OutboundTls { authorities: Some(trusted.to_owned()), ..OutboundTls::default() };
         let tls = OriginTls::new(files.load().unwrap());
-        let (near, far) = duplex(1 << 16);
+        let (client_side, server_side) = duplex(1 << 16);
         let connector = TlsConnector::from(tls.client_for(false));
         let name = tls.files.server_name("store.test").unwrap();
         let (failed, ()) = tokio::join!(
             async {
-                let mut stream = connector.connect(name, near).await?;
-                // The refusal of a client's certificate comes after the handshake.
+                let mut stream = connector.connect(name, client_side).await?;
+                // The origin refuses the client's certificate after the handshake.
                 stream.read_u8().await.map(drop)
             },
-            serve(far)
+            serve(server_side)
         );
         TlsFault::of(&failed.unwrap_err())
     }
@@ -78,12 +78,12 @@ mod tests {
             (authority.leaf("store.test", false), None, &[b"h2"], "no-protocol"),
         ] {
             let tls = acceptor(&certificate, clients.as_deref(), protocols);
-            let fault = fault(&authority.ca(), async |far| drop(tls.accept(far).await)).await;
+            let fault = fault(&authority.ca(), async |server_side| drop(tls.accept(server_side).await)).await;
             assert_eq!(fault.reason(), reason, "{fault:?}");
         }
         let plain = b"HTTP/1.1 400 Bad Request\r\n\r\n";
-        let spoken = async |mut far: DuplexStream| far.write_all(plain).await.unwrap();
-        assert_eq!(fault(&authority.ca(), spoken).await, TlsFault::NotTls);
-        assert_eq!(fault(&authority.ca(), async |far| drop(far)).await, TlsFault::Closed);
+        let send_plain = async |mut server_side: DuplexStream| server_side.write_all(plain).await.unwrap();
+        assert_eq!(fault(&authority.ca(), send_plain).await, TlsFault::NotTls);
+        assert_eq!(fault(&authority.ca(), async |server_side| drop(server_side)).await, TlsFault::Closed);
     }
 }

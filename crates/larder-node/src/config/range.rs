@@ -3,16 +3,16 @@
 use larder_core::cost::CostError;
 use larder_edge::TlsConfigFault;
 
-/// Most ranges of addresses in a list.
+/// Most address ranges in a list.
 pub(crate) const RANGES_MAX: usize = 1_024;
 
-/// A value of the configuration that is out of range, and what it may be.
+/// A value of the configuration that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {field}: {expected}")]
 pub struct ConfigError {
     /// The field, as in [`crate::NodeConfig`].
     pub field: &'static str,
-    /// What it may be.
+    /// The permitted values.
     pub expected: &'static str,
 }
 

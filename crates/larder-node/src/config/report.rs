@@ -1,4 +1,4 @@
-//! Settings of the reports to switches.
+//! Settings of the reports for switches.
 
 use super::range::{ConfigError, RANGES_MAX, ensure};
 use larder_edge::{AddressRange, AddressRanges};
@@ -6,47 +6,48 @@ use larder_peers::ClusterSecrets;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// What a node tells switches of its load and its cache.
+/// The reports of load and cache changes for switches.
 ///
-/// Both paths are answered only to switches that connect to the node themselves: those that prove `secret`, or if there is none, those
-/// with an address in `from` and trusted relays. Every other request gets 404: on a connection that a switch has handed over or a balancer has announced, and one that a gateway has relayed (it
+/// Both paths are answered only to switches that connect directly to the node. They must prove `secret`;
+/// without a secret, their address must be in `from` or a trusted relay. Every other request gets 404: on a
+/// handed-off connection, on a connection that a balancer has announced, and if a gateway has relayed it (it
 /// carries `Via`, `Forwarded` or `X-Forwarded-For`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportConfig {
-    /// Addresses that may ask, beside the trusted relays. Default: those of this host. At most 1,024.
+    /// Addresses that may ask, besides the trusted relays. Default: the addresses of this host. At most 1,024.
     pub from: AddressRanges,
     /// Secrets of which a switch proves one with each request. Default `None`: addresses decide.
     pub secret: Option<ClusterSecrets>,
-    /// Path of the load counters. Default `/.larder/load`; `None` serves none.
+    /// Path of the load counters. Default `/.larder/load`; `None` disables it.
     pub load_path: Option<String>,
-    /// Path of the stream of cache events. Default `/.larder/events`; `None` serves none.
+    /// Path of the stream of cache events. Default `/.larder/events`; `None` disables it.
     pub events_path: Option<String>,
-    /// Streams of cache events at once; a further one gets 503. 0 to 64, default 8.
+    /// Concurrent streams of cache events; a further one gets 503. 0 to 64, default 8.
     pub subscribers_max: usize,
-    /// Cache events that wait for one subscriber; one that lags further behind is cut and must start anew. 16 to
-    /// 1,048,576, default 16,384 (24 bytes each).
+    /// Cache events that wait for one subscriber. A subscriber that lags further behind is cut and must start
+    /// again. 16 to 1,048,576, default 16,384 (24 bytes each).
     pub backlog_max: usize,
-    /// Time between two heartbeats on an event stream. 100 ms to 1 min, default 2 s.
+    /// Interval between two heartbeats on an event stream. 100 ms to 1 min, default 2 s.
     pub heartbeat: Duration,
-    /// Whose processor counts as the node's, where none is modelled. Default [`CpuScope::Machine`].
+    /// The processor time that counts as the node's, if none is modelled. Default [`CpuScope::Machine`].
     pub cpu: CpuScope,
 }
 
-/// Whose processor time counts as the node's.
+/// The processor time that counts as the node's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuScope {
-    /// That of the machine, over all its processors: right where a node has a machine to itself.
+    /// The time of the machine, over all its processors: right if a node has a machine to itself.
     #[default]
     Machine,
-    /// That of the node's process, out of one processor: right where several nodes share a machine.
+    /// The time of the node's process, on one processor: right if several nodes share a machine.
     Process,
 }
 
 impl CpuScope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Self; 2] = [Self::Machine, Self::Process];
 
-    /// Its name in configuration.
+    /// Returns the scope's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -71,7 +72,7 @@ impl Default for ReportConfig {
 }
 
 impl ReportConfig {
-    /// Whether the path is one of the reports'.
+    /// Returns whether the path is one of the reports.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.load_path.as_deref() == Some(path) || self.events_path.as_deref() == Some(path)
     }
@@ -82,8 +83,8 @@ impl ReportConfig {
             let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
             ensure(absolute, field, "a path that starts with '/'")?;
         }
-        let apart = self.load_path.is_none() || self.load_path != self.events_path;
-        ensure(apart, "report.events_path", "another path than report.load_path")?;
+        let differ = self.load_path.is_none() || self.load_path != self.events_path;
+        ensure(differ, "report.events_path", "another path than report.load_path")?;
         ensure(self.from.0.len() <= RANGES_MAX, "report.from", "at most 1,024")?;
         ensure(self.subscribers_max <= 64, "report.subscribers_max", "0 to 64")?;
         ensure((16..=1 << 20).contains(&self.backlog_max), "report.backlog_max", "16 to 1,048,576")?;
@@ -92,7 +93,7 @@ impl ReportConfig {
     }
 }
 
-/// The addresses of this host itself.
+/// Returns the addresses of this host itself.
 fn loopback() -> [Option<AddressRange>; 2] {
     [
         AddressRange::new(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
@@ -107,8 +108,8 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         assert_eq!(ReportConfig::default().check(), Ok(()));
-        type Spoil = fn(&mut ReportConfig);
-        let cases: [(&str, Spoil); 6] = [
+        type Mutation = fn(&mut ReportConfig);
+        let cases: [(&str, Mutation); 6] = [
             ("report.load_path", |c| c.load_path = Some("load".to_owned())),
             ("report.events_path", |c| c.events_path = Some(String::new())),
             ("report.events_path", |c| c.events_path.clone_from(&c.load_path)),
@@ -116,9 +117,9 @@ mod tests {
             ("report.backlog_max", |c| c.backlog_max = 0),
             ("report.heartbeat", |c| c.heartbeat = Duration::ZERO),
         ];
-        for (field, spoil) in cases {
+        for (field, mutate) in cases {
             let mut config = ReportConfig::default();
-            spoil(&mut config);
+            mutate(&mut config);
             assert_eq!(config.check().map_err(|error| error.field), Err(field));
         }
     }

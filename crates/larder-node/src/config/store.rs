@@ -4,40 +4,43 @@ use super::origin::OriginConfig;
 use larder_core::cost::{DiskModel, ProcessorModel};
 use std::path::PathBuf;
 
-/// A source of contents.
+/// The source of contents.
 #[derive(Clone, Debug)]
 pub enum StoreConfig {
     /// The files below a directory.
     Directory {
         /// The directory. Nothing outside of it is ever served.
         root: PathBuf,
-        /// Read past the operating system's page cache, so that the node's own cache size is what counts.
+        /// Whether reads bypass the operating system's page cache, so that the node's own cache size determines
+        /// the hits.
         bypass_page_cache: bool,
     },
-    /// No contents at all: replies of the right sizes after the time a modelled disk would have taken.
+    /// Synthetic contents: replies of the right sizes, after the time of a modelled disk.
     Model {
-        /// Text file with a line `size<TAB>target` for each target, as requested (`path?query`).
+        /// Text file with one line `size<TAB>target` for each target, as requested (`path?query`).
         manifest: PathBuf,
         /// The disk.
         disk: DiskModel,
-        /// The processor; `None` leaves replies as fast as the real one.
+        /// The processor; `None` sends replies as fast as the real processor.
         processor: Option<ProcessorModel>,
-        /// What is in memory from the start.
+        /// The memory contents at the start.
         preload: Preload,
     },
-    /// An HTTP origin, asked for what the cache does not have.
+    /// An HTTP origin, which is asked for contents that are not in the cache.
     Origin(Box<OriginConfig>),
 }
 
-/// What a node with a modelled store has in memory from the start: for experiments with a tier that has long been warm.
+/// The memory contents of a node with a modelled store at its start, for experiments with a cache that has long
+/// been warm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preload {
-    /// Nothing.
+    /// The memory is empty.
     #[default]
     Nothing,
-    /// Its targets, in the manifest's order until the next would evict one; those above [`crate::CacheConfig::object_max`] are passed
-    /// over.
+    /// The memory has the targets in the manifest's order, until the next one would evict another. Objects
+    /// above [`crate::CacheConfig::object_max`] are skipped.
     Targets,
-    /// The same, and its peers hear of them. Not behind a switch, which has other names for targets.
+    /// The memory has the same targets, and peers learn of them. Not behind a switch, which uses other ids for
+    /// targets.
     Shared,
 }

@@ -1,11 +1,11 @@
 //! A request in flight, from its head to the last byte of its reply.
 
-use super::Shared;
-use crate::access::{Access, Line};
-use crate::contents::Later;
-use crate::counts::Counters;
-use crate::edge::Entered;
-use crate::traced::Traced;
+use super::ConnectionRecord;
+use crate::access_log::{AccessLine, AccessLogger};
+use crate::contents::HandoffContext;
+use crate::counters::Counters;
+use crate::edge::ConnectionInfo;
+use crate::request_trace::RequestTrace;
 use http::Response;
 use http::request::Parts;
 use larder_edge::AddressRanges;
@@ -13,110 +13,117 @@ use larder_spans::Tracer;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A request in flight. Dropped when its reply is all in the socket's buffer, or will never be.
+/// A request in flight. It is dropped when its reply is completely in the socket's buffer, or when the reply is
+/// abandoned.
 #[derive(Debug)]
-pub(crate) struct InFlight {
-    shared: Arc<Shared>,
-    /// When its head had been read; `None` for one that the node answers for itself, which is no part of its work.
+pub(crate) struct InFlightRequest {
+    connection: Arc<ConnectionRecord>,
+    /// Time at which the head had been read; `None` for the node's own paths, which do not count as work.
     since: Option<Instant>,
-    /// It is not its connection's first.
+    /// Whether the request is not the first of its connection.
     later: bool,
-    traced: Option<Box<Traced>>,
-    /// Its line of the access log, if there is one.
-    line: Option<Box<Line>>,
+    trace: Option<Box<RequestTrace>>,
+    /// The line in the access log, if there is an access log.
+    line: Option<Box<AccessLine>>,
 }
 
-impl InFlight {
-    /// A request of a connection, whose head has been read at this time.
-    pub(crate) fn begin(shared: &Arc<Shared>, since: Instant) -> Self {
-        let later = shared.note_request();
-        shared.counters.in_flight.rise();
-        Self { shared: Arc::clone(shared), since: Some(since), later, traced: None, line: None }
+impl InFlightRequest {
+    /// Begins a request whose head was read at `since`.
+    pub(crate) fn begin(connection: &Arc<ConnectionRecord>, since: Instant) -> Self {
+        let later = connection.mark_request();
+        connection.counters.in_flight.increment();
+        Self { connection: Arc::clone(connection), since: Some(since), later, trace: None, line: None }
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        &self.shared.counters
+        &self.connection.counters
     }
 
-    /// The treatment of the request, if it is a later request of a connection that was handed over.
-    pub(crate) fn later(&self) -> Option<Later> {
-        self.shared.handed.clone().filter(|_| self.later)
+    /// Returns the handoff of the connection, if this is a later request on a handed-off connection.
+    pub(crate) fn handoff(&self) -> Option<HandoffContext> {
+        self.connection.handoff.clone().filter(|_| self.later)
     }
 
-    /// Whether it is a later request of a connection that was handed over.
-    pub(crate) fn is_later(&self) -> bool {
-        self.later && self.shared.handed.is_some()
+    /// Returns whether this is a later request on a handed-off connection.
+    pub(crate) fn is_later_request(&self) -> bool {
+        self.later && self.connection.handoff.is_some()
     }
 
-    /// It is traced, if whoever sends it says so or the lot falls on it.
-    pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, parts: &mut Parts) {
-        let client = self.shared.entered().and_then(Entered::client);
-        self.traced = Traced::begin(tracer, parts, client);
+    /// Begins the trace span of the request, if the request is sampled.
+    pub(crate) fn begin_trace(&mut self, tracer: &Arc<Tracer>, parts: &mut Parts) {
+        let client = self.connection.info().and_then(ConnectionInfo::client);
+        self.trace = RequestTrace::begin(tracer, parts, client);
     }
 
-    /// It has a line in the access log, if there is one.
-    pub(crate) fn log(&mut self, access: &Arc<Access>, relays: &AddressRanges, parts: &Parts) {
+    /// Begins the access log line of the request, if there is an access log.
+    pub(crate) fn begin_log_line(
+        &mut self,
+        access: &Arc<AccessLogger>,
+        relays: &AddressRanges,
+        parts: &Parts,
+    ) {
         let since = self.since.unwrap_or_else(Instant::now);
-        self.line = access.line(relays, self.shared.sender(), parts, since);
+        self.line = access.line(relays, self.connection.sender(), parts, since);
     }
 
-    /// It is answered with this reply.
-    pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
-        if let Some(traced) = &mut self.traced {
-            traced.answers(reply);
+    /// Records the reply in the trace span and the access log line.
+    pub(crate) fn record_reply<B>(&mut self, reply: &Response<B>) {
+        if let Some(trace) = &mut self.trace {
+            trace.record_reply(reply);
         }
         if let Some(line) = &mut self.line {
-            line.answers(reply);
+            line.record_reply(reply);
         }
     }
 
-    /// So many bytes of its reply's body are handed on.
-    pub(crate) fn sent(&self, bytes: u64) {
+    /// Counts `bytes` of the reply's body as sent.
+    pub(crate) fn count_sent(&self, bytes: u64) {
         self.counters().bytes_out.add(bytes);
         if let Some(line) = &self.line {
-            line.sent().add(bytes);
+            line.bytes_sent().add(bytes);
         }
     }
 
-    /// Its reply ends before its last byte, for this reason if it is not the client's leaving. The first reason counts.
-    pub(crate) fn breaks_off(&mut self, error: Option<&'static str>) {
+    /// Records that the reply ends before its last byte. `None` means that the client has left. The first
+    /// recorded reason counts.
+    pub(crate) fn record_abort(&mut self, error: Option<&'static str>) {
         if let Some(line) = &mut self.line {
-            line.fails(error);
+            line.record_error(error);
         }
     }
 
-    /// Its line is the tunnel's that its connection becomes.
-    pub(crate) fn becomes_tunnel(&mut self) {
-        self.shared.tunnel.logs(self.line.take());
+    /// Passes the access log line to the tunnel that the connection becomes.
+    pub(crate) fn move_log_line_to_tunnel(&mut self) {
+        self.connection.tunnel.set_log_line(self.line.take());
     }
 
-    /// It has no line in the access log.
-    pub(crate) fn leaves_no_line(&mut self) {
-        self.line.iter_mut().for_each(|line| line.void());
+    /// Suppresses the access log line.
+    pub(crate) fn suppress_log_line(&mut self) {
+        self.line.iter_mut().for_each(|line| line.suppress());
     }
 
-    /// It asks for one of the node's own paths.
-    pub(crate) fn set_own(&mut self) {
+    /// Marks the request as one for the node's own paths.
+    pub(crate) fn mark_own_path(&mut self) {
         if self.since.take().is_some() {
-            self.counters().own.rise();
+            self.counters().own.increment();
         }
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         match self.since {
-            Some(since) => self.counters().ended(since.elapsed()),
-            None => self.counters().own.fall(1),
+            Some(since) => self.counters().record_request_end(since.elapsed()),
+            None => self.counters().own.decrement(1),
         }
-        if let Some(traced) = self.traced.take() {
-            traced.end();
+        if let Some(trace) = self.trace.take() {
+            trace.end();
         }
-        if let Some(line) = self.line.as_mut().filter(|_| self.shared.departs()) {
-            line.void();
+        if let Some(line) = self.line.as_mut().filter(|_| self.connection.is_leaving()) {
+            line.suppress();
         }
         // The line is written before the request counts as ended.
         drop(self.line.take());
-        self.counters().in_flight.fall(1);
+        self.counters().in_flight.decrement(1);
     }
 }

@@ -1,16 +1,16 @@
-//! The record of a client's connection, which its requests share.
+//! The record of a client's connection, which the connection's requests share.
 
 mod in_flight;
 
-pub(crate) use in_flight::InFlight;
+pub(crate) use in_flight::InFlightRequest;
 
-use crate::contents::Later;
-use crate::cooperate::Departure;
-use crate::counts::Counters;
-use crate::edge::Entered;
-use crate::handover::{Bound, Life, Standing};
-use crate::http::hop::REQUESTS;
-use crate::origin::tunnel::{Opened, Upgradable};
+use crate::contents::HandoffContext;
+use crate::cooperate::HandoffRequest;
+use crate::counters::Counters;
+use crate::edge::ConnectionInfo;
+use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
+use crate::http::hop::LARDER_REQUESTS;
+use crate::origin::tunnel::{TunnelSlot, UpgradeTarget};
 use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,125 +18,127 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The record of a client's connection.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ConnectionRecord {
     pub(crate) counters: Arc<Counters>,
-    /// A request has been read.
-    used: AtomicBool,
-    /// A switch has handed the connection over, and has decided by the first request alone.
-    pub(crate) handed: Option<Later>,
-    /// The addresses, if the connection can be handed over to a peer.
+    /// Whether a request has been read.
+    has_requests: AtomicBool,
+    /// The handoff, if a switch has handed the connection off. The switch has decided by the first request
+    /// alone.
+    pub(crate) handoff: Option<HandoffContext>,
+    /// The flow key, if the connection can be handed off to a peer.
     flow: Option<FlowKey>,
-    /// The address at the other end: the client's own if the connection was handed over.
+    /// The address at the other end. For a handed-off connection, it is the client's own address.
     pub(crate) peer: Option<IpAddr>,
-    /// The announced client and the state of TLS, if there are any.
-    entered: Option<Arc<Entered>>,
-    /// See [`Bound`]; of the next request.
-    bound: Mutex<Bound>,
-    /// The count of requests, if the connection can be handed over to a peer or was.
-    life: Mutex<Option<Life>>,
-    /// The connection leaves, with the request that is being handled.
-    departure: Mutex<Option<Departure>>,
-    departs: AtomicBool,
-    /// The place where the connection becomes a tunnel to the origin.
-    pub(crate) tunnel: Opened,
+    /// The announced client and the TLS state, if there are any.
+    info: Option<Arc<ConnectionInfo>>,
+    /// The decision about the next request; see [`HandoffDecision`].
+    decision: Mutex<HandoffDecision>,
+    /// The request counter, if the connection can be handed off to a peer or came from one.
+    request_counter: Mutex<Option<RequestCounter>>,
+    /// The pending handoff of the connection, together with the current request.
+    handoff_request: Mutex<Option<HandoffRequest>>,
+    leaving: AtomicBool,
+    /// The slot for the tunnel to the origin that the connection may become.
+    pub(crate) tunnel: TunnelSlot,
 }
 
-/// A connection's addresses and history when it comes.
+/// The addresses and the history of a connection when it arrives.
 #[derive(Debug, Default)]
-pub(crate) struct Brought {
-    /// A switch has handed it over.
-    pub(crate) handed: Option<Later>,
-    /// It has had requests elsewhere.
-    pub(crate) used: bool,
-    /// Its addresses, if it can be handed over to a peer.
+pub(crate) struct ConnectionFacts {
+    /// The handoff, if a switch has handed the connection off.
+    pub(crate) handoff: Option<HandoffContext>,
+    /// Whether the connection has carried requests at another node.
+    pub(crate) is_reused: bool,
+    /// The flow key, if the connection can be handed off to a peer.
     pub(crate) flow: Option<FlowKey>,
-    pub(crate) bound: Bound,
-    pub(crate) life: Option<Life>,
-    pub(crate) entered: Option<Arc<Entered>>,
-    /// The address at its other end; `None` if the connection is gone.
+    pub(crate) decision: HandoffDecision,
+    pub(crate) request_counter: Option<RequestCounter>,
+    pub(crate) info: Option<Arc<ConnectionInfo>>,
+    /// The address at the other end; `None` if the connection is closed.
     pub(crate) peer: Option<IpAddr>,
 }
 
-impl Shared {
-    /// The record of a connection that has come.
-    pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
-        let Brought { handed, used, flow, bound, life, entered, peer } = brought;
+impl ConnectionRecord {
+    /// Creates the record of a connection.
+    pub(crate) fn new(counters: Arc<Counters>, facts: ConnectionFacts) -> Arc<Self> {
+        let ConnectionFacts { handoff, is_reused, flow, decision, request_counter, info, peer } = facts;
         Arc::new(Self {
             counters,
-            handed,
+            handoff,
             flow,
-            entered,
+            info,
             peer,
-            bound: Mutex::new(bound),
-            life: Mutex::new(life),
-            departure: Mutex::default(),
-            departs: AtomicBool::new(false),
-            tunnel: Opened::default(),
-            used: AtomicBool::new(used),
+            decision: Mutex::new(decision),
+            request_counter: Mutex::new(request_counter),
+            handoff_request: Mutex::default(),
+            leaving: AtomicBool::new(false),
+            tunnel: TunnelSlot::default(),
+            has_requests: AtomicBool::new(is_reused),
         })
     }
 
-    /// Takes the decision about the request that has just been read, which counts from here on.
-    pub(crate) fn take_bound(&self, parts: &mut http::request::Parts) -> Bound {
-        let bound = std::mem::take(&mut *lock(&self.bound));
-        let told = parts.headers.remove(REQUESTS);
-        if let Some(life) = &mut *lock(&self.life) {
-            life.brings(bound, parts, told.as_ref());
+    /// Takes the decision about the request that has just been read, and counts the request.
+    pub(crate) fn take_decision(&self, parts: &mut http::request::Parts) -> HandoffDecision {
+        let decision = std::mem::take(&mut *lock(&self.decision));
+        let count_field = parts.headers.remove(LARDER_REQUESTS);
+        if let Some(request_counter) = &mut *lock(&self.request_counter) {
+            request_counter.count_request(decision, parts, count_field.as_ref());
         }
-        bound
+        decision
     }
 
-    /// The announced client and the state of TLS, if there are any.
-    pub(crate) fn entered(&self) -> Option<&Entered> {
-        self.entered.as_deref()
+    /// Returns the announced client and the TLS state, if there are any.
+    pub(crate) fn info(&self) -> Option<&ConnectionInfo> {
+        self.info.as_deref()
     }
 
-    /// The announced client, or the address at the other end.
+    /// Returns the announced client; otherwise the address at the other end.
     pub(crate) fn sender(&self) -> Option<IpAddr> {
-        self.entered().and_then(Entered::client).or(self.peer)
+        self.info().and_then(ConnectionInfo::client).or(self.peer)
     }
 
-    /// Whether a peer has handed the connection over with the request that has just been read.
+    /// Returns whether a peer has handed the connection off with the request that has just been read.
     pub(crate) fn is_taken(&self) -> bool {
-        *lock(&self.bound) == Bound::Taken
+        *lock(&self.decision) == HandoffDecision::Accepted
     }
 
-    /// The count of requests, for whoever serves the connection from now on.
-    pub(crate) fn take_life(&self) -> Option<Life> {
-        lock(&self.life).take()
+    /// Takes the request counter for the next owner of the connection.
+    pub(crate) fn take_request_counter(&self) -> Option<RequestCounter> {
+        lock(&self.request_counter).take()
     }
 
-    /// The state of the connection towards being handed over.
-    pub(crate) fn standing(&self) -> Standing {
-        let requests = lock(&self.life).as_ref().map_or(0, Life::requests);
-        Standing { flow: self.flow, requests }
+    /// Returns the facts that decide whether the connection can be handed off.
+    pub(crate) fn status(&self) -> ConnectionStatus {
+        let requests = lock(&self.request_counter).as_ref().map_or(0, RequestCounter::requests);
+        ConnectionStatus { flow: self.flow, requests }
     }
 
-    /// Has the connection handed over, with the request that is being handled: its handler ends here.
-    pub(crate) async fn depart(&self, departure: Departure) -> std::convert::Infallible {
-        *lock(&self.departure) = Some(departure);
-        self.departs.store(true, Relaxed);
+    /// Requests the handoff of the connection with the current request. Never returns; the caller drops the
+    /// request's handler.
+    pub(crate) async fn request_handoff(&self, handoff_request: HandoffRequest) -> std::convert::Infallible {
+        *lock(&self.handoff_request) = Some(handoff_request);
+        self.leaving.store(true, Relaxed);
         std::future::pending().await
     }
 
-    /// Whether the connection is to be handed over.
-    pub(crate) fn departs(&self) -> bool {
-        self.departs.load(Relaxed)
+    /// Returns whether a handoff of the connection is pending.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Relaxed)
     }
 
-    /// The departure, if the connection is to be handed over.
-    pub(crate) fn take_departure(&self) -> Option<Departure> {
-        lock(&self.departure).take()
+    /// Takes the pending handoff, if there is one.
+    pub(crate) fn take_handoff_request(&self) -> Option<HandoffRequest> {
+        lock(&self.handoff_request).take()
     }
 
-    /// Notes that a request has been read. Returns whether the connection has had one before.
-    fn note_request(&self) -> bool {
-        self.used.swap(true, Relaxed)
+    /// Records that a request has been read. Returns whether an earlier request was read.
+    fn mark_request(&self) -> bool {
+        self.has_requests.swap(true, Relaxed)
     }
 }
 
-impl Upgradable for Shared {
-    fn opened(&self) -> &Opened {
+impl UpgradeTarget for ConnectionRecord {
+    fn tunnel_slot(&self) -> &TunnelSlot {
         &self.tunnel
     }
 }

@@ -1,8 +1,9 @@
-//! Requests for contents, and the source of the contents: programs, a store through the memory, or an origin.
+//! Answers requests for contents from one of three sources: programs, a store with the memory cache, or an
+//! origin.
 //!
 //! ```text
 //! Contents -> Programs
-//!          -> StoreService (a store's objects; for later requests Lateral) or Puller (an origin)
+//!          -> StoreService (a store's objects; for later requests LateralFetcher) or OriginService (an origin)
 //! ```
 
 mod lateral;
@@ -12,20 +13,20 @@ mod store_service;
 
 pub use lateral::LateralConfig;
 
-pub(crate) use lateral::{Later, Lateral};
+pub(crate) use lateral::{HandoffContext, LateralFetcher};
 
 use crate::body::Body;
+use crate::common_parts::CommonParts;
 use crate::config::{NodeConfig, StoreConfig};
-use crate::counts::Counters;
-use crate::ground::Ground;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
 use crate::machine::Usage;
 use crate::memory::Selection;
 use crate::objects::Objects;
-use crate::origin::{Origin, OriginStats, Puller};
+use crate::origin::{Origin, OriginService, OriginStats};
 use crate::reply::Replies;
+use crate::settings::CurrentSettings;
 use crate::store::{Store, StoreStats};
-use crate::terms::CurrentTerms;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -41,60 +42,65 @@ use store_service::StoreService;
 pub(crate) struct Contents {
     programs: Option<Programs>,
     source: Source,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     replies: Arc<Replies>,
     counters: Arc<Counters>,
 }
 
-/// The source of contents that no program makes.
+/// The source of contents that no program generates.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// A store, by whose objects requests are answered.
+    /// A store. Requests are answered from its objects.
     Store(StoreService),
-    /// An origin, which is asked by whole requests.
-    Origin(Arc<Puller>),
+    /// An origin. It receives whole requests.
+    Origin(Arc<OriginService>),
 }
 
 impl Source {
-    /// Contents of `store`.
-    pub(crate) fn of_store(config: &NodeConfig, store: Store, ground: &Ground) -> Self {
-        let Ground { memory, machine, replies, counters, .. } = ground;
+    /// Creates the source for `store`.
+    pub(crate) fn from_store(config: &NodeConfig, store: Store, common: &CommonParts) -> Self {
+        let CommonParts { memory, machine, replies, counters, .. } = common;
         Self::Store(StoreService {
-            objects: Arc::new(Objects::new(config, store, memory, ground.uptime)),
+            objects: Arc::new(Objects::new(config, store, memory, common.uptime)),
             replies: Arc::clone(replies),
             counters: Arc::clone(counters),
             machine: Arc::clone(machine),
         })
     }
 
-    /// Contents of an origin.
-    pub(crate) fn of_origin(origin: Origin, ground: &Ground) -> Self {
-        let Ground { memory, replies, .. } = ground;
-        Self::Origin(Arc::new(Puller::new(origin, memory, replies, ground.uptime)))
+    /// Creates the source for an origin.
+    pub(crate) fn from_origin(origin: Origin, common: &CommonParts) -> Self {
+        let CommonParts { memory, replies, .. } = common;
+        Self::Origin(Arc::new(OriginService::new(origin, memory, replies, common.uptime)))
     }
 }
 
 impl Contents {
-    /// The contents of a source, and of the programs of a configuration that has been checked.
-    pub(crate) fn new(config: &NodeConfig, source: Source, ground: &Ground) -> Self {
-        let Ground { machine, terms, replies, counters, .. } = ground;
+    /// Creates the contents of a source and of the programs of a validated configuration.
+    pub(crate) fn new(config: &NodeConfig, source: Source, common: &CommonParts) -> Self {
+        let CommonParts { machine, settings, replies, counters, .. } = common;
         let programs = config.dynamic.as_ref();
         Self {
             programs: programs.map(|programs| Programs::new(programs, machine, replies, counters)),
             source,
-            terms: Arc::clone(terms),
+            settings: Arc::clone(settings),
             replies: Arc::clone(replies),
             counters: Arc::clone(counters),
         }
     }
 
-    /// The reply to a request.
-    pub(crate) async fn reply<B>(&self, parts: &Parts, body: B, later: Option<&Later>) -> Response<Body>
+    /// Returns the reply to a request.
+    pub(crate) async fn reply<B>(
+        &self,
+        parts: &Parts,
+        body: B,
+        handoff: Option<&HandoffContext>,
+    ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let uri_bytes_max = self.terms.load().limits.uri_bytes_max;
+        let uri_bytes_max = self.settings.load().limits.uri_bytes_max;
         self.counters.requests.add(1);
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
         if target.len() > uri_bytes_max {
@@ -103,16 +109,16 @@ impl Contents {
         if let Some(programs) = &self.programs
             && let Some(handler) = programs.find(parts.uri.path(), target)
         {
-            let patience = self.terms.load().limits.write_timeout;
+            let patience = self.settings.load().limits.write_timeout;
             return Box::pin(programs.run(handler, parts, body, patience)).await;
         }
         match &self.source {
-            Source::Origin(puller) => Box::pin(puller.pull(parts, body)).await,
-            Source::Store(stored) => stored.reply(parts, later).await,
+            Source::Origin(service) => Box::pin(service.answer(parts, body)).await,
+            Source::Store(stored) => stored.reply(parts, handoff).await,
         }
     }
 
-    /// The objects of the store, if there is one.
+    /// Returns the objects of the store, if there is one.
     pub(crate) fn objects(&self) -> Option<&Arc<Objects>> {
         match &self.source {
             Source::Store(stored) => Some(&stored.objects),
@@ -120,52 +126,55 @@ impl Contents {
         }
     }
 
-    /// The origin, if there is one.
+    /// Returns the origin, if there is one.
     pub(crate) fn origin(&self) -> Option<&Arc<Origin>> {
         match &self.source {
             Source::Store(_) => None,
-            Source::Origin(puller) => Some(puller.origin()),
+            Source::Origin(service) => Some(service.origin()),
         }
     }
 
-    /// The number of programs.
+    /// Returns the number of programs.
     pub(crate) fn programs(&self) -> usize {
         self.programs.as_ref().map_or(0, Programs::len)
     }
 
-    /// Goes by another configuration from now on, in what may change. To be called from one thread at a time, within the runtime.
+    /// Applies the settings that may change while the node runs. Call this from one thread at a time, within
+    /// the runtime.
     pub(crate) fn change(&self, config: &NodeConfig) {
         match (&self.source, &config.store) {
             (Source::Store(stored), _) => stored.objects.change(config),
-            (Source::Origin(puller), StoreConfig::Origin(config)) => {
-                puller.origin().change((**config).clone());
+            (Source::Origin(service), StoreConfig::Origin(config)) => {
+                service.origin().change((**config).clone());
             }
             (Source::Origin(_), _) => {}
         }
     }
 
-    /// Whether any node with the same contents may answer a request as well as this one: a GET or HEAD that no program answers.
-    pub(crate) fn is_shared(&self, parts: &Parts) -> bool {
+    /// Returns whether any node with the same contents may answer a request as well as this node: a GET or HEAD
+    /// that no program answers.
+    pub(crate) fn is_shareable(&self, parts: &Parts) -> bool {
         let path = parts.uri.path();
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
         let dynamic = self.programs.as_ref().is_some_and(|programs| programs.find(path, target).is_some());
         matches!(parts.method, Method::GET | Method::HEAD) && !dynamic
     }
 
-    /// The target of a request: the file, the modelled name, or what an origin is asked for.
+    /// Returns the target of a request: the file, the modelled name, or the host and target at the origin.
+    /// `None` if there is none.
     pub(crate) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
         match &self.source {
             Source::Store(stored) => stored.objects.name_of(&parts.uri).ok().map(|name| TargetId::of(&name)),
-            Source::Origin(puller) => {
-                // As memory names it: a host has several spellings.
-                let host = puller.origin().host(parts)?;
+            Source::Origin(service) => {
+                // This is the name that the memory uses. A host has several spellings.
+                let host = service.origin().host(parts)?;
                 let rest = parts.uri.path_and_query()?.as_str();
                 Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]))
             }
         }
     }
 
-    /// The entries of the memory that a purge names; `None` if nothing of that name is ever kept.
+    /// Returns the cache entries that a purge names; `None` if no entry can ever have such a name.
     pub(crate) fn selection(&self, purge: &Purge) -> Option<Selection> {
         let (location, prefix) = match purge {
             Purge::Tag(tag) => return Some(Selection::Tag(tag.clone())),
@@ -174,15 +183,15 @@ impl Contents {
         };
         match &self.source {
             Source::Store(stored) => stored.objects.selection(location, prefix),
-            Source::Origin(puller) => {
-                // Without the client's host, one stored reply is for the URLs of all hosts.
-                let host = puller.origin().sends_host_of_client().then(|| location.clone());
+            Source::Origin(service) => {
+                // If the client's host is not passed on, one stored reply serves the URLs of all hosts.
+                let host = service.origin().sends_host_of_client().then(|| location.clone());
                 Some(Selection::Pages { host, target: location.target().into(), prefix })
             }
         }
     }
 
-    /// `directory`, `model` or `origin`, as reported in statistics.
+    /// Returns `directory`, `model` or `origin`, as reported in the statistics.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.source {
             Source::Store(stored) => stored.objects.store.kind(),
@@ -190,32 +199,32 @@ impl Contents {
         }
     }
 
-    /// Fields for the log at the start.
+    /// Returns fields for the log line at the start.
     pub(crate) fn describe(&self) -> String {
         match &self.source {
             Source::Store(stored) => stored.objects.store.describe(),
-            Source::Origin(puller) => format!("kind=origin url={}", puller.origin().terms().config.url),
+            Source::Origin(service) => format!("kind=origin url={}", service.origin().settings().config.url),
         }
     }
 
-    /// Counts of the source since its start.
+    /// Returns the counts of the source since the node's start.
     pub(crate) fn stats(&self) -> StoreStats {
         match &self.source {
             Source::Store(stored) => stored.objects.store.stats(),
-            Source::Origin(puller) => {
-                let (reads, bytes, busy) = puller.origin().done();
+            Source::Origin(service) => {
+                let (reads, bytes, busy) = service.origin().totals();
                 StoreStats { reads, bytes, busy }
             }
         }
     }
 
-    /// Counts and levels of the origin; all zero if there is none.
+    /// Returns counts and levels of the origin; all zero if there is none.
     pub(crate) fn origin_stats(&self) -> OriginStats {
         self.origin().map(|origin| origin.stats()).unwrap_or_default()
     }
 
-    /// Adds the reads of a directory to those of the machine.
-    pub(crate) fn add_to(&self, mut usage: Usage) -> Usage {
+    /// Adds the reads of a directory to the machine's reads.
+    pub(crate) fn add_reads(&self, mut usage: Usage) -> Usage {
         if let Some(Store::Directory(directory)) = self.objects().map(|objects| &objects.store) {
             let stats = directory.stats();
             usage.disk_reads += stats.reads;

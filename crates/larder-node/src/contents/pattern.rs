@@ -1,11 +1,11 @@
 //! Patterns for request targets.
 //!
-//! `*` stands for any run of bytes, also an empty one and one with slashes; every other byte for itself. A pattern
-//! without `?` is held against the path, one with `?` against path and query.
+//! `*` matches any run of bytes, including an empty run and slashes. Every other byte matches itself. A pattern
+//! without `?` is compared with the path; a pattern with `?` is compared with path and query.
 
 use larder_core::rules::Glob;
 
-/// A pattern.
+/// A pattern for request targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     glob: Glob,
@@ -17,8 +17,8 @@ impl Pattern {
         Self { glob: Glob::new(text), query: text.contains('?') }
     }
 
-    /// Whether a request target fits. O(target).
-    pub(crate) fn fits(&self, path: &str, target: &str) -> bool {
+    /// Returns whether a request target matches. O(target).
+    pub(crate) fn matches(&self, path: &str, target: &str) -> bool {
         self.glob.matches(if self.query { target } else { path }.as_bytes())
     }
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_fit_whole_targets() {
+    fn patterns_match_whole_targets() {
         for (pattern, path, query, fit) in [
             ("/cgi-bin/*", "/cgi-bin/a/b", "", true),
             ("/cgi-bin/*", "/cgi-bin", "", false),
@@ -43,7 +43,7 @@ mod tests {
             ("", "/", "", false),
         ] {
             let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-            assert_eq!(Pattern::new(pattern).fits(path, &target), fit, "{pattern} {target}");
+            assert_eq!(Pattern::new(pattern).matches(path, &target), fit, "{pattern} {target}");
         }
     }
 }

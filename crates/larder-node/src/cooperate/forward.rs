@@ -2,7 +2,7 @@
 
 use super::Cooperation;
 use crate::body::Stream;
-use crate::http::hop::hop_fields_removed;
+use crate::http::hop::without_hop_fields;
 use crate::store::StoreError;
 use bytes::Bytes;
 use http::header::HeaderName;
@@ -14,29 +14,29 @@ use larder_peers::{ForwardError, Name, ReplyBody};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Marks a reply of a peer that is its own refusal.
-pub(crate) const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
+/// Header field that marks a peer's reply as its own refusal.
+pub(crate) const LARDER_REFUSED: HeaderName = HeaderName::from_static("larder-refused");
 
-/// Why a request that was to be forwarded is served here.
+/// The reason why a request that was to be forwarded is served here.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unserved {
-    /// There was no reply.
+pub(crate) enum ForwardFailure {
+    /// The peer sent no reply.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// Not in time.
+    /// The head of the reply did not arrive in time.
     #[error("no reply in time")]
-    Late,
-    /// The service node would not, or could not.
+    Timeout,
+    /// The service node refused the request or failed.
     #[error("the peer answers {0}")]
     Refused(StatusCode),
 }
 
-/// A reply that comes from a peer.
-pub(crate) struct Relayed {
+/// The body of a reply from a peer.
+pub(crate) struct PeerBody {
     pub(crate) body: ReplyBody,
 }
 
-impl Stream for Relayed {
+impl Stream for PeerBody {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
         loop {
             return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
@@ -51,25 +51,29 @@ impl Stream for Relayed {
         }
     }
 
-    fn cut_short(&self) -> StoreError {
+    fn truncation_error(&self) -> StoreError {
         StoreError::PeerBroke
     }
 }
 
 impl Cooperation {
-    /// Sends a request to a peer and waits for the head of its reply.
-    pub(crate) async fn forward(&self, to: &Name, parts: &Parts) -> Result<Response<ReplyBody>, Unserved> {
+    /// Sends a request to a peer, and waits for the head of its reply.
+    pub(crate) async fn forward(
+        &self,
+        to: &Name,
+        parts: &Parts,
+    ) -> Result<Response<ReplyBody>, ForwardFailure> {
         let mut request = Request::new(Empty::<Bytes>::new());
         request.method_mut().clone_from(&parts.method);
         request.uri_mut().clone_from(&parts.uri);
-        *request.headers_mut() = hop_fields_removed(&parts.headers);
-        let asked = self.network.forward(to, request);
-        let reply = match tokio::time::timeout(self.head_timeout, asked).await {
+        *request.headers_mut() = without_hop_fields(&parts.headers);
+        let forwarding = self.network.forward(to, request);
+        let reply = match tokio::time::timeout(self.head_timeout, forwarding).await {
             Ok(reply) => reply?,
-            Err(_) => return Err(Unserved::Late),
+            Err(_) => return Err(ForwardFailure::Timeout),
         };
-        if reply.headers().contains_key(REFUSED) {
-            return Err(Unserved::Refused(reply.status()));
+        if reply.headers().contains_key(LARDER_REFUSED) {
+            return Err(ForwardFailure::Refused(reply.status()));
         }
         Ok(reply)
     }

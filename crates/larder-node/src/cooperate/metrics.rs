@@ -1,4 +1,4 @@
-//! The peers in the Prometheus text format.
+//! The state of the peers in the Prometheus text format.
 
 use super::PeersView;
 use prometheus_client::collector::Collector;
@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 
 impl PeersView {
-    /// The numbers in the Prometheus text format, names beginning with `larder_node_peers_`.
+    /// Returns the metrics in the Prometheus text format, with the prefix `larder_node_peers_`.
     pub fn metrics_text(&self) -> String {
         let labels = [("node".into(), self.name.clone().into())];
         let mut registry = Registry::with_prefix_and_labels("larder_node_peers", labels.into_iter());
@@ -64,7 +64,7 @@ impl PeersView {
         ]
     }
 
-    /// Of the routing table, where there is one.
+    /// Returns the counters of the routing table, if there is one.
     fn table_counters(&self) -> Vec<(&'static str, &'static str, u64)> {
         let Some(table) = &self.table else { return Vec::new() };
         vec![

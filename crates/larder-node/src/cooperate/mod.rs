@@ -1,32 +1,32 @@
-//! A node among equal peers, without a front-end: PRESS, CARD and WARD at work ([`larder_core::peers`]).
+//! A node among equal peers, without a switch: runs PRESS, CARD or WARD ([`larder_core::peers`]).
 //!
-//! Any node takes any client's request. Who serves it the policy decides; this module keeps its state, tells it what
-//! happens (requests, the memory's changes, members, messages), sends what it says, and moves requests: a forwarded one
-//! goes to its service node over the [network of peers](larder_peers), and the reply through this node to the client
-//! without being kept.
+//! Any node accepts any client's request, and the policy decides which node serves it. This module keeps the
+//! policy's state. It reports events to the policy: requests, changes of the memory, members and messages. It
+//! sends the policy's messages and forwards requests. A forwarded request goes to its service node over the
+//! [network of peers](larder_peers). The reply passes through this node to the client and is not stored here.
 //!
 //! ```text
-//! serve    requests and replies           side     the policies behind one face
-//! view     what an operator sees          press, card, ward
+//! load      requests and replies             adapter            the policies behind one trait
+//! view      the state for operators          press, card, ward  one policy each
 //! ```
 //!
-//! A request that a peer forwards is served here, whatever this node believes, and goes no further. If the service node does
-//! not answer, this node serves the request itself: only GET and HEAD are forwarded, so nothing happens twice. Once a part
-//! of the reply has been sent, the connection to the client is cut when the rest does not come.
+//! A request that a peer forwards is served here in any case and is not forwarded again. If the service node
+//! does not answer, this node serves the request itself. Only GET and HEAD are forwarded, so no effect happens
+//! twice. If the rest of a reply fails after its beginning was sent, the client's connection is cut.
 //!
-//! One lock guards the policy's state; it is held for a few look-ups and for the queueing of messages, in whose order
-//! peers hear of changes.
+//! One lock guards the policy's state. It is held for a few look-ups and for the queueing of messages, so peers
+//! receive changes in order.
 
-use crate::handover::Handover;
+use crate::handoff::PeerHandoff;
 use crate::memory::Memory;
+use adapter::{BroadcastKind, PolicyOutput};
 use bytes::Bytes;
 use larder_core::dispatch::SettingsError;
-use larder_core::peers::Analyse;
+use larder_core::peers::AnalysisInput;
 use larder_core::{NodeId, Time};
 use larder_handoff::channel::identity::IdentityError;
 use larder_peers::{ClusterSecrets, Name, Network, NetworkError, PeersConfig};
 use policy::Policy;
-use side::{Say, Told};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -34,43 +34,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
+mod adapter;
 mod card;
 mod forward;
+mod load;
 mod metrics;
-mod place;
+mod placement;
 mod policy;
 mod press;
 mod run;
-mod serviced;
-mod side;
 mod view;
 mod ward;
 
-pub(crate) use forward::{REFUSED, Relayed, Unserved};
-pub(crate) use place::Place;
+pub use adapter::PeersMemory;
+pub(crate) use forward::{ForwardFailure, LARDER_REFUSED, PeerBody};
+pub(crate) use load::{HandoffRequest, LoadGuard, ServedReply};
+pub(crate) use placement::Placement;
 pub use policy::CooperatePolicy;
-pub(crate) use serviced::{Counted, Departure, Serviced};
-pub use side::PeersMemory;
 pub use view::{MemberView, PeersView, TableView};
 pub use ward::{Analyst, WardConfig};
 
-/// How a node works with its peers.
+/// Settings of the cooperation with peers.
 #[derive(Clone, Debug)]
 pub struct CooperateConfig {
-    /// Their network.
+    /// The network of the peers.
     pub network: PeersConfig,
-    /// Who decides where a request is served.
+    /// The policy that decides where a request is served.
     pub policy: CooperatePolicy,
-    /// How long a service node may take to begin its reply. Then this node serves the request.
+    /// Longest time to the head of a service node's reply. After it, this node serves the request.
     pub head_timeout: Duration,
-    /// Hands connections over; `None`: all that peers serve is relayed.
-    pub handover: Option<Arc<Handover>>,
+    /// Hands connections off to peers; `None` relays all replies of peers.
+    pub peer_handoff: Option<Arc<PeerHandoff>>,
 }
 
-/// Why a node cannot work with peers. The operator's to mend.
+/// The reason why a node cannot cooperate with peers. The operator must remove it.
 #[derive(Debug, thiserror::Error)]
 pub enum CooperateError {
-    /// Their network cannot be started.
+    /// The network cannot be started.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// A setting of the dispatcher is out of range.
@@ -82,46 +82,47 @@ pub enum CooperateError {
 #[derive(Debug)]
 pub(crate) struct Cooperation {
     network: Network,
-    state: Mutex<State>,
-    /// Something is due sooner than it was, or to be done beside.
-    sooner: Notify,
+    state: Mutex<CooperationState>,
+    /// Notified when the next deadline is earlier than before, or a job is queued.
+    deadline_changed: Notify,
     began: Instant,
     head_timeout: Duration,
-    pub(crate) handover: Option<Arc<Handover>>,
+    pub(crate) peer_handoff: Option<Arc<PeerHandoff>>,
     memory: Arc<Memory>,
-    /// Whether another may have to be asked who serves a request.
-    asks: bool,
-    /// Connections serviced here.
+    /// Whether this node may have to ask another node for the placement of a request.
+    asks_dispatcher: bool,
+    /// Connections that this node serves, with their clients' requests.
     load: AtomicU32,
-    /// Decisions by reason.
+    /// Placements by reason.
     placed: Vec<(&'static str, AtomicU64)>,
     loads_told: AtomicU64,
     changes_told: AtomicU64,
     tables_told: AtomicU64,
 }
 
+/// The state under the lock.
 #[derive(Debug)]
-struct State {
+struct CooperationState {
     policy: Policy,
     numbers: BTreeMap<Name, NodeId>,
-    /// The number given last.
+    /// The number that was assigned last.
     numbered: u16,
     names: BTreeMap<NodeId, Name>,
-    /// Empty between two calls.
-    out: Vec<Say>,
-    /// To be begun; at most one of each kind.
+    /// A buffer that is empty between two calls.
+    out: Vec<PolicyOutput>,
+    /// Jobs to start; at most one of each kind.
     jobs: Vec<Job>,
 }
 
-/// Work that takes too long to be done with the lock held.
+/// Work that takes too long to run under the lock.
 #[derive(Debug)]
 enum Job {
-    Count { whole: bool },
-    Analyse(Box<Analyse>),
+    TakeCensus { whole: bool },
+    MakeTable(Box<AnalysisInput>),
 }
 
 impl Cooperation {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CooperationState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,28 +130,28 @@ impl Cooperation {
         Time::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Does something with the policy, and sends what it says.
-    fn with<R>(&self, act: impl FnOnce(&mut Policy, Time, &mut Vec<Say>) -> R) -> R {
+    /// Calls `act` with the policy, and executes the policy's outputs.
+    fn with<R>(&self, act: impl FnOnce(&mut Policy, Time, &mut Vec<PolicyOutput>) -> R) -> R {
         let mut state = self.lock();
         let now = self.now();
-        let State { policy, names, out, jobs, .. } = &mut *state;
-        let due = policy.due();
+        let CooperationState { policy, names, out, jobs, .. } = &mut *state;
+        let deadline = policy.next_deadline();
         let result = act(policy, now, out);
-        for say in out.drain(..) {
-            match say {
-                Say::To(node, bytes) => self.send(names.get(&node), bytes),
-                Say::All(bytes, told) => self.broadcast(bytes, told),
-                Say::Count { whole } => jobs.push(Job::Count { whole }),
-                Say::Analyse(analyse) => jobs.push(Job::Analyse(analyse)),
+        for output in out.drain(..) {
+            match output {
+                PolicyOutput::Send(node, bytes) => self.send(names.get(&node), bytes),
+                PolicyOutput::Broadcast(bytes, kind) => self.broadcast(bytes, kind),
+                PolicyOutput::TakeCensus { whole } => jobs.push(Job::TakeCensus { whole }),
+                PolicyOutput::MakeTable(analyse) => jobs.push(Job::MakeTable(analyse)),
             }
         }
-        if policy.due() < due || !jobs.is_empty() {
-            self.sooner.notify_one();
+        if policy.next_deadline() < deadline || !jobs.is_empty() {
+            self.deadline_changed.notify_one();
         }
         result
     }
 
-    /// What cannot be sent is asked for by those who miss it, or said again.
+    /// Sends a message to a peer. A lost message is requested by the peer or repeated later.
     fn send(&self, to: Option<&Name>, bytes: Vec<u8>) {
         let sent = to.map_or(Ok(()), |name| self.network.send(name, Bytes::from(bytes)));
         if let Err(error) = sent {
@@ -158,11 +159,11 @@ impl Cooperation {
         }
     }
 
-    fn broadcast(&self, bytes: Vec<u8>, told: Told) {
-        let counter = match told {
-            Told::Load => &self.loads_told,
-            Told::Changes => &self.changes_told,
-            Told::Table => &self.tables_told,
+    fn broadcast(&self, bytes: Vec<u8>, kind: BroadcastKind) {
+        let counter = match kind {
+            BroadcastKind::Load => &self.loads_told,
+            BroadcastKind::Changes => &self.changes_told,
+            BroadcastKind::Table => &self.tables_told,
         };
         counter.fetch_add(1, Relaxed);
         if let Err(error) = self.network.broadcast(&Bytes::from(bytes)) {
@@ -170,37 +171,39 @@ impl Cooperation {
         }
     }
 
-    fn count(&self, reason: &'static str) {
+    fn count_decision(&self, reason: &'static str) {
         if let Some((_, count)) = self.placed.iter().find(|(name, _)| *name == reason) {
             count.fetch_add(1, Relaxed);
         }
     }
 
-    /// This node's memory has another size. Decisions come in between, where that takes long.
-    pub(crate) fn resized(&self, memory: PeersMemory) {
-        while !self.with(|policy, _, _| policy.side().resized(memory)) {
+    /// Applies a new size of this node's memory. The lock is released between the steps, so that placements are
+    /// not delayed.
+    pub(crate) fn resize_memory(&self, memory: PeersMemory) {
+        while !self.with(|policy, _, _| policy.adapter().resize_memory(memory)) {
             std::thread::yield_now();
         }
     }
 
-    /// Tells the peers that this node goes, and lets end what they have forwarded. `true` if nothing was cut.
+    /// Announces the leave to the peers, and completes the requests that they have forwarded. Returns true if
+    /// none was cut.
     pub(crate) async fn leave(&self) -> bool {
         self.network.leave().await
     }
 
-    /// Replaces the secrets of the network, and the keys by which connections are handed over.
+    /// Replaces the secrets of the network, and the keys of handoffs.
     ///
     /// # Errors
-    /// If keys cannot be made of a secret. Nothing has changed then.
+    /// Fails if a key cannot be derived from a secret. Nothing has changed then.
     pub(crate) fn set_secrets(&self, secrets: &ClusterSecrets) -> Result<(), IdentityError> {
-        if let Some(handover) = &self.handover {
-            handover.set_secrets(secrets, self.network.name())?;
+        if let Some(peer_handoff) = &self.peer_handoff {
+            peer_handoff.set_secrets(secrets, self.network.name())?;
         }
         self.network.set_secrets(secrets.clone());
         Ok(())
     }
 
-    /// Address at which this node listens to its peers.
+    /// Returns the address at which this node listens for its peers.
     pub(crate) fn address(&self) -> SocketAddr {
         self.network.local_addr()
     }

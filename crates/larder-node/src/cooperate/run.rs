@@ -1,10 +1,10 @@
-//! The beginning of cooperation, and what happens while it lasts: members, messages, changes of the memory, jobs.
+//! Starts the cooperation, and handles its events: members, messages, changes of the memory, and jobs.
 
+use super::adapter::PolicyOutput;
 use super::policy::Policy;
-use super::side::Say;
-use super::ward::WardSide;
-use super::{CooperateConfig, CooperateError, Cooperation, Job, State};
-use crate::memory::{Change, Memory, Subscription};
+use super::ward::WardAdapter;
+use super::{CooperateConfig, CooperateError, Cooperation, CooperationState, Job};
+use crate::memory::{Memory, ResidencyChange, Subscription};
 use larder_core::policy::table::RouteTable;
 use larder_core::{NodeId, Time};
 use larder_peers::{Event, Events, LinkDirection, Name, Network, Service};
@@ -15,26 +15,26 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
-/// Changes of the memory that may wait to be told; a node that lags further behind goes through all it holds.
+/// Changes of the memory that may wait. A node that lags further behind reads its whole memory again.
 const CHANGES_MAX: usize = 1 << 16;
-/// Names that are given numbers at most; further members are not used.
+/// Most names with a number. Further members are not used.
 const NAMES_MAX: u16 = u16::MAX - 1;
 
 impl Cooperation {
-    /// Joins the peers. `memory` is what they hear of; `service` answers what they forward.
+    /// Joins the peers. Peers learn of changes in `memory`; `service` answers the requests that they forward.
     pub(crate) async fn join(
         config: CooperateConfig,
         memory: &Arc<Memory>,
         service: impl Service,
     ) -> Result<Arc<Self>, CooperateError> {
-        let CooperateConfig { network, policy, head_timeout, handover } = config;
+        let CooperateConfig { network, policy, head_timeout, peer_handoff } = config;
         let (network, events) = Network::start(network, service).await?;
         let policy = Policy::new(policy, network.name(), network.incarnation().max(1))?;
         let cooperation = Arc::new(Self {
             network,
-            asks: matches!(policy, Policy::Card(_)),
+            asks_dispatcher: matches!(policy, Policy::Card(_)),
             placed: policy.reasons().into_iter().map(|reason| (reason, AtomicU64::new(0))).collect(),
-            state: Mutex::new(State {
+            state: Mutex::new(CooperationState {
                 policy,
                 numbers: BTreeMap::new(),
                 numbered: 0,
@@ -42,10 +42,10 @@ impl Cooperation {
                 out: Vec::new(),
                 jobs: Vec::new(),
             }),
-            sooner: Notify::new(),
+            deadline_changed: Notify::new(),
             began: Instant::now(),
             head_timeout,
-            handover,
+            peer_handoff,
             memory: Arc::clone(memory),
             load: AtomicU32::new(0),
             loads_told: AtomicU64::new(0),
@@ -56,86 +56,91 @@ impl Cooperation {
         Ok(cooperation)
     }
 
-    /// Gives a routing table to all peers, as the newest. False: this node goes by none, or the table has more targets than it may, or
-    /// another number of owners.
+    /// Passes a routing table to all peers, as the newest one. Returns false if this node uses no tables, or if
+    /// the table has too many targets or another number of owners.
     pub(crate) fn give_table(&self, owners: &[&str], table: RouteTable) -> bool {
-        let given =
-            self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.load(now, owners, table, out)));
-        given == Some(true)
+        let result = self
+            .with_ward(|ward, now, out| ward.with(out, |ward, out| ward.load_table(now, owners, table, out)));
+        result == Some(true)
     }
 
-    /// Does something with the policy where a table decides, and sends what it says.
-    fn with_ward<R>(&self, act: impl FnOnce(&mut WardSide, Time, &mut Vec<Say>) -> R) -> Option<R> {
+    /// Calls `act` with the policy if it is WARD, and executes the policy's outputs.
+    fn with_ward<R>(
+        &self,
+        act: impl FnOnce(&mut WardAdapter, Time, &mut Vec<PolicyOutput>) -> R,
+    ) -> Option<R> {
         self.with(|policy, now, out| match policy {
             Policy::Ward(ward) => Some(act(ward, now, out)),
             Policy::Press(_) | Policy::Card(_) => None,
         })
     }
 
-    /// Does it, and says what came of it.
-    async fn work(self: Arc<Self>, job: Job) {
+    /// Runs a job, and reports its result to the policy.
+    async fn run_job(self: Arc<Self>, job: Job) {
         let tools = self.with_ward(|ward, _, _| {
             (Arc::clone(&ward.census), ward.carry_permille, Arc::clone(&ward.analyst))
         });
         let Some((census, carry_permille, analyst)) = tools else { return };
         match job {
-            Job::Count { whole } => {
+            Job::TakeCensus { whole } => {
                 let carry_permille = if whole { 1_000 } else { carry_permille };
-                // Where taking fails there is nothing to tell, and nobody waits in vain.
+                // If the census cannot be taken, the empty result still completes the round.
                 let taken = spawn_blocking(move || census.take(carry_permille)).await.unwrap_or_default();
-                self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.counted(now, taken, out)));
+                self.with_ward(|ward, now, out| {
+                    ward.with(out, |ward, out| ward.receive_census(now, taken, out));
+                });
             }
-            Job::Analyse(analyse) => {
+            Job::MakeTable(analyse) => {
                 let round = analyse.round;
-                let made = spawn_blocking(move || analyst.table(&analyse)).await;
-                let made = made.unwrap_or_else(|error| Err(error.to_string()));
-                self.made(round, made);
+                let table = spawn_blocking(move || analyst.table(&analyse)).await;
+                let table = table.unwrap_or_else(|error| Err(error.to_string()));
+                self.handle_table(round, table);
             }
         }
     }
 
-    fn made(&self, round: u64, made: Result<RouteTable, String>) {
-        let made = made.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
-        self.with_ward(|ward, now, out| match made {
+    fn handle_table(&self, round: u64, table: Result<RouteTable, String>) {
+        let table = table.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
+        self.with_ward(|ward, now, out| match table {
             Ok(table) => {
                 let (core, targets) = (table.core_len(), table.len());
                 tracing::info!(core, targets, "routing table: made");
-                ward.with(out, |ward, out| ward.made(now, round, table, out));
+                ward.with(out, |ward, out| ward.receive_table(now, round, table, out));
             }
-            Err(_) => ward.ward.unmade(now, round),
+            Err(_) => ward.ward.record_analysis_failure(now, round),
         });
     }
 
-    /// Works until the network ends.
+    /// Runs until the network ends.
     async fn run(self: Arc<Self>, mut events: Events) {
-        let mut changes = self.follow();
+        let mut changes = self.subscribe();
         loop {
             for job in std::mem::take(&mut self.lock().jobs) {
-                tokio::spawn(Arc::clone(&self).work(job));
+                tokio::spawn(Arc::clone(&self).run_job(job));
             }
-            let due = self.lock().policy.due().as_nanos();
-            let due = self.began + Duration::from_nanos(due.min(u64::MAX / 4));
+            let deadline = self.lock().policy.next_deadline().as_nanos();
+            let deadline = self.began + Duration::from_nanos(deadline.min(u64::MAX / 4));
             tokio::select! {
                 event = events.next() => match event {
-                    Some(event) => self.happened(event),
+                    Some(event) => self.handle_event(event),
                     None => return,
                 },
                 change = next_change(&mut changes) => match change {
-                    Some(change) => self.changed(change),
-                    // Cut for lagging behind, or the node ends.
-                    None => changes = self.follow(),
+                    Some(change) => self.handle_change(change),
+                    // The subscription was cut because it lagged behind, or the node shuts down.
+                    None => changes = self.subscribe(),
                 },
-                () = tokio::time::sleep_until(due.into()) => {
-                    self.with(|policy, now, out| policy.side().tick(now, out));
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    self.with(|policy, now, out| policy.adapter().tick(now, out));
                 }
-                () = self.sooner.notified() => {}
+                () = self.deadline_changed.notified() => {}
             }
         }
     }
 
-    /// Subscribes to changes of the memory, and goes through what it holds. None when the node ends, or where peers are not
-    /// told of it.
-    fn follow(&self) -> Option<Subscription> {
+    /// Subscribes to changes of the memory, and reports its contents to the policy. Returns `None` if the node
+    /// shuts down or the policy does not use memory contents.
+    fn subscribe(&self) -> Option<Subscription> {
         if !matches!(self.lock().policy, Policy::Press(_)) {
             return None;
         }
@@ -144,60 +149,61 @@ impl Cooperation {
         loop {
             let page = self.memory.resident_page(from);
             let Some(last) = page.last() else { break };
-            from = last.place + 1;
+            from = last.sequence + 1;
             held.extend(page.iter().map(|resident| resident.target));
         }
         self.with(|policy, now, out| {
             let before = match policy {
-                Policy::Press(side) => side.press.held(),
+                Policy::Press(adapter) => adapter.press.cached_targets(),
                 Policy::Card(_) | Policy::Ward(_) => Vec::new(),
             };
             let gone = before.into_iter().filter(|target| !held.contains(target));
-            gone.for_each(|target| policy.side().noted(now, target, false, out));
-            held.iter().for_each(|target| policy.side().noted(now, *target, true, out));
+            gone.for_each(|target| policy.adapter().record_cached(now, target, false, out));
+            held.iter().for_each(|target| policy.adapter().record_cached(now, *target, true, out));
         });
         Some(subscription)
     }
 
-    fn changed(&self, change: Change) {
+    fn handle_change(&self, change: ResidencyChange) {
         let (target, cached) = match change {
-            Change::Stored(target, _) => (target, true),
-            Change::Evicted(target) => (target, false),
+            ResidencyChange::Stored(target, _) => (target, true),
+            ResidencyChange::Evicted(target) => (target, false),
         };
-        self.with(|policy, now, out| policy.side().noted(now, target, cached, out));
+        self.with(|policy, now, out| policy.adapter().record_cached(now, target, cached, out));
     }
 
-    fn happened(&self, event: Event) {
+    fn handle_event(&self, event: Event) {
         match event {
             Event::Joined(member) => {
-                let Some(node) = self.number(&member.name) else { return };
+                let Some(node) = self.assign_number(&member.name) else { return };
                 tracing::info!(peer = %member.name, address = %member.address, "peer: joined");
-                if let Some(handover) = &self.handover {
-                    handover.joined(&member);
+                if let Some(peer_handoff) = &self.peer_handoff {
+                    peer_handoff.handle_join(&member);
                 }
-                self.with(|policy, now, out| policy.side().joined(now, node, &member.name, out));
+                self.with(|policy, now, out| policy.adapter().add_member(now, node, &member.name, out));
             }
             Event::Left(member, why) => {
                 tracing::info!(peer = %member.name, ?why, "peer: left");
-                if let Some(handover) = &self.handover {
-                    handover.left(&member.name, why);
+                if let Some(peer_handoff) = &self.peer_handoff {
+                    peer_handoff.handle_leave(&member.name, why);
                 }
                 let Some(node) = self.number_of(&member.name) else { return };
-                self.with(|policy, now, out| policy.side().left(now, node, out));
+                self.with(|policy, now, out| policy.adapter().remove_member(now, node, out));
                 let mut state = self.lock();
                 state.numbers.remove(&member.name);
                 state.names.remove(&node);
             }
             Event::LinkUp(peer, LinkDirection::Outbound) => {
                 if let Some(node) = self.number_of(&peer.name) {
-                    self.with(|policy, now, out| policy.side().linked(now, node, out));
+                    self.with(|policy, now, out| policy.adapter().greet_member(now, node, out));
                 }
             }
             Event::LinkUp(_, LinkDirection::Inbound) | Event::LinkDown(..) => {}
             Event::Message(peer, bytes) => {
                 let Some(node) = self.number_of(&peer.name) else { return };
-                let heard = self.with(|policy, now, out| policy.side().hear(now, node, &bytes, out));
-                if let Err(error) = heard {
+                let result =
+                    self.with(|policy, now, out| policy.adapter().handle_message(now, node, &bytes, out));
+                if let Err(error) = result {
                     tracing::warn!(peer = %peer.name, %error, "peer: invalid message ignored");
                 }
             }
@@ -208,9 +214,9 @@ impl Cooperation {
         self.lock().numbers.get(name).copied()
     }
 
-    /// The number of a member. One that has none yet gets the next that is free: what is still to be said of somebody who has left
-    /// (a reply that fails late) is not to be of who comes next.
-    fn number(&self, name: &Name) -> Option<NodeId> {
+    /// Returns the number of a member. A new member gets the next free number. So late events about a member
+    /// that has left are not taken for events about its successor.
+    fn assign_number(&self, name: &Name) -> Option<NodeId> {
         let mut state = self.lock();
         if let Some(node) = state.numbers.get(name) {
             return Some(*node);
@@ -225,9 +231,9 @@ impl Cooperation {
     }
 }
 
-async fn next_change(changes: &mut Option<Subscription>) -> Option<Change> {
+async fn next_change(changes: &mut Option<Subscription>) -> Option<ResidencyChange> {
     match changes {
-        Some(subscription) => subscription.changes.recv().await.map(|told| told.change),
+        Some(subscription) => subscription.changes.recv().await.map(|event| event.change),
         None => std::future::pending().await,
     }
 }

@@ -1,123 +1,125 @@
-//! What the cluster looks like from one node.
+//! The state of the cluster, as one node sees it.
 
+use super::adapter::LOCAL;
 use super::policy::Policy;
-use super::side::ME;
-use super::{Cooperation, State};
-use crate::handover::HandoverView;
+use super::{Cooperation, CooperationState};
+use crate::handoff::PeerHandoffView;
 use larder_core::Time;
 use larder_peers::{CounterValues, Member};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What the cluster looks like from here.
+/// The state of the cluster, as this node sees it.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersView {
     /// This node's name.
     pub name: String,
-    /// Which life of it: milliseconds since 1970 at its start.
+    /// The node's incarnation: milliseconds since 1970 at its start.
     pub incarnation: u64,
-    /// Who decides where a request is served: `press`, `card` or `ward`.
+    /// The policy: `press`, `card` or `ward`.
     pub policy: &'static str,
-    /// The node that decides for all, or makes the tables; `null` where each decides for itself.
+    /// The node that decides for all nodes or makes the tables; `null` if each node decides for itself.
     pub dispatcher: Option<String>,
-    /// The routing table; `null` where there is none.
+    /// The routing table; `null` if there is none.
     pub table: Option<TableView>,
-    /// Whether it takes part; by itself it forwards nothing and tells nothing.
+    /// Whether the node shares its memory with peers. If not, it forwards and reports nothing.
     pub sharing: bool,
-    /// Connections that it services.
+    /// Connections that the node serves.
     pub load: u32,
-    /// Targets whose servers it knows: from what peers say, as their dispatcher, or by the table.
+    /// Targets whose servers the node knows: from peers' reports, as their dispatcher, or by the table.
     pub targets_known: usize,
-    /// Targets that it holds in memory, of those that peers may ask for.
+    /// Targets in this node's memory that peers may ask for.
     pub targets_held: usize,
     /// Requests that wait for the dispatcher.
     pub waiting: usize,
-    /// Members that this node as the dispatcher places nothing at, for it takes no more nodes.
+    /// Members beyond the limit of this node as the dispatcher. It places no requests at them.
     pub unseated: usize,
     /// Decisions by reason.
     pub decisions: BTreeMap<&'static str, u64>,
     /// The other members.
     pub members: Vec<MemberView>,
-    /// Broadcasts of load.
+    /// Broadcasts of the load.
     pub loads_told: u64,
-    /// Broadcasts of changes of memory.
+    /// Broadcasts of changes of the memory.
     pub changes_told: u64,
-    /// Broadcasts of which routing table there is.
+    /// Broadcasts of the current routing table's number.
     pub tables_told: u64,
-    /// Requests that were forwarded.
+    /// Requests that this node has forwarded.
     pub forwarded: u64,
-    /// Requests that peers have forwarded.
+    /// Requests that peers have forwarded to this node.
     pub taken: u64,
-    /// Connections that are handed over; `null` if none are.
-    pub handoff: Option<HandoverView>,
-    /// The network between them.
+    /// Handoffs between peers; `null` if they are off.
+    pub handoff: Option<PeerHandoffView>,
+    /// Counters of the network of peers.
     pub network: CounterValues,
 }
 
-/// A member.
+/// A member of the cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberView {
-    /// Its name.
+    /// The member's name.
     pub name: String,
-    /// Where it listens for peers.
+    /// The address at which the member listens for peers.
     pub address: String,
-    /// Which life of its name.
+    /// The member's incarnation.
     pub incarnation: u64,
-    /// Its load as it counts here; unknown is `null`, such as at a node that does not decide.
+    /// The member's load as this node counts it; `null` if it is unknown, for example at a node that does not
+    /// decide.
     pub load: Option<u32>,
-    /// Whether all that it has said of its memory is known. Always, where nothing is said of it.
+    /// Whether this node knows the member's complete memory contents. True for policies that do not report
+    /// them.
     pub known: bool,
 }
 
-/// The routing table that a node goes by.
+/// The routing table that a node uses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TableView {
-    /// Of two, the higher is gone by.
+    /// The table's number. Of two tables, the one with the higher number is used.
     pub number: u64,
-    /// Who made it, or was given it.
+    /// The node that made the table or received it from the operator.
     pub maker: String,
-    /// Seconds since this node goes by it.
+    /// Seconds since this node began to use the table.
     pub age_s: f64,
     /// Targets that every node serves.
     pub core_targets: usize,
     /// Targets that have an owner.
     pub partition_targets: usize,
-    /// Owners.
+    /// Number of owners.
     pub owners: usize,
-    /// Owners that are there.
+    /// Owners that are members now.
     pub owners_there: usize,
-    /// Targets that were left out of it for want of room; known to its maker.
+    /// Targets that did not fit into the table; known to its maker only.
     pub left_out: u64,
-    /// Tables made here, or given to this node.
+    /// Tables that were made here or given to this node.
     pub made: u64,
-    /// Tables fetched from others.
+    /// Tables that were fetched from peers.
     pub fetched: u64,
-    /// Tables refused, for they are too large here.
+    /// Tables that were refused because they are too large for this node.
     pub refused: u64,
-    /// Times that no table was made: of too few requests, or because that failed.
+    /// Times that no table was made: there were too few requests, or the analysis failed.
     pub unmade: u64,
 }
 
 impl Policy {
-    /// Targets whose servers it knows; and those in memory, if it knows.
+    /// Returns the number of targets whose servers are known, and the number in memory if the policy knows it.
     fn sizes(&self) -> (usize, Option<usize>) {
         match self {
-            Self::Press(side) => {
-                let (known, held) = side.press.sizes();
+            Self::Press(adapter) => {
+                let (known, held) = adapter.press.table_sizes();
                 (known, Some(held))
             }
-            Self::Card(side) => (side.card.targets_known(), None),
-            Self::Ward(side) => {
-                let status = side.ward.status();
+            Self::Card(adapter) => (adapter.card.targets_known(), None),
+            Self::Ward(adapter) => {
+                let status = adapter.ward.status();
                 (status.core_targets + status.partition_targets, None)
             }
         }
     }
 
     fn table(&self, now: Time) -> Option<TableView> {
-        let Self::Ward(side) = self else { return None };
-        let status = side.ward.status();
+        let Self::Ward(adapter) = self else { return None };
+        let status = adapter.ward.status();
         let id = status.id?;
         Some(TableView {
             number: id.number,
@@ -131,21 +133,21 @@ impl Policy {
             made: status.made,
             fetched: status.fetched,
             refused: status.refused,
-            unmade: status.unmade,
+            unmade: status.failed_rounds,
         })
     }
 }
 
-impl State {
+impl CooperationState {
     fn member(&self, now: Time, member: &Member) -> MemberView {
         let node = self.numbers.get(&member.name).copied();
         let (load, known) = match &self.policy {
-            Policy::Press(side) => (
-                node.and_then(|node| side.press.load_of(now, node)),
-                node.is_some_and(|node| side.press.knows(node)),
+            Policy::Press(adapter) => (
+                node.and_then(|node| adapter.press.peer_load(now, node)),
+                node.is_some_and(|node| adapter.press.is_current(node)),
             ),
-            Policy::Card(side) if side.card.dispatcher() == ME => {
-                (node.map(|node| side.card.load_at_desk(node)), true)
+            Policy::Card(adapter) if adapter.card.dispatcher() == LOCAL => {
+                (node.map(|node| adapter.card.dispatcher_load(node)), true)
             }
             Policy::Card(_) | Policy::Ward(_) => (None, true),
         };
@@ -161,21 +163,21 @@ impl State {
 
 impl Cooperation {
     pub(crate) fn view(&self) -> PeersView {
-        // First, for its lock comes before the policy's.
-        let handoff = self.handover.as_ref().map(|handover| handover.view());
+        // The lock of the handoff is taken before the lock of the policy.
+        let handoff = self.peer_handoff.as_ref().map(|peer_handoff| peer_handoff.view());
         let (state, now) = (self.lock(), self.now());
         let (targets_known, held) = state.policy.sizes();
         let counts = self.network.counters().read();
         let (decider, sharing) = match &state.policy {
-            Policy::Press(side) => (None, side.press.shares()),
-            Policy::Card(side) => (Some(side.card.dispatcher()), true),
-            Policy::Ward(side) => (Some(side.ward.maker()), true),
+            Policy::Press(adapter) => (None, adapter.press.is_sharing()),
+            Policy::Card(adapter) => (Some(adapter.card.dispatcher()), true),
+            Policy::Ward(adapter) => (Some(adapter.ward.table_maker()), true),
         };
         let (waiting, unseated) = match &state.policy {
-            Policy::Card(side) => (side.card.waiting(), side.card.unseated()),
+            Policy::Card(adapter) => (adapter.card.waiting_requests(), adapter.card.nodes_over_limit()),
             Policy::Press(_) | Policy::Ward(_) => (0, 0),
         };
-        let name = |node| if node == ME { Some(self.network.name()) } else { state.names.get(&node) };
+        let name = |node| if node == LOCAL { Some(self.network.name()) } else { state.names.get(&node) };
         PeersView {
             name: self.network.name().to_string(),
             incarnation: self.network.incarnation(),

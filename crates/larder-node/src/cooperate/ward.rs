@@ -1,53 +1,53 @@
-//! WARD at a live node: every node decides by the routing table that all have.
+//! WARD at a running node: every node decides by a shared routing table.
 //!
-//! Each counts what its clients ask for in a census. Taking it, and making a table of all nodes' counts, takes time by the
-//! number of targets: both are done beside, without the lock.
+//! Each node counts its clients' requests in a census. The time for taking the census, and for making a table
+//! from all counts, grows with the number of targets. Both run on other threads, without the lock.
 
-use super::side::{FORWARDED, ME, PeersMemory, Say, Side, Told, UNANSWERED};
+use super::adapter::{BroadcastKind, FORWARDED, LOCAL, PeersMemory, PolicyAdapter, PolicyOutput, UNANSWERED};
 use larder_core::census::Census;
-use larder_core::peers::{Analyse, Ward, WardMessage, WardOutput, WardSettings, WardWhy};
+use larder_core::peers::{AnalysisInput, Ward, WardMessage, WardOutput, WardReason, WardSettings};
 use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
 use larder_peers::Name;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// How a node works with a routing table.
+/// Settings of WARD.
 #[derive(Clone, Debug)]
 pub struct WardConfig {
-    /// The protocol.
+    /// Settings of the protocol.
     pub settings: WardSettings,
-    /// How much of a target's count goes over into the next period, in thousandths.
+    /// The part of a target's count that is carried over into the next period, in thousandths.
     pub carry_permille: u16,
-    /// Makes tables of counts.
+    /// Makes routing tables from counts.
     pub analyst: Arc<dyn Analyst>,
 }
 
-/// Makes a routing table of what a cluster was asked for.
+/// Makes a routing table from a cluster's request counts.
 pub trait Analyst: Debug + Send + Sync {
-    /// The table, whose owners are places in [`Analyse::nodes`]. May block.
+    /// Returns the table. Its owners are indices into [`AnalysisInput::nodes`]. May block.
     ///
     /// # Errors
-    /// Why there is none. Another try with the same counts fails too.
-    fn table(&self, analyse: &Analyse) -> Result<RouteTable, String>;
+    /// Returns the reason why there is no table. A retry with the same counts fails too.
+    fn table(&self, analyse: &AnalysisInput) -> Result<RouteTable, String>;
 }
 
-/// The protocol's state.
+/// The protocol's state at this node.
 #[derive(Debug)]
-pub(super) struct WardSide {
+pub(super) struct WardAdapter {
     pub(super) ward: Ward,
     pub(super) census: Arc<Census>,
     pub(super) carry_permille: u16,
     pub(super) analyst: Arc<dyn Analyst>,
-    /// Empty between two calls.
+    /// A buffer that is empty between two calls.
     out: Vec<WardOutput>,
 }
 
-impl WardSide {
+impl WardAdapter {
     pub(super) fn new(name: &Name, epoch: u64, config: WardConfig) -> Self {
         let WardConfig { settings, carry_permille, analyst } = config;
         Self {
-            ward: Ward::new(ME, name.as_str(), epoch, settings),
+            ward: Ward::new(LOCAL, name.as_str(), epoch, settings),
             census: Arc::new(Census::new(settings.targets_max)),
             carry_permille,
             analyst,
@@ -56,65 +56,78 @@ impl WardSide {
     }
 
     pub(super) fn reasons() -> Vec<&'static str> {
-        let own = WardWhy::ALL.iter().map(|why| why.name());
+        let own = WardReason::ALL.iter().map(|why| why.name());
         own.chain([FORWARDED, UNANSWERED]).collect()
     }
 
     pub(super) fn with<R>(
         &mut self,
-        out: &mut Vec<Say>,
+        out: &mut Vec<PolicyOutput>,
         act: impl FnOnce(&mut Ward, &mut Vec<WardOutput>) -> R,
     ) -> R {
         let result = act(&mut self.ward, &mut self.out);
         out.extend(self.out.drain(..).map(|output| match output {
-            WardOutput::Send { to, message } => Say::To(to, message.encode()),
-            WardOutput::Tell(message) => Say::All(message.encode(), Told::Table),
-            WardOutput::Count { whole } => Say::Count { whole },
-            WardOutput::Analyse(analyse) => Say::Analyse(Box::new(analyse)),
+            WardOutput::Send { to, message } => PolicyOutput::Send(to, message.encode()),
+            WardOutput::Broadcast(message) => PolicyOutput::Broadcast(message.encode(), BroadcastKind::Table),
+            WardOutput::TakeCensus { keep: whole } => PolicyOutput::TakeCensus { whole },
+            WardOutput::Analyse(analyse) => PolicyOutput::MakeTable(Box::new(analyse)),
         }));
         result
     }
 }
 
-impl Side for WardSide {
-    fn resized(&mut self, memory: PeersMemory) -> bool {
+impl PolicyAdapter for WardAdapter {
+    fn resize_memory(&mut self, memory: PeersMemory) -> bool {
         self.ward.resize(memory.memory);
         true
     }
 
-    fn due(&self) -> Time {
+    fn next_deadline(&self) -> Time {
         self.ward.due()
     }
 
-    fn tick(&mut self, now: Time, out: &mut Vec<Say>) {
+    fn tick(&mut self, now: Time, out: &mut Vec<PolicyOutput>) {
         self.with(out, |ward, out| ward.tick(now, out));
     }
 
-    fn joined(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<Say>) {
-        self.with(out, |ward, out| ward.joined(now, node, name.as_str(), out));
+    fn add_member(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<PolicyOutput>) {
+        self.with(out, |ward, out| ward.add_node(now, node, name.as_str(), out));
     }
 
-    fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<Say>) {
-        self.with(out, |ward, out| ward.left(now, node, out));
+    fn remove_member(&mut self, now: Time, node: NodeId, out: &mut Vec<PolicyOutput>) {
+        self.with(out, |ward, out| ward.remove_node(now, node, out));
     }
 
-    fn hear(&mut self, now: Time, from: NodeId, bytes: &[u8], out: &mut Vec<Say>) -> Result<(), WireError> {
+    fn handle_message(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        bytes: &[u8],
+        out: &mut Vec<PolicyOutput>,
+    ) -> Result<(), WireError> {
         let message = WardMessage::decode(bytes)?;
-        self.with(out, |ward, out| ward.hear(now, from, message, out));
+        self.with(out, |ward, out| ward.receive(now, from, message, out));
         Ok(())
     }
 
-    fn served(&mut self, _now: Time, target: TargetId, size: Bytes, _missed: bool, _out: &mut Vec<Say>) {
+    fn record_served(
+        &mut self,
+        _now: Time,
+        target: TargetId,
+        size: Bytes,
+        _missed: bool,
+        _out: &mut Vec<PolicyOutput>,
+    ) {
         self.census.count(target, size);
     }
 
-    fn answered(&mut self, node: NodeId) {
-        self.ward.replied(node);
+    fn record_answer(&mut self, node: NodeId) {
+        self.ward.record_reply(node);
     }
 
-    fn unanswered(&mut self, now: Time, node: NodeId, _target: TargetId, to_blame: bool) {
-        if to_blame {
-            self.ward.unanswered(now, node);
+    fn record_no_answer(&mut self, now: Time, node: NodeId, _target: TargetId, is_fault: bool) {
+        if is_fault {
+            self.ward.record_failure(now, node);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! TLS of a node, as the admin interface and the metrics show it.
+//! The TLS state of a node, for the admin interface and the metrics.
 
 use larder_edge::{CertificateStatus, Tls, TlsHandshakeOutcome};
 use prometheus_client::collector::Collector;
@@ -10,18 +10,18 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::fmt;
 
-/// How handshakes end at a node, whose certificates are all in files.
+/// The possible outcomes of a handshake at a node, whose certificates all come from files.
 const OUTCOMES: [TlsHandshakeOutcome; 3] =
     [TlsHandshakeOutcome::Done, TlsHandshakeOutcome::Failed, TlsHandshakeOutcome::TimedOut];
 
-/// How it stands with TLS.
+/// The TLS state of a node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TlsView {
     /// The certificates in force.
     pub certificates: Vec<CertificateStatus>,
-    /// Why they are not those of the files, if they are not.
+    /// The reason why the certificates in force differ from the files, if they do.
     pub trouble: Option<String>,
-    /// The node.
+    /// The node's name.
     #[serde(skip)]
     name: String,
     #[serde(skip)]
@@ -39,7 +39,7 @@ impl TlsView {
         }
     }
 
-    /// The numbers in the Prometheus text format, names beginning with `larder_node_tls_`.
+    /// Returns the metrics in the Prometheus text format, with the prefix `larder_node_tls_`.
     pub(crate) fn metrics_text(&self) -> String {
         let labels = [("node".into(), self.name.clone().into())];
         let mut registry = Registry::with_prefix_and_labels("larder_node_tls", labels.into_iter());

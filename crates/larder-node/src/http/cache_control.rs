@@ -1,16 +1,18 @@
-//! The `Cache-Control` field (RFC 9111 section 5.2, RFC 5861) of requests and replies, and `CDN-Cache-Control` of replies
-//! (RFC 9213).
+//! The `Cache-Control` field (RFC 9111 section 5.2, RFC 5861) of requests and replies, and `CDN-Cache-Control`
+//! of replies (RFC 9213).
 //!
-//! In `Cache-Control`, names are compared without regard to case, and values may be quoted. A number that is too large
-//! counts as the largest. A value that is not a number counts as 0, which makes a reply stale. Of two different values the
-//! smaller one counts (RFC 9111 section 4.2.1 leaves this to the cache). `no-cache` and `private` with a list of fields
-//! count as if they had none, which prevents reuse more often than necessary. Unknown directives are ignored.
+//! In `Cache-Control`, names are compared without regard to case, and values may be quoted. A number that is
+//! too large counts as the largest. A value that is not a number counts as 0, which makes a reply stale. Of two
+//! different values the smaller one counts (RFC 9111 section 4.2.1 leaves this to the cache). `no-cache` and
+//! `private` with a list of fields count as if they had none, which prevents reuse more often than necessary.
+//! Unknown directives are ignored.
 //!
-//! `CDN-Cache-Control` addresses shared caches in front of an origin. If a reply has a valid one that is not empty, it
-//! replaces `Cache-Control` and `Expires`. It is a dictionary of structured fields: one syntax error makes the whole field
-//! invalid, and then `Cache-Control` counts. A directive with a value of the wrong type counts as its strictest form.
+//! `CDN-Cache-Control` addresses shared caches in front of an origin. If a reply has a valid one that is not
+//! empty, it replaces `Cache-Control` and `Expires`. It is a dictionary of structured fields: one syntax error
+//! makes the whole field invalid, and then `Cache-Control` counts. A directive with a value of the wrong type
+//! counts as its strictest form.
 
-use super::structured::{self, Bare};
+use super::structured::{self, BareItem};
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
@@ -19,10 +21,10 @@ const SECONDS_MAX: u64 = 1 << 31;
 
 const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
-/// Cache directives of a message. Times in seconds.
+/// Cache directives of a message. Times are in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Directives {
-    /// They come from `CDN-Cache-Control`, so `Expires` does not count.
+    /// Whether the directives come from `CDN-Cache-Control`, so that `Expires` does not count.
     pub(crate) targeted: bool,
     pub(crate) no_store: bool,
     pub(crate) no_cache: bool,
@@ -30,41 +32,42 @@ pub(crate) struct Directives {
     pub(crate) public: bool,
     pub(crate) must_revalidate: bool,
     pub(crate) proxy_revalidate: bool,
-    /// Not to be stored by a cache that does not know the status. `no-store` counts beside it for any status.
+    /// Forbids storage by a cache that does not know the status. `no-store` next to it counts for every status.
     pub(crate) must_understand: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) max_age: Option<u64>,
     pub(crate) s_maxage: Option<u64>,
     pub(crate) min_fresh: Option<u64>,
-    /// `SECONDS_MAX` if it stands without a value: however stale.
+    /// `SECONDS_MAX` if the directive has no value, which accepts any staleness.
     pub(crate) max_stale: Option<u64>,
     pub(crate) stale_while_revalidate: Option<u64>,
     pub(crate) stale_if_error: Option<u64>,
 }
 
 impl Directives {
-    /// The directives of a reply.
+    /// Returns the directives of a reply.
     pub(crate) fn of_reply(headers: &HeaderMap) -> Self {
-        Self::targeted(headers).unwrap_or_else(|| Self::general(headers))
+        Self::from_cdn_cache_control(headers).unwrap_or_else(|| Self::from_cache_control(headers))
     }
 
-    /// The directives of a request. `Pragma: no-cache` counts if there is no `Cache-Control`.
+    /// Returns the directives of a request. `Pragma: no-cache` counts if there is no `Cache-Control`.
     pub(crate) fn of_request(headers: &HeaderMap) -> Self {
         if headers.contains_key(header::CACHE_CONTROL) {
-            return Self::general(headers);
+            return Self::from_cache_control(headers);
         }
         let pragma = headers.get(header::PRAGMA).map(|value| value.as_bytes().to_ascii_lowercase());
         let no_cache = pragma.is_some_and(|text| text.windows(8).any(|part| part == b"no-cache"));
         Self { no_cache, ..Self::default() }
     }
 
-    /// Whether a reply to a request with `Authorization` may be stored for others (RFC 9111 section 3.5).
-    pub(crate) fn is_for_all(&self) -> bool {
+    /// Returns whether a reply to a request with `Authorization` may be stored for other clients (RFC 9111
+    /// section 3.5).
+    pub(crate) fn allows_sharing(&self) -> bool {
         self.public || self.s_maxage.is_some() || self.must_revalidate
     }
 
-    /// The directives of `Cache-Control`.
-    fn general(headers: &HeaderMap) -> Self {
+    /// Returns the directives of `Cache-Control`.
+    fn from_cache_control(headers: &HeaderMap) -> Self {
         let mut found = Self::default();
         for value in headers.get_all(header::CACHE_CONTROL) {
             found.read(value.as_bytes());
@@ -72,21 +75,21 @@ impl Directives {
         found
     }
 
-    /// The directives of `CDN-Cache-Control`; `None` if it is missing, empty or invalid.
-    fn targeted(headers: &HeaderMap) -> Option<Self> {
+    /// Returns the directives of `CDN-Cache-Control`; `None` if the field is missing, empty or invalid.
+    fn from_cdn_cache_control(headers: &HeaderMap) -> Option<Self> {
         if !headers.contains_key(CDN_CACHE_CONTROL) {
             return None;
         }
         let lines = headers.get_all(CDN_CACHE_CONTROL).iter();
         let lines: Vec<&[u8]> = lines.map(HeaderValue::as_bytes).collect();
         let joined = lines.join(&b", "[..]);
-        let members = structured::dictionary(&joined).filter(|members| !members.is_empty())?;
+        let members = structured::parse_dictionary(&joined).filter(|members| !members.is_empty())?;
         let mut found = Self { targeted: true, ..Self::default() };
         for (name, value) in members {
             let seconds = match value {
-                Bare::Boolean(_) => None,
-                Bare::Integer(number) => Some(u64::try_from(number).unwrap_or(0).min(SECONDS_MAX)),
-                Bare::Other => Some(0),
+                BareItem::Boolean(_) => None,
+                BareItem::Integer(number) => Some(u64::try_from(number).unwrap_or(0).min(SECONDS_MAX)),
+                BareItem::Other => Some(0),
             };
             found.add(name.as_bytes(), seconds);
         }
@@ -94,7 +97,7 @@ impl Directives {
     }
 
     fn read(&mut self, text: &[u8]) {
-        for item in Items(text) {
+        for item in ListMembers(text) {
             let (name, value) = match item.iter().position(|&b| b == b'=') {
                 Some(at) => (item[..at].trim_ascii(), Some(seconds(item[at + 1..].trim_ascii()))),
                 None => (item, None),
@@ -130,13 +133,13 @@ impl Directives {
     }
 }
 
-/// A number of seconds, quoted or not; 0 if the text is not a number.
+/// Parses a number of seconds, quoted or not; 0 if the text is not a number.
 fn seconds(text: &[u8]) -> u64 {
     let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text);
     delta_seconds(text).unwrap_or(0)
 }
 
-/// A number of seconds in plain digits (RFC 9111 section 1.2.2).
+/// Parses a number of seconds in plain digits (RFC 9111 section 1.2.2).
 pub(crate) fn delta_seconds(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -145,10 +148,10 @@ pub(crate) fn delta_seconds(text: &[u8]) -> Option<u64> {
     Some(text.iter().fold(0, add).min(SECONDS_MAX))
 }
 
-/// The members of a list, which commas part unless they stand between quotes.
-pub(crate) struct Items<'a>(pub(crate) &'a [u8]);
+/// The members of a comma-separated list. Commas between quotes do not separate members.
+pub(crate) struct ListMembers<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Iterator for Items<'a> {
+impl<'a> Iterator for ListMembers<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_are_read_whatever_their_form() {
+    fn directives_are_parsed_in_every_form() {
         let plain = Directives { public: true, max_age: Some(60), ..Directives::default() };
         for values in [
             &["public, max-age=60"][..],
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pragma_counts_where_nothing_else_is_said() {
+    fn pragma_applies_only_without_cache_control() {
         let mut headers = HeaderMap::new();
         headers.insert(header::PRAGMA, HeaderValue::from_static("No-Cache"));
         assert!(Directives::of_request(&headers).no_cache);
@@ -263,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_values_are_taken(value in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn foreign_values_are_accepted(value in prop::collection::vec(any::<u8>(), 0..80)) {
             Directives::default().read(&value);
         }
     }

@@ -1,66 +1,72 @@
-//! The `Cache-Status` header (RFC 9211): what the node's cache did for a reply.
+//! The `Cache-Status` header (RFC 9211): the cache's part in a reply.
 //!
 //! ```text
-//! a; hit                            from memory
-//! a; fwd=uri-miss; stored           read from the store and kept
-//! a; fwd=uri-miss                   read and not kept: too large, or HEAD and conditional requests without a body
-//! a; fwd=uri-miss; collapsed        another request's read served this one too
+//! a; hit                            served from memory
+//! a; fwd=uri-miss; stored           read from the store and stored
+//! a; fwd=uri-miss                   read and not stored: too large, or no body needed (HEAD, conditional)
+//! a; fwd=uri-miss; collapsed        another request's read served this request too
 //! a; fwd=partial; stored            some chunks from memory, some read
-//! a; fwd=stale; stored              the file had changed since it was kept
-//! a; fwd=uri-miss; fwd-status=404   the store does not have it
-//! a; fwd=bypass; detail=light       the program 'light' made it; nothing is kept of those
+//! a; fwd=stale; stored              the file had changed since it was stored
+//! a; fwd=uri-miss; fwd-status=404   the store does not have the object
+//! a; fwd=bypass; detail=light       the program 'light' generated the reply, which is not stored
 //! a; fwd=method; detail=light       the same for a POST
-//! a; hit; ttl=30                    from memory; the origin's reply is fresh for 30 s more
-//! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and what it sent is kept
-//! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and what it sent is not kept
-//! a; fwd=uri-miss; fwd-status=200; detail=lateral   fetched from the node that has it, and not kept
-//! a; detail=...                     answered without asking cache or store
+//! a; hit; ttl=30                    from memory; the origin's reply is fresh for another 30 s
+//! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and its reply was stored
+//! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and its reply was not stored
+//! a; fwd=uri-miss; fwd-status=200; detail=lateral   fetched from the node that has the target, and not stored
+//! a; detail=...                     answered without the cache and the store
 //! ```
 
 use http::HeaderValue;
 use std::fmt;
 
-/// What the cache did.
+/// The cache's part in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything came from memory.
+    /// The whole reply came from memory.
     Hit,
     /// The store was asked.
-    Forward { why: Why, stored: bool, collapsed: bool },
-    /// The store was asked and gave an error, answered with this status.
-    Failed { why: Why, status: u16, detail: &'static str },
-    /// A kept reply of an origin, fresh for so many seconds.
-    Kept { ttl: i64, detail: Option<&'static str> },
+    Forward { reason: ForwardReason, stored: bool, collapsed: bool },
+    /// The store was asked and failed; the reply has this status.
+    Failed { reason: ForwardReason, status: u16, detail: &'static str },
+    /// A stored reply of an origin, which is fresh for `ttl` seconds.
+    OriginHit { ttl: i64, detail: Option<&'static str> },
     /// The origin was asked, and sent this status.
-    Pulled { why: Why, status: Option<u16>, stored: bool, collapsed: bool, detail: Option<&'static str> },
+    OriginForward {
+        reason: ForwardReason,
+        status: Option<u16>,
+        stored: bool,
+        collapsed: bool,
+        detail: Option<&'static str>,
+    },
     /// Another node was asked, and sent this status.
-    Lateral { why: Why, status: u16 },
-    /// A program made the reply.
-    Program { why: Why, name: &'static str },
-    /// Neither was asked, for this reason.
+    Lateral { reason: ForwardReason, status: u16 },
+    /// A program generated the reply.
+    Program { reason: ForwardReason, name: &'static str },
+    /// Neither the cache nor the store was asked, for this reason.
     Local(&'static str),
 }
 
-/// Why the store was asked.
+/// The reason why the store was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// The cache has nothing of it.
+pub(crate) enum ForwardReason {
+    /// The cache has no entry for the target.
     Miss,
-    /// The cache has it for other request headers.
+    /// The cache has the target for other request headers only.
     Vary,
-    /// The request wants it so.
+    /// The request demands it.
     Request,
-    /// The cache has some chunks of it.
+    /// The cache has some chunks of the target.
     Partial,
-    /// The cache had an older version.
+    /// The cache has an older version.
     Stale,
-    /// Nothing of this kind is kept.
+    /// Replies of this kind are not stored.
     Bypass,
-    /// The method is one whose replies are not kept.
+    /// Replies to this method are not stored.
     Method,
 }
 
-impl Why {
+impl ForwardReason {
     const fn token(self) -> &'static str {
         match self {
             Self::Miss => "uri-miss",
@@ -74,17 +80,17 @@ impl Why {
     }
 }
 
-/// Makes the header's values for a node's name.
+/// Formats the header's values for a node's name.
 #[derive(Debug)]
-pub(crate) struct Speller {
+pub(crate) struct CacheStatusWriter {
     name: String,
     hit: HeaderValue,
     stored: HeaderValue,
     missed: HeaderValue,
 }
 
-impl Speller {
-    /// `name` is printable ASCII.
+impl CacheStatusWriter {
+    /// Creates the formatter for a name of printable ASCII.
     pub(crate) fn new(name: &str) -> Self {
         let name = item(name);
         let hit = value(format!("{name}; hit"));
@@ -93,40 +99,44 @@ impl Speller {
         Self { name, hit, stored, missed }
     }
 
-    /// The name as it stands in the header.
+    /// Returns the name in the form of the header.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The value for an outcome. The frequent ones are made once.
-    pub(crate) fn spell(&self, outcome: Outcome) -> HeaderValue {
+    /// Returns the value for an outcome. The frequent values are made once.
+    pub(crate) fn format(&self, outcome: Outcome) -> HeaderValue {
         match outcome {
             Outcome::Hit => self.hit.clone(),
-            Outcome::Forward { why: Why::Miss, stored: true, collapsed: false } => self.stored.clone(),
-            Outcome::Forward { why: Why::Miss, stored: false, collapsed: false } => self.missed.clone(),
-            Outcome::Forward { why, stored, collapsed } => {
+            Outcome::Forward { reason: ForwardReason::Miss, stored: true, collapsed: false } => {
+                self.stored.clone()
+            }
+            Outcome::Forward { reason: ForwardReason::Miss, stored: false, collapsed: false } => {
+                self.missed.clone()
+            }
+            Outcome::Forward { reason, stored, collapsed } => {
                 let stored = if stored { "; stored" } else { "" };
                 let collapsed = if collapsed { "; collapsed" } else { "" };
-                value(format!("{}; fwd={}{stored}{collapsed}", self.name, why.token()))
+                value(format!("{}; fwd={}{stored}{collapsed}", self.name, reason.token()))
             }
-            Outcome::Failed { why, status, detail } => {
-                value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, why.token()))
+            Outcome::Failed { reason, status, detail } => {
+                value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, reason.token()))
             }
-            Outcome::Kept { ttl, detail } => {
+            Outcome::OriginHit { ttl, detail } => {
                 value(format!("{}; hit; ttl={ttl}{}", self.name, Detail(detail)))
             }
-            Outcome::Pulled { why, status, stored, collapsed, detail } => {
+            Outcome::OriginForward { reason, status, stored, collapsed, detail } => {
                 let status = status.map_or(String::new(), |status| format!("; fwd-status={status}"));
                 let stored = if stored { "; stored" } else { "" };
                 let collapsed = if collapsed { "; collapsed" } else { "" };
-                let (name, why) = (&self.name, why.token());
-                value(format!("{name}; fwd={why}{status}{stored}{collapsed}{}", Detail(detail)))
+                let (name, reason) = (&self.name, reason.token());
+                value(format!("{name}; fwd={reason}{status}{stored}{collapsed}{}", Detail(detail)))
             }
-            Outcome::Lateral { why, status } => {
-                value(format!("{}; fwd={}; fwd-status={status}; detail=lateral", self.name, why.token()))
+            Outcome::Lateral { reason, status } => {
+                value(format!("{}; fwd={}; fwd-status={status}; detail=lateral", self.name, reason.token()))
             }
-            Outcome::Program { why, name } => {
-                value(format!("{}; fwd={}; detail={name}", self.name, why.token()))
+            Outcome::Program { reason, name } => {
+                value(format!("{}; fwd={}; detail={name}", self.name, reason.token()))
             }
             Outcome::Local(detail) => value(format!("{}; detail={detail}", self.name)),
         }
@@ -145,7 +155,7 @@ fn value(text: String) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("larder"))
 }
 
-/// The name as a token of RFC 9651, or as a quoted string if it is none.
+/// Formats the name as a token (RFC 9651), or as a quoted string if it is not a token.
 fn item(name: &str) -> String {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '*');
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~:/".contains(c);
@@ -161,43 +171,43 @@ mod tests {
 
     #[test]
     fn names_are_tokens_or_strings() {
-        for (name, spelled) in
+        for (name, expected) in
             [("node-1", "node-1"), ("10.0.0.1:80", "\"10.0.0.1:80\""), ("a b\"c\\", "\"a b\\\"c\\\\\"")]
         {
-            assert_eq!(Speller::new(name).spell(Outcome::Hit), format!("{spelled}; hit"));
+            assert_eq!(CacheStatusWriter::new(name).format(Outcome::Hit), format!("{expected}; hit"));
         }
     }
 
     #[test]
-    fn outcomes_read_as_the_rfc_has_them() {
-        let speller = Speller::new("n");
-        let forward = |why, stored, collapsed| Outcome::Forward { why, stored, collapsed };
-        let pulled = |status, stored, detail| Outcome::Pulled {
-            why: Why::Vary,
+    fn outcomes_are_written_as_in_rfc_9211() {
+        let cache_status = CacheStatusWriter::new("n");
+        let forward = |reason, stored, collapsed| Outcome::Forward { reason, stored, collapsed };
+        let pulled = |status, stored, detail| Outcome::OriginForward {
+            reason: ForwardReason::Vary,
             status,
             stored,
             collapsed: true,
             detail,
         };
-        let failed = Outcome::Failed { why: Why::Miss, status: 404, detail: "not-found" };
+        let failed = Outcome::Failed { reason: ForwardReason::Miss, status: 404, detail: "not-found" };
         for (outcome, text) in [
-            (forward(Why::Miss, true, false), "n; fwd=uri-miss; stored"),
-            (forward(Why::Miss, false, false), "n; fwd=uri-miss"),
-            (forward(Why::Miss, true, true), "n; fwd=uri-miss; stored; collapsed"),
-            (forward(Why::Partial, true, false), "n; fwd=partial; stored"),
-            (forward(Why::Stale, false, false), "n; fwd=stale"),
+            (forward(ForwardReason::Miss, true, false), "n; fwd=uri-miss; stored"),
+            (forward(ForwardReason::Miss, false, false), "n; fwd=uri-miss"),
+            (forward(ForwardReason::Miss, true, true), "n; fwd=uri-miss; stored; collapsed"),
+            (forward(ForwardReason::Partial, true, false), "n; fwd=partial; stored"),
+            (forward(ForwardReason::Stale, false, false), "n; fwd=stale"),
             (failed, "n; fwd=uri-miss; fwd-status=404; detail=not-found"),
             (
-                Outcome::Lateral { why: Why::Miss, status: 206 },
+                Outcome::Lateral { reason: ForwardReason::Miss, status: 206 },
                 "n; fwd=uri-miss; fwd-status=206; detail=lateral",
             ),
             (Outcome::Local("method"), "n; detail=method"),
-            (Outcome::Kept { ttl: 5, detail: None }, "n; hit; ttl=5"),
-            (Outcome::Kept { ttl: -5, detail: Some("x") }, "n; hit; ttl=-5; detail=x"),
+            (Outcome::OriginHit { ttl: 5, detail: None }, "n; hit; ttl=5"),
+            (Outcome::OriginHit { ttl: -5, detail: Some("x") }, "n; hit; ttl=-5; detail=x"),
             (pulled(Some(304), true, None), "n; fwd=vary-miss; fwd-status=304; stored; collapsed"),
             (pulled(None, false, Some("x")), "n; fwd=vary-miss; collapsed; detail=x"),
         ] {
-            assert_eq!(speller.spell(outcome), text);
+            assert_eq!(cache_status.format(outcome), text);
         }
     }
 }

@@ -1,34 +1,34 @@
-//! Preconditions (RFC 9110 section 13): `If-Match`, `If-Unmodified-Since`, `If-None-Match`, `If-Modified-Since` in
-//! the order of section 13.2.2, and `If-Range`.
+//! Preconditions (RFC 9110 section 13): `If-Match`, `If-Unmodified-Since`, `If-None-Match` and
+//! `If-Modified-Since` in the order of section 13.2.2, and `If-Range`.
 
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What preconditions are held against.
+/// The validators of a representation, for the evaluation of preconditions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
-    /// The tag between its quotes; empty if there is none.
+    /// The entity tag between its quotes; empty if there is none.
     pub(crate) opaque: &'a [u8],
-    /// Whether the tag and the time tell every change apart. If not, the tag is sent with `W/`.
+    /// Whether tag and time distinguish every change. If not, the tag is sent with `W/`.
     pub(crate) strong: bool,
-    /// Time of the last change, in whole seconds since 1970, if it is known: preconditions that name a time count only
-    /// then (sections 13.1.3 and 13.1.4).
+    /// Time of the last change, in whole seconds since 1970; `None` if it is unknown. Preconditions with a time
+    /// count only if it is known (sections 13.1.3 and 13.1.4).
     pub(crate) modified: Option<i64>,
 }
 
-/// What the preconditions say.
+/// The result of the preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Answer as if there were none.
+pub(crate) enum PreconditionResult {
+    /// The request is answered as if there were no preconditions.
     Proceed,
-    /// The client has it already: 304.
+    /// The client already has the representation: 304.
     NotModified,
-    /// The client wanted something else: 412.
+    /// A precondition failed: 412.
     Failed,
 }
 
-/// Whether a request has a precondition that [`evaluate`] looks at.
+/// Returns whether a request has a precondition that [`evaluate`] considers.
 pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
     use header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
     [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_MATCH, IF_UNMODIFIED_SINCE]
@@ -36,41 +36,42 @@ pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
         .any(|name| headers.contains_key(name))
 }
 
-/// Holds a GET's or HEAD's preconditions against what there is.
-pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> Verdict {
-    // Whether the last change and the time that a field names are known, and stand to each other as asked.
+/// Evaluates the preconditions of a GET or HEAD against the current validators.
+pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> PreconditionResult {
+    // Whether the last change and the time in a field are known, and `holds` is true for them.
     let compares = |name, holds: fn(i64, i64) -> bool| {
         current.modified.zip(date(headers, name)).is_some_and(|(modified, since)| holds(modified, since))
     };
     if headers.contains_key(header::IF_MATCH) {
         if !any_matches(headers, &header::IF_MATCH, current, Comparison::Strong) {
-            return Verdict::Failed;
+            return PreconditionResult::Failed;
         }
     } else if compares(&header::IF_UNMODIFIED_SINCE, |modified, since| modified > since) {
-        return Verdict::Failed;
+        return PreconditionResult::Failed;
     }
     if headers.contains_key(header::IF_NONE_MATCH) {
         if any_matches(headers, &header::IF_NONE_MATCH, current, Comparison::Weak) {
-            return Verdict::NotModified;
+            return PreconditionResult::NotModified;
         }
     } else if compares(&header::IF_MODIFIED_SINCE, |modified, since| modified <= since) {
-        return Verdict::NotModified;
+        return PreconditionResult::NotModified;
     }
-    Verdict::Proceed
+    PreconditionResult::Proceed
 }
 
-/// Whether a `Range` header counts: there is no `If-Range`, or it names what there is, by a strong tag or by the
-/// exact time of a change that was long enough ago to be the last.
-pub(crate) fn range_counts(headers: &HeaderMap, current: &Validators<'_>) -> bool {
+/// Returns whether a `Range` header counts. It counts if there is no `If-Range`, or if `If-Range` names the
+/// current representation. A strong tag or the exact time of the last change names it; the time only if it is a
+/// strong validator.
+pub(crate) fn is_range_applicable(headers: &HeaderMap, current: &Validators<'_>) -> bool {
     let Some(value) = headers.get(header::IF_RANGE) else { return true };
     let text = value.as_bytes();
     if text.starts_with(b"\"") || text.starts_with(b"W/") {
-        return Tags(text).any(|tag| Comparison::Strong.holds(tag, current));
+        return EntityTags(text).any(|tag| Comparison::Strong.holds(tag, current));
     }
     current.strong && current.modified.is_some() && seconds(value) == current.modified
 }
 
-/// How tags are compared.
+/// The comparison of entity tags (RFC 9110 section 8.8.3.2).
 #[derive(Clone, Copy)]
 enum Comparison {
     Strong,
@@ -78,13 +79,13 @@ enum Comparison {
 }
 
 impl Comparison {
-    fn holds(self, tag: Tag<'_>, current: &Validators<'_>) -> bool {
+    fn holds(self, tag: EntityTag<'_>, current: &Validators<'_>) -> bool {
         match (tag, self) {
-            (Tag::Any, _) => true,
-            (Tag::Entity { opaque, weak }, Self::Strong) => {
+            (EntityTag::Any, _) => true,
+            (EntityTag::Entity { opaque, weak }, Self::Strong) => {
                 !weak && current.strong && opaque == current.opaque
             }
-            (Tag::Entity { opaque, .. }, Self::Weak) => opaque == current.opaque,
+            (EntityTag::Entity { opaque, .. }, Self::Weak) => opaque == current.opaque,
         }
     }
 }
@@ -96,7 +97,7 @@ fn any_matches(
     comparison: Comparison,
 ) -> bool {
     let values = headers.get_all(name);
-    values.iter().any(|value| Tags(value.as_bytes()).any(|tag| comparison.holds(tag, current)))
+    values.iter().any(|value| EntityTags(value.as_bytes()).any(|tag| comparison.holds(tag, current)))
 }
 
 fn date(headers: &HeaderMap, name: &header::HeaderName) -> Option<i64> {
@@ -108,28 +109,28 @@ fn seconds(value: &HeaderValue) -> Option<i64> {
     i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
 }
 
-/// A member of a list of tags.
+/// A member of a list of entity tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tag<'a> {
+enum EntityTag<'a> {
     /// `*`.
     Any,
     /// `"opaque"` or `W/"opaque"`.
     Entity { opaque: &'a [u8], weak: bool },
 }
 
-/// The tags of a header value; ends at the first thing that is none.
-struct Tags<'a>(&'a [u8]);
+/// The entity tags of a header value. Ends at the first invalid member.
+struct EntityTags<'a>(&'a [u8]);
 
-impl<'a> Iterator for Tags<'a> {
-    type Item = Tag<'a>;
+impl<'a> Iterator for EntityTags<'a> {
+    type Item = EntityTag<'a>;
 
-    fn next(&mut self) -> Option<Tag<'a>> {
+    fn next(&mut self) -> Option<EntityTag<'a>> {
         while let [b' ' | b'\t' | b',', rest @ ..] = self.0 {
             self.0 = rest;
         }
         if let [b'*', rest @ ..] = self.0 {
             self.0 = rest;
-            return Some(Tag::Any);
+            return Some(EntityTag::Any);
         }
         let (weak, quoted) = match self.0.strip_prefix(b"W/") {
             Some(rest) => (true, rest),
@@ -138,22 +139,22 @@ impl<'a> Iterator for Tags<'a> {
         let inner = quoted.strip_prefix(b"\"")?;
         let end = inner.iter().position(|&b| b == b'"')?;
         self.0 = &inner[end + 1..];
-        Some(Tag::Entity { opaque: &inner[..end], weak })
+        Some(EntityTag::Entity { opaque: &inner[..end], weak })
     }
 }
 
-/// For the fuzz target: any header values are taken without a panic, and an exact tag is always recognised.
+/// Entry point for the fuzz target: no header value causes a panic, and an exact tag always matches.
 #[doc(hidden)]
 pub fn fuzz_conditions(value: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(value) else { return };
     let current = Validators { opaque: b"tag", strong: true, modified: Some(1_000_000_000) };
     for name in [header::IF_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE] {
         let headers = HeaderMap::from_iter([(name, value.clone())]);
-        let _ = (evaluate(&headers, &current), range_counts(&headers, &current));
+        let _ = (evaluate(&headers, &current), is_range_applicable(&headers, &current));
     }
     let mut headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_static("\"tag\""))]);
     headers.append(header::IF_NONE_MATCH, value);
-    assert_eq!(evaluate(&headers, &current), Verdict::NotModified);
+    assert_eq!(evaluate(&headers, &current), PreconditionResult::NotModified);
 }
 
 #[cfg(test)]
@@ -178,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_rfcs() {
-        use Verdict::{Failed, NotModified, Proceed};
-        let cases: &[(&[(&str, &str)], Verdict)] = &[
+    fn preconditions_are_evaluated_in_the_order_of_rfc_9110() {
+        use PreconditionResult::{Failed, NotModified, Proceed};
+        let cases: &[(&[(&str, &str)], PreconditionResult)] = &[
             (&[], Proceed),
             (&[("if-none-match", "\"a,b\"")], NotModified),
             (&[("if-none-match", "\"x\", W/\"a,b\"")], NotModified),
@@ -208,20 +209,24 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_not_known_is_neither_before_nor_after_another() {
+    fn an_unknown_time_is_neither_earlier_nor_later() {
         let current = Validators { opaque: b"a", strong: true, modified: None };
         for name in ["if-unmodified-since", "if-modified-since"] {
             for time in [NOW, "yesterday"] {
-                assert_eq!(evaluate(&headers(&[(name, time)]), &current), Verdict::Proceed, "{name} {time}");
+                assert_eq!(
+                    evaluate(&headers(&[(name, time)]), &current),
+                    PreconditionResult::Proceed,
+                    "{name} {time}"
+                );
             }
         }
         for time in [NOW, "yesterday"] {
-            assert!(!range_counts(&headers(&[("if-range", time)]), &current), "{time}");
+            assert!(!is_range_applicable(&headers(&[("if-range", time)]), &current), "{time}");
         }
     }
 
     #[test]
-    fn a_range_counts_for_exactly_what_the_client_has() {
+    fn if_range_compares_strongly() {
         for (value, strong, counts) in [
             ("\"a,b\"", true, true),
             ("\"a,b\"", false, false),
@@ -232,14 +237,18 @@ mod tests {
             (AFTER, true, false),
             ("rubbish", true, false),
         ] {
-            assert_eq!(range_counts(&headers(&[("if-range", value)]), &current(strong)), counts, "{value}");
+            assert_eq!(
+                is_range_applicable(&headers(&[("if-range", value)]), &current(strong)),
+                counts,
+                "{value}"
+            );
         }
-        assert!(range_counts(&HeaderMap::new(), &current(false)));
+        assert!(is_range_applicable(&HeaderMap::new(), &current(false)));
     }
 
     proptest! {
         #[test]
-        fn foreign_values_are_taken(value in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn foreign_values_are_accepted(value in prop::collection::vec(any::<u8>(), 0..60)) {
             fuzz_conditions(&value);
         }
     }

@@ -1,7 +1,8 @@
 //! `Content-Type` by the extension of a name.
 //!
-//! The types a web server meets; anything else is `application/octet-stream`, which a browser saves and does not
-//! interpret. Replies carry `X-Content-Type-Options: nosniff`, so the type is what counts.
+//! The list has the types that a web server usually serves. Any other extension is `application/octet-stream`,
+//! which a browser saves and does not interpret. Replies carry `X-Content-Type-Options: nosniff`, so the type
+//! alone counts.
 
 /// Extensions in lower case, sorted, with their types.
 const TYPES: [(&str, &str); 50] = [
@@ -57,17 +58,17 @@ const TYPES: [(&str, &str); 50] = [
     ("zst", "application/zstd"),
 ];
 
-/// The type of a name; a query after it does not count.
-pub(crate) fn of(name: &[u8]) -> &'static str {
-    const OTHER: &str = "application/octet-stream";
+/// Returns the type of a name. A query after the name does not count.
+pub(crate) fn from_name(name: &[u8]) -> &'static str {
+    const DEFAULT_TYPE: &str = "application/octet-stream";
     let path = name.split(|&b| b == b'?').next().unwrap_or_default();
     let file = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
-    let Some(dot) = file.iter().rposition(|&b| b == b'.') else { return OTHER };
-    let Ok(extension) = std::str::from_utf8(&file[dot + 1..]) else { return OTHER };
+    let Some(dot) = file.iter().rposition(|&b| b == b'.') else { return DEFAULT_TYPE };
+    let Ok(extension) = std::str::from_utf8(&file[dot + 1..]) else { return DEFAULT_TYPE };
     let extension = extension.to_ascii_lowercase();
     match TYPES.binary_search_by(|(known, _)| (*known).cmp(&extension)) {
         Ok(place) => TYPES[place].1,
-        Err(_) => OTHER,
+        Err(_) => DEFAULT_TYPE,
     }
 }
 
@@ -79,15 +80,15 @@ mod tests {
     fn the_list_is_sorted_and_found() {
         assert!(TYPES.is_sorted_by(|a, b| a.0 < b.0));
         for (extension, kind) in TYPES {
-            assert_eq!(of(format!("x/y.{extension}").as_bytes()), kind);
+            assert_eq!(from_name(format!("x/y.{extension}").as_bytes()), kind);
         }
     }
 
     #[test]
-    fn the_last_extension_of_the_last_segment_counts() {
-        assert_eq!(of(b"a.html/b"), "application/octet-stream");
-        assert_eq!(of(b"/a.b.PNG?x=y.css"), "image/png");
-        assert_eq!(of(b"x.\xff"), "application/octet-stream");
-        assert_eq!(of(b""), "application/octet-stream");
+    fn the_last_extension_of_the_last_segment_decides() {
+        assert_eq!(from_name(b"a.html/b"), "application/octet-stream");
+        assert_eq!(from_name(b"/a.b.PNG?x=y.css"), "image/png");
+        assert_eq!(from_name(b"x.\xff"), "application/octet-stream");
+        assert_eq!(from_name(b""), "application/octet-stream");
     }
 }

@@ -1,14 +1,16 @@
-//! Header fields between this node and the switch, peer or origin next to it.
+//! Header fields between this node and the next switch, peer or origin.
 
 use http::header::{self, HeaderMap, HeaderName};
 use larder_core::TargetId;
 
-/// The request header in which a switch tells the target's id.
-pub(crate) const TARGET: HeaderName = HeaderName::from_static("larder-target");
+/// Request header in which a switch sends the target's id.
+pub(crate) const LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
 
-/// How many requests the connection has brought, this one included; good only in the request by which a peer hands it over.
-pub(crate) const REQUESTS: HeaderName = HeaderName::from_static("larder-requests");
-/// Fields of one connection. `Upgrade` is among them, because a node switches no protocols.
+/// Request header with the number of requests on the connection, including this one. It counts only in the
+/// request with which a peer hands the connection off.
+pub(crate) const LARDER_REQUESTS: HeaderName = HeaderName::from_static("larder-requests");
+/// Hop-by-hop fields. `Upgrade` is among them, because a node switches protocols only for tunnels, which set it
+/// again.
 pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
     header::CONNECTION,
     HeaderName::from_static("http2-settings"),
@@ -22,21 +24,21 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
     header::UPGRADE,
 ];
 
-/// Returns the target's id as a switch told it; `None` if it told none, or none that can be read.
-pub(crate) fn told(headers: &HeaderMap) -> Option<TargetId> {
-    let digits = headers.get(TARGET)?.to_str().ok()?;
+/// Returns the target's id from the switch; `None` if it is missing or invalid.
+pub(crate) fn target_id(headers: &HeaderMap) -> Option<TargetId> {
+    let digits = headers.get(LARDER_TARGET)?.to_str().ok()?;
     let plain = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok().map(TargetId)).flatten()
 }
 
-/// Whether a gateway has relayed the request.
+/// Returns whether a gateway has relayed the request.
 pub(crate) fn is_relayed(headers: &HeaderMap) -> bool {
     const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
     [header::VIA, header::FORWARDED, FORWARDED_FOR].iter().any(|name| headers.contains_key(name))
 }
 
-/// The header of a request that has entered, as it leaves this node.
-pub(crate) fn hop_fields_removed(headers: &HeaderMap) -> HeaderMap {
+/// Returns the header of an admitted request without the remaining hop-by-hop fields.
+pub(crate) fn without_hop_fields(headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     headers.remove(header::CONNECTION);
     headers.remove(header::TRANSFER_ENCODING);
@@ -63,13 +65,13 @@ mod tests {
             ("000000000000000g", None),
             ("", None),
         ] {
-            assert_eq!(told(&headers("larder-target", value)), id, "{value}");
+            assert_eq!(target_id(&headers("larder-target", value)), id, "{value}");
         }
-        assert_eq!(told(&HeaderMap::new()), None);
+        assert_eq!(target_id(&HeaderMap::new()), None);
     }
 
     #[test]
-    fn what_a_gateway_sends_is_told_apart() {
+    fn requests_of_a_gateway_are_recognized() {
         assert!(is_relayed(&headers("via", "1.1 larder")));
         assert!(is_relayed(&headers("x-forwarded-for", "192.0.2.1")));
         assert!(is_relayed(&headers("forwarded", "for=192.0.2.1")));

@@ -1,5 +1,5 @@
-//! The parts of HTTP that a node reads and writes itself: paths, ranges, preconditions, what caches may keep,
-//! `Cache-Status`. All of it is pure.
+//! The parts of HTTP that a node implements itself: paths, ranges, preconditions, cacheability, `Cache-Status`.
+//! All of them are pure.
 
 pub(crate) mod cache_control;
 pub(crate) mod cache_status;

@@ -1,27 +1,28 @@
-//! From a request's path to a name below the root.
+//! Resolves a request's path to a name below the root.
 //!
-//! A name is the path without its leading slash, percent-decoded, with runs of slashes taken as one and `index.html`
-//! added where it ends in a slash. It is the key of the cache too, so two spellings of a path share one copy.
+//! A name is the path without its leading slash, percent-decoded, with repeated slashes merged. If the path
+//! ends in a slash, `index.html` is appended. The name is the cache key too, so two spellings of a path share
+//! one copy.
 //!
-//! Refused as malformed: a path without a leading slash, a `%` without two hex digits, and anything that decodes to
-//! NUL, to a slash inside a segment, or to the segment `.` or `..` (a client resolves those before it asks). Refused
-//! as not found: segments that begin with a dot, since such files are configuration rather than contents; the one
-//! exception is a leading `.well-known` (RFC 8615).
+//! Malformed paths are refused. They lack the leading slash, or have a `%` without two hex digits. Paths that
+//! decode to NUL, to a slash inside a segment, or to the segment `.` or `..` are malformed too; a client
+//! resolves those segments before it sends the request. Segments that begin with a dot are not found, because
+//! such files are configuration and no contents. The only exception is a leading `.well-known` (RFC 8615).
 
 use std::borrow::Cow;
 
-/// Why a path names no file.
+/// The reason why a path names no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// No client that follows the rules sends it: 400.
+    /// The path is malformed: 400.
     Malformed,
-    /// It is well-formed and never served: 404.
+    /// The path is well-formed and never served: 404.
     Hidden,
 }
 
 pub(crate) const INDEX: &[u8] = b"index.html";
 
-/// The name a path stands for.
+/// Resolves a path to a name.
 pub(crate) fn resolve(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
     let rest = path.strip_prefix('/').ok_or(PathError::Malformed)?.as_bytes();
     if is_plain(rest) {
@@ -45,8 +46,8 @@ pub(crate) fn resolve(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
     Ok(Cow::Owned(name))
 }
 
-/// The path with a slash at its end, as a redirect target for a directory asked for without one. Never begins with
-/// two slashes, which a client would take for another host.
+/// Returns the path with a slash at its end, as the redirect target for a directory. The result never begins
+/// with two slashes, which a client would take for another host.
 pub(crate) fn with_slash(path: &str) -> String {
     let mut location = String::with_capacity(path.len() + 2);
     for segment in path.split('/').filter(|segment| !segment.is_empty()) {
@@ -57,7 +58,8 @@ pub(crate) fn with_slash(path: &str) -> String {
     location
 }
 
-/// Whether the path is its own name: nothing to decode, join, complete or refuse. Nearly all are.
+/// Returns whether the path is its own name, with nothing to decode, merge, append or refuse. Nearly all paths
+/// are.
 fn is_plain(rest: &[u8]) -> bool {
     let mut previous = b'/';
     for &byte in rest {
@@ -93,7 +95,7 @@ fn check(segment: &[u8], first: bool) -> Result<(), PathError> {
     Ok(())
 }
 
-/// For the fuzz target: a resolved name has no way out of the root.
+/// Entry point for the fuzz target: a resolved name never leaves the root.
 #[doc(hidden)]
 pub fn fuzz_resolve(path: &str) {
     let location = with_slash(path);
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn tricks_are_refused() {
+    fn path_traversal_is_refused() {
         for path in [
             "",
             "a",
@@ -166,13 +168,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leads_out(path in "(/|[.]|%2[eEfF]|%00|a|%|[a-z%/.\\\\]){0,24}") {
+        fn no_name_leaves_the_root(path in "(/|[.]|%2[eEfF]|%00|a|%|[a-z%/.\\\\]){0,24}") {
             fuzz_resolve(&path);
             fuzz_resolve(&format!("/{path}"));
         }
 
         #[test]
-        fn plain_paths_and_encoded_ones_meet(path in "[a-z]{1,5}(/[a-z]{1,5}){0,3}") {
+        fn plain_and_encoded_paths_give_one_name(path in "[a-z]{1,5}(/[a-z]{1,5}){0,3}") {
             let encoded: String = path.bytes().map(|b| if b == b'/' { "/".to_owned() } else { format!("%{b:02X}") }).collect();
             let encoded = format!("/{encoded}");
             let name = resolve(&encoded).map(Cow::into_owned);

@@ -1,21 +1,21 @@
 //! The `Range` header (RFC 9110 section 14).
 //!
-//! One range of bytes is served. A list of several ranges, another unit, or a text that is no range at all is
-//! ignored, as the RFC allows, and the reply is the whole: multipart replies would have the node assemble bodies for
-//! requests that nobody sends in earnest but scanners.
+//! One range of bytes is served. A list of several ranges, another unit, or an invalid value is ignored, as the
+//! RFC allows, and the reply is the whole. Multipart replies would make the node assemble bodies for requests
+//! that mostly scanners send.
 
-/// What a `Range` header means for contents of a certain length.
+/// The meaning of a `Range` header for contents of a certain length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Range {
-    /// The header does not count: send the whole.
+    /// The header does not count: the whole is sent.
     Whole,
-    /// Send the bytes `first..=last`; both are within the contents.
+    /// The bytes `first..=last` are sent; both are within the contents.
     Part { first: u64, last: u64 },
     /// No byte of the contents is in the range: 416.
     Unsatisfiable,
 }
 
-/// Reads the value of a `Range` header for contents of `size` bytes.
+/// Parses the value of a `Range` header for contents of `size` bytes.
 pub(crate) fn parse(value: &[u8], size: u64) -> Range {
     read(value, size).unwrap_or(Range::Whole)
 }
@@ -45,7 +45,8 @@ fn read(value: &[u8], size: u64) -> Option<Range> {
     }
 }
 
-/// `None`: no number. `Some(None)`: nothing there. A number too large for 64 bits is the largest one.
+/// Parses digits. `None` if the text is not a number, `Some(None)` if it is empty. A number beyond 64 bits
+/// becomes the largest one.
 fn number(digits: &[u8]) -> Option<Option<u64>> {
     if digits.is_empty() {
         return Some(None);
@@ -59,7 +60,7 @@ fn number(digits: &[u8]) -> Option<Option<u64>> {
         .map(Some)
 }
 
-/// For the fuzz target: whatever the value is, the range lies within the contents.
+/// Entry point for the fuzz target: whatever the value is, the range lies within the contents.
 #[doc(hidden)]
 pub fn fuzz_parse(value: &[u8], size: u64) {
     if let Range::Part { first, last } = parse(value, size) {
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_single_range_is_ignored() {
+    fn anything_but_a_single_range_is_ignored() {
         for value in [
             "",
             "bytes",
@@ -117,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_is_what_a_list_of_bytes_gives(first in 0..40_u64, last in 0..60_u64, size in 0..30_u64) {
+        fn a_range_equals_that_slice_of_the_bytes(first in 0..40_u64, last in 0..60_u64, size in 0..30_u64) {
             let inside: Vec<u64> = (first..=last).filter(|&at| at < size).collect();
             let expected = match (first <= last, inside.first(), inside.last()) {
                 (false, _, _) => Range::Whole,
@@ -128,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn no_value_leads_outside(value in prop::collection::vec(any::<u8>(), 0..40), size: u64) {
+        fn no_range_exceeds_the_contents(value in prop::collection::vec(any::<u8>(), 0..40), size: u64) {
             fuzz_parse(&value, size);
             fuzz_parse(&[b"bytes=", &value[..]].concat(), size);
         }

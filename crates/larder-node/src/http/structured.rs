@@ -1,32 +1,31 @@
-//! Dictionaries of structured field values (RFC 9651 section 4.2), as far as directives need them: names with an integer, a
-//! boolean or another value. Parameters are checked and dropped.
+//! Dictionaries of structured field values (RFC 9651 section 4.2), as far as cache directives need them: names
+//! with an integer, a boolean or another value. Parameters are checked and dropped.
 
 use std::str;
 
-/// Members of a dictionary with different names; one more makes the field invalid. Parsers must support at least this many
-/// (RFC 9651 section 3.2), and names are compared one by one.
+/// Most members with different names in a dictionary; one more makes the field invalid. Parsers must support at
+/// least this many (RFC 9651 section 3.2), and names are compared one by one.
 const MEMBERS_MAX: usize = 1_024;
 
 /// The value of a dictionary's member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bare {
+pub(crate) enum BareItem {
     Integer(i64),
     Boolean(bool),
     /// A decimal, a string, a token, bytes, a date or a list.
     Other,
 }
 
-/// The members of a dictionary, each name once with its last value. `None` if the text is not a dictionary, or has more than
-/// [`MEMBERS_MAX`] members. Lines of a
-/// field are joined by `", "` before.
-pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
+/// Parses a dictionary. Returns each name once, with its last value. `None` if the text is not a dictionary, or
+/// has more than [`MEMBERS_MAX`] members. The caller joins the lines of a field by `", "`.
+pub(crate) fn parse_dictionary(text: &[u8]) -> Option<Vec<(&str, BareItem)>> {
     let mut parser = Parser(text);
-    let mut members: Vec<(&str, Bare)> = Vec::new();
+    let mut members: Vec<(&str, BareItem)> = Vec::new();
     parser.skip(b" ");
     while !parser.0.is_empty() {
-        let name = parser.key()?;
-        let value = if parser.takes(b'=') { parser.value()? } else { Bare::Boolean(true) };
-        parser.parameters()?;
+        let name = parser.parse_key()?;
+        let value = if parser.consume(b'=') { parser.parse_value()? } else { BareItem::Boolean(true) };
+        parser.skip_parameters()?;
         let is_full = members.len() == MEMBERS_MAX;
         match members.iter_mut().find(|(earlier, _)| *earlier == name) {
             Some(member) => member.1 = value,
@@ -37,7 +36,7 @@ pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
         if parser.0.is_empty() {
             break;
         }
-        if !parser.takes(b',') {
+        if !parser.consume(b',') {
             return None;
         }
         parser.skip(b" \t");
@@ -48,7 +47,7 @@ pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
     Some(members)
 }
 
-/// The rest of the text.
+/// A parser over the rest of the text.
 struct Parser<'a>(&'a [u8]);
 
 impl<'a> Parser<'a> {
@@ -66,7 +65,7 @@ impl<'a> Parser<'a> {
         Some(*first)
     }
 
-    fn takes(&mut self, byte: u8) -> bool {
+    fn consume(&mut self, byte: u8) -> bool {
         let found = self.0.first() == Some(&byte);
         if found {
             self.0 = &self.0[1..];
@@ -81,7 +80,7 @@ impl<'a> Parser<'a> {
         taken
     }
 
-    fn key(&mut self) -> Option<&'a str> {
+    fn parse_key(&mut self) -> Option<&'a str> {
         let starts = self.0.first().is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'*');
         let belongs =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(&byte);
@@ -89,84 +88,84 @@ impl<'a> Parser<'a> {
         str::from_utf8(name).ok()
     }
 
-    fn parameters(&mut self) -> Option<()> {
-        while self.takes(b';') {
+    fn skip_parameters(&mut self) -> Option<()> {
+        while self.consume(b';') {
             self.skip(b" ");
-            self.key()?;
-            if self.takes(b'=') {
-                self.bare()?;
+            self.parse_key()?;
+            if self.consume(b'=') {
+                self.parse_bare_item()?;
             }
         }
         Some(())
     }
 
-    /// An item or a list of items, without the parameters behind it.
-    fn value(&mut self) -> Option<Bare> {
-        if !self.takes(b'(') {
-            return self.bare();
+    /// Parses an item or a list of items, without the parameters behind it.
+    fn parse_value(&mut self) -> Option<BareItem> {
+        if !self.consume(b'(') {
+            return self.parse_bare_item();
         }
         loop {
             self.skip(b" ");
-            if self.takes(b')') {
-                return Some(Bare::Other);
+            if self.consume(b')') {
+                return Some(BareItem::Other);
             }
-            self.bare()?;
-            self.parameters()?;
+            self.parse_bare_item()?;
+            self.skip_parameters()?;
             if !matches!(self.0.first(), Some(b' ' | b')')) {
                 return None;
             }
         }
     }
 
-    fn bare(&mut self) -> Option<Bare> {
+    fn parse_bare_item(&mut self) -> Option<BareItem> {
         match self.0.first()? {
-            b'-' | b'0'..=b'9' => self.number(),
-            b'"' => self.string(),
-            b'?' => self.boolean(),
-            b':' => self.bytes(),
-            b'%' => self.display_string(),
+            b'-' | b'0'..=b'9' => self.parse_number(),
+            b'"' => self.parse_string(),
+            b'?' => self.parse_boolean(),
+            b':' => self.parse_bytes(),
+            b'%' => self.parse_display_string(),
             b'@' => {
                 self.next();
-                matches!(self.number()?, Bare::Integer(_)).then_some(Bare::Other)
+                matches!(self.parse_number()?, BareItem::Integer(_)).then_some(BareItem::Other)
             }
             byte if byte.is_ascii_alphabetic() || *byte == b'*' => {
                 let symbols = b"!#$%&'*+-.^_`|~:/";
                 self.take_while(|byte| byte.is_ascii_alphanumeric() || symbols.contains(&byte));
-                Some(Bare::Other)
+                Some(BareItem::Other)
             }
             _ => None,
         }
     }
 
-    fn number(&mut self) -> Option<Bare> {
-        let sign = if self.takes(b'-') { -1 } else { 1 };
+    fn parse_number(&mut self) -> Option<BareItem> {
+        let sign = if self.consume(b'-') { -1 } else { 1 };
         let digits = self.take_while(|byte| byte.is_ascii_digit());
-        if self.takes(b'.') {
+        if self.consume(b'.') {
             let fraction = self.take_while(|byte| byte.is_ascii_digit());
             let fits = (1..=12).contains(&digits.len()) && (1..=3).contains(&fraction.len());
-            return fits.then_some(Bare::Other);
+            return fits.then_some(BareItem::Other);
         }
         if digits.len() > 15 {
             return None;
         }
         let number: i64 = str::from_utf8(digits).ok()?.parse().ok()?;
-        Some(Bare::Integer(sign * number))
+        Some(BareItem::Integer(sign * number))
     }
 
-    fn boolean(&mut self) -> Option<Bare> {
+    fn parse_boolean(&mut self) -> Option<BareItem> {
         self.next();
         match self.next()? {
-            b'0' => Some(Bare::Boolean(false)),
-            b'1' => Some(Bare::Boolean(true)),
+            b'0' => Some(BareItem::Boolean(false)),
+            b'1' => Some(BareItem::Boolean(true)),
             _ => None,
         }
     }
 
-    fn string(&mut self) -> Option<Bare> {
+    fn parse_string(&mut self) -> Option<BareItem> {
         self.next();
         loop {
             match self.next()? {
-                b'"' => return Some(Bare::Other),
+                b'"' => return Some(BareItem::Other),
                 b'\\' => {
                     if !matches!(self.next()?, b'"' | b'\\') {
                         return None;
@@ -178,15 +177,15 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn bytes(&mut self) -> Option<Bare> {
+    fn parse_bytes(&mut self) -> Option<BareItem> {
         self.next();
         self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
-        self.takes(b':').then_some(Bare::Other)
+        self.consume(b':').then_some(BareItem::Other)
     }
 
-    fn display_string(&mut self) -> Option<Bare> {
+    fn parse_display_string(&mut self) -> Option<BareItem> {
         self.next();
-        if !self.takes(b'"') {
+        if !self.consume(b'"') {
             return None;
         }
         let hex = |byte: u8| match byte {
@@ -197,7 +196,7 @@ impl<'a> Parser<'a> {
         let mut decoded = Vec::new();
         loop {
             match self.next()? {
-                b'"' => return str::from_utf8(&decoded).ok().map(|_| Bare::Other),
+                b'"' => return str::from_utf8(&decoded).ok().map(|_| BareItem::Other),
                 b'%' => decoded.push(hex(self.next()?)? << 4 | hex(self.next()?)?),
                 byte @ b' '..=b'~' => decoded.push(byte),
                 _ => return None,
@@ -215,25 +214,25 @@ mod tests {
     fn values_of_all_types_are_read() {
         let text = b" a, b=5 ,\tc=-7;x;y=\"\\\"\", d=?0, e=1.25, f=\"x,y\", g=*t/1:, h=:aGk=:, i=@9, \
                      j=%\"f%c3%bc\", k=(1 \"a\";q  z), l=(), *m=12, a=?1;z=?0 ";
-        let members = dictionary(text).unwrap();
+        let members = parse_dictionary(text).unwrap();
         let expected = [
-            ("a", Bare::Boolean(true)),
-            ("b", Bare::Integer(5)),
-            ("c", Bare::Integer(-7)),
-            ("d", Bare::Boolean(false)),
-            ("e", Bare::Other),
-            ("f", Bare::Other),
-            ("g", Bare::Other),
-            ("h", Bare::Other),
-            ("i", Bare::Other),
-            ("j", Bare::Other),
-            ("k", Bare::Other),
-            ("l", Bare::Other),
-            ("*m", Bare::Integer(12)),
+            ("a", BareItem::Boolean(true)),
+            ("b", BareItem::Integer(5)),
+            ("c", BareItem::Integer(-7)),
+            ("d", BareItem::Boolean(false)),
+            ("e", BareItem::Other),
+            ("f", BareItem::Other),
+            ("g", BareItem::Other),
+            ("h", BareItem::Other),
+            ("i", BareItem::Other),
+            ("j", BareItem::Other),
+            ("k", BareItem::Other),
+            ("l", BareItem::Other),
+            ("*m", BareItem::Integer(12)),
         ];
         assert_eq!(members, expected);
-        assert_eq!(dictionary(b"  "), Some(Vec::new()));
-        assert_eq!(dictionary(b"a=1, a=2"), Some(vec![("a", Bare::Integer(2))]));
+        assert_eq!(parse_dictionary(b"  "), Some(Vec::new()));
+        assert_eq!(parse_dictionary(b"a=1, a=2"), Some(vec![("a", BareItem::Integer(2))]));
     }
 
     #[test]
@@ -273,7 +272,7 @@ mod tests {
             b"a=1, &",
             b"\xfc",
         ] {
-            assert_eq!(dictionary(text), None, "{:?}", String::from_utf8_lossy(text));
+            assert_eq!(parse_dictionary(text), None, "{:?}", String::from_utf8_lossy(text));
         }
     }
 
@@ -281,18 +280,18 @@ mod tests {
     fn members_beyond_the_limit_make_the_whole_invalid() {
         let members = |count| (0..count).map(|nth| format!("a{nth}")).collect::<Vec<_>>().join(", ");
         let most = members(MEMBERS_MAX);
-        assert_eq!(dictionary(most.as_bytes()).map(|members| members.len()), Some(MEMBERS_MAX));
+        assert_eq!(parse_dictionary(most.as_bytes()).map(|members| members.len()), Some(MEMBERS_MAX));
         assert_eq!(
-            dictionary(format!("{most}, a0=1").as_bytes()).map(|all| all[0]),
-            Some(("a0", Bare::Integer(1)))
+            parse_dictionary(format!("{most}, a0=1").as_bytes()).map(|all| all[0]),
+            Some(("a0", BareItem::Integer(1)))
         );
-        assert_eq!(dictionary(members(MEMBERS_MAX + 1).as_bytes()), None);
+        assert_eq!(parse_dictionary(members(MEMBERS_MAX + 1).as_bytes()), None);
     }
 
     proptest! {
         #[test]
-        fn foreign_text_is_taken(text in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = dictionary(&text);
+        fn foreign_text_is_accepted(text in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = parse_dictionary(&text);
         }
     }
 }

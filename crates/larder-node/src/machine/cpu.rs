@@ -1,11 +1,11 @@
 //! The node's processor: a modelled one, or the cores of this machine.
 //!
-//! Modelled, a node has one processor, first come first served, unless jobs take turns. Then several nodes on one
-//! machine have a processor each, whatever the machine has. Real, work is done on the runtime's blocking threads, as
-//! many at one time as the node has processors, and is measured in the thread's own CPU time: on a crowded machine it
-//! takes longer, as real work does.
+//! A modelled node has one processor, which serves jobs in order of arrival, or in turns if a turn is set. So
+//! several nodes on one machine have one processor each, whatever the machine has. Real work runs on the
+//! runtime's blocking threads, at most as many at one time as the node has processors. It is measured in the
+//! thread's own CPU time, so on a crowded machine it takes longer, as real work does.
 
-use super::line::Line;
+use super::device_queue::DeviceQueue;
 use larder_core::cost::ProcessorModel;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Bytes hashed between two looks at the clock: a few microseconds of work.
+/// Bytes that are hashed between two looks at the clock: a few microseconds of work.
 const CHUNK: usize = 32 << 10;
 
 /// A node's processor.
@@ -28,15 +28,15 @@ pub(crate) enum Cpu {
 #[derive(Debug)]
 pub(crate) struct ModelledCpu {
     model: ProcessorModel,
-    line: Line,
-    /// Longest time a job has the processor while others wait; `MAX`: until it is done.
+    queue: DeviceQueue,
+    /// Longest time that a job uses the processor while others wait; `MAX` runs each job to its end.
     turn: Duration,
 }
 
 /// The cores of this machine.
 #[derive(Debug)]
 pub(crate) struct RealCpu {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     processors: u16,
     speed: f64,
     turn: Duration,
@@ -45,14 +45,15 @@ pub(crate) struct RealCpu {
 
 impl Cpu {
     pub(crate) fn modelled(model: ProcessorModel, turn: Option<Duration>) -> Self {
-        Self::Modelled(ModelledCpu { model, line: Line::new(), turn: turn.unwrap_or(Duration::MAX) })
+        Self::Modelled(ModelledCpu { model, queue: DeviceQueue::new(), turn: turn.unwrap_or(Duration::MAX) })
     }
 
-    /// The cores of this machine, `processors` of them at one time (0: all), `speed` times as fast as they are.
+    /// Creates a processor of `processors` cores of this machine (0: all cores), which is `speed` times as fast
+    /// as they are.
     pub(crate) fn real(processors: u16, speed: f64, turn: Option<Duration>) -> Self {
         let processors = if processors == 0 { cores() } else { processors };
         Self::Real(RealCpu {
-            places: Arc::new(Semaphore::new(usize::from(processors))),
+            permits: Arc::new(Semaphore::new(usize::from(processors))),
             processors,
             speed,
             turn: turn.unwrap_or(Duration::MAX),
@@ -60,27 +61,29 @@ impl Cpu {
         })
     }
 
-    /// Takes a modelled processor's time for a reply with `len` bytes of contents. A real one takes it by itself.
+    /// Uses a modelled processor for a reply with `len` bytes of contents. A real processor is used by sending
+    /// the reply.
     pub(crate) async fn reply(&self, len: u64) {
         if let Self::Modelled(cpu) = self {
-            cpu.line.spend(cpu.model.reply_time(len)).await;
+            cpu.queue.use_for(cpu.model.reply_time(len)).await;
         }
     }
 
-    /// Whether replies take a modelled processor's time.
+    /// Returns whether replies use a modelled processor.
     pub(crate) fn is_modelled(&self) -> bool {
         matches!(self, Self::Modelled(_))
     }
 
-    /// Does work that takes `time` of a processor of speed 1. If the waiting is given up, the work ends soon.
+    /// Performs work that takes `time` on a processor of speed 1. If the future is dropped, the work stops
+    /// soon.
     pub(crate) async fn work(&self, time: Duration) {
         match self {
-            Self::Modelled(cpu) => cpu.line.spend_in_turns(faster(time, cpu.model.speed), cpu.turn).await,
-            Self::Real(cpu) => cpu.work(faster(time, cpu.speed)).await,
+            Self::Modelled(cpu) => cpu.queue.use_in_turns(scale_time(time, cpu.model.speed), cpu.turn).await,
+            Self::Real(cpu) => cpu.work(scale_time(time, cpu.speed)).await,
         }
     }
 
-    /// Processors that can work at one time.
+    /// Returns the number of processors.
     pub(crate) fn count(&self) -> u16 {
         match self {
             Self::Modelled(_) => 1,
@@ -88,18 +91,18 @@ impl Cpu {
         }
     }
 
-    /// Time worked until now. Of a real processor it is the CPU time of the whole process.
+    /// Returns the busy time until now. For a real processor, this is the CPU time of the whole process.
     pub(crate) fn busy(&self) -> Duration {
         match self {
-            Self::Modelled(cpu) => cpu.line.busy(),
+            Self::Modelled(cpu) => cpu.queue.busy(),
             Self::Real(_) => clock(ClockId::ProcessCPUTime),
         }
     }
 
-    /// Jobs under way or waiting.
+    /// Returns the number of jobs that run or wait.
     pub(crate) fn waiting(&self) -> u32 {
         match self {
-            Self::Modelled(cpu) => cpu.line.waiting(),
+            Self::Modelled(cpu) => cpu.queue.waiting(),
             Self::Real(cpu) => cpu.waiting.load(Relaxed),
         }
     }
@@ -117,31 +120,31 @@ impl Cpu {
 impl RealCpu {
     async fn work(&self, time: Duration) {
         self.waiting.fetch_add(1, Relaxed);
-        let mut job = Job { cpu: self, given_up: Arc::default() };
-        let mut left = time;
-        while !left.is_zero() {
-            let turn = left.min(self.turn);
-            job.turn(turn).await;
-            left -= turn;
+        let mut job = Job { cpu: self, is_cancelled: Arc::default() };
+        let mut remaining = time;
+        while !remaining.is_zero() {
+            let turn = remaining.min(self.turn);
+            job.run_turn(turn).await;
+            remaining -= turn;
         }
     }
 }
 
-/// A job on real processors. Dropped before its end, it stops.
+/// A job on real processors. Dropping it stops the job.
 struct Job<'a> {
     cpu: &'a RealCpu,
-    given_up: Arc<AtomicBool>,
+    is_cancelled: Arc<AtomicBool>,
 }
 
 impl Job<'_> {
-    async fn turn(&mut self, time: Duration) {
-        // Closed never; were it, there would be no work to wait for.
-        let Ok(place) = Arc::clone(&self.cpu.places).acquire_owned().await else { return };
-        let given_up = Arc::clone(&self.given_up);
-        // Fails only when the runtime ends, and then nobody waits.
+    async fn run_turn(&mut self, time: Duration) {
+        // The semaphore is never closed. If it were, there would be no work to wait for.
+        let Ok(permit) = Arc::clone(&self.cpu.permits).acquire_owned().await else { return };
+        let is_cancelled = Arc::clone(&self.is_cancelled);
+        // This fails only when the runtime shuts down.
         let _ = tokio::task::spawn_blocking(move || {
-            burn(time, &given_up);
-            drop(place);
+            use_cpu(time, &is_cancelled);
+            drop(permit);
         })
         .await;
     }
@@ -149,17 +152,17 @@ impl Job<'_> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        self.given_up.store(true, Relaxed);
+        self.is_cancelled.store(true, Relaxed);
         self.cpu.waiting.fetch_sub(1, Relaxed);
     }
 }
 
-/// Works for `time` of this thread's CPU time, or until given up.
-fn burn(time: Duration, given_up: &AtomicBool) {
+/// Uses `time` of this thread's CPU time, or less if the job is cancelled.
+fn use_cpu(time: Duration, is_cancelled: &AtomicBool) {
     let buffer = [0x5A_u8; CHUNK];
     let end = clock(ClockId::ThreadCPUTime).saturating_add(time);
     let mut hash = 0;
-    while clock(ClockId::ThreadCPUTime) < end && !given_up.load(Relaxed) {
+    while clock(ClockId::ThreadCPUTime) < end && !is_cancelled.load(Relaxed) {
         hash = black_box(xxhash_rust::xxh3::xxh3_64_with_seed(black_box(&buffer), hash));
     }
 }
@@ -170,11 +173,11 @@ fn clock(id: ClockId) -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-fn faster(time: Duration, speed: f64) -> Duration {
+fn scale_time(time: Duration, speed: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() / speed).unwrap_or(Duration::MAX)
 }
 
-/// Cores that this process may use, as far as the system says.
+/// Returns the number of cores that this process may use, according to the system.
 fn cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX))
 }
@@ -184,21 +187,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn real_work_takes_cpu_time_and_ends_when_given_up() {
+    async fn real_work_takes_processor_time_and_ends_when_cancelled() {
         let cpu = Cpu::real(1, 2.0, Some(Duration::from_millis(5)));
         let before = cpu.busy();
         cpu.work(Duration::from_millis(40)).await;
         assert!(cpu.busy() - before >= Duration::from_millis(20), "40 ms at speed 2");
-        let given_up =
+        let is_cancelled =
             tokio::time::timeout(Duration::from_millis(5), cpu.work(Duration::from_secs(3_600))).await;
-        assert!(given_up.is_err());
+        assert!(is_cancelled.is_err());
         assert_eq!(cpu.waiting(), 0);
         let freed = tokio::time::timeout(Duration::from_secs(60), cpu.work(Duration::from_millis(1))).await;
         assert!(freed.is_ok(), "the processor is free again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_modelled_processor_does_replies_and_work_in_one_line() {
+    async fn a_modelled_processor_queues_replies_and_work_together() {
         let cpu = Cpu::modelled(ProcessorModel { speed: 2.0, ..ProcessorModel::default() }, None);
         let start = tokio::time::Instant::now();
         tokio::join!(cpu.work(Duration::from_millis(100)), cpu.reply(8 << 10), cpu.reply(8 << 10));

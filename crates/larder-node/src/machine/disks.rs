@@ -1,6 +1,6 @@
-//! Modelled disks: the time of their reads, one at a time on each.
+//! Modelled disks, each of which serves one read at a time.
 
-use super::line::Line;
+use super::device_queue::DeviceQueue;
 use larder_core::cost::DiskModel;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -9,22 +9,22 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Disks {
     model: DiskModel,
-    lines: Vec<Line>,
+    queues: Vec<DeviceQueue>,
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Disks {
     pub(crate) fn new(model: DiskModel) -> Self {
-        let lines = (0..model.disks.max(1)).map(|_| Line::new()).collect();
-        Self { model, lines, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+        let queues = (0..model.disks.max(1)).map(|_| DeviceQueue::new()).collect();
+        Self { model, queues, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
     }
 
-    /// Takes the time to read `len` bytes of the contents at `place` when the `before` bytes in front of them have
-    /// just been read. A place is always on the same disk.
+    /// Takes the time to read `len` bytes of the contents at `place`, if the `before` bytes in front of them
+    /// have just been read. A place is always on the same disk.
     pub(crate) async fn read(&self, place: u64, before: u64, len: u64) {
-        let at = (place % self.lines.len() as u64) as usize;
-        self.lines[at].spend(self.model.continue_time(before, len)).await;
+        let at = (place % self.queues.len() as u64) as usize;
+        self.queues[at].use_for(self.model.continue_time(before, len)).await;
         self.reads.fetch_add(1, Relaxed);
         self.bytes.fetch_add(len, Relaxed);
     }
@@ -37,18 +37,18 @@ impl Disks {
         self.model.disks.max(1)
     }
 
-    /// Time worked until now, the sum over all disks.
+    /// Returns the busy time until now, summed over all disks.
     pub(crate) fn busy(&self) -> Duration {
-        self.lines.iter().map(Line::busy).sum()
+        self.queues.iter().map(DeviceQueue::busy).sum()
     }
 
-    /// Reads under way or waiting.
+    /// Returns the number of reads that run or wait.
     pub(crate) fn waiting(&self) -> u32 {
-        self.lines.iter().map(Line::waiting).sum()
+        self.queues.iter().map(DeviceQueue::waiting).sum()
     }
 
-    /// Reads ended, and their bytes.
-    pub(crate) fn done(&self) -> (u64, u64) {
+    /// Returns the number of completed reads, and their bytes.
+    pub(crate) fn totals(&self) -> (u64, u64) {
         (self.reads.load(Relaxed), self.bytes.load(Relaxed))
     }
 }

@@ -1,11 +1,11 @@
-//! What a node works with: a processor and disks, modelled or real, and how busy they have been.
+//! The machine of a node: processor and disks, modelled or real, and their busy times.
 //!
-//! A node has one machine: the replies of a modelled store, its reads, and the work of dynamic content
-//! ([`crate::contents`]) wait for the same processor and the same disks.
+//! A node has one machine. The replies of a modelled store, its reads, and the work of dynamic content
+//! ([`crate::contents`]) use the same processor and the same disks.
 
 mod cpu;
+mod device_queue;
 mod disks;
-mod line;
 mod meter;
 mod scratch;
 mod serial;
@@ -30,43 +30,43 @@ pub(crate) struct Machine {
     pub(crate) disk: Disk,
 }
 
-/// What disk work goes to.
+/// The disks of a node.
 #[derive(Debug)]
 pub(crate) enum Disk {
-    /// Modelled disks, those of a modelled store if there is one.
+    /// Modelled disks: those of a modelled store, or those of dynamic content.
     Modelled(Arc<Disks>),
-    /// Real ones: the directory's, and those of the scratch file if dynamic content has one.
+    /// Real disks: the directory's disk, and that of the scratch file if dynamic content has one.
     Real { meter: Arc<Meter>, scratch: Option<Scratch> },
 }
 
-/// How much a node's processor and disks have worked since its start, and who waits for them. All but the queues
-/// only grow: the difference of two readings, divided by the time between them and the number of devices, is the
-/// utilisation.
+/// The work of a node's processors and disks since its start, and the jobs that wait for them. All fields but
+/// the queues only grow. The difference of two readings, divided by the time between them and by the number of
+/// devices, is the utilisation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Microseconds the processors have worked, the job under way included as far as it is done. Modelled: of the
-    /// model's time. Real: CPU time of the whole process, other nodes in it included.
+    /// Busy time of the processors in microseconds, including the completed part of the current job. Modelled:
+    /// in the model's time. Real: CPU time of the whole process, including other nodes in it.
     pub cpu_busy_us: u64,
-    /// Processors of the node. 1 if modelled.
+    /// Processors of the node; 1 if modelled.
     pub cpus: u16,
-    /// Jobs under way at the processors or waiting for them. Real: those of dynamic content alone.
+    /// Jobs that run on the processors or wait for them. Real: jobs of dynamic content only.
     pub cpu_queue: u32,
-    /// Microseconds the disks have worked. Modelled: the sum over all disks. Real: time with at least one read
-    /// under way, those that the page cache answered included.
+    /// Busy time of the disks in microseconds. Modelled: the sum over all disks. Real: time with at least one
+    /// read in progress, including reads that the page cache answered.
     pub disk_busy_us: u64,
-    /// Disks of the node. 1 if real.
+    /// Disks of the node; 1 if real.
     pub disks: u16,
-    /// Reads under way or waiting. Real: those under way alone.
+    /// Reads that run or wait. Real: reads that run only.
     pub disk_queue: u32,
-    /// Reads of a modelled disk or of the scratch file that have ended.
+    /// Completed reads of a modelled disk or of the scratch file.
     pub disk_reads: u64,
-    /// Bytes of those.
+    /// Bytes of those reads.
     pub disk_bytes: u64,
 }
 
 impl Machine {
-    /// The machine of a node with this store and these programs, whose configuration has been checked. Makes the
-    /// scratch file.
+    /// Creates the machine of a node with this store and these programs, from a validated configuration.
+    /// Creates the scratch file.
     pub(crate) fn new(
         store: &StoreConfig,
         dynamic: Option<&DynamicConfig>,
@@ -95,7 +95,7 @@ impl Machine {
         Ok(Self { cpu, disk })
     }
 
-    /// Reads `len` bytes from the disk at the place that `draw` chooses.
+    /// Reads `len` bytes from the disk at a position that `draw` selects.
     pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
         match &self.disk {
             Disk::Modelled(disks) => {
@@ -107,19 +107,19 @@ impl Machine {
         }
     }
 
-    /// So many reads of the programs' disk are done at one time from now on, if it is real.
+    /// Changes the limit on concurrent reads of the scratch file, if there is one.
     pub(crate) fn set_reads_at_once(&self, most: usize) {
         if let Disk::Real { scratch: Some(scratch), .. } = &self.disk {
-            scratch.at_once.set(most);
+            scratch.read_limit.set(most);
         }
     }
 
     pub(crate) fn usage(&self) -> Usage {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (disk_busy, disks, disk_queue, (disk_reads, disk_bytes)) = match &self.disk {
-            Disk::Modelled(disks) => (disks.busy(), disks.count(), disks.waiting(), disks.done()),
+            Disk::Modelled(disks) => (disks.busy(), disks.count(), disks.waiting(), disks.totals()),
             Disk::Real { meter, scratch } => {
-                (meter.busy(), 1, meter.uses(), scratch.as_ref().map_or((0, 0), Scratch::done))
+                (meter.busy(), 1, meter.use_count(), scratch.as_ref().map_or((0, 0), Scratch::totals))
             }
         };
         Usage {

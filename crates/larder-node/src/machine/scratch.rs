@@ -1,12 +1,12 @@
-//! Real disk work: reads from a file of meaningless bytes, past the operating system's page cache.
+//! Real disk work: reads from a file of random bytes, past the operating system's page cache.
 //!
-//! The file is made at the node's start in a directory of the operator's choice, and has no name any more by the time
-//! the node serves: it vanishes with the process. Where the file system has no `O_DIRECT`, pages are dropped after
-//! each read; on a file system in memory, reads cost what memory costs.
+//! The file is created at the node's start in a directory that the operator chooses. It is unlinked before the
+//! node serves, so it disappears with the process. If the file system has no `O_DIRECT`, pages are dropped
+//! after each read. On a file system in memory, reads cost what memory costs.
 
 use super::meter::Meter;
-use super::uncached::{self, ALIGN, Reading};
-use crate::bound::Bound;
+use super::uncached::{self, ALIGN, ReadMode};
+use crate::concurrency::ConcurrencyLimit;
 use larder_core::Bytes;
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
 use rustix::io::Errno;
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes written at a time.
+/// Bytes per write.
 const STEP: usize = 1 << 20;
-/// Names tried before giving up.
+/// Names that are tried before the creation fails.
 const NAMES_MAX: u32 = 100;
 
-/// Why there is no scratch file. Whoever chose the directory mends it.
+/// The reason why there is no scratch file. The operator must choose another directory.
 #[derive(Debug, thiserror::Error)]
 #[error("no scratch file can be made in {}", directory.display())]
 pub struct ScratchError {
@@ -30,50 +30,51 @@ pub struct ScratchError {
     source: io::Error,
 }
 
-/// The file.
+/// The scratch file.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     file: Arc<OwnedFd>,
-    reading: Reading,
-    /// Whole blocks of 4 KiB.
+    mode: ReadMode,
+    /// Length in blocks of 4 KiB.
     blocks: u64,
-    pub(super) at_once: Bound,
+    pub(super) read_limit: ConcurrencyLimit,
     meter: Arc<Meter>,
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Scratch {
-    /// Makes a file of `size` bytes in `directory`. `at_once` reads are done at one time; `meter` measures them.
+    /// Creates a file of `size` bytes in `directory`. At most `read_limit` reads run at one time; `meter` measures
+    /// them.
     pub(crate) fn new(
         directory: &Path,
         size: Bytes,
-        at_once: usize,
+        read_limit: usize,
         meter: Arc<Meter>,
     ) -> Result<Self, ScratchError> {
         let failed = |source| ScratchError { directory: directory.to_owned(), source };
-        let (file, reading) = make(directory, size.0).map_err(failed)?;
+        let (file, mode) = create_file(directory, size.0).map_err(failed)?;
         Ok(Self {
             file: Arc::new(file),
-            reading,
+            mode,
             blocks: (size.0 / ALIGN as u64).max(1),
-            at_once: Bound::new(at_once),
+            read_limit: ConcurrencyLimit::new(read_limit),
             meter,
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         })
     }
 
-    /// Reads `len` bytes at the place that `draw` chooses.
+    /// Reads `len` bytes at a position that `draw` selects.
     pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
-        let Ok(_place) = self.at_once.permits().acquire().await else { return Ok(()) };
+        let Ok(_permit) = self.read_limit.permits().acquire().await else { return Ok(()) };
         let blocks = len.div_ceil(ALIGN as u64).clamp(1, self.blocks);
         let offset = draw % (self.blocks - blocks + 1) * ALIGN as u64;
         let len = len.min(blocks * ALIGN as u64);
-        let (file, reading, meter) = (Arc::clone(&self.file), self.reading, Arc::clone(&self.meter));
+        let (file, mode, meter) = (Arc::clone(&self.file), self.mode, Arc::clone(&self.meter));
         let read = tokio::task::spawn_blocking(move || {
             let _use = meter.begin();
-            uncached::read(&file, offset, len as usize, reading)
+            uncached::read(&file, offset, len as usize, mode)
         });
         let bytes = read.await.map_err(io::Error::other)??;
         self.reads.fetch_add(1, Relaxed);
@@ -81,14 +82,14 @@ impl Scratch {
         Ok(())
     }
 
-    /// Reads ended, and their bytes.
-    pub(crate) fn done(&self) -> (u64, u64) {
+    /// Returns the number of completed reads, and their bytes.
+    pub(crate) fn totals(&self) -> (u64, u64) {
         (self.reads.load(Relaxed), self.bytes.load(Relaxed))
     }
 }
 
-/// A file without a name, open in the way it is to be read.
-fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
+/// Creates an unlinked file, opened in the mode in which it is read.
+fn create_file(directory: &Path, size: u64) -> io::Result<(OwnedFd, ReadMode)> {
     for attempt in 0..NAMES_MAX {
         let path = directory.join(format!(".larder-scratch-{}-{attempt}", std::process::id()));
         let mut file = match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
@@ -99,12 +100,12 @@ fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
         let direct = openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty());
         fs::remove_file(&path)?;
         write(&mut file, size)?;
-        // Written pages that are clean now are dropped, so that the first read is one of the disk too.
+        // The written pages are clean now and are dropped, so that the first read uses the disk too.
         fadvise(&file, 0, None, Advice::DontNeed)?;
-        let plain = (OwnedFd::from(file), Reading::DropAfter);
+        let plain = (OwnedFd::from(file), ReadMode::DropAfter);
         let Ok(direct) = direct else { return Ok(plain) };
-        return match uncached::read(&direct, 0, ALIGN, Reading::Direct) {
-            Ok(_) => Ok((direct, Reading::Direct)),
+        return match uncached::read(&direct, 0, ALIGN, ReadMode::Direct) {
+            Ok(_) => Ok((direct, ReadMode::Direct)),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(plain),
             Err(error) => Err(error.into()),
         };
@@ -114,15 +115,17 @@ fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
 
 fn write(file: &mut fs::File, size: u64) -> io::Result<()> {
     let mut block = vec![0; STEP];
-    let mut left = size;
-    while left > 0 {
-        // No two blocks alike, so that nothing beneath stores them once.
+    let mut remaining = size;
+    while remaining > 0 {
+        // No two blocks are equal, so that no storage layer deduplicates them.
         for (at, word) in block.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&(left ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
+            word.copy_from_slice(
+                &(remaining ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes(),
+            );
         }
-        let take = left.min(STEP as u64) as usize;
+        let take = remaining.min(STEP as u64) as usize;
         file.write_all(&block[..take])?;
-        left -= take as u64;
+        remaining -= take as u64;
     }
     file.sync_all()
 }
@@ -141,13 +144,13 @@ mod tests {
         for (draw, len) in [(0, 1), (u64::MAX, 8_192), (7, 65_536), (3, 1 << 30)] {
             scratch.read(draw, len).await.expect("a read");
         }
-        // What is longer than the file is cut to it.
-        assert_eq!(scratch.done(), (4, 1 + 8_192 + 65_536 + 65_536));
+        // Reads beyond the end of the file are cut to it.
+        assert_eq!(scratch.totals(), (4, 1 + 8_192 + 65_536 + 65_536));
         assert!(!meter.busy().is_zero());
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn an_error_names_the_missing_directory() {
         let error = Scratch::new(Path::new("/nowhere/at/all"), Bytes::kib(4), 1, Arc::default());
         assert!(error.expect_err("no directory").to_string().contains("/nowhere/at/all"));
     }

@@ -1,36 +1,36 @@
-//! Something modelled that does one job at a time: a disk, a processor.
+//! A modelled device that serves one job at a time: a disk or a processor.
 //!
-//! It lives on a virtual clock. A job starts when the one before it has ended, not when a timer has noticed, so the
-//! throughput of something busy is the model's to the nanosecond. When it was idle, the job that comes first is dated
-//! back by as much as the last wake-up was late, since its request would have come that much earlier.
+//! The device uses a virtual clock. A job starts when the job before it has ended, not when a timer has fired.
+//! So the throughput of a busy device is the model's to the nanosecond. If the device was idle, the next job is
+//! dated back by the lateness of the last wake-up. Its request would have come that much earlier.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most a late wake-up is made up for. A longer one is a stalled machine, not a coarse timer.
+/// Largest lateness that is compensated. A later wake-up means a stalled machine, not a coarse timer.
 const LATE_MAX: Duration = Duration::from_millis(20);
 
-/// Something that does one job at a time: when it is free, and how long it has worked.
+/// A device that serves one job at a time: when it is free, and how long it has worked.
 #[derive(Debug)]
-pub(super) struct Serial {
+pub(super) struct SerialDevice {
     free_at: Instant,
     late: Duration,
-    /// Time of all jobs taken on, those still to do included.
+    /// Time of all accepted jobs, including those still to be done.
     taken: Duration,
     waiting: u32,
 }
 
-impl Serial {
+impl SerialDevice {
     pub(super) fn new(now: Instant) -> Self {
         Self { free_at: now, late: Duration::ZERO, taken: Duration::ZERO, waiting: 0 }
     }
 
-    /// Queues a job of length `time` and returns when it ends.
+    /// Queues a job of length `time`, and returns the time at which it ends.
     pub(super) fn enqueue(&mut self, now: Instant, time: Duration) -> Instant {
         let late = std::mem::take(&mut self.late);
         let asked_at = now.checked_sub(late).unwrap_or(now);
         let start = self.free_at.max(asked_at);
-        // A time beyond the clock's range stands for one that never ends.
+        // A time beyond the clock's range stands for a job that never ends.
         let end = start.checked_add(time).unwrap_or(start + Duration::from_secs(1 << 32));
         self.free_at = end;
         self.taken = self.taken.saturating_add(time);
@@ -38,23 +38,24 @@ impl Serial {
         end
     }
 
-    /// Notes that the wait for the job that ends at `end` was over at `now`; before its end, if nobody wants its
-    /// result any more. The job is done all the same.
-    pub(super) fn woke(&mut self, end: Instant, now: Instant) {
+    /// Records that the wait for the job that ends at `end` was over at `now`; `now` is earlier if the waiter
+    /// was dropped. The job is done nevertheless.
+    pub(super) fn record_wakeup(&mut self, end: Instant, now: Instant) {
         self.waiting -= 1;
-        // With another job queued behind this one, nothing waited for the wake-up.
+        // If another job is queued behind this one, the wake-up delayed nothing.
         if end == self.free_at {
             self.late = now.saturating_duration_since(end).min(LATE_MAX);
         }
     }
 
-    /// Time it has worked until `now`, which is not before any job was taken on, the job under way included as far as it is done. It works without a pause
-    /// until it is free, so what it has still to do is the time until then.
+    /// Returns the busy time until `now`, including the completed part of the current job. `now` must not
+    /// precede the arrival of any job. The device works without a pause until it is free, so its remaining work
+    /// is the time until then.
     pub(super) fn busy(&self, now: Instant) -> Duration {
         self.taken.saturating_sub(self.free_at.saturating_duration_since(now))
     }
 
-    /// Jobs waited for, the one under way included.
+    /// Returns the number of jobs that are waited for, including the current one.
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
     }
@@ -67,9 +68,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jobs_are_done_one_at_a_time_in_order(jobs in prop::collection::vec((0..50_u64, 1..50_u64), 1..60)) {
+        fn jobs_run_one_at_a_time_in_order(jobs in prop::collection::vec((0..50_u64, 1..50_u64), 1..60)) {
             let origin = Instant::now();
-            let mut serial = Serial::new(origin);
+            let mut serial = SerialDevice::new(origin);
             let (mut now, mut last_end) = (origin, origin);
             for (gap, time) in jobs {
                 now += Duration::from_millis(gap);
@@ -82,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn a_late_wake_up_is_made_up_for_once() {
+    fn a_late_wake_up_is_compensated_once() {
         let origin = Instant::now();
         let ms = Duration::from_millis;
-        let mut serial = Serial::new(origin);
+        let mut serial = SerialDevice::new(origin);
         let end = serial.enqueue(origin, ms(10));
-        serial.woke(end, end + ms(1));
-        // Asked for at 11.5 ms because the answer came 1 ms late: starts at 10.5 ms.
+        serial.record_wakeup(end, end + ms(1));
+        // The job was requested at 11.5 ms because the answer came 1 ms late. It starts at 10.5 ms.
         let end = serial.enqueue(origin + ms(11) + Duration::from_micros(500), ms(10));
         assert_eq!(end, origin + ms(20) + Duration::from_micros(500));
         let end = serial.enqueue(origin + ms(100), ms(10));
@@ -104,6 +105,6 @@ mod tests {
     #[test]
     fn a_job_longer_than_time_itself_does_not_overflow() {
         let now = Instant::now();
-        assert!(Serial::new(now).enqueue(now, Duration::MAX) > now);
+        assert!(SerialDevice::new(now).enqueue(now, Duration::MAX) > now);
     }
 }

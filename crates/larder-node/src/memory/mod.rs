@@ -1,34 +1,36 @@
-//! What the node keeps in memory, and the reads under way to fill it.
+//! The memory cache of a node, and the reads that fill it.
 //!
-//! One lock guards the replacement order ([`ByteCache`]), the contents and the table of reads under way; it is held
-//! for a few hash look-ups, never across a read or the release of contents. Splitting the cache would let an object
-//! fit in memory and not in its part, and would make the hit ratio depend on the split.
+//! One lock guards the replacement order ([`ByteCache`]), the contents and the table of reads in flight. It is
+//! held for a few hash look-ups, and never across a read or the release of contents. The cache is not split. In
+//! a split cache, an object could fit into the memory but not into its part, and the hit ratio would depend on
+//! the split.
 //!
-//! A key is a hash of the name, seeded at random so that names cannot be chosen to collide; what is found is
-//! compared with the name all the same. Part 0 is an object with its body if that is short; part `i + 1` is chunk
-//! `i` of a long one.
+//! A key is a hash of the name with a random seed, so clients cannot choose names that collide. The name of an
+//! entry is compared in any case. Part 0 is an object, with its body if that is short; part `i + 1` is chunk
+//! `i` of a long object.
 //!
-//! One read serves all who want the same thing meanwhile ([`Flight`]): the first leads, the others join. The read
-//! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
+//! One read serves all requests that want the same contents at the same time ([`ReadFlight`]): the first
+//! request leads, the others join. The read runs in a task of its own, so it completes even if the first
+//! request is dropped. Its failure reaches all requests.
 
 mod entry;
 mod purge;
+mod reservation;
 mod residents;
-mod room;
 mod selection;
 
-pub use selection::Purged;
+pub use selection::PurgeReport;
 
-pub(crate) use entry::{CHARGE_MIN, Entry, Wanted};
-pub(crate) use residents::{Change, Resident, Subscription, Told};
-pub(crate) use room::Reservation;
+pub(crate) use entry::{CHARGE_MIN, CacheEntry, EntryQuery};
+pub(crate) use reservation::Reservation;
+pub(crate) use residents::{ResidencyChange, ResidencyEvent, Resident, Subscription};
 pub(crate) use selection::Selection;
 
 use crate::config::CacheConfig;
-use crate::counts::Count;
+use crate::counters::Counter;
 use crate::object::Object;
 use crate::store::StoreError;
-use larder_core::cache::{ByteCache, CacheStats, Inserted};
+use larder_core::cache::{ByteCache, CacheStats, InsertOutcome};
 use residents::Residents;
 use selection::Purges;
 use std::collections::HashMap;
@@ -37,182 +39,179 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
-/// Hash of a name, and which part of its contents.
+/// The hash of a name, and the number of the part.
 pub(crate) type Key = (u64, u32);
 
-/// What became of a read.
-pub(crate) type Landed = Result<(Entry, Kept), StoreError>;
+/// The result of a read: its entry, and whether the cache stored the entry.
+pub(crate) type ReadResult = Result<(CacheEntry, bool), StoreError>;
 
-/// Whether contents that were read are in the cache now.
-pub(crate) type Kept = bool;
-
-/// A read under way.
+/// A read in flight.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct ReadFlight {
     name: Box<[u8]>,
     of: Option<Arc<Object>>,
-    landed: OnceLock<Landed>,
+    result: OnceLock<ReadResult>,
     notify: Notify,
 }
 
-impl Flight {
-    fn new(wanted: Wanted<'_>) -> Self {
-        let (name, of) = match wanted {
-            Wanted::Head(name) | Wanted::Page(name) => (name.into(), None),
-            Wanted::Part(object) => (object.name.clone(), Some(Arc::clone(object))),
+impl ReadFlight {
+    fn new(query: EntryQuery<'_>) -> Self {
+        let (name, of) = match query {
+            EntryQuery::Head(name) | EntryQuery::Page(name) => (name.into(), None),
+            EntryQuery::Part(object) => (object.name.clone(), Some(Arc::clone(object))),
         };
-        Self { name, of, landed: OnceLock::new(), notify: Notify::new() }
+        Self { name, of, result: OnceLock::new(), notify: Notify::new() }
     }
 
-    fn is(&self, wanted: Wanted<'_>) -> bool {
-        match (wanted, &self.of) {
-            (Wanted::Head(name) | Wanted::Page(name), None) => *self.name == *name,
-            (Wanted::Part(object), Some(of)) => of.stands_for(object),
+    fn matches(&self, query: EntryQuery<'_>) -> bool {
+        match (query, &self.of) {
+            (EntryQuery::Head(name) | EntryQuery::Page(name), None) => *self.name == *name,
+            (EntryQuery::Part(object), Some(of)) => of.is_valid_for(object),
             _ => false,
         }
     }
 
-    /// Waits for the read.
-    pub(crate) async fn landed(&self) -> Landed {
+    /// Waits until the read completes, and returns its result.
+    pub(crate) async fn wait(&self) -> ReadResult {
         let notified = self.notify.notified();
         tokio::pin!(notified);
-        // Registers before looking, so that a read that lands in between is not missed.
+        // The waiter registers before it looks, so that a read that completes in between is not missed.
         notified.as_mut().enable();
-        if let Some(landed) = self.landed.get() {
-            return landed.clone();
+        if let Some(result) = self.result.get() {
+            return result.clone();
         }
         notified.await;
-        self.landed.get().cloned().unwrap_or(Err(StoreError::Abandoned))
+        self.result.get().cloned().unwrap_or(Err(StoreError::Abandoned))
     }
 }
 
-/// What is to be done about something wanted.
+/// The result of a look-up.
 #[derive(Debug)]
-pub(crate) enum Found {
-    /// It is here.
-    Have(Entry),
-    /// Somebody reads it.
-    Join(Arc<Flight>),
-    /// The caller must have it read.
-    Lead(Lead),
-    /// Too many reads are under way.
+pub(crate) enum CacheLookup {
+    /// The entry is in memory.
+    Hit(CacheEntry),
+    /// Another request reads the contents.
+    Join(Arc<ReadFlight>),
+    /// The caller must have the contents read.
+    Lead(ReadLead),
+    /// The limit on reads in flight is reached.
     Full,
 }
 
-/// The duty to complete a read: dropped without it, the waiting learn that it was abandoned.
+/// The duty to complete a read. If it is dropped, the waiting requests get [`StoreError::Abandoned`].
 #[derive(Debug)]
-pub(crate) struct Lead {
+pub(crate) struct ReadLead {
     memory: Arc<Memory>,
     key: Key,
-    flight: Arc<Flight>,
-    /// The purges that were done when the read began.
+    flight: Arc<ReadFlight>,
+    /// Number of completed purges when the read began.
     since: u64,
 }
 
-impl Lead {
-    /// Where the read will land.
-    pub(crate) fn flight(&self) -> Arc<Flight> {
+impl ReadLead {
+    /// Returns the read in flight.
+    pub(crate) fn flight(&self) -> Arc<ReadFlight> {
         Arc::clone(&self.flight)
     }
 
-    /// The hash of the name that is read.
+    /// Returns the hash of the name that is read.
     pub(crate) fn hash(&self) -> u64 {
         self.key.0
     }
 
-    /// Hands the result to all who wait, after keeping it if `keep`.
-    pub(crate) fn land(self, result: Result<Entry, StoreError>, keep: bool) {
-        let landed = result.map(|entry| {
-            let kept = keep && self.memory.keep(self.key, &entry, self.since);
-            (entry, kept)
+    /// Completes the read. Stores the result if `keep` is set, and passes it to all waiting requests.
+    pub(crate) fn complete(self, result: Result<CacheEntry, StoreError>, keep: bool) {
+        let result = result.map(|entry| {
+            let stored = keep && self.memory.store(self.key, &entry, self.since);
+            (entry, stored)
         });
-        // Nobody else sets it: the drop below finds it set and leaves it.
-        let _ = self.flight.landed.set(landed);
+        // Only this call sets the result. The drop below finds it set and leaves it.
+        let _ = self.flight.result.set(result);
     }
 }
 
-impl Drop for Lead {
+impl Drop for ReadLead {
     fn drop(&mut self) {
-        let _ = self.flight.landed.set(Err(StoreError::Abandoned));
+        let _ = self.flight.result.set(Err(StoreError::Abandoned));
         self.memory.lock().retire(self.key, &self.flight);
         self.flight.notify.notify_waiters();
     }
 }
 
-/// The memory of a node.
+/// The memory cache of a node.
 #[derive(Debug)]
 pub(crate) struct Memory {
     seed: u64,
     inner: Mutex<Inner>,
-    /// Held by a purge.
+    /// Held while a purge runs.
     purging: Mutex<()>,
     purges_done: AtomicU64,
-    /// Contents that were not kept because of a purge.
-    refused_by_purge: Count,
-    /// Larger objects are not kept.
+    /// Counts contents that a purge kept out of the cache.
+    refused_by_purge: Counter,
+    /// Objects above this size in bytes are not stored.
     object_max: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Inner {
     order: ByteCache<Key>,
-    entries: HashMap<Key, Entry>,
-    flights: HashMap<Key, Arc<Flight>>,
+    entries: HashMap<Key, CacheEntry>,
+    flights: HashMap<Key, Arc<ReadFlight>>,
     reading: usize,
     reads_max: usize,
     residents: Residents,
     purges: Purges,
-    /// All the memory there is: for what is kept, and for what is on its way from an origin.
+    /// Size of the memory in bytes, for the cache and for replies that are being received.
     total: u64,
     reserved: u64,
 }
 
 impl Inner {
-    fn find(&mut self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
-        let entry = self.entries.get(&key).filter(|entry| entry.is(wanted)).cloned()?;
+    fn find(&mut self, key: Key, query: EntryQuery<'_>) -> Option<CacheEntry> {
+        let entry = self.entries.get(&key).filter(|entry| entry.matches(query)).cloned()?;
         self.order.touch(&key);
         Some(entry)
     }
 
-    /// Takes out what is kept under a key.
-    fn take(&mut self, key: &Key) -> Option<Entry> {
+    /// Removes the entry of a key.
+    fn take(&mut self, key: &Key) -> Option<CacheEntry> {
         let entry = self.entries.remove(key)?;
         if let Some((target, _)) = entry.target() {
-            self.residents.release(target);
+            self.residents.remove_entry(target);
         }
         Some(entry)
     }
 
-    /// Puts in what is kept under a key, and gives back what was there.
-    fn put(&mut self, key: Key, entry: Entry) -> Option<Entry> {
+    /// Stores an entry under a key, and returns the earlier one.
+    fn set(&mut self, key: Key, entry: CacheEntry) -> Option<CacheEntry> {
         if let Some((target, bytes)) = entry.target() {
-            self.residents.hold(target, bytes);
+            self.residents.add_entry(target, bytes);
         }
-        // After the new one is held: a target that is stored anew has never left.
+        // The new entry is registered first, so a target that is stored again is never reported as evicted.
         let before = self.entries.insert(key, entry)?;
         if let Some((target, _)) = before.target() {
-            self.residents.release(target);
+            self.residents.remove_entry(target);
         }
         Some(before)
     }
 
-    /// Keeps something, and takes out what has to leave for it.
+    /// Stores an entry, and removes the entries that must leave for it.
     fn insert(
         &mut self,
         key: Key,
-        entry: Entry,
+        entry: CacheEntry,
         evicted: &mut Vec<(Key, larder_core::Bytes)>,
-        released: &mut Vec<Entry>,
-    ) -> Kept {
-        let kept = self.order.insert(key, entry.charge(), evicted) != Inserted::TooLarge;
+        released: &mut Vec<CacheEntry>,
+    ) -> bool {
+        let stored = self.order.insert(key, entry.charge(), evicted) != InsertOutcome::TooLarge;
         released.extend(evicted.iter().filter_map(|(key, _)| self.take(key)));
-        if kept {
-            released.extend(self.put(key, entry));
+        if stored {
+            released.extend(self.set(key, entry));
         }
-        kept
+        stored
     }
 
-    fn retire(&mut self, key: Key, flight: &Arc<Flight>) {
+    fn retire(&mut self, key: Key, flight: &Arc<ReadFlight>) {
         self.reading -= 1;
         if self.flights.get(&key).is_some_and(|other| Arc::ptr_eq(other, flight)) {
             self.flights.remove(&key);
@@ -228,12 +227,12 @@ pub(crate) struct MemoryStats {
     pub(crate) capacity: u64,
     pub(crate) objects: usize,
     pub(crate) reading: usize,
-    /// Objects and chunks that were not kept because of a purge.
+    /// Objects and chunks that a purge kept out of the cache.
     pub(crate) refused_by_purge: u64,
 }
 
 impl Memory {
-    /// `reads_max` is the most reads under way.
+    /// Creates a memory with at most `reads_max` reads in flight.
     pub(crate) fn new(config: &CacheConfig, reads_max: usize) -> Self {
         let inner = Inner {
             order: ByteCache::new(config.kind, config.bytes, larder_core::Bytes(u64::MAX)),
@@ -251,47 +250,54 @@ impl Memory {
             inner: Mutex::new(inner),
             purging: Mutex::default(),
             purges_done: AtomicU64::new(0),
-            refused_by_purge: Count::default(),
+            refused_by_purge: Counter::default(),
             object_max: AtomicU64::new(config.object_max.0),
         }
     }
 
-    /// Whether an object of this size may be kept.
-    pub(crate) fn keeps(&self, size: u64) -> bool {
+    /// Returns whether an object of this size may be stored.
+    pub(crate) fn may_store(&self, size: u64) -> bool {
         size <= self.object_max.load(Relaxed)
     }
 
-    /// Changes the size beyond which objects are not kept.
+    /// Changes the size limit for objects.
     pub(crate) fn set_object_max(&self, object_max: larder_core::Bytes) {
         self.object_max.store(object_max.0, Relaxed);
     }
 
-    /// Changes the number of reads that may be under way.
+    /// Changes the limit on reads in flight.
     pub(crate) fn set_reads_max(&self, reads_max: usize) {
         self.lock().reads_max = reads_max;
     }
 
-    /// The hash of a name.
+    /// Returns the hash of a name.
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(name, self.seed)
     }
 
-    /// What is kept of the wanted. Counts as a use.
-    pub(crate) fn find(&self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
-        self.lock().find(key, wanted)
+    /// Returns the entry that a query names. Counts as a use.
+    pub(crate) fn find(&self, key: Key, query: EntryQuery<'_>) -> Option<CacheEntry> {
+        self.lock().find(key, query)
     }
 
-    /// Whether the wanted is kept. Does not count as a use.
-    pub(crate) fn holds(&self, key: Key, wanted: Wanted<'_>) -> bool {
-        self.lock().entries.get(&key).is_some_and(|entry| entry.is(wanted))
+    /// Returns whether an entry is stored. Does not count as a use.
+    pub(crate) fn contains(&self, key: Key, query: EntryQuery<'_>) -> bool {
+        self.lock().entries.get(&key).is_some_and(|entry| entry.matches(query))
     }
 
-    /// Which of the chunks `first..=last` of an object are kept: (some, all).
-    pub(crate) fn holds_parts(&self, hash: u64, object: &Arc<Object>, first: u32, last: u32) -> (bool, bool) {
+    /// Returns whether some, and whether all, of the chunks `first..=last` of an object are stored.
+    pub(crate) fn contains_parts(
+        &self,
+        hash: u64,
+        object: &Arc<Object>,
+        first: u32,
+        last: u32,
+    ) -> (bool, bool) {
         let inner = self.lock();
         let (mut some, mut all) = (false, true);
         for part in first..=last {
-            let held = inner.entries.get(&(hash, part)).is_some_and(|entry| entry.is(Wanted::Part(object)));
+            let held =
+                inner.entries.get(&(hash, part)).is_some_and(|entry| entry.matches(EntryQuery::Part(object)));
             some |= held;
             all &= held;
             if some && !all {
@@ -301,28 +307,29 @@ impl Memory {
         (some, all)
     }
 
-    /// What is kept of the wanted, or the read that brings it.
-    pub(crate) fn begin(self: &Arc<Self>, key: Key, wanted: Wanted<'_>) -> Found {
+    /// Looks up an entry, and begins or joins its read if it is missing.
+    pub(crate) fn begin(self: &Arc<Self>, key: Key, query: EntryQuery<'_>) -> CacheLookup {
         let mut inner = self.lock();
-        if let Some(entry) = inner.find(key, wanted) {
-            return Found::Have(entry);
+        if let Some(entry) = inner.find(key, query) {
+            return CacheLookup::Hit(entry);
         }
-        if let Some(flight) = inner.flights.get(&key).filter(|flight| flight.is(wanted)) {
-            return Found::Join(Arc::clone(flight));
+        if let Some(flight) = inner.flights.get(&key).filter(|flight| flight.matches(query)) {
+            return CacheLookup::Join(Arc::clone(flight));
         }
         if inner.reading >= inner.reads_max {
-            return Found::Full;
+            return CacheLookup::Full;
         }
         inner.reading += 1;
-        let flight = Arc::new(Flight::new(wanted));
-        // An older version or a colliding name may be read under the key; that read keeps its place in the table.
+        let flight = Arc::new(ReadFlight::new(query));
+        // Another read may use the key, for an older version or a colliding name. That read keeps its row in
+        // the table.
         inner.flights.entry(key).or_insert_with(|| Arc::clone(&flight));
         let since = self.purges_done();
-        Found::Lead(Lead { memory: Arc::clone(self), key, flight, since })
+        CacheLookup::Lead(ReadLead { memory: Arc::clone(self), key, flight, since })
     }
 
-    /// Drops what is kept under a key.
-    pub(crate) fn forget(&self, key: Key) {
+    /// Removes the entry of a key.
+    pub(crate) fn remove(&self, key: Key) {
         let entry = {
             let mut inner = self.lock();
             inner.order.remove(&key);
@@ -331,17 +338,17 @@ impl Memory {
         drop(entry);
     }
 
-    /// Subscribes to changes in what is held; `None` if there are `most` subscribers already.
+    /// Subscribes to changes of the stored targets; `None` if there are already `most` subscribers.
     pub(crate) fn subscribe(&self, most: usize, backlog: usize) -> Option<Subscription> {
         self.lock().residents.subscribe(most, backlog)
     }
 
-    /// The next targets held, from a place in the order of storing on.
+    /// Returns the next stored targets, from sequence number `from` on.
     pub(crate) fn resident_page(&self, from: u64) -> Vec<Resident> {
         self.lock().residents.page(from)
     }
 
-    /// Number of targets held.
+    /// Returns the number of stored targets.
     pub(crate) fn residents(&self) -> usize {
         self.lock().residents.len()
     }
@@ -363,28 +370,29 @@ impl Memory {
         }
     }
 
-    /// Reads under way or waiting.
-    pub(crate) fn reading(&self) -> u32 {
+    /// Returns the number of reads in flight or waiting.
+    pub(crate) fn reads_in_flight(&self) -> u32 {
         u32::try_from(self.lock().reading).unwrap_or(u32::MAX)
     }
 
-    fn keep(&self, key: Key, entry: &Entry, since: u64) -> Kept {
+    fn store(&self, key: Key, entry: &CacheEntry, since: u64) -> bool {
         let mut evicted = Vec::new();
-        // Contents are released after the lock: returning a large block to the system takes long.
+        // Contents are released after the lock, because returning a large block to the system is slow.
         let mut released = Vec::new();
         let mut inner = self.lock();
-        if self.is_refused(&inner, since, entry) {
+        if self.excludes_by_purge(&inner, since, entry) {
             return false;
         }
-        let kept = inner.insert(key, entry.clone(), &mut evicted, &mut released);
+        let stored = inner.insert(key, entry.clone(), &mut evicted, &mut released);
         drop(inner);
         drop(released);
-        kept
+        stored
     }
 
-    /// Whether a purge refuses what began when `since` purges were done, which is counted.
-    fn is_refused(&self, inner: &Inner, since: u64, entry: &Entry) -> bool {
-        let refused = inner.purges.refuse(since, entry);
+    /// Returns whether a purge keeps out contents whose read began after `since` completed purges. Counts a
+    /// refusal.
+    fn excludes_by_purge(&self, inner: &Inner, since: u64, entry: &CacheEntry) -> bool {
+        let refused = inner.purges.excludes(since, entry);
         self.refused_by_purge.add(u64::from(refused));
         refused
     }
@@ -412,72 +420,72 @@ mod tests {
         Arc::new(Object::new(name, meta, Some(vec![7; len].into()), 0))
     }
 
-    fn lead(found: Found) -> Lead {
+    fn lead(found: CacheLookup) -> ReadLead {
         match found {
-            Found::Lead(lead) => lead,
+            CacheLookup::Lead(lead) => lead,
             other => panic!("{other:?}"),
         }
     }
 
     #[tokio::test]
-    async fn one_read_serves_all_who_wait() {
+    async fn one_read_serves_all_waiters() {
         let memory = memory(10_000, 10);
-        let lead = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-        let Found::Join(second) = memory.begin((1, 0), Wanted::Head(b"a")) else {
+        let lead = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+        let CacheLookup::Join(second) = memory.begin((1, 0), EntryQuery::Head(b"a")) else {
             panic!("the second joins")
         };
-        let waiting = tokio::spawn(async move { second.landed().await });
+        let waiting = tokio::spawn(async move { second.wait().await });
         tokio::task::yield_now().await;
         let own = lead.flight();
-        lead.land(Ok(Entry::Head(object(b"a", 600, 1))), true);
-        for landed in [waiting.await.unwrap(), own.landed().await] {
+        lead.complete(Ok(CacheEntry::Head(object(b"a", 600, 1))), true);
+        for result in [waiting.await.unwrap(), own.wait().await] {
             assert!(
-                matches!(landed, Ok((Entry::Head(object), true)) if object.body.as_ref().unwrap().len() == 600)
+                matches!(result, Ok((CacheEntry::Head(object), true)) if object.body.as_ref().unwrap().len() == 600)
             );
         }
-        assert!(matches!(memory.begin((1, 0), Wanted::Head(b"a")), Found::Have(_)));
+        assert!(matches!(memory.begin((1, 0), EntryQuery::Head(b"a")), CacheLookup::Hit(_)));
         assert_eq!(memory.stats().reading, 0);
     }
 
     #[tokio::test]
-    async fn a_failed_or_abandoned_read_reaches_all_and_frees_the_key() {
+    async fn a_failed_or_abandoned_read_reaches_all_waiters_and_frees_the_key() {
         let memory = memory(10_000, 10);
         for fail in [true, false] {
-            let lead = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-            let Found::Join(second) = memory.begin((1, 0), Wanted::Head(b"a")) else {
+            let lead = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+            let CacheLookup::Join(second) = memory.begin((1, 0), EntryQuery::Head(b"a")) else {
                 panic!("the second joins")
             };
             if fail {
-                lead.land(Err(StoreError::NotFound), true);
-                assert!(matches!(second.landed().await, Err(StoreError::NotFound)));
+                lead.complete(Err(StoreError::NotFound), true);
+                assert!(matches!(second.wait().await, Err(StoreError::NotFound)));
             } else {
                 drop(lead);
-                assert!(matches!(second.landed().await, Err(StoreError::Abandoned)));
+                assert!(matches!(second.wait().await, Err(StoreError::Abandoned)));
             }
         }
         assert_eq!(memory.stats().reading, 0);
     }
 
     #[test]
-    fn reads_beyond_the_limit_are_turned_away() {
+    fn reads_beyond_the_limit_are_refused() {
         let memory = memory(10_000, 1);
-        let first = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-        assert!(matches!(memory.begin((2, 0), Wanted::Head(b"b")), Found::Full));
-        assert!(matches!(memory.begin((1, 0), Wanted::Head(b"a")), Found::Join(_)));
+        let first = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+        assert!(matches!(memory.begin((2, 0), EntryQuery::Head(b"b")), CacheLookup::Full));
+        assert!(matches!(memory.begin((1, 0), EntryQuery::Head(b"a")), CacheLookup::Join(_)));
         drop(first);
-        assert!(matches!(memory.begin((2, 0), Wanted::Head(b"b")), Found::Lead(_)));
+        assert!(matches!(memory.begin((2, 0), EntryQuery::Head(b"b")), CacheLookup::Lead(_)));
     }
 
     #[test]
     fn colliding_names_do_not_get_each_others_contents() {
         let memory = memory(10_000, 10);
-        let first = lead(memory.begin((1, 0), Wanted::Head(b"a")));
-        let second = lead(memory.begin((1, 0), Wanted::Head(b"b")));
-        first.land(Ok(Entry::Head(object(b"a", 1, 1))), true);
-        assert!(memory.find((1, 0), Wanted::Head(b"b")).is_none());
-        second.land(Ok(Entry::Head(object(b"b", 1, 1))), true);
-        assert!(memory.find((1, 0), Wanted::Head(b"a")).is_none());
-        assert!(memory.find((1, 0), Wanted::Head(b"b")).is_some());
+        let first = lead(memory.begin((1, 0), EntryQuery::Head(b"a")));
+        let second = lead(memory.begin((1, 0), EntryQuery::Head(b"b")));
+        first.complete(Ok(CacheEntry::Head(object(b"a", 1, 1))), true);
+        assert!(memory.find((1, 0), EntryQuery::Head(b"b")).is_none());
+        second.complete(Ok(CacheEntry::Head(object(b"b", 1, 1))), true);
+        assert!(memory.find((1, 0), EntryQuery::Head(b"a")).is_none());
+        assert!(memory.find((1, 0), EntryQuery::Head(b"b")).is_some());
         assert_eq!(memory.stats().objects, 1);
     }
 
@@ -485,22 +493,22 @@ mod tests {
     fn chunks_of_an_older_version_are_not_found() {
         let memory = memory(10_000, 10);
         let (old, new) = (object(b"a", 9, 1), object(b"a", 9, 2));
-        let part = Entry::Part { of: Arc::clone(&old), bytes: Bytes::from_static(b"x") };
-        lead(memory.begin((1, 1), Wanted::Part(&old))).land(Ok(part), true);
-        assert_eq!(memory.holds_parts(1, &old, 1, 2), (true, false));
-        assert_eq!(memory.holds_parts(1, &old, 1, 1), (true, true));
-        assert_eq!(memory.holds_parts(1, &new, 1, 1), (false, false));
+        let part = CacheEntry::Part { of: Arc::clone(&old), bytes: Bytes::from_static(b"x") };
+        lead(memory.begin((1, 1), EntryQuery::Part(&old))).complete(Ok(part), true);
+        assert_eq!(memory.contains_parts(1, &old, 1, 2), (true, false));
+        assert_eq!(memory.contains_parts(1, &old, 1, 1), (true, true));
+        assert_eq!(memory.contains_parts(1, &new, 1, 1), (false, false));
     }
 
     #[test]
-    fn contents_and_order_stay_together() {
+    fn entries_and_their_order_stay_consistent() {
         let memory = memory(4 * CHARGE_MIN, 10);
         for round in 0..50_u64 {
             let key = (round % 9, 0);
             let len = (round as usize * 131) % 2_500;
             let name = round.to_le_bytes();
-            if let Found::Lead(lead) = memory.begin(key, Wanted::Head(&name)) {
-                lead.land(Ok(Entry::Head(object(&name, len, 1))), true);
+            if let CacheLookup::Lead(lead) = memory.begin(key, EntryQuery::Head(&name)) {
+                lead.complete(Ok(CacheEntry::Head(object(&name, len, 1))), true);
             }
             let inner = memory.lock();
             assert_eq!(inner.order.len(), inner.entries.len());

@@ -1,25 +1,26 @@
-//! The entries that purges name, and which purges what is on its way is held against ([`super::purge`]).
+//! Selections of entries to purge, and the record of purges that later contents are checked against
+//! ([`super::purge`]).
 
-use super::entry::Entry;
+use super::entry::CacheEntry;
 use crate::pages::Page;
 use std::collections::VecDeque;
 
-/// Purges that what is on its way is held against.
-pub(super) const NOTED_MAX: usize = 1_024;
+/// Purges that are recorded.
+pub(super) const RECENT_MAX: usize = 1_024;
 
 /// The entries that a purge removes.
 #[derive(Debug)]
 pub(crate) enum Selection {
-    /// Objects of this name, or whose names begin so.
+    /// Objects of this name, or with names that begin with it.
     Objects { name: Box<[u8]>, prefix: bool },
-    /// Pages with this path and query, or beginning so, of any host or of one.
+    /// Pages with this path and purged_host, or with targets that begin with it, of one host or of any host.
     Pages { host: Option<larder_edge::Location>, target: Box<str>, prefix: bool },
     /// Pages with a reply that has this tag.
     Tag(Box<str>),
 }
 
 impl Selection {
-    fn names_object(&self, of: &[u8]) -> bool {
+    fn matches_object(&self, of: &[u8]) -> bool {
         match self {
             Self::Objects { name, prefix: false } => **name == *of,
             Self::Objects { name, prefix: true } => of.starts_with(name),
@@ -27,19 +28,21 @@ impl Selection {
         }
     }
 
-    fn names_page(&self, page: &Page) -> bool {
-        let Self::Pages { host: wanted, target: begin, prefix } = self else { return false };
+    fn matches_page(&self, page: &Page) -> bool {
+        let Self::Pages { host: purged_host, target: begin, prefix } = self else { return false };
         let Some((host, target)) = page.host_and_target() else { return false };
         let target_fits = if *prefix { target.starts_with(&**begin) } else { target == &**begin };
-        target_fits && wanted.as_ref().is_none_or(|wanted| wanted.is_host(host))
+        target_fits && purged_host.as_ref().is_none_or(|purged_host| purged_host.is_host(host))
     }
 
-    /// Whether an entry leaves.
-    pub(super) fn removes(&self, entry: &Entry) -> bool {
+    /// Returns whether the selection names an entry.
+    pub(super) fn matches(&self, entry: &CacheEntry) -> bool {
         match (entry, self) {
-            (Entry::Page(page), Self::Tag(tag)) => page.has_tag(tag),
-            (Entry::Page(page), _) => self.names_page(page),
-            (Entry::Head(object) | Entry::Part { of: object, .. }, _) => self.names_object(&object.name),
+            (CacheEntry::Page(page), Self::Tag(tag)) => page.has_tag(tag),
+            (CacheEntry::Page(page), _) => self.matches_page(page),
+            (CacheEntry::Head(object) | CacheEntry::Part { of: object, .. }, _) => {
+                self.matches_object(&object.name)
+            }
         }
     }
 }
@@ -47,45 +50,45 @@ impl Selection {
 /// The purges of a memory.
 #[derive(Debug, Default)]
 pub(super) struct Purges {
-    begun: u64,
-    /// The last ones, each with its number.
-    noted: VecDeque<(u64, Selection)>,
+    started: u64,
+    /// The latest purges, each with its number.
+    recent: VecDeque<(u64, Selection)>,
 }
 
 impl Purges {
-    /// Whether a purge refuses what began when `since` purges were done. A page counts as a whole: it may take another place, which the
-    /// purge has passed already.
-    pub(super) fn refuse(&self, since: u64, entry: &Entry) -> bool {
-        if self.begun == since {
+    /// Returns whether a purge keeps out contents whose read began after `since` completed purges. A page
+    /// counts as a whole, because it may get a position that the scan has passed already.
+    pub(super) fn excludes(&self, since: u64, entry: &CacheEntry) -> bool {
+        if self.started == since {
             return false;
         }
-        let forgotten = self.noted.front().is_none_or(|(first, _)| *first > since + 1);
-        let mut later = self.noted.iter().rev().take_while(|(number, _)| *number > since);
-        forgotten || later.any(|(_, selection)| selection.removes(entry))
+        let is_too_old = self.recent.front().is_none_or(|(first, _)| *first > since + 1);
+        let mut later = self.recent.iter().rev().take_while(|(number, _)| *number > since);
+        is_too_old || later.any(|(_, selection)| selection.matches(entry))
     }
 
     pub(super) fn begin(&mut self, selection: Selection) -> u64 {
-        self.begun += 1;
-        self.noted.push_back((self.begun, selection));
-        if self.noted.len() > NOTED_MAX {
-            self.noted.pop_front();
+        self.started += 1;
+        self.recent.push_back((self.started, selection));
+        if self.recent.len() > RECENT_MAX {
+            self.recent.pop_front();
         }
-        self.begun
+        self.started
     }
 
-    /// The selection of the last purge.
+    /// Returns the selection of the latest purge.
     pub(super) fn last(&self) -> Option<&Selection> {
-        self.noted.back().map(|(_, selection)| selection)
+        self.recent.back().map(|(_, selection)| selection)
     }
 }
 
 /// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Purged {
+pub struct PurgeReport {
     /// Objects and chunks that were removed.
     pub removed: u64,
-    /// Bytes that they counted.
+    /// Bytes that the removed entries were charged.
     pub removed_bytes: u64,
-    /// Objects and chunks that were looked at.
+    /// Objects and chunks that were checked.
     pub looked_at: u64,
 }

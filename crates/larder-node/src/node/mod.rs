@@ -1,25 +1,25 @@
-//! A content node: it makes the parts, tells them of changes, and is what whoever runs the node sees of them.
+//! A content node: it creates its parts, applies reloads, and is the interface for the process that runs it.
 
 mod peers;
 
-use crate::accept::{Drained, Handed, ServeError, Server};
-use crate::access::Access;
+use crate::accept::{DrainReport, IncomingHandoffs, ServeError, Server};
+use crate::access_log::AccessLogger;
+use crate::common_parts::CommonParts;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
 use crate::contents::{Contents, Source};
 use crate::cooperate::PeersMemory;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::edge::{Edge, Listeners, TlsView};
-use crate::ground::Ground;
 use crate::lifecycle::Lifecycle;
 use crate::machine::{Disk, Disks, Machine, ScratchError, Usage};
-use crate::memory::{Memory, Purged};
+use crate::memory::{Memory, PurgeReport};
 use crate::origin::Origin;
 use crate::purge::{Purger, permit_purge};
 use crate::reply::Replies;
-use crate::report::{LoadCounters, NodeStats, ReloadCounts, Reports, Subject};
+use crate::report::{LoadCounters, NodeStats, ReloadCounts, ReportInputs, Reports};
 use crate::service::{OwnPaths, PeerService, Service};
+use crate::settings::{CurrentSettings, NodeSettings};
 use crate::store::{Directory, DirectoryError, ManifestError, Model, Store};
-use crate::terms::{CurrentTerms, Terms};
 use crate::uptime::Uptime;
 use larder_core::Bytes;
 use larder_edge::{AddressRanges, CertificateFault, PermissionError, Purge};
@@ -29,37 +29,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Why a node cannot start or go on.
+/// The reason why a node cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The configuration has a value out of range.
+    /// A value of the configuration is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The directory cannot be served.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The list of modelled targets cannot be used.
+    /// The manifest of a modelled store cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The file that dynamic content reads cannot be made.
+    /// The scratch file of dynamic content cannot be created.
     #[error(transparent)]
     Scratch(#[from] ScratchError),
     /// A certificate or a key cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
-    /// The thread that sends spans cannot be started.
+    /// The thread that exports spans cannot be started.
     #[error("cannot trace requests: {0}")]
     Traces(#[source] std::io::Error),
-    /// The access log's file cannot be opened.
+    /// The file of the access log cannot be opened.
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] std::io::Error),
-    /// A thread that serves connections cannot be started.
+    /// A serving thread cannot be started.
     #[error("cannot start the threads that serve connections: {0}")]
     Threads(#[source] std::io::Error),
-    /// The listening socket is not one any more. Retrying does not help.
+    /// A listening socket has failed. A retry does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
-    /// Nothing changes any more. Retrying does not help.
+    /// The node shuts down and accepts no changes. A retry does not help.
     #[error("the node is ending")]
     Ending,
 }
@@ -77,24 +77,25 @@ impl From<ServeError> for NodeError {
 #[derive(Debug)]
 pub struct Node {
     name: String,
-    ground: Ground,
+    common: CommonParts,
     contents: Arc<Contents>,
     peers: Arc<PeerService>,
     server: Server,
     reports: Arc<Reports>,
     purger: Arc<Purger>,
-    access: Arc<Access>,
+    access: Arc<AccessLogger>,
     lifecycle: Arc<Lifecycle>,
-    /// Held while the terms change.
+    /// Held during a reload.
     changing: Mutex<()>,
     reloads: Mutex<ReloadCounts>,
 }
 
 impl Node {
-    /// A node that serves nothing yet. Opens the directory, or reads the manifest, and reads certificates; blocks while it does.
+    /// Creates a node that serves nothing yet. Opens the directory or reads the manifest, and loads the
+    /// certificates; blocks meanwhile.
     ///
     /// # Errors
-    /// If a value is out of range, or the directory, the manifest or a certificate cannot be used.
+    /// Fails if a value is out of range, or if the directory, the manifest or a certificate cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let edge = Edge::new(config.tls.clone(), AddressRanges(config.announcers.clone()))?;
@@ -102,38 +103,38 @@ impl Node {
         let counters = Arc::<Counters>::default();
         let limits = &config.limits;
         let machine = Machine::new(&config.store, config.dynamic.as_ref(), limits.reads_at_once)?;
-        let made_up = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
-        let ground = Ground {
+        let synthetic = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
+        let common = CommonParts {
             memory: Arc::new(Memory::new(&config.cache, limits.reads_max)),
             machine: Arc::new(machine),
-            terms: Arc::new(CurrentTerms::new(Terms::new(&config, edge))),
-            replies: Arc::new(Replies::new(&config.name, &counters, made_up)),
+            settings: Arc::new(CurrentSettings::new(NodeSettings::new(&config, edge))),
+            replies: Arc::new(Replies::new(&config.name, &counters, synthetic)),
             counters,
             uptime: Uptime::begin(),
         };
-        let source = source(&config, &ground)?;
-        let contents = Arc::new(Contents::new(&config, source, &ground));
-        let speller = &ground.replies.speller;
-        let access = Access::new(&config.name, speller.name(), config.access_log.as_ref());
+        let source = source(&config, &common)?;
+        let contents = Arc::new(Contents::new(&config, source, &common));
+        let cache_status = &common.replies.cache_status;
+        let access = AccessLogger::new(&config.name, cache_status.name(), config.access_log.as_ref());
         let access = access.map_err(NodeError::AccessLog)?;
         let lifecycle = Arc::<Lifecycle>::default();
-        let subject = Subject {
+        let inputs = ReportInputs {
             name: &config.name,
-            ground: &ground,
+            common: &common,
             contents: &contents,
             access: &access,
             lifecycle: &lifecycle,
         };
-        let reports = Arc::new(Reports::new(&subject, config.report.cpu, &config.store));
-        let purger = Arc::new(Purger::new(&contents, &ground.memory, &ground.counters, &ground.replies));
-        let own = OwnPaths::new(&ground, &reports, &purger, &lifecycle);
-        let service = Service::new(&ground, &contents, own, &access, tracer.map(Arc::new));
+        let reports = Arc::new(Reports::new(&inputs, config.report.cpu, &config.store));
+        let purger = Arc::new(Purger::new(&contents, &common.memory, &common.counters, &common.replies));
+        let own = OwnPaths::new(&common, &reports, &purger, &lifecycle);
+        let service = Service::new(&common, &contents, own, &access, tracer.map(Arc::new));
         let service = Arc::new(service);
         let node = Self {
-            server: Server::new(&config, &ground, &service, &lifecycle),
+            server: Server::new(&config, &common, &service, &lifecycle),
             peers: Arc::clone(&service.peers),
             name: config.name,
-            ground,
+            common,
             contents,
             reports,
             purger,
@@ -150,64 +151,69 @@ impl Node {
         Ok(Arc::new(node))
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A place for each connection that may be served at once. Who hands one to [`serve_with`](Self::serve_with) with a place is
-    /// sure that it is served.
-    pub fn places(&self) -> Arc<Semaphore> {
-        self.server.places()
+    /// Returns the permits for concurrent connections. A connection that is passed to
+    /// [`serve_with`](Self::serve_with) together with a permit is always served.
+    pub fn connection_permits(&self) -> Arc<Semaphore> {
+        self.server.permits()
     }
 
-    /// Serves the connections of `listener` until `shutdown` completes; then accepts no more, closes idle
-    /// connections, lets replies under way end, and cuts what is left after `drain_timeout`.
+    /// Serves the connections of `listener` until `shutdown` completes. Then the node accepts no more, closes
+    /// idle connections, completes replies, and cuts the rest after `drain_timeout`.
     ///
     /// # Errors
-    /// If the listening socket breaks. Failures of single connections are counted, not returned.
+    /// Fails if the listening socket breaks. Failures of single connections are counted, not returned.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Drained, NodeError> {
-        self.serve_with(listener, Handed::none(), shutdown).await
+    ) -> Result<DrainReport, NodeError> {
+        self.serve_with(listener, IncomingHandoffs::none(), shutdown).await
     }
 
-    /// [`Self::serve`] at several sockets, with TLS or without, and where front-ends hand connections over: `handed` says how they
-    /// come. Limits hold for all connections together.
+    /// Serves like [`Self::serve`], at several sockets with or without TLS, and with connections that are
+    /// handed off. `handoffs` is their source. Limits apply to all connections together.
     ///
     /// # Errors
-    /// As [`Self::serve`].
+    /// The same as for [`Self::serve`].
     pub async fn serve_with(
         self: Arc<Self>,
         listeners: impl Into<Listeners>,
-        handed: Handed,
+        handoffs: IncomingHandoffs,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Drained, NodeError> {
-        Ok(self.server.serve(listeners.into(), handed, shutdown).await?)
+    ) -> Result<DrainReport, NodeError> {
+        Ok(self.server.serve(listeners.into(), handoffs, shutdown).await?)
     }
 
-    /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
-    /// TLS and who announces clients, the node's own paths and reports, the access log, who may purge, and how an origin is asked. All else is to be as it was, and
-    /// is not looked at. Connections and requests that have begun go on as they were. `peers`: what nodes that cooperate go by.
+    /// Applies the settings that may change while the node runs:
+    /// - the limits, and the memory's size and size limit;
+    /// - TLS, announcers, own paths, reports, and purge tokens;
+    /// - the access log, and the settings of an origin.
     ///
-    /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called
-    /// within the runtime.
+    /// All other settings must be unchanged and are not checked. Connections and requests in progress keep
+    /// their settings. `peers` has the memory facts for cooperating nodes.
+    ///
+    /// Loads the certificates again. Blocks meanwhile, and while a memory that shrinks evicts entries. Call
+    /// this within the runtime.
     ///
     /// # Errors
-    /// If a value is out of range, a certificate or the access log cannot be used, or the node ends: then nothing has changed.
+    /// Fails if a value is out of range, a certificate or the access log cannot be used, or the node shuts
+    /// down. Nothing has changed then.
     pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
         config.check()?;
-        let Ground { memory, machine, terms, .. } = &self.ground;
+        let CommonParts { memory, machine, settings, .. } = &self.common;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let access = self.access.prepare(config.access_log.as_ref()).map_err(NodeError::AccessLog)?;
         let announcers = AddressRanges(config.announcers.clone());
-        let edge = terms.load_full().edge.successor(config.tls.clone(), announcers)?;
+        let edge = settings.load_full().edge.successor(config.tls.clone(), announcers)?;
         let limits = &config.limits;
-        // A node that ends waits for as many connections as there may be: that must not change any more.
-        let changed = self.lifecycle.unless_ending(|| {
-            terms.replace(Terms::new(config, edge));
+        // A node that shuts down waits for exactly the limit of connections, so the limit must not change then.
+        let changed = self.lifecycle.run_unless_ending(|| {
+            settings.replace(NodeSettings::new(config, edge));
             self.server.set_connections_max(limits.connections_max);
         });
         changed.ok_or(NodeError::Ending)?;
@@ -221,20 +227,20 @@ impl Node {
         Ok(())
     }
 
-    /// The memory has this size from now on, and the peers go by theirs. A node that ends leaves it as it is.
+    /// Resizes the memory, and passes the facts to the peers. Stops early if the node shuts down.
     fn resize(&self, bytes: Bytes, peers: Option<PeersMemory>) {
         if let Some((cooperation, peers)) = self.peers.cooperation().zip(peers) {
-            cooperation.resized(peers);
+            cooperation.resize_memory(peers);
         }
-        while self.ground.memory.step_to(bytes) != bytes && !self.lifecycle.is_ending() {
+        while self.common.memory.resize_step(bytes) != bytes && !self.lifecycle.is_ending() {
             std::thread::yield_now();
         }
     }
 
-    /// Lines for the log at the start: the store and how it is read, the processor, the programs, the memory cache. A modelled
-    /// store says that it is one.
+    /// Returns the log lines for the start: store and read mode, processor, programs, and memory cache. The
+    /// line of a modelled store says that it is modelled.
     pub fn start_lines(&self) -> Vec<String> {
-        let Ground { memory, machine, .. } = &self.ground;
+        let CommonParts { memory, machine, .. } = &self.common;
         let capacity = Bytes(memory.stats().capacity).exact();
         let (store, cpu) = (self.contents.describe(), machine.cpu.describe());
         let programs = self.contents.programs();
@@ -246,22 +252,23 @@ impl Node {
         lines
     }
 
-    /// Returns the node's counts and its levels now. Takes the cache's lock for a moment.
+    /// Returns the node's counts, and its current levels. Takes the cache's lock for a moment.
     pub fn stats(&self) -> NodeStats {
         self.reports.stats()
     }
 
-    /// Returns how much the node's processor and disks have worked, and how many jobs wait for them.
+    /// Returns the work of the node's processor and disks, and the jobs that wait for them.
     pub fn usage(&self) -> Usage {
         self.reports.usage()
     }
 
-    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
+    /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.
     pub fn load_counters(&self) -> LoadCounters {
         self.reports.load_counters()
     }
 
-    /// [`Node::stats`] and how reloads went, and [`Node::tls`] and [`Node::peers`] if there are any, in the Prometheus text format.
+    /// Returns the statistics and the counts of reloads in the Prometheus text format, with [`Node::tls`] and
+    /// [`Node::peers`] if they exist.
     pub fn metrics_text(&self) -> String {
         let (tls, peers) = (self.tls(), self.peers());
         let reloads = *self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,53 +278,54 @@ impl Node {
         more.into_iter().flatten().fold(self.stats().metrics_text(), join)
     }
 
-    /// Sets the counts of reloads that the node's metrics show.
+    /// Sets the counts of reloads for the node's metrics.
     pub fn set_reloads(&self, counts: ReloadCounts) {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
-    /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch
-    /// it send no more. A shutdown sets it too.
+    /// Makes the health path answer 503, or 200 again. The node continues to serve, but switches that watch the
+    /// path send no more requests. A shutdown sets it too.
     pub fn set_draining(&self, draining: bool) {
         self.lifecycle.set_draining(draining);
     }
 
-    /// Whether the health path answers 503.
+    /// Returns whether the health path answers 503.
     pub fn is_draining(&self) -> bool {
         self.lifecycle.is_draining()
     }
 
-    /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
+    /// Reopens the access log's file by its name, for log rotation. Does not wait for it.
     pub fn reopen_access_log(&self) {
         self.access.reopen();
     }
 
-    /// The state of TLS; `None` if there is no TLS.
+    /// Returns the TLS state; `None` if there is no TLS.
     pub fn tls(&self) -> Option<TlsView> {
-        self.ground.terms.load().edge.view(&self.name)
+        self.common.settings.load().edge.view(&self.name)
     }
 
-    /// Whether who shows this `Authorization` may purge. A refusal is counted.
+    /// Checks whether the sender of this `Authorization` may purge. A refusal is counted.
     ///
     /// # Errors
-    /// The node has no token, or another one.
+    /// Fails if the node has no purge token, or if the token differs.
     pub fn may_purge(&self, authorization: Option<&[u8]>) -> Result<(), PermissionError> {
-        permit_purge(&self.ground.terms.load(), &self.ground.counters, authorization)
+        permit_purge(&self.common.settings.load(), &self.common.counters, authorization)
     }
 
-    /// Removes what a purge names from the memory, replies for all choices of request fields and stored errors among it. What is on
-    /// its way from an origin or a disk is not kept if the purge names it. Blocks while it does, and while another purge does.
-    pub fn purge(&self, purge: &Purge) -> Purged {
+    /// Removes the entries that a purge names from the memory, including all variants and stored errors.
+    /// Contents that are being read or fetched are not stored if the purge names them. Blocks until this purge
+    /// and all earlier ones are done.
+    pub fn purge(&self, purge: &Purge) -> PurgeReport {
         self.purger.purge(purge)
     }
 }
 
-/// Makes the source of a node's contents. Opens the directory, or reads the manifest.
-fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
-    let store = match (&config.store, &ground.machine.disk) {
+/// Creates the source of a node's contents. Opens the directory, or reads the manifest.
+fn source(config: &NodeConfig, common: &CommonParts) -> Result<Source, NodeError> {
+    let store = match (&config.store, &common.machine.disk) {
         (StoreConfig::Origin(origin), _) => {
             let origin = Origin::new((**origin).clone(), &config.name);
-            return Ok(Source::of_origin(origin, ground));
+            return Ok(Source::from_origin(origin, common));
         }
         (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
             Store::Model(Model::load(manifest, Arc::clone(disks))?)
@@ -328,12 +336,12 @@ fn source(config: &NodeConfig, ground: &Ground) -> Result<Source, NodeError> {
         (StoreConfig::Directory { root, bypass_page_cache }, disk) => {
             let meter = match disk {
                 Disk::Real { meter, .. } => Arc::clone(meter),
-                // The programs' disk is modelled; the directory's own is not of this machine.
+                // The programs' disk is modelled. The directory's disk is not part of this machine.
                 Disk::Modelled(_) => Arc::default(),
             };
             let at_once = config.limits.reads_at_once;
             Store::Directory(Directory::open(root, *bypass_page_cache, at_once, meter)?)
         }
     };
-    Ok(Source::of_store(config, store, ground))
+    Ok(Source::from_store(config, store, common))
 }

@@ -1,4 +1,4 @@
-//! The node among its peers, as whoever runs the node sees it.
+//! The interface of a node among peers.
 
 use super::Node;
 use crate::cooperate::{CooperateConfig, CooperateError, PeersView};
@@ -12,15 +12,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl Node {
-    /// Joins its peers, and works with them until [`Node::leave_peers`].
+    /// Joins the peers, and cooperates with them until [`Node::leave_peers`].
     ///
     /// # Errors
-    /// The network cannot be started, or a setting is out of range.
+    /// Fails if the network cannot be started or a setting is out of range.
     pub async fn join_peers(self: &Arc<Self>, config: CooperateConfig) -> Result<(), CooperateError> {
-        self.peers.join(config, &self.ground.memory).await
+        self.peers.join(config, &self.common.memory).await
     }
 
-    /// Tells the peers that this node goes, and lets end what they have forwarded. `true` if nothing was cut.
+    /// Announces the leave to the peers, and completes the requests that they have forwarded. Returns true if
+    /// none was cut.
     pub async fn leave_peers(&self) -> bool {
         match self.peers.cooperation() {
             Some(cooperation) => cooperation.leave().await,
@@ -28,16 +29,16 @@ impl Node {
         }
     }
 
-    /// Replaces the secrets of its peers' network ([`larder_peers::Network::set_secrets`]), and the keys by which connections are
-    /// handed over. Does nothing if there are no peers.
+    /// Replaces the secrets of the peers' network ([`larder_peers::Network::set_secrets`]), and the keys of
+    /// handoffs. Does nothing if there are no peers.
     ///
     /// # Errors
-    /// If keys cannot be made of a secret. Nothing has changed then.
+    /// Fails if a key cannot be derived from a secret. Nothing has changed then.
     pub fn set_peers_secrets(&self, secrets: &ClusterSecrets) -> Result<(), IdentityError> {
         self.peers.cooperation().map_or(Ok(()), |cooperation| cooperation.set_secrets(secrets))
     }
 
-    /// The address at which the node listens to its peers; `None` if there are none.
+    /// Returns the address at which the node listens for its peers; `None` if there are none.
     pub fn peers_address(&self) -> Option<SocketAddr> {
         self.peers.cooperation().map(|cooperation| cooperation.address())
     }
@@ -47,14 +48,15 @@ impl Node {
         self.peers.cooperation().map(|cooperation| cooperation.view())
     }
 
-    /// Gives a routing table, such as one made of yesterday's log, to all peers, as the newest; its owners are named by their
-    /// numbers in it. False: this node goes by none, or the table has more targets than it may, or another number of owners.
+    /// Passes a routing table to all peers as the newest one, such as a table made from yesterday's log. The
+    /// table's owners are indices into `owners`. Returns false if this node uses no tables, or if the table has
+    /// too many targets or another number of owners.
     pub fn give_table(&self, owners: &[&str], table: RouteTable) -> bool {
         self.peers.cooperation().is_some_and(|cooperation| cooperation.give_table(owners, table))
     }
 
-    /// The target of a row of a log: a path with its query, or a host before it. None: it is none here. `host` is that of rows
-    /// which name none, and matters before an origin only.
+    /// Returns the target of a row of a log, which is a path with its query or a URL; `None` if this node has
+    /// no such target. `host` applies to rows without a host, and only in front of an origin.
     pub fn target_of_row(&self, row: &str, host: &str) -> Option<TargetId> {
         let bare = row.strip_prefix("http://").or_else(|| row.strip_prefix("https://")).unwrap_or(row);
         let (host, path) = match bare.find('/') {

@@ -1,7 +1,7 @@
-//! Replies in chunks: the chunks of a long object as they come.
+//! Replies in chunks: the chunks of a long object as they become available.
 //!
-//! Chunks are asked for in order, one ahead of the one that is being sent, so that the store reads while the network
-//! writes; a slow client therefore holds two chunks and no more, and the number of such replies has a limit
+//! Chunks are requested in order, one ahead of the chunk that is being sent, so that the store reads while the
+//! network writes. A slow client therefore holds at most two chunks. The number of such replies is limited
 //! ([`streams_max`]).
 
 use super::{Objects, PartState};
@@ -17,116 +17,128 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Chunks asked for ahead of the one to be sent next.
-const AHEAD: usize = 1;
+/// Chunks that are requested ahead of the next one to send.
+const CHUNKS_AHEAD: usize = 1;
 
-/// Most replies in chunks at one time, so that the chunks they hold, in the cache or pushed out of it meanwhile, are
-/// no more bytes than the cache or 256 MiB, whichever is more. At least 16, whatever the chunk size.
+/// Returns the limit on replies in chunks. All their chunks, in the cache or evicted from it, take no more than
+/// the cache size or 256 MiB, whichever is larger. The limit is at least 16, whatever the chunk size.
 pub(crate) fn streams_max(cache: &CacheConfig) -> usize {
-    let held = cache.chunk.0 * (1 + AHEAD as u64);
-    let most = cache.bytes.0.max(256 << 20) / held;
-    usize::try_from(most).unwrap_or(usize::MAX).clamp(16, Semaphore::MAX_PERMITS)
+    let bytes = cache.chunk.0 * (1 + CHUNKS_AHEAD as u64);
+    let count = cache.bytes.0.max(256 << 20) / bytes;
+    usize::try_from(count).unwrap_or(usize::MAX).clamp(16, Semaphore::MAX_PERMITS)
 }
 
-type Wait = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
+type ChunkFuture = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
 
-/// A chunk that has been asked for.
-enum Asked {
-    Here(Bytes),
-    Awaited(Wait),
+/// A chunk that has been requested.
+enum ChunkRequest {
+    Ready(Bytes),
+    Pending(ChunkFuture),
 }
 
-/// The bytes `from..to` of an object kept in chunks.
+/// The bytes `from..to` of an object that is stored in chunks.
 pub(crate) struct Chunks {
     objects: Arc<Objects>,
     object: Arc<Object>,
     hash: u64,
-    /// The first byte not asked for yet, and the end.
+    /// The first byte that is not requested yet, and the end.
     from: u64,
     to: u64,
-    /// Bytes not handed out yet.
-    left: u64,
-    /// Bytes in front of `from` that were read from the store without a gap.
+    /// Bytes that are not handed out yet.
+    remaining: u64,
+    /// Bytes before `from` that were read from the store without a gap.
     run: u64,
-    asked: VecDeque<Asked>,
+    requested: VecDeque<ChunkRequest>,
     /// A chunk that was awaited before the reply began.
     first: Option<Bytes>,
-    /// One of the replies in chunks that may be under way.
-    _place: OwnedSemaphorePermit,
+    /// The permit among the concurrent replies in chunks.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Chunks {
-    /// The bytes of `part`, which is not empty.
+    /// Creates the body for the bytes of `part`, which is not empty.
     ///
     /// # Errors
-    /// As many replies in chunks are under way as may be.
+    /// Fails with [`StoreError::StreamsFull`] if the limit on replies in chunks is reached.
     pub(crate) fn new(
         objects: &Arc<Objects>,
         object: &Arc<Object>,
         hash: u64,
         part: Range<u64>,
     ) -> Result<Self, StoreError> {
-        let place = Arc::clone(objects.streams.permits()).try_acquire_owned();
-        let place = place.map_err(|_| StoreError::StreamsFull)?;
+        let permit = Arc::clone(objects.stream_limit.permits()).try_acquire_owned();
+        let permit = permit.map_err(|_| StoreError::StreamsFull)?;
         let Range { start: from, end: to } = part;
-        let asked = VecDeque::with_capacity(1 + AHEAD);
+        let requested = VecDeque::with_capacity(1 + CHUNKS_AHEAD);
         let (objects, object) = (Arc::clone(objects), Arc::clone(object));
-        let left = to - from;
-        Ok(Self { objects, object, hash, from, to, left, run: 0, asked, first: None, _place: place })
+        let remaining = to - from;
+        Ok(Self {
+            objects,
+            object,
+            hash,
+            from,
+            to,
+            remaining,
+            run: 0,
+            requested,
+            first: None,
+            _permit: permit,
+        })
     }
 
-    /// Bytes not handed out yet.
-    pub(crate) fn left(&self) -> u64 {
-        self.left
+    /// Returns the number of bytes that are not handed out yet.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.remaining
     }
 
-    /// Waits for the first chunk, so that a store that fails at once is an error reply and no torn one.
-    pub(crate) async fn prime(&mut self) -> Result<(), StoreError> {
+    /// Waits for the first chunk, so that a store that fails at once causes an error reply and no truncated
+    /// one.
+    pub(crate) async fn load_first(&mut self) -> Result<(), StoreError> {
         let first = std::future::poll_fn(|cx| self.poll_next(cx)).await?;
-        self.left += first.len() as u64;
+        self.remaining += first.len() as u64;
         self.first = Some(first);
         Ok(())
     }
 
-    /// The next bytes.
+    /// Polls for the next bytes.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, StoreError>> {
         if let Some(first) = self.first.take() {
-            self.left -= first.len() as u64;
+            self.remaining -= first.len() as u64;
             return Poll::Ready(Ok(first));
         }
-        while self.asked.len() <= AHEAD && self.from < self.to {
-            // Ahead of need only what must be read is asked for: what is in memory would be held for nothing.
-            if !self.asked.is_empty() && self.objects.holds_part(&self.object, self.hash, self.from) {
+        while self.requested.len() <= CHUNKS_AHEAD && self.from < self.to {
+            // Only chunks that must be read are requested ahead. A chunk in memory would be held for nothing.
+            if !self.requested.is_empty() && self.objects.contains_part(&self.object, self.hash, self.from) {
                 break;
             }
-            self.ask()?;
+            self.request_next()?;
         }
-        let bytes = match self.asked.front_mut() {
-            Some(Asked::Here(bytes)) => std::mem::take(bytes),
-            Some(Asked::Awaited(wait)) => ready!(wait.as_mut().poll(cx))?,
-            // Only if more is asked of the body than it said it had.
+        let bytes = match self.requested.front_mut() {
+            Some(ChunkRequest::Ready(bytes)) => std::mem::take(bytes),
+            Some(ChunkRequest::Pending(wait)) => ready!(wait.as_mut().poll(cx))?,
+            // This happens only if the body is polled beyond its length.
             None => return Poll::Ready(Err(StoreError::Abandoned)),
         };
-        self.asked.pop_front();
-        self.left -= bytes.len() as u64;
+        self.requested.pop_front();
+        self.remaining -= bytes.len() as u64;
         Poll::Ready(Ok(bytes))
     }
 
-    /// Asks for the chunk that holds byte `from`.
-    fn ask(&mut self) -> Result<(), StoreError> {
-        let chunk = self.objects.chunk_of(&self.object, self.from);
+    /// Requests the chunk that holds byte `from`.
+    fn request_next(&mut self) -> Result<(), StoreError> {
+        let chunk = self.objects.chunk_bounds(&self.object, self.from);
         let (skip, take) = (self.from - chunk.start, chunk.end.min(self.to) - self.from);
-        let cut = move |bytes: &Bytes| bytes.slice(skip as usize..(skip + take) as usize);
-        let state = self.objects.part(&self.object, self.hash, &chunk, self.run)?;
-        self.asked.push_back(match state {
-            PartState::Here(bytes) => {
+        let slice_part = move |bytes: &Bytes| bytes.slice(skip as usize..(skip + take) as usize);
+        let state = self.objects.request_part(&self.object, self.hash, &chunk, self.run)?;
+        self.requested.push_back(match state {
+            PartState::Ready(bytes) => {
                 self.run = 0;
-                Asked::Here(cut(&bytes))
+                ChunkRequest::Ready(slice_part(&bytes))
             }
-            PartState::Awaited(flight) => {
+            PartState::Pending(flight) => {
                 self.run += chunk.end - chunk.start;
-                Asked::Awaited(Box::pin(async move {
-                    Objects::part_of(flight.landed().await).map(|bytes| cut(&bytes))
+                ChunkRequest::Pending(Box::pin(async move {
+                    Objects::part_bytes(flight.wait().await).map(|bytes| slice_part(&bytes))
                 }))
             }
         });

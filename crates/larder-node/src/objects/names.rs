@@ -1,4 +1,4 @@
-//! Names of objects: of requests, and of purges.
+//! Names of objects, for requests and for purges.
 
 use super::Objects;
 use crate::http::path::{self, PathError};
@@ -9,7 +9,8 @@ use larder_edge::Location;
 use std::borrow::Cow;
 
 impl Objects {
-    /// The name of the object that a request asks for: the path in a directory; path and query, as they are, in a model.
+    /// Returns the name of the object that a request asks for. In a directory it is the path; in a model it is
+    /// path and query, unchanged.
     pub(crate) fn name_of<'a>(&self, uri: &'a Uri) -> Result<Cow<'a, [u8]>, PathError> {
         match &self.store {
             Store::Directory(_) => path::resolve(uri.path()),
@@ -24,7 +25,8 @@ impl Objects {
         }
     }
 
-    /// The name of the object of a target that is a path with or without a query; `None` if nothing of that name is served.
+    /// Returns the name of the object of a target (a path with an optional query); `None` if no such name is
+    /// served.
     pub(crate) fn name_of_target<'a>(&self, target: &'a str) -> Option<Cow<'a, [u8]>> {
         match &self.store {
             Store::Directory(_) => path::resolve(target.split('?').next().unwrap_or_default()).ok(),
@@ -32,8 +34,8 @@ impl Objects {
         }
     }
 
-    /// The entries of the memory that a purge of a URL, or of all URLs that begin so, names; `None` if nothing of that name is ever
-    /// kept.
+    /// Returns the cache entries that a purge of a URL or a URL prefix names; `None` if no entry can ever have
+    /// such a name.
     pub(crate) fn selection(&self, location: &Location, prefix: bool) -> Option<Selection> {
         let name = match &self.store {
             Store::Model(_) => location.target().as_bytes().into(),
@@ -43,7 +45,7 @@ impl Objects {
     }
 }
 
-/// The name of a file, or the beginning of names; `None` if there are no such files.
+/// Returns the name of a file, or a prefix of names; `None` if no such file can exist.
 fn name_of_file(location: &Location, prefix: bool) -> Option<Vec<u8>> {
     let path = location.target().split('?').next().unwrap_or_default();
     let mut name = path::resolve(path).ok()?.into_owned();

@@ -1,18 +1,18 @@
-//! Requests to the origin: slots, connections that are kept and shared, deadlines, and what can go wrong.
+//! An origin, and the requests to it: slots, header, and counters.
 
-use super::client_key::{Client, Prefixes};
+use super::client_key::{ClientKey, Prefixes};
 use super::error::OriginError;
-use super::flight::Flights;
-use super::passed::PassedBefore;
+use super::flight::FetchFlights;
+use super::origin_slot::{OriginCounters, OriginSlot};
 use super::permit;
-use super::place::{Counts, Place};
-use super::slots::{Refused, Sharing, Slots};
+use super::private_replies::PrivateReplies;
+use super::settings::OriginSettings;
+use super::slots::{SlotRefusal, SlotSettings, Slots};
 use super::stats::OriginStats;
-use super::terms::Terms;
 use crate::config::{ClientNoCache, HostHeader, OriginConfig};
 use crate::http::cache_control::Directives;
 use crate::http::fields;
-use crate::http::hop::{REQUESTS, TARGET, hop_fields_removed};
+use crate::http::hop::{LARDER_REQUESTS, LARDER_TARGET, without_hop_fields};
 use arc_swap::{ArcSwap, Guard};
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -25,30 +25,30 @@ use std::time::{Duration, Instant};
 /// An origin.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// What may change while the node runs.
-    terms: ArcSwap<Terms>,
+    /// The settings that a reload may change.
+    settings: ArcSwap<OriginSettings>,
     host: HostHeader,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
     slots: Arc<Slots>,
-    /// Connections for tunnels; nothing waits for one.
+    /// The slots of tunnels. No request waits for one.
     pub(super) tunnels: Arc<Slots>,
-    pub(super) flights: Arc<Flights>,
-    pub(super) passed: PassedBefore,
-    pub(super) counts: Arc<Counts>,
+    pub(super) flights: Arc<FetchFlights>,
+    pub(super) private_replies: PrivateReplies,
+    pub(super) counts: Arc<OriginCounters>,
 }
 
-/// A reply whose body is still to come.
+/// A reply of the origin whose body is still to come.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct OriginReply {
     pub(crate) reply: Response<Incoming>,
-    pub(crate) place: Place,
-    /// The origin that sent it.
+    pub(crate) slot: OriginSlot,
+    /// The origin that sent the reply.
     pub(crate) origin: Authority,
 }
 
 impl Origin {
-    /// The origin of a node of this name. The configuration has been checked.
+    /// Creates the origin of the named node from a validated configuration.
     pub(crate) fn new(config: OriginConfig, name: &str) -> Self {
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         let name = if name.bytes().all(token) { name } else { "larder" };
@@ -58,31 +58,33 @@ impl Origin {
             authority,
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
-            slots: Slots::new(sharing(&config)),
-            tunnels: Slots::new(tunnel_sharing(&config)),
+            slots: Slots::new(slot_settings(&config)),
+            tunnels: Slots::new(tunnel_slot_settings(&config)),
             flights: Arc::default(),
-            passed: PassedBefore::new(),
+            private_replies: PrivateReplies::new(),
             counts: Arc::default(),
             host: config.host,
-            terms: ArcSwap::from_pointee(Terms::new(config)),
+            settings: ArcSwap::from_pointee(OriginSettings::new(config)),
         }
     }
 
-    /// How it is asked at this moment. Not to be held while something is waited for.
-    pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
-        self.terms.load()
+    /// Returns the settings in force. The guard must not be held across an await.
+    pub(crate) fn settings(&self) -> Guard<Arc<OriginSettings>> {
+        self.settings.load()
     }
 
-    /// It is asked so from now on. Where it is, and which `Host` it is sent, stays: what is kept was said there, to that.
+    /// Applies new settings. The address of the first origin and the kind of `Host` stay, because stored
+    /// replies depend on them.
     pub(crate) fn change(&self, config: OriginConfig) {
-        self.slots.set(sharing(&config));
-        self.tunnels.set(tunnel_sharing(&config));
-        let next = self.terms.load().successor(config);
-        self.terms.store(Arc::new(next));
+        self.slots.set(slot_settings(&config));
+        self.tunnels.set(tunnel_slot_settings(&config));
+        let next = self.settings.load().successor(config);
+        self.settings.store(Arc::new(next));
     }
 
-    /// The host that a request is for, in lower case. `None` if it names none, more than one, or one that is no host
-    /// (RFC 9112 section 3.2): anything else could be taken for another host's target, or for a user's name.
+    /// Returns the host of a request, in lower case. `None` if the request has no host, several hosts, or an
+    /// invalid host (RFC 9112 section 3.2). An invalid host could be taken for another host's target, or for a
+    /// user's name.
     pub(crate) fn host(&self, parts: &Parts) -> Option<String> {
         let mut fields = parts.headers.get_all(header::HOST).iter();
         let field = fields.next().map(|value| value.to_str()).transpose().ok()?.unwrap_or_default();
@@ -97,15 +99,16 @@ impl Origin {
         is_host(named).then(|| named.to_ascii_lowercase())
     }
 
-    /// Whether it is sent the `Host` that the client named. Then hosts are kept apart.
+    /// Returns whether the origin is sent the client's `Host`. Replies for different hosts are then stored
+    /// separately.
     pub(crate) fn sends_host_of_client(&self) -> bool {
         self.host == HostHeader::Client
     }
 
-    /// Removes from a request that enters the fields that the node replaces. They do not reach the origin, so they say nothing
-    /// about its reply: not whether it may be stored, nor for whom it is.
-    pub(crate) fn remove_replaced(&self, client: &mut Parts) {
-        let config = &self.terms().config;
+    /// Removes the fields that the node replaces from an admitted request. They do not reach the origin. So
+    /// they must not influence whether its reply may be stored, or for which clients.
+    pub(crate) fn remove_replaced_fields(&self, client: &mut Parts) {
+        let config = &self.settings().config;
         for name in config.fields.keys() {
             client.headers.remove(name);
         }
@@ -114,98 +117,103 @@ impl Origin {
         }
     }
 
-    /// The header of a request that has entered, as the origin is sent it.
-    pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
-        let mut headers = hop_fields_removed(client);
-        headers.remove(TARGET);
-        headers.remove(REQUESTS);
-        // Answered by this node's server: the body is asked for as it is read.
+    /// Returns the header of an admitted request in the form that the origin is sent.
+    pub(crate) fn request_headers(&self, client: &HeaderMap, host: &str) -> HeaderMap {
+        let mut headers = without_hop_fields(client);
+        headers.remove(LARDER_TARGET);
+        headers.remove(LARDER_REQUESTS);
+        // This node's server answers `Expect` and asks for the body when it is read.
         headers.remove(header::EXPECT);
-        fields::hop(&mut headers);
-        fields::via(&mut headers, &self.via);
+        fields::decrement_max_forwards(&mut headers);
+        fields::add_via(&mut headers, &self.via);
         if let Ok(host) = HeaderValue::from_str(host) {
             headers.insert(header::HOST, host);
         }
-        let terms = self.terms();
-        for name in terms.config.fields.keys() {
+        let settings = self.settings();
+        for name in settings.config.fields.keys() {
             headers.remove(name);
         }
-        headers.extend(terms.config.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
+        headers.extend(settings.config.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
         headers
     }
 
-    /// The client whose share a request takes.
-    pub(crate) fn client(&self, parts: &Parts) -> Client {
-        let terms = self.terms();
-        Client::of(&parts.headers, Prefixes { v4: terms.config.prefix_v4, v6: terms.config.prefix_v6 })
+    /// Returns the client whose share a request uses.
+    pub(crate) fn client(&self, parts: &Parts) -> ClientKey {
+        let settings = self.settings();
+        ClientKey::of(
+            &parts.headers,
+            Prefixes { v4: settings.config.prefix_v4, v6: settings.config.prefix_v6 },
+        )
     }
 
-    /// The directives of a request that count.
-    pub(super) fn asked(&self, headers: &HeaderMap) -> Directives {
-        let asked = Directives::of_request(headers);
-        match self.terms().config.client_no_cache {
-            ClientNoCache::Honour => asked,
-            // A stored reply may be used for a request with `no-store`. The reply to such a request is not stored.
+    /// Returns the directives of a request that count.
+    pub(super) fn directives(&self, headers: &HeaderMap) -> Directives {
+        let requested = Directives::of_request(headers);
+        match self.settings().config.client_no_cache {
+            ClientNoCache::Honour => requested,
+            // A stored reply may be used for a request with `no-store`. The reply to such a request is not
+            // stored.
             ClientNoCache::Ignore => {
-                Directives { no_cache: false, no_store: false, max_age: None, min_fresh: None, ..asked }
+                Directives { no_cache: false, no_store: false, max_age: None, min_fresh: None, ..requested }
             }
         }
     }
 
-    /// A place for a request of this client, if there is one now.
-    pub(crate) fn try_place(&self, client: Client) -> Option<Place> {
-        self.slots.try_take(client).map(|slot| Place::new(slot, &self.counts))
+    /// Returns a slot for a request of this client, if one is free now.
+    pub(crate) fn try_acquire_slot(&self, client: ClientKey) -> Option<OriginSlot> {
+        self.slots.try_take(client).map(|slot| OriginSlot::new(slot, &self.counts))
     }
 
-    /// A place for a request of this client, which may have to wait for it.
+    /// Waits for a slot for a request of this client.
     ///
     /// # Errors
-    /// [`OriginError::Full`] or [`OriginError::ClientShare`] if there is none in time.
-    pub(crate) async fn place(&self, client: Client) -> Result<Place, OriginError> {
+    /// Fails with [`OriginError::Full`] or [`OriginError::ClientShare`] if there is none in time.
+    pub(crate) async fn acquire_slot(&self, client: ClientKey) -> Result<OriginSlot, OriginError> {
         match self.slots.take(client).await {
-            Ok(slot) => Ok(Place::new(slot, &self.counts)),
-            Err(Refused::Full) => {
+            Ok(slot) => Ok(OriginSlot::new(slot, &self.counts)),
+            Err(SlotRefusal::Full) => {
                 self.counts.full.add(1);
                 Err(OriginError::Full)
             }
-            Err(Refused::Share) => {
+            Err(SlotRefusal::Share) => {
                 self.counts.client_share.add(1);
                 Err(OriginError::ClientShare)
             }
         }
     }
 
-    /// Lets no request join those that are under way.
+    /// Prevents further requests from joining fetches in flight.
     pub(crate) fn close_flights(&self) {
         self.flights.close();
     }
 
-    /// Requests under way.
-    pub(crate) fn asking(&self) -> usize {
-        self.counts.asking()
+    /// Returns the number of requests in progress.
+    pub(crate) fn requests_in_flight(&self) -> usize {
+        self.counts.requests_in_flight()
     }
 
-    /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
-    pub(crate) fn done(&self) -> (u64, u64, Duration) {
-        self.counts.done()
+    /// Returns the number of completed requests, the bytes of their replies' bodies, and the sum of their
+    /// times.
+    pub(crate) fn totals(&self) -> (u64, u64, Duration) {
+        self.counts.totals()
     }
 
-    /// How often each limit has been met, and how the slots are taken now.
+    /// Returns how often each limit was reached, and the current use of the slots.
     pub(crate) fn stats(&self) -> OriginStats {
-        let (taken, waiting) = self.slots.levels();
-        let levels = OriginStats {
-            origin_requests: taken as u64,
+        let (in_use, waiting) = self.slots.occupancy();
+        let occupancy = OriginStats {
+            origin_requests: in_use as u64,
             origin_waiting: waiting as u64,
-            origin_tunnels: self.tunnels.levels().0 as u64,
-            origins: self.terms().origins.standing(Instant::now()),
+            origin_tunnels: self.tunnels.occupancy().0 as u64,
+            origins: self.settings().origins.status(Instant::now()),
             ..OriginStats::default()
         };
-        self.counts.add_to(levels)
+        self.counts.add_to(occupancy)
     }
 }
 
-fn sharing(config: &OriginConfig) -> Sharing {
-    Sharing {
+fn slot_settings(config: &OriginConfig) -> SlotSettings {
+    SlotSettings {
         slots_max: config.requests_max,
         client_share: config.client_share,
         queue_max: config.queue_max,
@@ -213,11 +221,11 @@ fn sharing(config: &OriginConfig) -> Sharing {
     }
 }
 
-fn tunnel_sharing(config: &OriginConfig) -> Sharing {
-    Sharing { slots_max: config.tunnels_max, queue_max: 0, ..sharing(config) }
+fn tunnel_slot_settings(config: &OriginConfig) -> SlotSettings {
+    SlotSettings { slots_max: config.tunnels_max, queue_max: 0, ..slot_settings(config) }
 }
 
-/// A host with or without a port, and no user.
+/// Returns whether a text is a host with or without a port, and without a user.
 fn is_host(text: &str) -> bool {
     !text.contains('@') && text.parse::<Authority>().is_ok()
 }

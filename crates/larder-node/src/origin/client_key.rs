@@ -1,7 +1,8 @@
-//! The clients that an origin's slots are shared among.
+//! The clients that share an origin's slots.
 //!
-//! A request's client is the last address in its `X-Forwarded-For`. The node itself writes that address when a request enters
-//! ([`crate::service::Admission`]), unless the sender is a trusted relay, whose word it is then. A peer that forwards a request has written it too.
+//! The client of a request is the last address in its `X-Forwarded-For`. The node writes that address when a
+//! request enters ([`crate::service::Admission`]). If the sender is a trusted relay, the relay has written it;
+//! if the sender is a peer, the peer has written it.
 
 use http::header::{HeaderMap, HeaderName};
 use larder_edge::forwarded_address;
@@ -9,32 +10,32 @@ use std::net::{IpAddr, Ipv4Addr};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The leading bits of an address that are one client's.
+/// The lengths of the address prefixes that count as one client, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefixes {
     pub(crate) v4: u8,
     pub(crate) v6: u8,
 }
 
-/// A client: a network of addresses. `Unknown` is a request that a trusted relay forwards without its client's address, or one
-/// of the node's own.
+/// A client: a network of addresses. `Unknown` is a request that a trusted relay forwards without its client's
+/// address, or a request of the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Client {
+pub(crate) enum ClientKey {
     V4(u32),
     V6(u128),
     Unknown,
 }
 
-impl Client {
-    /// The client that a request comes from. Requests whose last address is none count as one client's.
+impl ClientKey {
+    /// Returns the client of a request. All requests with an invalid last address count as one client.
     pub(crate) fn of(headers: &HeaderMap, prefixes: Prefixes) -> Self {
         if !headers.contains_key(X_FORWARDED_FOR) {
             return Self::Unknown;
         }
-        Self::at(forwarded_client(headers).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
+        Self::from_address(forwarded_client(headers).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
     }
 
-    fn at(address: IpAddr, prefixes: Prefixes) -> Self {
+    fn from_address(address: IpAddr, prefixes: Prefixes) -> Self {
         match address.to_canonical() {
             IpAddr::V4(v4) => {
                 Self::V4(v4.to_bits() & u32::MAX.unbounded_shl(32_u32.saturating_sub(prefixes.v4.into())))
@@ -46,7 +47,7 @@ impl Client {
     }
 }
 
-/// The last address in `X-Forwarded-For`; `None` if there is none, or if it is no address.
+/// Returns the last address in `X-Forwarded-For`; `None` if it is missing or invalid.
 fn forwarded_client(headers: &HeaderMap) -> Option<IpAddr> {
     let value = headers.get_all(X_FORWARDED_FOR).iter().next_back()?;
     let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?;
@@ -58,35 +59,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_address_says_whose_a_request_is() {
+    fn the_last_forwarded_address_identifies_the_client() {
         let of = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {
                 headers.append(X_FORWARDED_FOR, http::HeaderValue::from_static(value));
             }
-            Client::of(&headers, Prefixes { v4: 32, v6: 64 })
+            ClientKey::of(&headers, Prefixes { v4: 32, v6: 64 })
         };
-        let client = Client::at([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
+        let client = ClientKey::from_address([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
         for values in
             [&["192.0.2.1"][..], &["10.0.0.1, 192.0.2.1"], &["10.0.0.1", "x,192.0.2.1 "], &["192.0.2.1:80"]]
         {
             assert_eq!(of(values), client, "{values:?}");
         }
         assert_eq!(of(&["[2001:db8::1]:443"]), of(&["2001:db8::2"]));
-        assert_eq!(of(&[]), Client::Unknown);
+        assert_eq!(of(&[]), ClientKey::Unknown);
         assert_eq!(of(&["192.0.2.1, unknown"]), of(&[""]), "one client");
-        assert_ne!(of(&[""]), Client::Unknown, "which has a share");
+        assert_ne!(of(&[""]), ClientKey::Unknown, "which has a share");
     }
 
     #[test]
     fn a_network_is_one_client() {
-        let at = |text: &str| Client::at(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
-        assert_eq!(at("192.0.2.1"), at("192.0.2.200"));
-        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
-        assert_ne!(at("192.0.2.1"), at("192.0.3.1"));
-        assert_eq!(at("2001:db8:0:1::1"), at("2001:db8:0:1:ffff::2"));
-        assert_ne!(at("2001:db8:0:1::1"), at("2001:db8:0:2::1"));
-        let whole = |text: &str| Client::at(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
+        let network =
+            |text: &str| ClientKey::from_address(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
+        assert_eq!(network("192.0.2.1"), network("192.0.2.200"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.3.1"));
+        assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:1:ffff::2"));
+        assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:2::1"));
+        let whole = |text: &str| ClientKey::from_address(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
         assert_ne!(whole("192.0.2.1"), whole("192.0.2.2"));
         assert_ne!(whole("2001:db8::1"), whole("2001:db8::2"));
     }

@@ -1,7 +1,7 @@
-//! Connections to the origin, with TLS for `https`. The origin must take what is sent to it: silence and rate have limits
-//! ([`Patience`]).
+//! Connections to the origin, with TLS for `https`. The origin must accept the bytes that it is sent: silence
+//! and rate are limited ([`TransferLimits`]).
 
-use super::patience::{Patience, Waiter};
+use super::transfer_limits::{TransferLimits, TransferTimer};
 use crate::config::OriginTls;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -23,10 +23,10 @@ use tower_service::Service;
 pub(super) struct Connector {
     tcp: HttpConnector,
     tls: Option<Tls>,
-    patience: Patience,
+    limits: TransferLimits,
 }
 
-/// TLS to the origin with the protocols that connections are for.
+/// TLS to the origin, for one set of protocols.
 #[derive(Clone, Debug)]
 struct Tls {
     settings: OriginTls,
@@ -34,23 +34,23 @@ struct Tls {
 }
 
 impl Connector {
-    /// `http2` says whether the connections may be for HTTP/2.
+    /// Creates a connector. `http2` permits HTTP/2 connections.
     pub(super) fn new(
         mut tcp: HttpConnector,
         tls: Option<&OriginTls>,
         http2: bool,
-        patience: Patience,
+        limits: TransferLimits,
     ) -> Self {
         tcp.enforce_http(tls.is_none());
         let tls = tls.map(|settings| Tls { client: settings.client_for(http2), settings: settings.clone() });
-        Self { tcp, tls, patience }
+        Self { tcp, tls, limits }
     }
 }
 
 impl Service<Uri> for Connector {
-    type Response = Paced;
+    type Response = OriginConnection;
     type Error = Box<dyn Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<Paced, Self::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<OriginConnection, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.tcp.poll_ready(cx).map_err(Into::into)
@@ -58,14 +58,14 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         let host = to.host().unwrap_or_default().to_owned();
-        let (connecting, tls, patience) = (self.tcp.call(to), self.tls.clone(), self.patience);
+        let (connecting, tls, limits) = (self.tcp.call(to), self.tls.clone(), self.limits);
         Box::pin(async move {
             let tcp = connecting.await?.into_inner();
             let stream = match tls {
                 None => ServerIo::Clear(tcp),
                 Some(tls) => tls.handshake(&host, tcp).await?,
             };
-            Ok(Paced { stream: TokioIo::new(stream), waiter: Waiter::new(patience) })
+            Ok(OriginConnection { stream: TokioIo::new(stream), timer: TransferTimer::new(limits) })
         })
     }
 }
@@ -73,24 +73,29 @@ impl Service<Uri> for Connector {
 impl Tls {
     async fn handshake(self, host: &str, tcp: TcpStream) -> Result<ServerIo, TlsFault> {
         let name = self.settings.files.server_name(host).map_err(|_| TlsFault::Name)?;
-        let shaking = ServerIo::secure(tcp, name, self.client);
-        let shaken =
-            timeout(self.settings.handshake_timeout, shaking).await.map_err(|_| TlsFault::Timeout)?;
-        shaken.map_err(|error| TlsFault::of(&error))
+        let handshake = ServerIo::secure(tcp, name, self.client);
+        let secured =
+            timeout(self.settings.handshake_timeout, handshake).await.map_err(|_| TlsFault::Timeout)?;
+        secured.map_err(|error| TlsFault::of(&error))
     }
 }
 
-/// A connection to the origin. Fails with [`io::ErrorKind::TimedOut`] if the origin takes bytes too slowly.
-pub(super) struct Paced {
+/// A connection to the origin. Writes fail with [`io::ErrorKind::TimedOut`] if the origin accepts bytes too
+/// slowly.
+pub(super) struct OriginConnection {
     stream: TokioIo<ServerIo>,
-    waiter: Waiter,
+    timer: TransferTimer,
 }
-impl Paced {
-    fn in_time(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+impl OriginConnection {
+    fn check_timeout(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Ready(Ok(bytes)) => self.waiter.received(*bytes),
+            Poll::Ready(Ok(bytes)) => self.timer.record_bytes(*bytes),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending if self.waiter.poll_late(cx).is_ready() => {
+            Poll::Pending if self.timer.poll_late(cx).is_ready() => {
                 let error =
                     io::Error::new(io::ErrorKind::TimedOut, "the origin takes the request too slowly");
                 return Poll::Ready(Err(error));
@@ -101,14 +106,14 @@ impl Paced {
     }
 }
 
-impl Connection for Paced {
+impl Connection for OriginConnection {
     fn connected(&self) -> Connected {
         let connected = Connected::new();
         if self.stream.inner().is_http2() { connected.negotiated_h2() } else { connected }
     }
 }
 
-impl Read for Paced {
+impl Read for OriginConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -118,10 +123,10 @@ impl Read for Paced {
     }
 }
 
-impl Write for Paced {
+impl Write for OriginConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.in_time(cx, written)
+        self.check_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -130,7 +135,7 @@ impl Write for Paced {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.in_time(cx, written)
+        self.check_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,24 +1,25 @@
-//! Why an origin gives no reply, and the types of what it is sent.
+//! Errors of requests to an origin, and the types of request bodies.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use std::error::Error;
 
-pub(crate) type Fault = Box<dyn Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The body of a request to the origin.
-pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Fault>;
+pub(crate) type OriginRequestBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Why the origin gave no reply.
+/// The reason why the origin sent no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OriginError {
-    /// No slot came free in time. Fault of this node: another may have one.
+    /// No slot came free in time. Fault of this node; another node may have a free slot.
     #[error("too many requests to the origin")]
     Full,
-    /// The client has its share of the slots. Fault of the client, which may retry once its other requests have ended.
+    /// The client uses its whole share of the slots. Fault of the client, which may retry when its other
+    /// requests have ended.
     #[error("too many requests of this client to the origin")]
     ClientShare,
-    /// Fault of this node: another may have room.
+    /// The limit on tunnels is reached. Fault of this node; another node may have room.
     #[error("too many tunnels")]
     TunnelsFull,
     /// Fault of the client.
@@ -35,7 +36,7 @@ pub(crate) enum OriginError {
     Tls,
     #[error("no TLS with the origin in time")]
     TlsTimeout,
-    /// The origin may have had the request.
+    /// The origin may have received the request.
     #[error("TLS with the origin failed after the handshake")]
     TlsBroken,
     #[error("no reply from the origin in time")]
@@ -55,8 +56,8 @@ impl OriginError {
     /// The number of errors.
     pub(super) const COUNT: usize = Self::Abandoned as usize + 1;
 
-    /// Whether it is this node's, and another might do better.
-    pub(crate) const fn is_own(self) -> bool {
+    /// Returns whether the error is this node's own, so that another node might succeed.
+    pub(crate) const fn is_node_fault(self) -> bool {
         match self {
             Self::Full
             | Self::TunnelsFull
@@ -70,8 +71,9 @@ impl OriginError {
         }
     }
 
-    /// Whether the origin has failed, or cannot be reached: another may serve the request.
-    pub(super) const fn is_of_origin(self) -> bool {
+    /// Returns whether the origin has failed or cannot be reached, so that another origin may serve the
+    /// request.
+    pub(super) const fn is_origin_fault(self) -> bool {
         self.is_before_request()
             || matches!(
                 self,
@@ -79,12 +81,12 @@ impl OriginError {
             )
     }
 
-    /// Whether nothing of the request has been sent.
+    /// Returns whether no part of the request has been sent.
     pub(super) const fn is_before_request(self) -> bool {
         matches!(self, Self::Connect | Self::ConnectTimeout | Self::Tls | Self::TlsTimeout)
     }
 
-    /// The status a client gets, and the word for `Cache-Status`.
+    /// Returns the status for the client, and the detail for `Cache-Status`.
     pub(crate) const fn reply(self) -> (u16, &'static str) {
         match self {
             Self::Full => (503, "origin-full"),

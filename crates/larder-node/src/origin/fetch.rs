@@ -1,21 +1,24 @@
-//! A request to the origin for all that ask for the same, and the filling of the cache from its reply.
+//! Fetches a target from the origin for all requests that want it, and stores the reply.
 //!
-//! The request carries the headers of the client whose request leads, with its credentials. So the reply is that client's
-//! until it says otherwise: requests that joined learn of it only if it is fresh, and a 304 makes nothing usable without
-//! validation that was not so before, if this client or the one that the stored reply was for sent credentials.
+//! The fetch carries the header of the client whose request leads, including its credentials. So the reply
+//! belongs to that client unless it says otherwise. Requests that joined use it only if it is fresh. A 304 does
+//! not make a stored reply usable without validation, if it was not usable before and either client sent
+//! credentials: this one, or the one that the stored reply was for.
 
-use super::client::{Fetched, Origin};
+use super::client::{Origin, OriginReply};
 use super::error::OriginError;
-use super::flight::{How, Joint, Landing};
-use super::interim::Hints;
-use super::patience::Patience;
-use super::place::Place;
+use super::flight::{FetchLead, FetchSummary, FlightOutcome};
+use super::interim::InterimRelay;
+use super::origin_slot::OriginSlot;
+use super::transfer_limits::TransferLimits;
 use crate::config::OriginConfig;
 use crate::http::cache_control::Directives;
 use crate::http::fields;
-use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
+use crate::http::freshness::{
+    Freshness, FreshnessDefaults, ReceiptTime, UncacheableReason, invalidates_stored,
+};
 use crate::memory::{Memory, Reservation};
-use crate::pages::{Contents, Filling, Page, Reader, Torn, Variant};
+use crate::pages::{BodyAbort, BodyReader, IncomingBody, Page, PageBody, Variant};
 use crate::uptime::Uptime;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -29,59 +32,61 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A GET whose reply may be kept.
+/// A GET whose reply may be stored.
 #[derive(Debug)]
-pub(super) struct Want {
-    /// Host and target, its hash, and what a switch calls it.
+pub(super) struct FetchRequest {
+    /// Host and target, the hash of this name, and the switch's id of the target.
     pub(super) name: Box<[u8]>,
     pub(super) hash: u64,
-    /// The hash by which the target is noted if the reply is not kept.
-    pub(super) passed: u64,
-    pub(super) told: Option<TargetId>,
+    /// The hash under which the target is recorded if the reply is not stored.
+    pub(super) private_hash: u64,
+    pub(super) target_id: Option<TargetId>,
     pub(super) host: String,
     pub(super) target: PathAndQuery,
-    /// The client's headers.
+    /// The client's header.
     pub(super) headers: HeaderMap,
-    /// The purges that were done when the request began.
+    /// Number of completed purges when the request began.
     pub(super) since: u64,
-    /// The stored reply that has to be validated.
+    /// The stored reply to validate.
     pub(super) stale: Option<Arc<Variant>>,
-    /// Destination of interim replies: the leading client only, because it is not known yet for whom the reply is.
-    pub(super) hints: Option<Hints>,
+    /// Receives interim replies. They go to the leading client only, because it is still unknown for which
+    /// clients the reply is.
+    pub(super) interim: Option<InterimRelay>,
 }
 
-impl Want {
-    /// Whether others would have got the same reply: a reply to a request with credentials may be about its sender.
-    fn speaks_for_all(&self) -> bool {
+impl FetchRequest {
+    /// Returns whether other clients would have got the same reply. A reply to a request with credentials may
+    /// be specific to its sender.
+    fn is_anonymous(&self) -> bool {
         !fields::has_credentials(&self.headers)
     }
 }
 
-/// The outcome for the leading request.
+/// The outcome of a fetch for the leading request.
 #[derive(Debug)]
-pub(super) enum Led {
-    /// A reply for all; with a reader of its body if that is still on its way.
+pub(super) enum LeadOutcome {
+    /// A reply for all clients, with a reader of its body if the body is still being received.
     Shared {
         variant: Arc<Variant>,
-        how: How,
-        reader: Option<Reader>,
+        summary: FetchSummary,
+        reader: Option<BodyReader>,
     },
-    /// A reply that is not kept, for this reason.
+    /// A reply that is not stored, for this reason.
     Own {
-        fetched: Fetched,
+        fetched: OriginReply,
         detail: &'static str,
     },
     Failed(OriginError),
 }
 
-/// A reply that is being kept.
-struct Kept {
-    filling: Arc<Filling>,
+/// A reply that is being stored.
+struct StorableReply {
+    incoming: Arc<IncomingBody>,
     variant: Arc<Variant>,
     room: Reservation,
 }
 
-/// Asks an origin, and fills the memory from its replies.
+/// Fetches replies from an origin and stores them in the memory.
 #[derive(Clone, Debug)]
 pub(super) struct Fetcher {
     pub(super) origin: Arc<Origin>,
@@ -90,294 +95,326 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Asks the origin, tells all who wait, and fills the cache. Runs in a task of its own.
+    /// Fetches a reply, informs all waiting requests, and stores the reply. Runs in a task of its own.
     pub(super) async fn fetch(
         self,
-        (want, place): (Want, Place),
-        landing: Landing,
-        led: oneshot::Sender<Led>,
+        (request, slot): (FetchRequest, OriginSlot),
+        lead: FetchLead,
+        leader: oneshot::Sender<LeadOutcome>,
     ) {
-        let (sent, validating, received) = self.ask(&want, place).await;
+        let (sent, validating, received) = self.send_request(&request, slot).await;
         let now_ms = received.now_ms;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
-        let stands_in = |stale: &&Arc<Variant>| {
-            has_failed(status) && stale.freshness.stands_in(now_ms, &Directives::of_request(&want.headers))
+        let is_usable_on_error = |stale: &&Arc<Variant>| {
+            has_failed(status)
+                && stale.freshness.may_serve_on_error(now_ms, &Directives::of_request(&request.headers))
         };
-        if let Some(stale) = want.stale.as_ref().filter(stands_in) {
-            // For this client. The others see for themselves whether the origin fails, and what they may use then.
-            landing.announce(sent.err().map_or(Joint::Alone, Joint::of_error));
-            let (variant, how) = (Arc::clone(stale), How::standing_in(status));
-            let _ = led.send(Led::Shared { variant, how, reader: None });
+        if let Some(stale) = request.stale.as_ref().filter(is_usable_on_error) {
+            // The stale reply is for this client. The other clients find out themselves whether the origin
+            // fails and which reply they may use.
+            lead.announce(sent.err().map_or(FlightOutcome::Alone, FlightOutcome::of_error));
+            let (variant, summary) = (Arc::clone(stale), FetchSummary::stale_if_error(status));
+            let _ = leader.send(LeadOutcome::Shared { variant, summary, reader: None });
             return;
         }
-        match (sent, &want.stale) {
+        match (sent, &request.stale) {
             (Err(error), _) => {
-                landing.announce(Joint::of_error(error));
-                let _ = led.send(Led::Failed(error));
+                lead.announce(FlightOutcome::of_error(error));
+                let _ = leader.send(LeadOutcome::Failed(error));
             }
             (Ok(fetched), Some(stale))
                 if validating && fetched.reply.status() == StatusCode::NOT_MODIFIED =>
             {
-                let Fetched { reply, origin: asked, .. } = fetched;
+                let OriginReply { reply, origin: authority, .. } = fetched;
                 let new = reply.into_parts().0.headers;
-                self.renew(asked, &want, stale, (new, received), (&landing, led));
+                self.handle_not_modified(authority, &request, stale, (new, received), (&lead, leader));
             }
-            (Ok(fetched), _) => self.fill(&want, (fetched, received), landing, led).await,
+            (Ok(fetched), _) => self.handle_reply(&request, (fetched, received), lead, leader).await,
         }
     }
 
-    /// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one.
-    /// Gives what came of it, and whether a 304 validates the stored reply.
-    async fn ask(&self, want: &Want, place: Place) -> (Result<Fetched, OriginError>, bool, Received) {
-        let received = |sent_at: Instant| Received {
-            wall: SystemTime::now(),
+    /// Sends the leading client's request without its preconditions, and with a precondition for the stored
+    /// reply if there is one. Returns the result, and whether a 304 validates the stored reply.
+    async fn send_request(
+        &self,
+        request: &FetchRequest,
+        slot: OriginSlot,
+    ) -> (Result<OriginReply, OriginError>, bool, ReceiptTime) {
+        let received = |sent_at: Instant| ReceiptTime {
+            time: SystemTime::now(),
             now_ms: self.uptime.now_ms(),
             delay: sent_at.elapsed().as_secs(),
         };
         let origin = &self.origin;
-        let mut headers = origin.outgoing(&want.headers, &want.host);
+        let mut headers = origin.request_headers(&request.headers, &request.host);
         for name in &fields::CONDITIONS {
             headers.remove(name);
         }
         let unconditional = headers.clone();
-        let validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
+        let validating = request.stale.as_ref().is_some_and(|stale| add_precondition(&mut headers, stale));
         let sent_at = Instant::now();
-        let sent =
-            origin.send(place.clone(), &Method::GET, &want.target, headers, None, want.hints.clone()).await;
-        let answer = sent.as_ref().ok().zip(want.stale.as_ref()).filter(|_| validating);
-        if answer.is_none_or(|(fetched, stale)| !self.leaves_open(want, &fetched.reply, stale)) {
+        let sent = origin
+            .send(slot.clone(), &Method::GET, &request.target, headers, None, request.interim.clone())
+            .await;
+        let answer = sent.as_ref().ok().zip(request.stale.as_ref()).filter(|_| validating);
+        if answer.is_none_or(|(fetched, stale)| !self.is_inconclusive(request, &fetched.reply, stale)) {
             return (sent, validating, received(sent_at));
         }
-        // The second request goes in the same place.
+        // The second request uses the same slot.
         drop(sent);
         let sent_at = Instant::now();
-        let sent =
-            origin.send(place, &Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
+        let sent = origin
+            .send(slot, &Method::GET, &request.target, unconditional, None, request.interim.clone())
+            .await;
         (sent, false, received(sent_at))
     }
 
-    /// Whether the answer to a precondition leaves open what this client may get: a 304 about another reply than the stored
-    /// one (RFC 9111 section 4.3.4), or one by which the stored reply, which was another client's, is not for others.
-    fn leaves_open<B>(&self, want: &Want, reply: &Response<B>, stale: &Variant) -> bool {
+    /// Returns whether the reply to a precondition is inconclusive for this client. It is if the 304 concerns
+    /// another reply than the stored one (RFC 9111 section 4.3.4). It is too if the 304 makes the stored reply,
+    /// which was another client's, unusable for others.
+    fn is_inconclusive<B>(&self, request: &FetchRequest, reply: &Response<B>, stale: &Variant) -> bool {
         if reply.status() != StatusCode::NOT_MODIFIED {
             return false;
         }
-        let received = Received { wall: SystemTime::now(), now_ms: self.uptime.now_ms(), delay: 0 };
-        let headers = fields::refreshed(&stale.headers, reply.headers().clone(), received.wall);
-        let unkept = self.judge(want, (stale.status, &headers), received).err();
-        is_of_another(reply.headers(), stale)
-            // A cookie that comes with a 304 is this client's, as is the 304.
-            || unkept.is_some_and(|unkept| unkept.is_the_replys() && unkept != Unkept::SetCookie)
-            || (stale.signed && !Directives::of_reply(&headers).is_for_all())
+        let received = ReceiptTime { time: SystemTime::now(), now_ms: self.uptime.now_ms(), delay: 0 };
+        let headers = fields::merge_not_modified(&stale.headers, reply.headers().clone(), received.time);
+        let reason = self.assess(request, (stale.status, &headers), received).err();
+        names_other_reply(reply.headers(), stale)
+            // A cookie in a 304 belongs to this client, as does the 304.
+            || reason.is_some_and(|reason| reason.is_from_reply() && reason != UncacheableReason::SetCookie)
+            || (stale.by_authorization && !Directives::of_reply(&headers).allows_sharing())
     }
 
-    /// The origin has validated what is stored.
-    fn renew(
+    /// Handles the validation of the stored reply by the origin.
+    fn handle_not_modified(
         &self,
-        asked: Authority,
-        want: &Want,
+        authority: Authority,
+        request: &FetchRequest,
         stale: &Variant,
-        (new, received): (HeaderMap, Received),
-        (landing, led): (&Landing, oneshot::Sender<Led>),
+        (new, received): (HeaderMap, ReceiptTime),
+        (lead, leader): (&FetchLead, oneshot::Sender<LeadOutcome>),
     ) {
         let origin = &self.origin;
-        let headers = fields::refreshed(&stale.headers, new, received.wall);
-        let judged = self.judge(want, (stale.status, &headers), received);
-        let judged = judged.and_then(|freshness| {
-            stale.validated(headers.clone(), &want.headers, freshness).ok_or(Unkept::VaryMany)
+        let headers = fields::merge_not_modified(&stale.headers, new, received.time);
+        let freshness = self.assess(request, (stale.status, &headers), received);
+        let freshness = freshness.and_then(|freshness| {
+            stale
+                .with_validation(headers.clone(), &request.headers, freshness)
+                .ok_or(UncacheableReason::VaryMany)
         });
-        let (variant, detail) = match judged {
-            Ok(variant) if earned_alone(want, stale, &variant) => (variant, Some("credentials")),
+        let (variant, detail) = match freshness {
+            Ok(variant) if is_private_validation(request, stale, &variant) => (variant, Some("credentials")),
             Ok(variant) => (variant, None),
-            Err(unkept) => {
-                // The one who asked may use it. It is not kept any longer if the origin says so.
-                if want.speaks_for_all() && unkept.is_the_replys() {
-                    self.memory.forget((want.hash, 0));
+            Err(reason) => {
+                // The client that asked may use the reply. The reply is removed if the origin forbids storage.
+                if request.is_anonymous() && reason.is_from_reply() {
+                    self.memory.remove((request.hash, 0));
                 }
-                (stale.validated_once(headers, received), Some(unkept.token()))
+                (stale.with_private_validation(headers, received), Some(reason.token()))
             }
         };
         let variant = Arc::new(variant);
         let stored = detail.is_none()
             && self.memory.put_page(
-                (want.hash, &want.name),
+                (request.hash, &request.name),
                 self.memory.reservation(),
-                want.since,
+                request.since,
                 |earlier| {
-                    Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
+                    Page::with_variant(
+                        earlier,
+                        (&request.name, request.target_id),
+                        &variant,
+                        origin.settings().config.variants_max,
+                    )
                 },
             );
-        let how = How { status: Some(304), stored, detail, origin: Some(asked) };
+        let summary = FetchSummary { status: Some(304), stored, detail, origin: Some(authority) };
         if detail.is_none() && variant.freshness.is_fresh(received.now_ms) {
-            origin.passed.forget(want.passed);
-            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how: how.clone() });
+            origin.private_replies.remove(request.private_hash);
+            lead.announce(FlightOutcome::Shared { variant: Arc::clone(&variant), summary: summary.clone() });
         } else {
-            landing.announce(Joint::Alone);
+            lead.announce(FlightOutcome::Alone);
         }
-        // The client that led may have gone.
-        let _ = led.send(Led::Shared { variant, how, reader: None });
+        // The client that led may have left.
+        let _ = leader.send(LeadOutcome::Shared { variant, summary, reader: None });
     }
 
-    fn judge(
+    fn assess(
         &self,
-        want: &Want,
+        request: &FetchRequest,
         reply: (StatusCode, &HeaderMap),
-        received: Received,
-    ) -> Result<Freshness, Unkept> {
-        let additions = {
-            let terms = self.origin.terms();
-            let (negative, if_error) = (terms.config.negative, terms.config.stale_if_error);
-            Additions { negative: negative.as_secs(), if_error: if_error.as_secs() }
+        received: ReceiptTime,
+    ) -> Result<Freshness, UncacheableReason> {
+        let defaults = {
+            let settings = self.origin.settings();
+            let (negative, if_error) = (settings.config.negative, settings.config.stale_if_error);
+            FreshnessDefaults { negative: negative.as_secs(), if_error: if_error.as_secs() }
         };
-        Freshness::of_reply(&want.headers, reply, received, additions)
+        Freshness::of_reply(&request.headers, reply, received, defaults)
     }
 
-    /// A whole reply has come: keeps it if it may be kept, else hands it to the one who asked.
-    async fn fill(
+    /// Handles a complete reply: stores it if permitted, otherwise passes it to the client that asked.
+    async fn handle_reply(
         &self,
-        want: &Want,
-        (fetched, received): (Fetched, Received),
-        mut landing: Landing,
-        led: oneshot::Sender<Led>,
+        request: &FetchRequest,
+        (fetched, received): (OriginReply, ReceiptTime),
+        mut lead: FetchLead,
+        leader: oneshot::Sender<LeadOutcome>,
     ) {
         let origin = &self.origin;
-        let kept = match self.keep(want, &fetched, received) {
-            Ok(kept) => kept,
-            Err(unkept) => {
-                if tells_of_target(fetched.reply.status()) {
-                    self.pass_by(want, unkept);
+        let storable = match self.prepare_storage(request, &fetched, received) {
+            Ok(storable) => storable,
+            Err(reason) => {
+                if invalidates_stored(fetched.reply.status()) {
+                    self.record_private(request, reason);
                 }
-                landing.announce(Joint::Alone);
-                drop(landing);
-                let _ = led.send(Led::Own { fetched, detail: unkept.token() });
+                lead.announce(FlightOutcome::Alone);
+                drop(lead);
+                let _ = leader.send(LeadOutcome::Own { fetched, detail: reason.token() });
                 return;
             }
         };
         let status = Some(fetched.reply.status().as_u16());
-        let how = How { status, stored: true, detail: None, origin: Some(fetched.origin.clone()) };
-        let (filling, variant) = (Arc::clone(&kept.filling), Arc::clone(&kept.variant));
+        let summary =
+            FetchSummary { status, stored: true, detail: None, origin: Some(fetched.origin.clone()) };
+        let (incoming, variant) = (Arc::clone(&storable.incoming), Arc::clone(&storable.variant));
         if variant.freshness.is_fresh(received.now_ms) {
-            origin.passed.forget(want.passed);
-            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how: how.clone() });
+            origin.private_replies.remove(request.private_hash);
+            lead.announce(FlightOutcome::Shared { variant: Arc::clone(&variant), summary: summary.clone() });
         } else {
-            // It is stored to be validated before each use.
-            origin.passed.note(want.passed, received.now_ms);
-            landing.close();
-            landing.announce(Joint::Alone);
+            // The reply is stored, to be validated before each use.
+            origin.private_replies.record(request.private_hash, received.now_ms);
+            lead.close();
+            lead.announce(FlightOutcome::Alone);
         }
-        // The client that led may have gone. The rest goes on without it.
-        let reader = filling.reader();
-        let _ = led.send(Led::Shared { variant: Arc::clone(&variant), how, reader });
-        if let Some((pieces, room)) = self.receive(fetched, kept, &mut landing).await {
-            let body = Contents::whole(pieces);
-            let whole = Arc::new(variant.completed(body));
-            self.memory.put_page((want.hash, &want.name), room, want.since, |earlier| {
-                Page::with(earlier, (&want.name, want.told), &whole, origin.terms().config.variants_max)
+        // The client that led may have left. The rest continues without it.
+        let reader = incoming.open_reader();
+        let _ = leader.send(LeadOutcome::Shared { variant: Arc::clone(&variant), summary, reader });
+        if let Some((pieces, room)) = self.receive(fetched, storable, &mut lead).await {
+            let body = PageBody::whole(pieces);
+            let whole = Arc::new(variant.with_body(body));
+            self.memory.put_page((request.hash, &request.name), room, request.since, |earlier| {
+                Page::with_variant(
+                    earlier,
+                    (&request.name, request.target_id),
+                    &whole,
+                    origin.settings().config.variants_max,
+                )
             });
-            // Only now is the flight over: whoever comes in between reads what has been received.
-            filling.end(Ok(()));
+            // The flight ends only now, because a request that comes in between reads the received part.
+            incoming.finish(Ok(()));
         }
     }
 
-    /// Notes that a reply about the target is not kept.
-    fn pass_by(&self, want: &Want, unkept: Unkept) {
-        if unkept != Unkept::MemoryFull {
-            self.origin.passed.note(want.passed, self.uptime.now_ms());
+    /// Records that a reply about the target is not stored.
+    fn record_private(&self, request: &FetchRequest, reason: UncacheableReason) {
+        if reason != UncacheableReason::MemoryFull {
+            self.origin.private_replies.record(request.private_hash, self.uptime.now_ms());
         }
-        if want.speaks_for_all() && unkept.is_the_replys() {
-            // The origin has spoken anew: what it said before is not to be used again.
-            self.memory.forget((want.hash, 0));
+        if request.is_anonymous() && reason.is_from_reply() {
+            // The origin has sent a newer reply, so the stored one is not used again.
+            self.memory.remove((request.hash, 0));
         }
     }
 
-    /// Makes ready to keep a reply, or says why it is not kept.
-    fn keep(&self, want: &Want, fetched: &Fetched, received: Received) -> Result<Kept, Unkept> {
+    /// Prepares the storage of a reply.
+    ///
+    /// # Errors
+    /// Returns the reason why the reply is not stored.
+    fn prepare_storage(
+        &self,
+        request: &FetchRequest,
+        fetched: &OriginReply,
+        received: ReceiptTime,
+    ) -> Result<StorableReply, UncacheableReason> {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
-        let freshness = self.judge(want, (status, headers), received)?;
+        let freshness = self.assess(request, (status, headers), received)?;
         let len = fetched.reply.body().size_hint().exact();
-        if len.is_some_and(|len| !self.memory.keeps(len)) {
-            return Err(Unkept::TooLong);
+        if len.is_some_and(|len| !self.memory.may_store(len)) {
+            return Err(UncacheableReason::TooLong);
         }
         let mut headers = headers.clone();
-        fields::strip(&mut headers);
-        let filling = Filling::new(len);
-        let body = Contents::Filling(Arc::clone(&filling));
-        let variant =
-            Variant::new(status, headers, &want.headers, freshness, body).ok_or(Unkept::VaryMany)?;
+        fields::remove_hop_by_hop(&mut headers);
+        let incoming = IncomingBody::new(len);
+        let body = PageBody::Incoming(Arc::clone(&incoming));
+        let variant = Variant::new(status, headers, &request.headers, freshness, body)
+            .ok_or(UncacheableReason::VaryMany)?;
         let mut room = self.memory.reservation();
         if !room.grow_to(variant.head_charge() + len.unwrap_or(0)) {
-            return Err(Unkept::MemoryFull);
+            return Err(UncacheableReason::MemoryFull);
         }
-        Ok(Kept { filling, variant: Arc::new(variant), room })
+        Ok(StorableReply { incoming, variant: Arc::new(variant), room })
     }
 
-    /// Receives a body. Gives all of it with the room it has if it can be kept; then its end is still to be told.
+    /// Receives a body. If it can be stored, returns the whole body and its reservation; the caller then
+    /// signals the end.
     async fn receive(
         &self,
-        fetched: Fetched,
-        kept: Kept,
-        landing: &mut Landing,
+        fetched: OriginReply,
+        storable: StorableReply,
+        lead: &mut FetchLead,
     ) -> Option<(Vec<Bytes>, Reservation)> {
-        /// What a piece and the page count besides their contents, at least.
+        /// Bytes that a piece and the page are charged besides their contents, at least.
         const EACH: u64 = 64;
-        let Kept { filling, variant, room } = kept;
-        let Fetched { reply, place, .. } = fetched;
+        let StorableReply { incoming, variant, room } = storable;
+        let OriginReply { reply, slot, .. } = fetched;
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());
-        let mut patience = fill_patience(&self.origin.terms().config);
+        let mut limits = fill_limits(&self.origin.settings().config);
         loop {
-            let begun = Instant::now();
-            let received = timeout(patience.left(), body.frame()).await;
-            patience.waited(begun.elapsed());
+            let start = Instant::now();
+            let received = timeout(limits.next_timeout(), body.frame()).await;
+            limits.record_wait(start.elapsed());
             let frame = match received {
                 Ok(None) => break,
                 Ok(Some(Ok(frame))) => frame,
                 broken => {
                     if broken.is_err() {
-                        place.is_too_slow();
+                        slot.count_slow_reply();
                     }
-                    filling.end(Err(Torn::Origin));
+                    incoming.finish(Err(BodyAbort::Origin));
                     return None;
                 }
             };
             let Some(bytes) = frame.into_data().ok().filter(|bytes| !bytes.is_empty()) else { continue };
-            place.count(bytes.len());
-            patience.received(bytes.len());
+            slot.count_bytes(bytes.len());
+            limits.record_bytes(bytes.len());
             len += bytes.len() as u64;
             charge += bytes.len() as u64 + EACH;
-            let fits = |room: &mut Reservation| self.memory.keeps(len) && room.grow_to(charge);
+            let fits = |room: &mut Reservation| self.memory.may_store(len) && room.grow_to(charge);
             if room.as_mut().is_some_and(|room| !fits(room)) {
                 room = None;
-                landing.close();
-                filling.give_up_keeping();
+                lead.close();
+                incoming.stop_storing();
             }
-            // A copy of its own: what the connection hands out are slices of larger buffers.
-            filling.push(Bytes::copy_from_slice(&bytes));
-            if room.is_none() && !filling.room().await {
+            // The piece is copied, because the connection hands out slices of larger buffers.
+            incoming.push(Bytes::copy_from_slice(&bytes));
+            if room.is_none() && !incoming.wait_for_room().await {
                 return None;
             }
         }
-        let whole = room.and_then(|room| Some((filling.whole()?, room)));
+        let whole = room.and_then(|room| Some((incoming.complete_pieces()?, room)));
         if whole.is_none() {
-            filling.end(Ok(()));
+            incoming.finish(Ok(()));
         }
         whole
     }
 }
 
-/// How long the origin may take for a reply that fills the cache. Its slot is held whether a client waits or not.
-fn fill_patience(config: &OriginConfig) -> Patience {
-    Patience::new(config.body_timeout, config.body_timeout, config.body_rate_min)
+/// Returns the time limits for a reply that is being stored. It holds its slot whether a client waits or not.
+fn fill_limits(config: &OriginConfig) -> TransferLimits {
+    TransferLimits::new(config.body_timeout, config.body_timeout, config.body_rate_min)
 }
 
-/// Whether the origin has failed, by the status it sent, if any: then what is stale may stand in (RFC 5861 section 4).
+/// Returns whether the origin has failed, by its status if there is one. Then a stale reply may be used (RFC
+/// 5861 section 4).
 pub(super) fn has_failed(status: Option<StatusCode>) -> bool {
     status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504))
 }
 
-/// Adds what is kept as a precondition. False if it has no validator.
-fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
+/// Adds a precondition for the stored reply. Returns false if the stored reply has no validator.
+fn add_precondition(headers: &mut HeaderMap, stale: &Variant) -> bool {
     let mut ask = |name, validator: Option<&HeaderValue>| {
         validator.map(|value| headers.insert(name, value.clone())).is_some()
     };
@@ -386,18 +423,21 @@ fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
     tag || date
 }
 
-/// Whether a 304 names another reply by its tag than the one that was to be validated.
-fn is_of_another(new: &HeaderMap, stale: &Variant) -> bool {
+/// Returns whether the tag of a 304 names another reply than the one to validate.
+fn names_other_reply(new: &HeaderMap, stale: &Variant) -> bool {
     let opaque = |tag: &HeaderValue| tag.as_bytes().strip_prefix(b"W/").unwrap_or(tag.as_bytes()).to_vec();
-    let (said, stored) = (new.get(header::ETAG), stale.headers.get(header::ETAG));
-    said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
+    let (received_tag, stored_tag) = (new.get(header::ETAG), stale.headers.get(header::ETAG));
+    received_tag
+        .zip(stored_tag)
+        .is_some_and(|(received_tag, stored_tag)| opaque(received_tag) != opaque(stored_tag))
 }
 
-/// Whether a validated reply may be used only for the client that sent the request: it had to be validated before each
-/// use, would not have to be any more, and credentials were sent, now or for the stored reply. So the 304 may be about this
-/// client alone, or the body may be another client's.
-fn earned_alone(want: &Want, stale: &Variant, validated: &Variant) -> bool {
+/// Returns whether a validated reply may be used only for the client that sent the request. Three conditions
+/// must hold. The reply had to be validated before each use. It would no longer have to. Credentials were sent,
+/// now or for the stored reply. The 304 may then concern this client alone, or the body may be another
+/// client's.
+fn is_private_validation(request: &FetchRequest, stale: &Variant, validated: &Variant) -> bool {
     stale.freshness.is_always_validated()
         && !validated.freshness.is_always_validated()
-        && (fields::has_credentials(&want.headers) || stale.by_credentials)
+        && (fields::has_credentials(&request.headers) || stale.by_credentials)
 }

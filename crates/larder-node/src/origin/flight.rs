@@ -1,8 +1,8 @@
-//! One request to the origin for all that ask for the same at the same time.
+//! Shared fetches: one request to the origin for all requests that want the same target at the same time.
 //!
-//! The first request leads, the others wait for the head of its reply. If the reply may be used without validation for
-//! others, they read its body as it arrives. If not, each of them asks the origin by itself and at once: there is no queue.
-//! The number of waiting requests is bounded by the node's client connections.
+//! The first request leads, and the others wait for the head of its reply. If the reply may be used without
+//! validation for other clients, they read its body as it arrives. If not, each of them asks the origin by
+//! itself at once, without a queue. The number of waiting requests is bounded by the node's client connections.
 
 use super::error::OriginError;
 use crate::pages::Variant;
@@ -12,20 +12,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
-/// The outcome of a flight for the requests that joined it.
+/// The outcome of a shared fetch for the requests that joined it.
 #[derive(Clone, Debug)]
-pub(crate) enum Joint {
-    /// A reply that is fresh. Each request still has to see whether the reply suits it.
-    Shared { variant: Arc<Variant>, how: How },
+pub(crate) enum FlightOutcome {
+    /// A fresh reply. Each request must still check whether the reply matches it.
+    Shared { variant: Arc<Variant>, summary: FetchSummary },
     /// The outcome is for the leading request only.
     Alone,
-    /// There is no connection to the origin, whoever asks.
+    /// The origin cannot be reached, by any request.
     Unreachable(OriginError),
 }
 
-impl Joint {
-    /// The outcome of a request that failed. An error that may depend on the leading request (its headers, its share of
-    /// the origin) is not for others.
+impl FlightOutcome {
+    /// Returns the outcome for a fetch that failed. An error that may depend on the leading request (its header
+    /// or its share of the origin) is not for others.
     pub(crate) const fn of_error(error: OriginError) -> Self {
         match error {
             OriginError::Connect | OriginError::ConnectTimeout => Self::Unreachable(error),
@@ -34,111 +34,113 @@ impl Joint {
     }
 }
 
-/// How a reply for all came about.
+/// The origin of a shared reply, for its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct How {
-    /// The status the origin sent; none if it failed.
+pub(crate) struct FetchSummary {
+    /// The status that the origin sent; `None` if it failed.
     pub(crate) status: Option<u16>,
     pub(crate) stored: bool,
     pub(crate) detail: Option<&'static str>,
-    /// The origin that sent the reply; none if it failed.
+    /// The origin that sent the reply; `None` if it failed.
     pub(crate) origin: Option<Authority>,
 }
 
-impl How {
-    /// What was kept stands in for an origin that sent this status, or nothing.
-    pub(crate) fn standing_in(status: Option<StatusCode>) -> Self {
+impl FetchSummary {
+    /// Describes a stored reply that is used in place of an origin's failure with this status, or without a
+    /// reply.
+    pub(crate) fn stale_if_error(status: Option<StatusCode>) -> Self {
         let status = status.map(|status| status.as_u16());
         Self { status, stored: false, detail: Some("stale-if-error"), origin: None }
     }
 }
 
-/// A request under way, or its body.
+/// A fetch in flight, including its body.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
-    joint: OnceLock<Joint>,
+pub(crate) struct FetchFlight {
+    outcome: OnceLock<FlightOutcome>,
     notify: Notify,
 }
 
-impl Flight {
+impl FetchFlight {
     /// Waits for the head of the reply.
-    pub(crate) async fn landed(&self) -> Joint {
+    pub(crate) async fn wait(&self) -> FlightOutcome {
         let notified = self.notify.notified();
         tokio::pin!(notified);
-        // Registers before looking, so that a reply that comes in between is not missed.
+        // The waiter registers before it looks, so that a reply that arrives in between is not missed.
         notified.as_mut().enable();
-        if let Some(joint) = self.joint.get() {
-            return joint.clone();
+        if let Some(outcome) = self.outcome.get() {
+            return outcome.clone();
         }
         notified.await;
-        self.joint.get().cloned().unwrap_or(Joint::Alone)
+        self.outcome.get().cloned().unwrap_or(FlightOutcome::Alone)
     }
 }
 
-/// Requests under way, by what they ask for.
+/// The fetches in flight, by their keys.
 #[derive(Debug, Default)]
-pub(crate) struct Flights(Mutex<HashMap<Box<[u8]>, Arc<Flight>>>);
+pub(crate) struct FetchFlights(Mutex<HashMap<Box<[u8]>, Arc<FetchFlight>>>);
 
-/// What is to be done about something wanted.
+/// The result of looking up a fetch.
 #[derive(Debug)]
-pub(crate) enum Begun {
-    Join(Arc<Flight>),
-    Lead(Landing),
+pub(crate) enum FetchRole {
+    Join(Arc<FetchFlight>),
+    Lead(FetchLead),
 }
 
-impl Flights {
-    /// Joins the request for `key`, or leads it.
-    pub(crate) fn begin(self: &Arc<Self>, key: &[u8]) -> Begun {
+impl FetchFlights {
+    /// Joins the fetch for `key`, or leads a new one.
+    pub(crate) fn begin(self: &Arc<Self>, key: &[u8]) -> FetchRole {
         let mut flights = self.lock();
         if let Some(flight) = flights.get(key) {
-            return Begun::Join(Arc::clone(flight));
+            return FetchRole::Join(Arc::clone(flight));
         }
-        let flight = Arc::<Flight>::default();
+        let flight = Arc::<FetchFlight>::default();
         flights.insert(key.into(), Arc::clone(&flight));
-        Begun::Lead(Landing { flights: Arc::clone(self), key: Some(key.into()), flight })
+        FetchRole::Lead(FetchLead { flights: Arc::clone(self), key: Some(key.into()), flight })
     }
 
-    /// The request for `key` that is under way, if there is one.
-    pub(crate) fn under_way(&self, key: &[u8]) -> Option<Arc<Flight>> {
+    /// Returns the fetch for `key` that is in flight, if there is one.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Arc<FetchFlight>> {
         self.lock().get(key).map(Arc::clone)
     }
 
-    /// Lets no request join those that are under way.
+    /// Prevents further requests from joining fetches in flight.
     pub(crate) fn close(&self) {
         self.lock().clear();
     }
 
-    /// Leads a request that nobody joins.
-    pub(crate) fn alone(self: &Arc<Self>) -> Landing {
-        Landing { flights: Arc::clone(self), key: None, flight: Arc::default() }
+    /// Leads a fetch that no request can join.
+    pub(crate) fn lead_unshared(self: &Arc<Self>) -> FetchLead {
+        FetchLead { flights: Arc::clone(self), key: None, flight: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Flight>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<FetchFlight>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The duty to announce an outcome. If it is dropped, no request joins any more, and waiting requests ask by themselves.
+/// The duty to announce an outcome. If it is dropped, no request joins any more, and waiting requests ask by
+/// themselves.
 #[derive(Debug)]
-pub(crate) struct Landing {
-    flights: Arc<Flights>,
+pub(crate) struct FetchLead {
+    flights: Arc<FetchFlights>,
     key: Option<Box<[u8]>>,
-    flight: Arc<Flight>,
+    flight: Arc<FetchFlight>,
 }
 
-impl Landing {
-    /// Tells the waiting requests.
-    pub(crate) fn announce(&self, joint: Joint) {
-        // Only the first counts.
-        let _ = self.flight.joint.set(joint);
+impl FetchLead {
+    /// Informs the waiting requests.
+    pub(crate) fn announce(&self, outcome: FlightOutcome) {
+        // Only the first outcome counts.
+        let _ = self.flight.outcome.set(outcome);
         self.flight.notify.notify_waiters();
     }
 
-    /// Lets no request join any more.
+    /// Prevents further requests from joining.
     pub(crate) fn close(&mut self) {
         if let Some(key) = self.key.take() {
             let mut flights = self.flights.lock();
-            // Another one has taken its place where this one was closed before.
+            // A newer fetch may have replaced this one, if this one was closed before.
             if flights.get(&key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
                 flights.remove(&key);
             }
@@ -146,10 +148,10 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for FetchLead {
     fn drop(&mut self) {
         self.close();
-        self.announce(Joint::Alone);
+        self.announce(FlightOutcome::Alone);
     }
 }
 
@@ -159,36 +161,36 @@ mod tests {
 
     #[tokio::test]
     async fn requests_that_join_learn_the_outcome() {
-        let flights = Arc::<Flights>::default();
-        for (joint, abandon) in [
-            (Joint::Unreachable(OriginError::Connect), false),
-            (Joint::Alone, false),
-            (Joint::Unreachable(OriginError::Connect), true),
+        let flights = Arc::<FetchFlights>::default();
+        for (outcome, abandon) in [
+            (FlightOutcome::Unreachable(OriginError::Connect), false),
+            (FlightOutcome::Alone, false),
+            (FlightOutcome::Unreachable(OriginError::Connect), true),
         ] {
-            let Begun::Lead(landing) = flights.begin(b"a") else { panic!("the first leads") };
-            let Begun::Join(flight) = flights.begin(b"a") else { panic!("the second joins") };
-            assert!(matches!(flights.begin(b"b"), Begun::Lead(_)), "another thing");
-            let waiting = tokio::spawn(async move { flight.landed().await });
+            let FetchRole::Lead(lead) = flights.begin(b"a") else { panic!("the first leads") };
+            let FetchRole::Join(flight) = flights.begin(b"a") else { panic!("the second joins") };
+            assert!(matches!(flights.begin(b"b"), FetchRole::Lead(_)), "another thing");
+            let waiting = tokio::spawn(async move { flight.wait().await });
             tokio::task::yield_now().await;
             if !abandon {
-                landing.announce(joint.clone());
+                lead.announce(outcome.clone());
             }
-            drop(landing);
-            let landed = waiting.await.unwrap();
-            let expected = if abandon { Joint::Alone } else { joint };
-            assert_eq!(format!("{landed:?}"), format!("{expected:?}"));
+            drop(lead);
+            let result = waiting.await.unwrap();
+            let expected = if abandon { FlightOutcome::Alone } else { outcome };
+            assert_eq!(format!("{result:?}"), format!("{expected:?}"));
         }
         assert!(flights.lock().is_empty());
     }
 
     #[test]
-    fn only_a_failed_connection_is_everybodys_failure() {
+    fn only_a_failed_connection_is_reported_to_all_waiters() {
         use OriginError::{Abandoned, BadReply, Closed, Connect, ConnectTimeout, Full, HeadTimeout};
         for error in [Connect, ConnectTimeout] {
-            assert!(matches!(Joint::of_error(error), Joint::Unreachable(of) if of == error));
+            assert!(matches!(FlightOutcome::of_error(error), FlightOutcome::Unreachable(of) if of == error));
         }
         for error in [Full, HeadTimeout, Closed, BadReply, Abandoned] {
-            assert!(matches!(Joint::of_error(error), Joint::Alone), "{error}");
+            assert!(matches!(FlightOutcome::of_error(error), FlightOutcome::Alone), "{error}");
         }
     }
 }

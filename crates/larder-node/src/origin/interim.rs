@@ -1,8 +1,8 @@
-//! Interim replies of an origin (1xx, RFC 9110 section 15.2) on their way to the client whose request they answer.
+//! Interim replies of an origin (1xx, RFC 9110 section 15.2), relayed to the client whose request they answer.
 //!
-//! Only the client whose request went to the origin gets them ([`InterimSender`]): when an interim reply arrives, nobody knows yet
-//! whether the final reply may be shared. They are never stored. 100 (Continue) is not among them: the node sends its own when it reads a
-//! request's body.
+//! Only the client whose request went to the origin gets them ([`InterimSender`]). When an interim reply
+//! arrives, it is unknown whether the final reply may be shared. They are never stored. 100 (Continue) is not
+//! among them, because the node sends its own when it reads a request's body.
 
 use crate::http::fields;
 use http::request::Parts;
@@ -11,18 +11,19 @@ use larder_http::convert::append;
 use larder_http::h1::ReplyHead;
 use larder_http::relay::InterimSender;
 
-/// Takes the interim replies to one request.
+/// Receives the interim replies to one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Hints(InterimSender);
+pub(crate) struct InterimRelay(InterimSender);
 
-impl Hints {
-    /// The way to the client that sent a request; `None` if it can take none.
+impl InterimRelay {
+    /// Returns the channel to the client that sent a request; `None` if the client cannot receive interim
+    /// replies.
     pub(super) fn of_request(parts: &Parts) -> Option<Self> {
         parts.extensions.get::<InterimSender>().cloned().map(Self)
     }
 
-    /// Takes those to a request that is about to be sent.
-    pub(super) fn listen<B>(self, request: &mut Request<B>) {
+    /// Receives the interim replies to a request that is about to be sent.
+    pub(super) fn attach<B>(self, request: &mut Request<B>) {
         hyper::ext::on_informational(request, move |reply| {
             if reply.status() != StatusCode::CONTINUE
                 && let Some(head) = head(reply.status(), reply.headers().clone())
@@ -33,9 +34,9 @@ impl Hints {
     }
 }
 
-/// The head of an interim reply without the fields of the connection. `None` if it has too many fields.
+/// Returns the head of an interim reply without hop-by-hop fields. `None` if it has too many fields.
 fn head(status: StatusCode, mut headers: HeaderMap) -> Option<ReplyHead> {
-    fields::strip(&mut headers);
+    fields::remove_hop_by_hop(&mut headers);
     headers.remove(header::CONTENT_LENGTH);
     let mut head = ReplyHead::with_status(status.as_u16());
     for (name, value) in &headers {

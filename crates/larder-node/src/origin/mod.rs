@@ -1,17 +1,20 @@
-//! Pull-through from an HTTP origin: a shared cache before any application (RFC 9111, RFC 5861).
+//! Pull-through from an HTTP origin: a shared cache in front of any application (RFC 9111, RFC 5861).
 //!
 //! ```text
 //! client -> pull: page of the target? -> variant for the request? -> fresh? -> from memory
-//!                 else one request to the origin for all that wait (flight) -> stored and read as it arrives (filling),
-//!                 or, if others may not use its reply without validation, each request asks alone (passed)
+//!                 else one request to the origin for all that wait (flight) -> stored, and read during the
+//!                 transfer (fetch),
+//!                 or, if other clients may not use its reply without validation, each request is sent
+//!                 alone (serve)
 //! ```
 //!
-//! What may be kept and used is decided in [`crate::http::freshness`]. Choices of ours: only replies to GET are kept,
-//! and HEAD is answered from them. A range is served from what is kept whole; one that misses is passed on and not
-//! kept, and the whole is fetched beside it. Preconditions of clients are held against what is kept; what is fetched to be kept is fetched without them.
-//! A client that goes away does not end a fetch that fills the cache. Other methods are passed on, and a reply that
-//! is no error then drops what is kept of the target, and of its `Location` and `Content-Location` on the same host.
-//! A request for a WebSocket opens a tunnel ([`tunnel`]). Any other `Upgrade` is taken off.
+//! [`crate::http::freshness`] decides which replies may be stored and used. Only replies to GET are stored, and
+//! HEAD is answered from them. A range is served from a completely stored reply. A range that misses is passed
+//! on and not stored, and the whole is fetched separately. Preconditions of clients are evaluated against the
+//! stored reply; fetches that fill the cache carry none of them. A client that leaves does not end such a
+//! fetch. Other methods are passed on. If their reply is no error, the stored replies of the target are
+//! dropped, and those of its `Location` and `Content-Location` on the same host. A request for a WebSocket
+//! opens a tunnel ([`tunnel`]). Any other `Upgrade` is removed.
 
 mod body;
 mod client;
@@ -22,25 +25,25 @@ mod failover;
 mod fetch;
 mod flight;
 mod interim;
-mod passed;
-mod patience;
+mod origin_slot;
 mod permit;
-mod place;
-mod pull;
+mod private_replies;
 mod range_fill;
 mod send;
 mod serve;
+mod service;
+mod settings;
 mod site;
 mod slots;
 mod stats;
-mod terms;
+mod transfer_limits;
 pub(crate) mod tunnel;
 mod upload;
 
-pub use failover::OriginStanding;
+pub use failover::OriginStatus;
 pub use stats::OriginStats;
 
-pub(crate) use client::{Fetched, Origin};
-pub(crate) use client_key::Client;
-pub(crate) use pull::Puller;
-pub(crate) use serve::pass;
+pub(crate) use client::{Origin, OriginReply};
+pub(crate) use client_key::ClientKey;
+pub(crate) use serve::forward_reply;
+pub(crate) use service::OriginService;

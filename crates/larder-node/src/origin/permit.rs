@@ -1,34 +1,37 @@
-//! Requests that a node does not send to its origin, because the node would add rights to them that their clients do not have.
+//! Requests that a node refuses to send to its origin, because it would add rights that their clients do not
+//! have.
 //!
-//! A node with a signature or with header fields for its origin lends its rights to whoever reaches it. So it refuses what would
-//! change the store or turn the node's rights against other clients:
+//! A node with a signature or with header fields for its origin lends its rights to every client that reaches
+//! it. So it refuses requests that would change the store or use the node's rights against other clients:
 //!
-//! | request | why | reply |
+//! | request | reason | reply |
 //! |---|---|---|
 //! | a method that is not in `origin.sign.methods` | it could write or delete with the node's keys | 405 |
 //! | TRACE | the origin would show the client the node's fields | 405 |
-//! | `response-*` in the query (S3) | it has signed replies call themselves HTML, or be stored for longer | 403 |
+//! | `response-*` in the query (S3) | it could turn signed replies into HTML, or extend their storage | 403 |
 //!
-//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, but for [`KEPT`]. They would have the node's owner
-//! pay (`x-amz-request-payer`), or make the reply one for this client alone (`x-amz-server-side-encryption-customer-key`), and
-//! nothing that is stored depends on them.
+//! A client's `x-amz-*` fields are removed from its GET, HEAD and OPTIONS, except those in [`ALLOWED_FIELDS`].
+//! They could make the node's owner pay (`x-amz-request-payer`), or make the reply specific to this client
+//! (`x-amz-server-side-encryption-customer-key`). No stored reply depends on them.
 
 use crate::body::Body;
 use crate::config::OriginConfig;
 use crate::http::cache_status::Outcome;
 use crate::reply::Replies;
-use crate::signing::{self, SIGNATURE, Signing};
+use crate::signing::{self, SIGNATURE, SigningKeys};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
-/// Fields of Amazon that a client may set on any request: they ask for digests, or say the body's.
-const KEPT: [&str; 2] = ["x-amz-checksum-mode", "x-amz-content-sha256"];
+/// Amazon fields that a client may set on any request. They ask for digests, or state the body's digest.
+const ALLOWED_FIELDS: [&str; 2] = ["x-amz-checksum-mode", "x-amz-content-sha256"];
 
-/// Removes from a request that enters the fields that its signature replaces, and those that it must not be made for.
+/// Removes the fields that the signature replaces, and the fields that must not be signed, from an admitted
+/// request.
 pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
-    let foreign = |name: &str| method.is_safe() && name.starts_with("x-amz-") && !KEPT.contains(&name);
+    let foreign =
+        |name: &str| method.is_safe() && name.starts_with("x-amz-") && !ALLOWED_FIELDS.contains(&name);
     let names: Vec<_> =
         client.keys().filter(|name| SIGNATURE.contains(name) || foreign(name.as_str())).cloned().collect();
     for name in names {
@@ -36,20 +39,21 @@ pub(super) fn remove_unsignable(method: &Method, client: &mut HeaderMap) {
     }
 }
 
-/// The reply to a request that the node must not send with its own rights.
-pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -> Option<Response<Body>> {
+/// Returns the reply to a request that the node must not send with its own rights; `None` if the request may be
+/// sent.
+pub(super) fn refusal(replies: &Replies, config: &OriginConfig, parts: &Parts) -> Option<Response<Body>> {
     let method = &parts.method;
     if *method == Method::TRACE && (config.sign.is_some() || !config.fields.is_empty()) {
         let text = "TRACE would show the header fields that this node adds to requests for its origin.\n";
-        return Some(method_refused(replies, text.to_owned(), None));
+        return Some(method_not_allowed(replies, text.to_owned(), None));
     }
     let signing = config.sign.as_ref()?;
     if !signing.permits(method) {
         let text = format!(
             "This node signs requests to its origin and permits {} only (node.origin.sign.methods).\n",
-            signing.allowed()
+            signing.allowed_methods()
         );
-        return Some(method_refused(replies, text, Some(signing)));
+        return Some(method_not_allowed(replies, text, Some(signing)));
     }
     let query = parts.uri.query().unwrap_or_default();
     if signing.is_s3() && !signing::is_presigned(query) && signing::sets_fields_of_reply(query) {
@@ -59,12 +63,12 @@ pub(super) fn forbids(replies: &Replies, config: &OriginConfig, parts: &Parts) -
     None
 }
 
-fn method_refused(replies: &Replies, text: String, signing: Option<&Signing>) -> Response<Body> {
+fn method_not_allowed(replies: &Replies, text: String, signing: Option<&SigningKeys>) -> Response<Body> {
     let (status, outcome) = (StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"));
     let mut reply = replies.text(status, outcome, "text/plain; charset=utf-8", Bytes::from(text));
     let allowed = signing.map_or_else(
         || Some(HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")),
-        |signing| HeaderValue::try_from(signing.allowed()).ok(),
+        |signing| HeaderValue::try_from(signing.allowed_methods()).ok(),
     );
     if let Some(allowed) = allowed {
         reply.headers_mut().insert(header::ALLOW, allowed);
@@ -77,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_amazon_are_removed_from_safe_requests_but_for_those_about_digests() {
+    fn amazon_fields_are_removed_from_safe_requests_except_digests() {
         let all = [
             "authorization",
             "x-amz-date",

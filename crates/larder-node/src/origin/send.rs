@@ -1,20 +1,20 @@
-//! Sends a request: over a kept connection or its own, to one origin after another, and what can go wrong.
+//! Sends requests: over a pooled connection or a new one, to one origin after another.
 //!
-//! | the attempt | the next attempt |
+//! | result of the attempt | next attempt |
 //! |---|---|
-//! | gets no connection | any request, at the next origin |
-//! | loses a kept connection | an idempotent request without a body, once more at the same origin |
-//! | gets no reply, or one that tells of a failed origin | an idempotent request without a body, at the next origin |
+//! | no connection | any request, at the next origin |
+//! | a pooled connection was lost | an idempotent request without a body, once more at the same origin |
+//! | no reply, or a reply that counts as a failure of the origin | an idempotent request without a body, at the next origin |
 //!
-//! Whatever the number of origins, all attempts together take at most twice the time of one.
+//! All attempts together take at most twice the time of one attempt, whatever the number of origins.
 
-use super::client::{Fetched, Origin};
-use super::error::{OriginError, Outgoing};
-use super::failover::Standing;
-use super::interim::Hints;
-use super::patience::Patience;
-use super::place::Place;
-use super::upload::{self, Lender, Lent};
+use super::client::{Origin, OriginReply};
+use super::error::{OriginError, OriginRequestBody};
+use super::failover::OriginServer;
+use super::interim::InterimRelay;
+use super::origin_slot::OriginSlot;
+use super::transfer_limits::TransferLimits;
+use super::upload::{self, AttemptBody, UnsentBody};
 use crate::config::OriginConfig;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
@@ -30,66 +30,69 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 impl Origin {
-    /// Sends a request. `headers` come from [`Self::outgoing`], with `Upgrade` if the connection may become a tunnel; `hints` takes
-    /// the interim replies.
+    /// Sends a request. `headers` come from [`Self::request_headers`], with `Upgrade` if the connection may
+    /// become a tunnel. `interim` receives the interim replies.
     pub(crate) async fn send(
         &self,
-        place: Place,
+        slot: OriginSlot,
         method: &Method,
         target: &PathAndQuery,
         headers: HeaderMap,
-        body: Option<Outgoing>,
-        hints: Option<Hints>,
-    ) -> Result<Fetched, OriginError> {
-        let (origins, patience, time) = {
-            let terms = self.terms();
-            (Arc::clone(&terms.origins), body_patience(&terms.config), reply_time(&terms.config))
+        body: Option<OriginRequestBody>,
+        interim: Option<InterimRelay>,
+    ) -> Result<OriginReply, OriginError> {
+        let (origins, limits, time) = {
+            let settings = self.settings();
+            (Arc::clone(&settings.origins), body_limits(&settings.config), reply_time(&settings.config))
         };
-        // If a connection ends before the reply, nobody knows whether the origin has worked on the request. Only an idempotent
-        // request is sent once more (RFC 9110 section 9.2.2), and only if it has no body, which may be gone by then. So only such a
-        // request goes over a kept connection, which the origin may just be closing.
+        // If a connection ends before the reply, it is unknown whether the origin has processed the request.
+        // Only an idempotent request is sent again (RFC 9110 section 9.2.2), and only without a body, which may
+        // be consumed by then. So only such a request uses a pooled connection, which the origin may just be
+        // closing.
         let repeatable = body.is_none() && method.is_idempotent();
-        let (lent, progress) = body.map(|body| upload::timed(body, patience, &place)).unzip();
-        let lent = lent.map(Lender::new);
+        let (unsent_body, progress) = body.map(|body| upload::with_time_limits(body, limits, &slot)).unzip();
+        let unsent_body = unsent_body.map(UnsentBody::new);
         let deadline = Instant::now() + 2 * time;
         let plan = origins.plan(Instant::now());
-        let (mut sent, mut asked) = (Err(OriginError::Abandoned), &self.authority);
+        let (mut sent, mut authority) = (Err(OriginError::Abandoned), &self.authority);
         for (nth, candidate) in plan.iter().enumerate() {
             let time = time.min(deadline.saturating_duration_since(Instant::now()));
-            let body = || (lent.as_ref().map(Lender::lend), progress.clone());
+            let body = || (unsent_body.as_ref().map(UnsentBody::for_attempt), progress.clone());
             let ask = (method, target);
             let origin = &candidate.origin;
-            asked = &origin.authority;
-            sent =
-                self.try_send((origin, repeatable, time), ask, headers.clone(), body(), hints.clone()).await;
-            // A kept connection that the origin has closed meanwhile looks like this. Others may be closed too.
+            authority = &origin.authority;
+            sent = self
+                .try_send((origin, repeatable, time), ask, headers.clone(), body(), interim.clone())
+                .await;
+            // A pooled connection that the origin has closed meanwhile fails like this. Other pooled
+            // connections may be closed too.
             if repeatable && matches!(sent, Err(OriginError::Closed)) {
                 let time = time.min(deadline.saturating_duration_since(Instant::now()));
                 sent =
-                    self.try_send((origin, false, time), ask, headers.clone(), body(), hints.clone()).await;
+                    self.try_send((origin, false, time), ask, headers.clone(), body(), interim.clone()).await;
             }
             match &sent {
-                Ok(reply) if !origins.tells_failure(reply.status()) => {
-                    origins.succeeded(candidate);
+                Ok(reply) if !origins.is_failure(reply.status()) => {
+                    origins.record_success(candidate);
                     self.log_refused(origin, reply.status());
                     break;
                 }
-                Err(error) if !error.is_of_origin() => break,
+                Err(error) if !error.is_origin_fault() => break,
                 outcome => {
                     log_no_reply(origin, outcome.as_ref().err().copied());
                     let unreachable = matches!(outcome, Err(error) if error.is_before_request());
-                    origins.failed(candidate, unreachable, Instant::now());
+                    origins.record_failure(candidate, unreachable, Instant::now());
                 }
             }
             let unsent = matches!(&sent, Err(error) if error.is_before_request())
-                && lent.as_ref().is_none_or(Lender::is_untouched);
+                && unsent_body.as_ref().is_none_or(UnsentBody::is_unsent);
             let next = nth + 1 < plan.len() && Instant::now() < deadline && (repeatable || unsent);
             if !next {
                 break;
             }
             self.counts.failovers.add(1);
             if let Some(progress) = &progress {
-                progress.begin();
+                progress.restart();
             }
         }
         if let Err(error) = &sent {
@@ -98,16 +101,16 @@ impl Origin {
             }
             tracing::debug!(origin = %self.authority, %error, "origin: no reply");
         }
-        sent.map(|reply| Fetched { reply, place, origin: asked.clone() })
+        sent.map(|reply| OriginReply { reply, slot, origin: authority.clone() })
     }
 
     async fn try_send(
         &self,
-        (origin, pooled, time): (&Standing, bool, Duration),
+        (origin, pooled, time): (&OriginServer, bool, Duration),
         (method, target): (&Method, &PathAndQuery),
         headers: HeaderMap,
-        (body, progress): (Option<Lent>, Option<Arc<upload::Progress>>),
-        hints: Option<Hints>,
+        (body, progress): (Option<AttemptBody>, Option<Arc<upload::Progress>>),
+        interim: Option<InterimRelay>,
     ) -> Result<Response<Incoming>, OriginError> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(origin.scheme.clone());
@@ -127,7 +130,7 @@ impl Origin {
         {
             request.headers_mut().insert(header::HOST, host);
         }
-        if let Some(signing) = &self.terms().config.sign {
+        if let Some(signing) = &self.settings().config.sign {
             let signed = signing.sign((method, target), request.headers_mut(), has_body, SystemTime::now());
             signed.map_err(|_| OriginError::Unsignable)?;
         }
@@ -136,28 +139,28 @@ impl Origin {
         if upgrades {
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         } else if !pooled {
-            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
-            // connections, and the node's ports are few.
+            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same
+            // for all connections, and the node has few ports.
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        if let Some(hints) = hints {
-            hints.listen(&mut request);
+        if let Some(interim) = interim {
+            interim.attach(&mut request);
         }
-        let (asked, headers_max) = {
-            let terms = self.terms();
-            let client = if pooled { &terms.client } else { &terms.unpooled };
-            (client.request(request), terms.config.headers_max)
+        let (sending, headers_max) = {
+            let settings = self.settings();
+            let client = if pooled { &settings.client } else { &settings.fresh_client };
+            (client.request(request), settings.config.headers_max)
         };
         let sent = match &progress {
-            Some(progress) => progress.reply_within(time, asked).await?,
-            None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
+            Some(progress) => progress.reply_within(time, sending).await?,
+            None => timeout(time, sending).await.map_err(|_| OriginError::HeadTimeout)?,
         };
         match sent {
-            // Nobody has asked for another protocol (RFC 9110 section 15.2.2).
+            // The node did not ask for another protocol (RFC 9110 section 15.2.2).
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrades => {
                 Err(OriginError::BadReply)
             }
-            // HTTP/2 has no limit on their number.
+            // hyper does not limit the number of fields for HTTP/2.
             Ok(reply) if reply.headers().len() > headers_max => Err(OriginError::BadReply),
             Ok(reply) => Ok(reply),
             Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
@@ -170,11 +173,11 @@ impl Origin {
     }
 
     /// Logs that the origin refuses requests that the node has signed.
-    fn log_refused(&self, origin: &Standing, status: StatusCode) {
+    fn log_refused(&self, origin: &OriginServer, status: StatusCode) {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if refused
-            && self.terms().config.sign.is_some()
-            && let Some(times) = origin.refused_log.due()
+            && self.settings().config.sign.is_some()
+            && let Some(times) = origin.refusal_log.due()
         {
             let hint = "if it refuses all: check the keys of node.origin.sign, their rights and this machine's clock";
             let (origin, status) = (&origin.authority, status.as_u16());
@@ -183,8 +186,8 @@ impl Origin {
     }
 }
 
-/// Logs that there is no connection.
-fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) {
+/// Logs that a connection failed.
+fn log_no_connection(origin: &OriginServer, kind: OriginError, error: &LegacyError) {
     let fault = tls_fault(error);
     if fault.is_none() && !error.is_connect() {
         return;
@@ -196,13 +199,13 @@ fn log_no_connection(origin: &Standing, kind: OriginError, error: &LegacyError) 
         tracing::warn!(%origin, reason, error = %fault, times, "origin: TLS failed");
     } else {
         let reason = if is_late(error) { "timeout" } else { "connect" };
-        let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
+        let cause = error_chain(error).last().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(%origin, reason, error = cause, times, "origin: connection failed");
     }
 }
 
-/// Logs that a request which was sent has had no reply. A failed connection has a line of its own.
-fn log_no_reply(origin: &Standing, error: Option<OriginError>) {
+/// Logs that a request was sent and got no reply. A failed connection has a log line of its own.
+fn log_no_reply(origin: &OriginServer, error: Option<OriginError>) {
     let Some(error) = error.filter(|error| !error.is_before_request() && *error != OriginError::TlsBroken)
     else {
         return;
@@ -213,31 +216,32 @@ fn log_no_reply(origin: &Standing, error: Option<OriginError>) {
     }
 }
 
-/// How long a request may take from its beginning to the head of its reply.
+/// Returns the time limit from the beginning of a request to the head of its reply.
 fn reply_time(config: &OriginConfig) -> Duration {
     let handshake = config.tls.as_ref().map_or(Duration::ZERO, |tls| tls.handshake_timeout);
     config.connect_timeout + handshake + config.head_timeout
 }
 
-/// How long a client may take for a request's body.
-fn body_patience(config: &OriginConfig) -> Patience {
+/// Returns the time limits for a client that sends a request's body.
+fn body_limits(config: &OriginConfig) -> TransferLimits {
     let silence = config.request_body_timeout;
-    Patience::new(silence, silence, config.body_rate_min)
+    TransferLimits::new(silence, silence, config.body_rate_min)
 }
 
-/// The causes of an error, the deepest last.
-fn sources(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
+/// Returns the causes of an error, the deepest last.
+fn error_chain(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
 
 fn is_late(error: &LegacyError) -> bool {
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    sources(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
+    error_chain(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
 }
 
-/// Why TLS failed, if it did. With TLS 1.3 an origin can refuse the node's certificate after the handshake.
+/// Returns the reason why TLS failed, if it did. With TLS 1.3, an origin can refuse the node's certificate
+/// after the handshake.
 fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
-    sources(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
+    error_chain(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
         Some(fault) => Some(fault.clone()),
         None => {
             let error = error.downcast_ref::<io::Error>()?.get_ref()?;
@@ -250,11 +254,12 @@ fn fault(error: &LegacyError) -> OriginError {
     match tls_fault(error) {
         Some(TlsFault::Timeout) => return OriginError::TlsTimeout,
         Some(_) if error.is_connect() => return OriginError::Tls,
-        // The request has been sent: with TLS 1.3 an origin refuses the node's certificate that late, and others break off.
+        // The request has been sent. With TLS 1.3, an origin refuses the node's certificate that late; other
+        // failures look the same.
         Some(_) => return OriginError::TlsBroken,
         None => {}
     }
-    let of_hyper = sources(error).find_map(|error| error.downcast_ref::<hyper::Error>());
+    let of_hyper = error_chain(error).find_map(|error| error.downcast_ref::<hyper::Error>());
     let is_parse = of_hyper.is_some_and(hyper::Error::is_parse);
     match (error.is_connect(), is_late(error)) {
         (true, true) => OriginError::ConnectTimeout,

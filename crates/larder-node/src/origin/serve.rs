@@ -1,16 +1,16 @@
-//! Replies made of what is kept, and replies passed on.
+//! Replies from stored variants, and replies that are passed on.
 
-use super::body::Pulled;
-use super::client::{Fetched, Origin};
+use super::body::OriginBody;
+use super::client::{Origin, OriginReply};
 use super::error::OriginError;
-use super::patience::Patience;
+use super::transfer_limits::TransferLimits;
 use crate::body::Body;
-use crate::http::cache_status::{Outcome, Why};
-use crate::http::condition::{self, Verdict};
+use crate::http::cache_status::{ForwardReason, Outcome};
+use crate::http::condition::{self, PreconditionResult};
 use crate::http::fields;
 use crate::http::range::{self, Range};
-use crate::pages::{Contents, Reader, Variant};
-use crate::reply::{OwnFault, Replies};
+use crate::pages::{BodyReader, PageBody, Variant};
+use crate::reply::{NodeFault, Replies};
 use crate::responder::Responder;
 use crate::uptime::Uptime;
 use http::header::{self, HeaderValue};
@@ -18,31 +18,34 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use std::sync::Arc;
 
-/// Makes replies of what is kept of an origin.
+/// Creates replies from stored replies of an origin.
 #[derive(Clone, Copy)]
-pub(super) struct KeptReplies<'a> {
+pub(super) struct StoredReplies<'a> {
     pub(super) replies: &'a Replies,
     pub(super) origin: &'a Origin,
     pub(super) uptime: Uptime,
 }
 
-impl KeptReplies<'_> {
-    /// The reply to a GET or HEAD made of a variant that suits it. `reader` reads a body that is on its way.
+impl StoredReplies<'_> {
+    /// Returns the reply to a GET or HEAD from a matching variant. `reader` reads a body that is still being
+    /// received.
     pub(super) fn reply(
         self,
         parts: &Parts,
         variant: &Arc<Variant>,
         outcome: Outcome,
-        reader: Option<Reader>,
+        reader: Option<BodyReader>,
     ) -> Response<Body> {
         let len = variant.len();
         if variant.status == StatusCode::OK
             && let Some(validators) = variant.validators()
         {
             match condition::evaluate(&parts.headers, &validators) {
-                Verdict::Proceed => {}
-                Verdict::Failed => return self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, ""),
-                Verdict::NotModified => {
+                PreconditionResult::Proceed => {}
+                PreconditionResult::Failed => {
+                    return self.replies.plain(StatusCode::PRECONDITION_FAILED, outcome, "");
+                }
+                PreconditionResult::NotModified => {
                     let body = Body::empty();
                     let mut reply = self.with_head(StatusCode::NOT_MODIFIED, variant, outcome, body);
                     reply.headers_mut().remove(header::CONTENT_TYPE);
@@ -54,16 +57,18 @@ impl KeptReplies<'_> {
             _ if parts.method == Method::HEAD => {
                 return self.with_length(variant, outcome, Body::empty(), len);
             }
-            (Contents::Filling(_), Some(reader)) => {
-                let body = Body::stream(Pulled::Shared(reader), len);
+            (PageBody::Incoming(_), Some(reader)) => {
+                let body = Body::stream(OriginBody::Shared(reader), len);
                 return self.with_length(variant, outcome, body, len);
             }
-            (Contents::Filling(_), None) => return failed(self.replies, OriginError::Abandoned, Why::Miss),
-            (Contents::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
+            (PageBody::Incoming(_), None) => {
+                return failed(self.replies, OriginError::Abandoned, ForwardReason::Miss);
+            }
+            (PageBody::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
         };
-        // Without a validator nothing can be what an If-Range names.
+        // Without a validator, no `If-Range` can match.
         let counts = match variant.validators() {
-            Some(validators) => condition::range_counts(&parts.headers, &validators),
+            Some(validators) => condition::is_range_applicable(&parts.headers, &validators),
             None => !parts.headers.contains_key(header::IF_RANGE),
         };
         let range = match parts.headers.get(header::RANGE) {
@@ -71,7 +76,7 @@ impl KeptReplies<'_> {
             _ => Range::Whole,
         };
         match range {
-            Range::Unsatisfiable => self.replies.unsatisfiable(size, outcome),
+            Range::Unsatisfiable => self.replies.range_unsatisfiable(size, outcome),
             Range::Whole => {
                 let body = Body::pieces(pieces, 0..size);
                 self.with_length(variant, outcome, body, len)
@@ -105,7 +110,7 @@ impl KeptReplies<'_> {
         reply
     }
 
-    /// A reply with the headers of what is kept, its age among them.
+    /// Returns a reply with the stored header and its current age.
     fn with_head(
         self,
         status: StatusCode,
@@ -113,38 +118,39 @@ impl KeptReplies<'_> {
         outcome: Outcome,
         body: Body,
     ) -> Response<Body> {
-        let mut reply = merged(self.replies, self.origin, status, variant.headers.clone(), outcome, body);
+        let mut reply =
+            merge_reply(self.replies, self.origin, status, variant.headers.clone(), outcome, body);
         let age = variant.freshness.age(self.uptime.now_ms());
         reply.headers_mut().insert(header::AGE, HeaderValue::from(age));
         reply
     }
 }
 
-/// A reply of the origin, or of another node, passed on to one client.
-pub(crate) fn pass(
+/// Passes a reply of the origin, or of another node, on to one client.
+pub(crate) fn forward_reply(
     replies: &Replies,
     origin: &Origin,
     parts: &Parts,
-    fetched: Fetched,
+    fetched: OriginReply,
     outcome: Outcome,
 ) -> Response<Body> {
-    let patience = {
-        let config = &origin.terms().config;
-        Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
+    let limits = {
+        let config = &origin.settings().config;
+        TransferLimits::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
     };
-    let asked = fetched.origin.clone();
-    let (head, body, len) = Pulled::passed(fetched, patience);
+    let authority = fetched.origin.clone();
+    let (head, body, len) = OriginBody::from_fetch(fetched, limits);
     let mut headers = head.headers;
-    fields::strip(&mut headers);
+    fields::remove_hop_by_hop(&mut headers);
     let empty = parts.method == Method::HEAD
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || len == Some(0);
     let body = if empty { Body::empty() } else { Body::stream(body, len) };
-    Responder::mark(merged(replies, origin, head.status, headers, outcome, body), Some(asked))
+    Responder::mark(merge_reply(replies, origin, head.status, headers, outcome, body), Some(authority))
 }
 
-/// A reply with the origin's headers and this node's.
-pub(super) fn merged(
+/// Returns a reply with the origin's header and this node's fields.
+pub(super) fn merge_reply(
     replies: &Replies,
     origin: &Origin,
     status: StatusCode,
@@ -152,21 +158,21 @@ pub(super) fn merged(
     outcome: Outcome,
     body: Body,
 ) -> Response<Body> {
-    fields::via(&mut headers, &origin.via);
-    replies.merged(status, headers, outcome, body)
+    fields::add_via(&mut headers, &origin.via);
+    replies.merge(status, headers, outcome, body)
 }
 
-/// The reply for an origin that gave none.
-pub(super) fn failed(replies: &Replies, error: OriginError, why: Why) -> Response<Body> {
+/// Returns the error reply for an origin that sent none.
+pub(super) fn failed(replies: &Replies, error: OriginError, reason: ForwardReason) -> Response<Body> {
     let (status, detail) = error.reply();
-    let outcome = Outcome::Failed { why, status, detail };
+    let outcome = Outcome::Failed { reason, status, detail };
     let mut reply =
         replies.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
     if matches!(status, 429 | 503) {
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    if error.is_own() {
-        reply.extensions_mut().insert(OwnFault);
+    if error.is_node_fault() {
+        reply.extensions_mut().insert(NodeFault);
     }
     reply
 }

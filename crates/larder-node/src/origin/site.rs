@@ -1,5 +1,6 @@
-//! Names of pages in the cache. A page is named by the target URI of its requests (RFC 9111 section 2), as the origin is
-//! told it: an origin that is told another scheme or host may reply with other links, or with a redirect.
+//! Names of pages in the cache. A page is named by the target URI of its requests (RFC 9111 section 2), as the
+//! origin is told it. An origin that is told another scheme or host may reply with other links, or with a
+//! redirect.
 
 use http::HeaderMap;
 use http::header::{self, HeaderName};
@@ -19,33 +20,33 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// The site of a request that has entered. `host` is the host that the origin is sent, in lower case.
+    /// Creates the site of an admitted request. `host` is the host that the origin is sent, in lower case.
     pub(super) fn new(headers: &HeaderMap, host: String) -> Self {
-        let told = headers.get(&SCHEME).map_or(SCHEMES[0], |value| value.as_bytes());
-        let usual = SCHEMES.into_iter().find(|scheme| scheme.eq_ignore_ascii_case(told));
-        let scheme = usual.map_or_else(|| told.to_ascii_lowercase().into(), Cow::Borrowed);
-        let others = others(headers, (&scheme, &host), None);
+        let stated = headers.get(&SCHEME).map_or(SCHEMES[0], |value| value.as_bytes());
+        let usual = SCHEMES.into_iter().find(|scheme| scheme.eq_ignore_ascii_case(stated));
+        let scheme = usual.map_or_else(|| stated.to_ascii_lowercase().into(), Cow::Borrowed);
+        let others = other_fields(headers, (&scheme, &host), None);
         Self { scheme, host, others }
     }
 
-    /// The host that the origin is sent.
+    /// Returns the host that the origin is sent.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// The name of the page with this path and query. No part can contain the byte between the parts, so different
-    /// sites and targets have different names.
+    /// Returns the name of the page with this path and query. No part can contain the separator byte, so
+    /// different sites and targets have different names.
     pub(super) fn page(&self, target: &str) -> Vec<u8> {
         [&self.scheme[..], self.host.as_bytes(), &self.others, target.as_bytes()].join(&b'\0')
     }
 
-    /// The names of the page with this path and query by any scheme, in whichever field a relay tells it. `headers` are
-    /// those that the site was made from.
+    /// Returns the names of the page with this path and query for every scheme, in whichever field a relay
+    /// states it. `headers` is the header that the site was created from.
     pub(super) fn pages(&self, headers: &HeaderMap, target: &str) -> Vec<Vec<u8>> {
         let mut names = vec![self.page(target)];
         for scheme in SCHEMES {
             for forwarded in SCHEMES {
-                let others = others(headers, (scheme, &self.host), Some(forwarded));
+                let others = other_fields(headers, (scheme, &self.host), Some(forwarded));
                 let name = Self { scheme: scheme.into(), host: self.host.clone(), others }.page(target);
                 if !names.contains(&name) {
                     names.push(name);
@@ -56,29 +57,29 @@ impl Site {
     }
 }
 
-/// Every scheme and host that the fields of a request tell, with field, line and element, because applications differ in
-/// the one that they take; none if all are the same as `scheme` and `host`. After them, other fields that tell of the URL.
-/// Only a trusted relay can tell others. `swapped` stands for each scheme in `Forwarded`.
-fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
-    let (mut told, mut differs) = (Vec::new(), false);
-    let mut tell = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
+/// Returns every scheme and host in the fields of a request, with field, line and element, because applications
+/// use different ones. Returns none of them if all equal `scheme` and `host`. Other fields that describe the
+/// URL follow. Only a trusted relay can state other values. `swapped` replaces each scheme in `Forwarded`.
+fn other_fields(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
+    let (mut values, mut differs) = (Vec::new(), false);
+    let mut add = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
         differs |= !known.eq_ignore_ascii_case(value);
-        told.extend(format!("{field} {line} {element} ").bytes());
-        told.extend(value.iter().map(u8::to_ascii_lowercase));
-        told.push(b'\n');
+        values.extend(format!("{field} {line} {element} ").bytes());
+        values.extend(value.iter().map(u8::to_ascii_lowercase));
+        values.push(b'\n');
     };
     for (line, value) in headers.get_all(&SCHEME).iter().enumerate().skip(1) {
-        tell("scheme", (line, 0), value.as_bytes(), scheme);
+        add("scheme", (line, 0), value.as_bytes(), scheme);
     }
     for (line, value) in headers.get_all(&HOST).iter().enumerate() {
-        tell("host", (line, 0), value.as_bytes(), host.as_bytes());
+        add("host", (line, 0), value.as_bytes(), host.as_bytes());
     }
     for (line, value) in headers.get_all(header::FORWARDED).iter().enumerate() {
         let field = value.as_bytes();
         let is_open = |piece: &[u8]| piece.iter().filter(|byte| **byte == b'"').count() % 2 != 0;
         if field.contains(&b'\\') || field.split(|byte| matches!(byte, b';' | b',')).any(is_open) {
             // A separator may be part of a quoted string.
-            tell("forwarded", (line, 0), field, b"");
+            add("forwarded", (line, 0), field, b"");
             continue;
         }
         for (element, pairs) in field.split(|byte| *byte == b',').enumerate() {
@@ -88,14 +89,14 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
                 let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
                 let value = quoted.unwrap_or(value);
                 if name.eq_ignore_ascii_case(b"proto") {
-                    tell("forwarded proto", (line, element), swapped.unwrap_or(value), scheme);
+                    add("forwarded proto", (line, element), swapped.unwrap_or(value), scheme);
                 } else if name.eq_ignore_ascii_case(b"host") {
-                    tell("forwarded host", (line, element), value, host.as_bytes());
+                    add("forwarded host", (line, element), value, host.as_bytes());
                 }
             }
         }
     }
-    let mut others = if differs { told } else { Vec::new() };
+    let mut others = if differs { values } else { Vec::new() };
     for name in URL_FIELDS {
         for value in headers.get_all(name) {
             let value = value.as_bytes();
@@ -106,7 +107,8 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
     others
 }
 
-/// Returns the value for `scheme` in place of a value that tells a scheme or its usual port; other values as they are.
+/// Returns the value for `scheme` in place of a value that is a scheme or its default port; other values are
+/// unchanged.
 fn of_scheme<'v>(value: &'v [u8], scheme: &'v [u8]) -> &'v [u8] {
     match value {
         b"http" | b"https" => scheme,
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_tell_the_same_site_make_no_other_name() {
+    fn equivalent_forwarding_fields_give_one_name() {
         let plain = page(&[]);
         for same in [
             [("x-forwarded-proto", "HTTP")],
@@ -185,9 +187,9 @@ mod tests {
         }
     }
 
-    /// A relay may tell the scheme in either field.
+    /// A relay may state the scheme in either field.
     #[test]
-    fn a_change_concerns_the_page_by_every_scheme() {
+    fn an_unsafe_request_invalidates_the_page_of_every_scheme() {
         let same = |fields: [(&'static str, &'static str); 3]| {
             let of = |at: usize| [fields[at]];
             for changed in 0..3 {

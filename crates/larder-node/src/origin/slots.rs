@@ -1,82 +1,85 @@
-//! The slots of an origin: how many requests it gets at one time, and which client's request is next.
+//! The slots of an origin: the limit on concurrent requests to it, and the order in which clients get slots.
 //!
-//! A slot that is held cannot be taken back, so one client's share of the slots is a hard limit: a client that may use all slots
-//! while nobody else asks holds them still when somebody does. A request beyond its client's share, or for which no slot is free,
-//! waits in a queue. Free slots go to the clients that wait and are below their shares, one slot each in turn (round robin), so a
-//! client with many requests in the queue delays another client's request by one slot at most.
+//! A slot that is held cannot be taken back, so one client's share of the slots is a hard limit. Otherwise a
+//! client that took all slots while nobody else asked would still hold them later. A request beyond its
+//! client's share, or without a free slot, waits in a queue. Free slots go to waiting clients below their
+//! shares, one slot each in turn (round robin). So a client with many queued requests delays another client's
+//! request by at most one slot.
 //!
 //! | limit | outcome |
 //! |---|---|
 //! | slots of one client: `requests_max * client_share / 100`, at least 1 | the request waits |
-//! | requests that wait: `queue_max` in all, and one client's share of them | [`Refused`] |
-//! | time in the queue: `queue_timeout` | [`Refused`] |
+//! | waiting requests: `queue_max` in all, and one client's share of them | [`SlotRefusal`] |
+//! | time in the queue: `queue_timeout` | [`SlotRefusal`] |
 //!
-//! The table has an entry for each client that holds a slot or waits for one, so its size is bounded by slots and queue.
-//! [`Client::Unknown`] has a turn as any client has, but no share: it stands for many clients.
+//! The table has an entry for each client that holds a slot or waits for one, so slots and queue bound its
+//! size. [`ClientKey::Unknown`] has a turn like any client, but no share, because it stands for many clients.
 
-use super::client_key::Client;
+use super::client_key::ClientKey;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How slots are shared.
+/// The rules for sharing slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct SlotSettings {
     pub(crate) slots_max: usize,
-    /// Percent of the slots, and of the queue, that one client may have.
+    /// Percentage of the slots, and of the queue, that one client may use.
     pub(crate) client_share: u8,
     pub(crate) queue_max: usize,
     pub(crate) queue_timeout: Duration,
 }
 
-impl Sharing {
-    fn share_of(self, client: Client, all: usize) -> usize {
+impl SlotSettings {
+    fn share_of(self, client: ClientKey, all: usize) -> usize {
         match client {
-            Client::Unknown => all,
-            Client::V4(_) | Client::V6(_) => (all * usize::from(self.client_share) / 100).max(1).min(all),
+            ClientKey::Unknown => all,
+            ClientKey::V4(_) | ClientKey::V6(_) => {
+                (all * usize::from(self.client_share) / 100).max(1).min(all)
+            }
         }
     }
 }
 
-/// Why a request gets no slot.
+/// The reason why a request gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum SlotRefusal {
     /// No slot is free.
     Full,
-    /// Slots are free, but the client holds as many as it may.
+    /// Slots are free, but the client uses its whole share.
     Share,
 }
 
 /// The slots of an origin.
 #[derive(Debug)]
-pub(crate) struct Slots(Mutex<State>);
+pub(crate) struct Slots(Mutex<SlotState>);
 
 #[derive(Debug)]
-struct State {
-    sharing: Sharing,
-    taken: usize,
+struct SlotState {
+    settings: SlotSettings,
+    in_use: usize,
     waiting: usize,
-    clients: HashMap<Client, Usage>,
-    /// Clients that wait and are below their shares, each once, in the order of their turns.
-    turns: VecDeque<Client>,
+    clients: HashMap<ClientKey, ClientUsage>,
+    /// The waiting clients below their shares, each once, in the order of their turns.
+    turns: VecDeque<ClientKey>,
     next_id: u64,
 }
 
 /// The slots and waiting requests of one client.
 #[derive(Debug, Default)]
-struct Usage {
-    taken: usize,
+struct ClientUsage {
+    in_use: usize,
     queue: VecDeque<(u64, oneshot::Sender<()>)>,
     has_turn: bool,
 }
 
-/// A slot. Given back when dropped.
+/// A slot, which is released when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     slots: Arc<Slots>,
-    client: Client,
+    client: ClientKey,
 }
 
 impl Drop for Slot {
@@ -85,34 +88,34 @@ impl Drop for Slot {
     }
 }
 
-/// A request in the queue. Leaves the queue when dropped.
-struct Waiting {
+/// A request in the queue, which leaves the queue when dropped.
+struct QueuedRequest {
     slots: Arc<Slots>,
-    client: Client,
+    client: ClientKey,
     id: u64,
     has_slot: bool,
 }
 
-impl Waiting {
+impl QueuedRequest {
     fn into_slot(mut self) -> Slot {
         self.has_slot = true;
         Slot { slots: Arc::clone(&self.slots), client: self.client }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.has_slot {
-            self.slots.lock().leave(self.client, self.id);
+            self.slots.lock().dequeue(self.client, self.id);
         }
     }
 }
 
 impl Slots {
-    pub(crate) fn new(sharing: Sharing) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
-            sharing,
-            taken: 0,
+    pub(crate) fn new(settings: SlotSettings) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(SlotState {
+            settings,
+            in_use: 0,
             waiting: 0,
             clients: HashMap::new(),
             turns: VecDeque::new(),
@@ -120,19 +123,19 @@ impl Slots {
         })))
     }
 
-    /// Shares the slots in another way from now on. Slots that are held stay held.
-    pub(crate) fn set(&self, sharing: Sharing) {
+    /// Changes the sharing rules. Slots that are held stay held.
+    pub(crate) fn set(&self, settings: SlotSettings) {
         let mut state = self.lock();
-        state.sharing = sharing;
-        let clients: Vec<Client> = state.clients.keys().copied().collect();
+        state.settings = settings;
+        let clients: Vec<ClientKey> = state.clients.keys().copied().collect();
         for client in clients {
-            state.give_turn(client);
+            state.schedule(client);
         }
         state.grant();
     }
 
     /// Takes a slot if one is free for this client.
-    pub(crate) fn try_take(self: &Arc<Self>, client: Client) -> Option<Slot> {
+    pub(crate) fn try_take(self: &Arc<Self>, client: ClientKey) -> Option<Slot> {
         let mut state = self.lock();
         state.is_free_for(client).then(|| {
             state.take(client);
@@ -140,64 +143,68 @@ impl Slots {
         })
     }
 
-    /// Takes a slot, in the client's turn.
-    pub(crate) async fn take(self: &Arc<Self>, client: Client) -> Result<Slot, Refused> {
-        let (granted, id, patience) = {
+    /// Takes a slot when it is the client's turn.
+    ///
+    /// # Errors
+    /// Fails if the queue is full, or if no slot comes free within `queue_timeout`.
+    pub(crate) async fn take(self: &Arc<Self>, client: ClientKey) -> Result<Slot, SlotRefusal> {
+        let (granted, id, time_limit) = {
             let mut state = self.lock();
             if state.is_free_for(client) {
                 state.take(client);
                 return Ok(Slot { slots: Arc::clone(self), client });
             }
-            let patience = state.sharing.queue_timeout;
-            let (granted, id) = state.enter(client)?;
-            (granted, id, patience)
+            let time_limit = state.settings.queue_timeout;
+            let (granted, id) = state.enqueue(client)?;
+            (granted, id, time_limit)
         };
-        let waiting = Waiting { slots: Arc::clone(self), client, id, has_slot: false };
-        match timeout(patience, granted).await {
+        let waiting = QueuedRequest { slots: Arc::clone(self), client, id, has_slot: false };
+        match timeout(time_limit, granted).await {
             Ok(Ok(())) => Ok(waiting.into_slot()),
             _ => Err(self.lock().refusal()),
         }
     }
 
-    /// Slots that are taken, and requests that wait for one.
-    pub(crate) fn levels(&self) -> (usize, usize) {
+    /// Returns the number of taken slots, and the number of waiting requests.
+    pub(crate) fn occupancy(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.taken, state.waiting)
+        (state.in_use, state.waiting)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn share_of(&self, client: Client) -> usize {
-        self.sharing.share_of(client, self.sharing.slots_max)
+impl SlotState {
+    fn share_of(&self, client: ClientKey) -> usize {
+        self.settings.share_of(client, self.settings.slots_max)
     }
 
-    fn is_below_share(&self, client: Client) -> bool {
-        self.clients.get(&client).map_or(0, |usage| usage.taken) < self.share_of(client)
+    fn is_below_share(&self, client: ClientKey) -> bool {
+        self.clients.get(&client).map_or(0, |usage| usage.in_use) < self.share_of(client)
     }
 
-    /// Whether a request of this client gets a slot at once. If slots are free, no client that waits is below its share.
-    fn is_free_for(&self, client: Client) -> bool {
-        self.taken < self.sharing.slots_max && self.is_below_share(client)
+    /// Returns whether a request of this client gets a slot at once. If slots are free, no waiting client is
+    /// below its share.
+    fn is_free_for(&self, client: ClientKey) -> bool {
+        self.in_use < self.settings.slots_max && self.is_below_share(client)
     }
 
-    fn refusal(&self) -> Refused {
-        if self.taken < self.sharing.slots_max { Refused::Share } else { Refused::Full }
+    fn refusal(&self) -> SlotRefusal {
+        if self.in_use < self.settings.slots_max { SlotRefusal::Share } else { SlotRefusal::Full }
     }
 
-    fn take(&mut self, client: Client) {
-        self.taken += 1;
-        self.clients.entry(client).or_default().taken += 1;
+    fn take(&mut self, client: ClientKey) {
+        self.in_use += 1;
+        self.clients.entry(client).or_default().in_use += 1;
     }
 
-    /// Puts a request at the end of its client's queue.
-    fn enter(&mut self, client: Client) -> Result<(oneshot::Receiver<()>, u64), Refused> {
-        let queue_max = self.sharing.queue_max;
+    /// Appends a request to its client's queue.
+    fn enqueue(&mut self, client: ClientKey) -> Result<(oneshot::Receiver<()>, u64), SlotRefusal> {
+        let queue_max = self.settings.queue_max;
         let own = self.clients.get(&client).map_or(0, |usage| usage.queue.len());
-        if self.waiting >= queue_max || own >= self.sharing.share_of(client, queue_max) {
+        if self.waiting >= queue_max || own >= self.settings.share_of(client, queue_max) {
             return Err(self.refusal());
         }
         let (grant, granted) = oneshot::channel();
@@ -205,12 +212,12 @@ impl State {
         self.next_id += 1;
         self.waiting += 1;
         self.clients.entry(client).or_default().queue.push_back((id, grant));
-        self.give_turn(client);
+        self.schedule(client);
         Ok((granted, id))
     }
 
-    /// Takes a request out of the queue, or gives its slot back if it has been granted one meanwhile.
-    fn leave(&mut self, client: Client, id: u64) {
+    /// Removes a request from the queue, or releases the slot that it has been granted meanwhile.
+    fn dequeue(&mut self, client: ClientKey, id: u64) {
         let usage = self.clients.entry(client).or_default();
         match usage.queue.iter().position(|(waiting, _)| *waiting == id) {
             Some(at) => {
@@ -219,25 +226,25 @@ impl State {
                 if usage.queue.is_empty() && std::mem::take(&mut usage.has_turn) {
                     self.turns.retain(|next| *next != client);
                 }
-                self.forget_if_idle(client);
+                self.remove_if_idle(client);
             }
             None => self.release(client),
         }
     }
 
-    fn release(&mut self, client: Client) {
-        self.taken -= 1;
+    fn release(&mut self, client: ClientKey) {
+        self.in_use -= 1;
         if let Some(usage) = self.clients.get_mut(&client) {
-            usage.taken -= 1;
+            usage.in_use -= 1;
         }
-        self.give_turn(client);
-        self.forget_if_idle(client);
+        self.schedule(client);
+        self.remove_if_idle(client);
         self.grant();
     }
 
-    /// Gives the free slots to the clients whose turns it is.
+    /// Grants the free slots to the clients whose turns come first.
     fn grant(&mut self) {
-        while self.taken < self.sharing.slots_max
+        while self.in_use < self.settings.slots_max
             && let Some(client) = self.turns.pop_front()
         {
             let below_share = self.is_below_share(client);
@@ -246,15 +253,15 @@ impl State {
             if below_share && let Some((_, grant)) = usage.queue.pop_front() {
                 self.waiting -= 1;
                 self.take(client);
-                // Fails if the request is about to leave: it gives the slot back then.
+                // This fails if the request is about to leave the queue. The request then releases the slot.
                 let _ = grant.send(());
-                self.give_turn(client);
+                self.schedule(client);
             }
         }
     }
 
-    /// Puts a client at the end of the turns, if it waits and is below its share.
-    fn give_turn(&mut self, client: Client) {
+    /// Appends a client to the turns, if it waits and is below its share.
+    fn schedule(&mut self, client: ClientKey) {
         let below_share = self.is_below_share(client);
         if let Some(usage) = self.clients.get_mut(&client)
             && below_share
@@ -266,8 +273,8 @@ impl State {
         }
     }
 
-    fn forget_if_idle(&mut self, client: Client) {
-        if self.clients.get(&client).is_some_and(|usage| usage.taken == 0 && usage.queue.is_empty()) {
+    fn remove_if_idle(&mut self, client: ClientKey) {
+        if self.clients.get(&client).is_some_and(|usage| usage.in_use == 0 && usage.queue.is_empty()) {
             self.clients.remove(&client);
         }
     }
@@ -278,20 +285,24 @@ mod tests {
     use super::*;
     use tokio::task::{JoinHandle, yield_now};
 
-    const A: Client = Client::V4(1);
-    const B: Client = Client::V4(2);
-    const SHARING: Sharing =
-        Sharing { slots_max: 20, client_share: 10, queue_max: 20, queue_timeout: Duration::from_secs(1) };
+    const A: ClientKey = ClientKey::V4(1);
+    const B: ClientKey = ClientKey::V4(2);
+    const SETTINGS: SlotSettings = SlotSettings {
+        slots_max: 20,
+        client_share: 10,
+        queue_max: 20,
+        queue_timeout: Duration::from_secs(1),
+    };
 
-    fn many(slots: &Arc<Slots>, client: Client) -> Vec<Slot> {
+    fn acquire_many(slots: &Arc<Slots>, client: ClientKey) -> Vec<Slot> {
         std::iter::from_fn(|| slots.try_take(client)).collect()
     }
 
-    /// A request that waits, once it is in the queue.
-    async fn waits(slots: &Arc<Slots>, client: Client) -> JoinHandle<Result<Slot, Refused>> {
-        let (before, waiting) = (slots.levels().1, Arc::clone(slots));
+    /// Starts a request that waits; returns once it is in the queue.
+    async fn spawn_waiter(slots: &Arc<Slots>, client: ClientKey) -> JoinHandle<Result<Slot, SlotRefusal>> {
+        let (before, waiting) = (slots.occupancy().1, Arc::clone(slots));
         let task = tokio::spawn(async move { waiting.take(client).await });
-        while slots.levels().1 == before {
+        while slots.occupancy().1 == before {
             yield_now().await;
         }
         task
@@ -299,31 +310,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_never_holds_more_than_its_share() {
-        let slots = Slots::new(SHARING);
-        let (a, b) = (many(&slots, A), many(&slots, B));
+        let slots = Slots::new(SETTINGS);
+        let (a, b) = (acquire_many(&slots, A), acquire_many(&slots, B));
         assert_eq!((a.len(), b.len()), (2, 2), "a tenth of 20 each");
-        assert_eq!(slots.take(A).await.unwrap_err(), Refused::Share);
-        let unknown = many(&slots, Client::Unknown);
+        assert_eq!(slots.take(A).await.unwrap_err(), SlotRefusal::Share);
+        let unknown = acquire_many(&slots, ClientKey::Unknown);
         assert_eq!(unknown.len(), 16, "many clients have no share");
-        assert_eq!(slots.take(Client::V4(3)).await.unwrap_err(), Refused::Full);
+        assert_eq!(slots.take(ClientKey::V4(3)).await.unwrap_err(), SlotRefusal::Full);
         drop((a, b, unknown));
-        assert_eq!(slots.levels(), (0, 0));
+        assert_eq!(slots.occupancy(), (0, 0));
         assert!(slots.lock().clients.is_empty());
-        let few = Slots::new(Sharing { slots_max: 3, ..SHARING });
-        assert_eq!(many(&few, A).len(), 1, "at least one");
+        let few = Slots::new(SlotSettings { slots_max: 3, ..SETTINGS });
+        assert_eq!(acquire_many(&few, A).len(), 1, "at least one");
     }
 
     #[tokio::test(start_paused = true)]
     async fn clients_that_wait_get_slots_in_turn() {
-        let slots = Slots::new(Sharing { slots_max: 2, client_share: 50, ..SHARING });
-        let (held, others) = (many(&slots, A), many(&slots, Client::V4(9)));
-        assert_eq!((held.len(), others.len()), (1, 1));
-        let (first, second) = (waits(&slots, A).await, waits(&slots, A).await);
-        let other = waits(&slots, B).await;
+        let slots = Slots::new(SlotSettings { slots_max: 2, client_share: 50, ..SETTINGS });
+        let (slots_held, others) = (acquire_many(&slots, A), acquire_many(&slots, ClientKey::V4(9)));
+        assert_eq!((slots_held.len(), others.len()), (1, 1));
+        let (first, second) = (spawn_waiter(&slots, A).await, spawn_waiter(&slots, A).await);
+        let other = spawn_waiter(&slots, B).await;
         drop(others);
         let other = other.await.unwrap().unwrap();
         assert!(!first.is_finished(), "A holds its share");
-        drop(held);
+        drop(slots_held);
         let first = first.await.unwrap().unwrap();
         assert!(!second.is_finished());
         drop((first, other));
@@ -333,35 +344,35 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_queue_is_bounded_in_all_and_for_each_client() {
-        let slots = Slots::new(Sharing { slots_max: 1, queue_max: 20, ..SHARING });
-        let held = many(&slots, Client::Unknown);
-        let mut waiting = vec![waits(&slots, A).await, waits(&slots, A).await];
-        assert_eq!(slots.lock().enter(A).unwrap_err(), Refused::Full, "a tenth of 20");
+        let slots = Slots::new(SlotSettings { slots_max: 1, queue_max: 20, ..SETTINGS });
+        let slots_held = acquire_many(&slots, ClientKey::Unknown);
+        let mut waiting = vec![spawn_waiter(&slots, A).await, spawn_waiter(&slots, A).await];
+        assert_eq!(slots.lock().enqueue(A).unwrap_err(), SlotRefusal::Full, "a tenth of 20");
         for client in 10..28 {
-            waiting.push(waits(&slots, Client::V4(client)).await);
+            waiting.push(spawn_waiter(&slots, ClientKey::V4(client)).await);
         }
-        assert_eq!(slots.lock().enter(B).unwrap_err(), Refused::Full, "20 wait");
+        assert_eq!(slots.lock().enqueue(B).unwrap_err(), SlotRefusal::Full, "20 wait");
         for task in &waiting {
             task.abort();
         }
         for task in waiting {
             assert!(task.await.is_err());
         }
-        assert_eq!(slots.levels(), (1, 0), "requests that went away have left the queue");
+        assert_eq!(slots.occupancy(), (1, 0), "requests that went away have left the queue");
         assert!(slots.lock().turns.is_empty() && slots.lock().clients.len() == 1);
-        drop(held);
-        assert_eq!(slots.levels(), (0, 0));
+        drop(slots_held);
+        assert_eq!(slots.occupancy(), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn more_slots_go_to_those_who_wait_and_fewer_are_taken_back_as_they_come_free() {
-        let slots = Slots::new(Sharing { slots_max: 1, ..SHARING });
-        let held = many(&slots, Client::Unknown);
-        let waiting = waits(&slots, A).await;
-        slots.set(Sharing { slots_max: 2, ..SHARING });
+    async fn added_slots_go_to_waiters_and_removed_ones_are_taken_as_they_come_free() {
+        let slots = Slots::new(SlotSettings { slots_max: 1, ..SETTINGS });
+        let slots_held = acquire_many(&slots, ClientKey::Unknown);
+        let waiting = spawn_waiter(&slots, A).await;
+        slots.set(SlotSettings { slots_max: 2, ..SETTINGS });
         let more = waiting.await.unwrap().unwrap();
-        slots.set(Sharing { slots_max: 1, ..SHARING });
-        drop(held);
+        slots.set(SlotSettings { slots_max: 1, ..SETTINGS });
+        drop(slots_held);
         assert!(slots.try_take(B).is_none(), "one is held, and there is one");
         drop(more);
         assert!(slots.try_take(B).is_some());

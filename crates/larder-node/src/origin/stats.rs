@@ -1,6 +1,6 @@
-//! The numbers of an origin, each declared once with its meaning.
+//! The statistics of an origin, each declared once with its meaning.
 
-use super::failover::OriginStanding;
+use super::failover::OriginStatus;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
 use std::fmt;
 
-/// How the limits of requests to an origin were met. All zero for a node without one.
+/// The limits of requests to an origin, and how often they were reached. All zero for a node without an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OriginStats {
     /// Slots that are taken now.
@@ -17,13 +17,13 @@ pub struct OriginStats {
     pub origin_waiting: u64,
     /// Requests that got no slot because none came free in time (`origin-full`).
     pub origin_full: u64,
-    /// Requests that got no slot because their client had its share (`client-share`).
+    /// Requests that got no slot because their client used its whole share (`client-share`).
     pub origin_client_share: u64,
     /// Requests whose clients sent the body too slowly (`request-body-timeout`).
     pub origin_late_bodies: u64,
-    /// Requests that the origin took too slowly (`origin-write-timeout`).
+    /// Requests that the origin accepted too slowly (`origin-write-timeout`).
     pub origin_write_timeouts: u64,
-    /// Replies that were broken off because the origin sent them too slowly.
+    /// Replies that were aborted because the origin sent them too slowly.
     pub origin_slow_replies: u64,
     /// Attempts at another origin after one had failed.
     pub origin_failovers: u64,
@@ -33,19 +33,19 @@ pub struct OriginStats {
     pub origin_tunnels_opened: u64,
     /// Requests for a WebSocket beyond the limit (`tunnels-full`).
     pub origin_tunnels_full: u64,
-    /// WebSocket connections that were closed for their silence.
+    /// WebSocket connections that were closed because they were idle for too long.
     pub origin_tunnels_idle: u64,
-    /// Bytes of clients on WebSocket connections.
+    /// Bytes from clients on WebSocket connections.
     pub origin_tunnel_received_bytes: u64,
-    /// Bytes of the origin on WebSocket connections.
+    /// Bytes from the origin on WebSocket connections.
     pub origin_tunnel_sent_bytes: u64,
-    /// How each of several origins stands; empty if there is one.
+    /// The state of each origin; empty if there is only one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub origins: Vec<OriginStanding>,
+    pub origins: Vec<OriginStatus>,
 }
 
 impl OriginStats {
-    /// The counters, each with its meaning.
+    /// Returns the counters, each with its help text.
     pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 11] {
         [
             ("origin_full", "Requests for which no slot of the origin came free", self.origin_full),
@@ -80,8 +80,8 @@ impl OriginStats {
 }
 
 impl OriginStats {
-    /// How each of several origins stands.
-    pub(crate) fn encode_standing(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    /// Encodes the state of each origin, if there are several.
+    pub(crate) fn encode_origin_status(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         if self.origins.is_empty() {
             return Ok(());
         }

@@ -1,37 +1,39 @@
-//! Tunnels: WebSocket connections of clients to the origin (RFC 9110 section 7.8, RFC 6455).
+//! Tunnels: WebSocket connections from clients to the origin (RFC 9110 section 7.8, RFC 6455).
 //!
 //! ```text
 //! client --GET, Upgrade: websocket--> node --the same on a connection of its own--> origin
 //! client <----------101-------------- node <-----------------101------------------- origin
 //! client <==========bytes============ node ================bytes==================> origin
 //! ```
-//! A reply other than 101 is passed on, and the client's connection goes on as HTTP. `websocket` is the only protocol: with
-//! another one, such as h2c, a client could send requests past the node's rules. A node that signs opens no tunnels.
+//! A reply other than 101 is passed on, and the client's connection stays an HTTP connection. `websocket` is
+//! the only protocol. With another one, such as h2c, a client could send requests past the node's rules. A node
+//! that signs opens no tunnels.
 //!
 //! | limit | outcome |
 //! |---|---|
 //! | `tunnels_max` tunnels | 503 (`tunnels-full`) |
 //! | `client_share` percent of them for one client | 429 (`client-share`) |
 //! | `tunnel_idle_timeout` without a byte | both connections are closed |
-//! | [`CLOSING`] without a byte after one side has ended | both connections are closed |
-//! | the origin takes a piece of bytes no sooner than in `body_timeout` | both connections are closed |
-//! | the client takes a piece of bytes no sooner than in `limits.write_timeout` | both connections are closed |
-//! | `drain_timeout` after the node was told to end | both connections are closed |
+//! | [`HALF_CLOSED_TIMEOUT`] without a byte after one side has ended | both connections are closed |
+//! | the origin does not accept a piece within `body_timeout` | both connections are closed |
+//! | the client does not accept a piece within `limits.write_timeout` | both connections are closed |
+//! | `drain_timeout` after the node was told to shut down | both connections are closed |
 //!
-//! While its request is under way, a tunnel takes a slot of the origin too. It counts as load of the node until its end.
+//! While its request is in progress, a tunnel uses a slot of the origin too. It counts as load of the node
+//! until it ends.
 
-use super::client::{Fetched, Origin};
-use super::client_key::Client;
+use super::client::{Origin, OriginReply};
+use super::client_key::ClientKey;
 use super::error::OriginError;
-use super::interim::Hints;
-use super::place::Counts;
+use super::interim::InterimRelay;
+use super::origin_slot::OriginCounters;
 use super::serve;
-use super::slots::{Refused, Slot};
-use crate::access;
+use super::slots::{Slot, SlotRefusal};
+use crate::access_log;
 use crate::body::Body;
-use crate::counts::{Count, Counters};
-use crate::http::cache_control::Items;
-use crate::http::cache_status::{Outcome, Why};
+use crate::counters::{Counter, Counters};
+use crate::http::cache_control::ListMembers;
+use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::http::fields;
 use crate::reply::Replies;
 use crate::responder::Responder;
@@ -51,26 +53,26 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
-/// Time that the second side of a tunnel may be silent once the first one has ended.
-const CLOSING: Duration = Duration::from_secs(10);
-/// Bytes that are read at one time. A tunnel holds two such pieces.
+/// Time that the second side of a tunnel may be silent after the first side has ended.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes per read. A tunnel holds two such pieces.
 const PIECE: usize = 8 << 10;
 
-/// Whether a request asks for a WebSocket. Only looks at a header as it came.
-pub(crate) fn is_asked(parts: &Parts) -> bool {
+/// Returns whether a request asks for a WebSocket. The header must be unchanged.
+pub(crate) fn is_tunnel_request(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let options = headers.get_all(header::CONNECTION).iter();
     is_websocket(headers)
         && parts.method == Method::GET
         && parts.version == Version::HTTP_11
         && options
-            .flat_map(|value| Items(value.as_bytes()))
+            .flat_map(|value| ListMembers(value.as_bytes()))
             .any(|option| option.eq_ignore_ascii_case(b"upgrade"))
         && !headers.contains_key(header::CONTENT_LENGTH)
         && !headers.contains_key(header::TRANSFER_ENCODING)
 }
 
-/// Whether `Upgrade` names WebSocket alone.
+/// Returns whether `Upgrade` names WebSocket alone.
 fn is_websocket(headers: &HeaderMap) -> bool {
     let mut protocols = headers.get_all(header::UPGRADE).iter();
     let first =
@@ -79,32 +81,32 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// A client's connection that may become a tunnel.
-pub(crate) trait Upgradable: Debug + Send + Sync {
-    /// The place for the tunnel.
-    fn opened(&self) -> &Opened;
+pub(crate) trait UpgradeTarget: Debug + Send + Sync {
+    /// Returns the slot for the tunnel.
+    fn tunnel_slot(&self) -> &TunnelSlot;
 }
 
-/// The connection of a request that asks for a tunnel: an extension of the request.
+/// The connection of a request that asks for a tunnel, as an extension of the request.
 #[derive(Clone, Debug)]
-pub(crate) struct Line(pub(crate) Arc<dyn Upgradable>);
+pub(crate) struct TunnelConnection(pub(crate) Arc<dyn UpgradeTarget>);
 
-/// A client's connection may become this tunnel.
+/// The slot of a connection for the tunnel that it may become.
 #[derive(Debug, Default)]
-pub(crate) struct Opened(Mutex<Option<Tunnel>>);
+pub(crate) struct TunnelSlot(Mutex<Option<Tunnel>>);
 
-impl Opened {
-    fn put(&self, tunnel: Tunnel) {
+impl TunnelSlot {
+    fn set(&self, tunnel: Tunnel) {
         *lock(&self.0) = Some(tunnel);
     }
 
-    /// The line of the tunnel's request in the access log is written at its end.
-    pub(crate) fn logs(&self, line: Option<Box<access::Line>>) {
+    /// Passes on the access log line of the tunnel's request, which is written when the tunnel ends.
+    pub(crate) fn set_log_line(&self, line: Option<Box<access_log::AccessLine>>) {
         if let Some(tunnel) = &mut *lock(&self.0) {
             tunnel.line = line;
         }
     }
 
-    /// The tunnel, once the client has its 101.
+    /// Takes the tunnel, once the client has its 101.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         lock(&self.0).take()
     }
@@ -114,53 +116,53 @@ impl Opened {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     origin: TokioIo<Upgraded>,
-    seat: Seat,
+    permit: TunnelPermit,
     idle_timeout: Duration,
-    /// Time that the origin has to take bytes.
+    /// Time in which the origin must accept bytes.
     body_timeout: Duration,
-    /// The line of its request in the access log, if there is one.
-    line: Option<Box<access::Line>>,
+    /// The access log line of the tunnel's request, if there is one.
+    line: Option<Box<access_log::AccessLine>>,
 }
 
-/// A place among the tunnels of a node.
+/// A permit among the tunnels of a node.
 #[derive(Debug)]
-struct Seat {
+struct TunnelPermit {
     _slot: Slot,
-    counts: Arc<Counts>,
+    counts: Arc<OriginCounters>,
 }
 
 /// Counts a tunnel as load of the node until dropped.
-struct Load(Arc<Counters>);
+struct TunnelLoad(Arc<Counters>);
 
-impl Load {
+impl TunnelLoad {
     fn new(counters: &Arc<Counters>) -> Self {
-        counters.in_flight.rise();
+        counters.in_flight.increment();
         Self(Arc::clone(counters))
     }
 }
 
-impl Drop for Load {
+impl Drop for TunnelLoad {
     fn drop(&mut self) {
-        self.0.in_flight.fall(1);
+        self.0.in_flight.decrement(1);
     }
 }
 
 impl Origin {
-    /// Whether a request that asks for a WebSocket gets one. Otherwise it is a request like any other.
+    /// Returns whether WebSocket requests open tunnels. Otherwise they are treated like any other request.
     pub(crate) fn opens_tunnels(&self) -> bool {
-        let config = &self.terms().config;
+        let config = &self.settings().config;
         config.tunnels_max > 0 && config.sign.is_none()
     }
 
-    /// A place for a tunnel, without waiting.
-    async fn seat(&self, client: Client) -> Result<Seat, OriginError> {
+    /// Takes a permit for a tunnel, without waiting.
+    async fn acquire_tunnel(&self, client: ClientKey) -> Result<TunnelPermit, OriginError> {
         match self.tunnels.take(client).await {
-            Ok(slot) => Ok(Seat { _slot: slot, counts: Arc::clone(&self.counts) }),
-            Err(Refused::Full) => {
+            Ok(slot) => Ok(TunnelPermit { _slot: slot, counts: Arc::clone(&self.counts) }),
+            Err(SlotRefusal::Full) => {
                 self.counts.tunnels_full.add(1);
                 Err(OriginError::TunnelsFull)
             }
-            Err(Refused::Share) => {
+            Err(SlotRefusal::Share) => {
                 self.counts.client_share.add(1);
                 Err(OriginError::ClientShare)
             }
@@ -172,74 +174,77 @@ impl Origin {
 #[derive(Clone, Copy)]
 pub(super) struct TunnelRequest<'a> {
     pub(super) parts: &'a Parts,
-    /// The host that the origin is asked for.
+    /// The host that the origin is sent.
     pub(super) host: &'a str,
     pub(super) target: &'a PathAndQuery,
-    /// The client whose share of tunnels and slots it takes.
-    pub(super) client: Client,
+    /// The client whose share of tunnels and slots the request uses.
+    pub(super) client: ClientKey,
 }
 
-/// Asks the origin for a tunnel, which the client's connection becomes after the reply if that is 101.
+/// Asks the origin for a tunnel. If the reply is 101, the client's connection becomes the tunnel.
 pub(super) async fn open(
     origin: &Origin,
     replies: &Replies,
     request: TunnelRequest<'_>,
-    line: &Line,
+    line: &TunnelConnection,
 ) -> Response<Body> {
-    match ask(origin, request).await {
-        Err(error) => serve::failed(replies, error, Why::Bypass),
+    match request_tunnel(origin, request).await {
+        Err(error) => serve::failed(replies, error, ForwardReason::Bypass),
         Ok((fetched, _)) if fetched.reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
             let outcome = outcome(fetched.reply.status());
-            serve::pass(replies, origin, request.parts, fetched, outcome)
+            serve::forward_reply(replies, origin, request.parts, fetched, outcome)
         }
-        Ok((Fetched { mut reply, origin: asked, .. }, seat)) => {
+        Ok((OriginReply { mut reply, origin: authority, .. }, permit)) => {
             let upgraded =
                 hyper::upgrade::on(&mut reply).await.ok().filter(|_| is_websocket(reply.headers()));
             let Some(upgraded) = upgraded else {
-                return serve::failed(replies, OriginError::BadReply, Why::Bypass);
+                return serve::failed(replies, OriginError::BadReply, ForwardReason::Bypass);
             };
             let (idle_timeout, body_timeout) = {
-                let config = &origin.terms().config;
+                let config = &origin.settings().config;
                 (config.tunnel_idle_timeout, config.body_timeout)
             };
             origin.counts.tunnels_opened.add(1);
-            line.0.opened().put(Tunnel {
+            line.0.tunnel_slot().set(Tunnel {
                 origin: TokioIo::new(upgraded),
-                seat,
+                permit,
                 idle_timeout,
                 body_timeout,
                 line: None,
             });
             let (head, _) = reply.into_parts();
             let mut headers = head.headers;
-            fields::strip(&mut headers);
+            fields::remove_hop_by_hop(&mut headers);
             let outcome = outcome(head.status);
-            let mut reply = serve::merged(replies, origin, head.status, headers, outcome, Body::empty());
+            let mut reply = serve::merge_reply(replies, origin, head.status, headers, outcome, Body::empty());
             reply.headers_mut().insert(header::CONNECTION, UPGRADE);
             reply.headers_mut().insert(header::UPGRADE, WEBSOCKET);
-            Responder::mark(reply, Some(asked))
+            Responder::mark(reply, Some(authority))
         }
     }
 }
 
-async fn ask(origin: &Origin, request: TunnelRequest<'_>) -> Result<(Fetched, Seat), OriginError> {
+async fn request_tunnel(
+    origin: &Origin,
+    request: TunnelRequest<'_>,
+) -> Result<(OriginReply, TunnelPermit), OriginError> {
     let TunnelRequest { parts, host, target, client } = request;
-    let seat = origin.seat(client).await?;
-    let place = origin.place(client).await?;
-    let mut headers = origin.outgoing(&parts.headers, host);
+    let permit = origin.acquire_tunnel(client).await?;
+    let slot = origin.acquire_slot(client).await?;
+    let mut headers = origin.request_headers(&parts.headers, host);
     headers.insert(header::UPGRADE, WEBSOCKET);
-    let hints = Hints::of_request(parts);
-    Ok((origin.send(place, &parts.method, target, headers, None, hints).await?, seat))
+    let interim = InterimRelay::of_request(parts);
+    Ok((origin.send(slot, &parts.method, target, headers, None, interim).await?, permit))
 }
 
 fn outcome(status: StatusCode) -> Outcome {
     let (status, detail) = (Some(status.as_u16()), Some("upgrade"));
-    Outcome::Pulled { why: Why::Bypass, status, stored: false, collapsed: false, detail }
+    Outcome::OriginForward { reason: ForwardReason::Bypass, status, stored: false, collapsed: false, detail }
 }
 
 impl Tunnel {
-    /// Carries bytes until both sides have ended, one of them fails, or the tunnel is silent too long. `first` are bytes of the
-    /// client that have been read.
+    /// Relays bytes until both sides have ended, one of them fails, or the tunnel is silent for too long.
+    /// `first` are bytes of the client that have already been read.
     pub(crate) async fn run(
         self,
         client: ClientIo,
@@ -247,58 +252,58 @@ impl Tunnel {
         counters: &Arc<Counters>,
         write_timeout: Duration,
     ) {
-        let _load = Load::new(counters);
-        let Self { origin, seat, idle_timeout, body_timeout, line } = self;
-        let logged = line.as_ref().map(|line| line.sent());
-        let counts = &seat.counts;
-        let pace = Pace::new(idle_timeout);
+        let _load = TunnelLoad::new(counters);
+        let Self { origin, permit, idle_timeout, body_timeout, line } = self;
+        let logged = line.as_ref().map(|line| line.bytes_sent());
+        let counts = &permit.counts;
+        let idle_timer = IdleTimer::new(idle_timeout);
         let ((from_client, to_client), (from_origin, mut to_origin)) = (split(client), split(origin));
         let up = async {
             counts.tunnel_received.add(first.len() as u64);
-            put(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
-            let patience = (body_timeout, &counts.write_timeouts);
-            carry(from_client, to_origin, &pace, (&counts.tunnel_received, None), patience).await
+            write_with_timeout(&mut to_origin, &first, (body_timeout, &counts.write_timeouts)).await?;
+            let write_limit = (body_timeout, &counts.write_timeouts);
+            relay(from_client, to_origin, &idle_timer, (&counts.tunnel_received, None), write_limit).await
         };
-        let patience = (write_timeout, &counters.write_timeouts);
-        let down = carry(from_origin, to_client, &pace, (&counts.tunnel_sent, logged), patience);
+        let write_limit = (write_timeout, &counters.write_timeouts);
+        let down = relay(from_origin, to_client, &idle_timer, (&counts.tunnel_sent, logged), write_limit);
         tokio::select! {
             _ = async { tokio::try_join!(up, down) } => {}
-            () = pace.silence() => counts.tunnels_idle.add(1),
+            () = idle_timer.wait() => counts.tunnels_idle.add(1),
         }
     }
 }
 
-/// Carries bytes one way until they end, and then ends the other side.
-async fn carry(
+/// Relays bytes in one direction until they end, and then closes the other side.
+async fn relay(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    pace: &Pace,
-    (count, logged): (&Count, Option<&Count>),
-    patience: (Duration, &Count),
+    idle_timer: &IdleTimer,
+    (count, logged): (&Counter, Option<&Counter>),
+    write_limit: (Duration, &Counter),
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
         let len = from.read(&mut piece).await?;
-        pace.moves(len == 0);
+        idle_timer.record_bytes(len == 0);
         if len == 0 {
             return to.shutdown().await;
         }
         for count in std::iter::once(count).chain(logged) {
             count.add(len as u64);
         }
-        put(&mut to, &piece[..len], patience).await?;
+        write_with_timeout(&mut to, &piece[..len], write_limit).await?;
     }
 }
 
-/// Writes bytes to a side that has so much time to take them, and counts the end of a side that does not.
-async fn put(
+/// Writes bytes to a side within `time`. Counts a timeout in `late`.
+async fn write_with_timeout(
     to: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    (time, late): (Duration, &Count),
+    (time, late): (Duration, &Counter),
 ) -> io::Result<()> {
     let writing = async {
         to.write_all(bytes).await?;
-        // TLS holds bytes back.
+        // TLS buffers bytes until a flush.
         to.flush().await
     };
     let written = timeout(time, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -310,28 +315,28 @@ async fn put(
 }
 
 /// The time of the last byte, and the longest time without one.
-struct Pace(Mutex<(Instant, Duration)>);
+struct IdleTimer(Mutex<(Instant, Duration)>);
 
-impl Pace {
-    fn new(patience: Duration) -> Self {
-        Self(Mutex::new((Instant::now(), patience)))
+impl IdleTimer {
+    fn new(idle_time: Duration) -> Self {
+        Self(Mutex::new((Instant::now(), idle_time)))
     }
 
-    fn moves(&self, ends: bool) {
-        let (moved, patience) = &mut *lock(&self.0);
-        *moved = Instant::now();
+    fn record_bytes(&self, ends: bool) {
+        let (last_byte, idle_time) = &mut *lock(&self.0);
+        *last_byte = Instant::now();
         if ends {
-            *patience = CLOSING.min(*patience);
+            *idle_time = HALF_CLOSED_TIMEOUT.min(*idle_time);
         }
     }
 
     fn deadline(&self) -> Instant {
-        let (moved, patience) = *lock(&self.0);
-        moved + patience
+        let (last_byte, idle_time) = *lock(&self.0);
+        last_byte + idle_time
     }
 
-    /// Waits until no bytes have moved for too long. An end that shortens the time is seen within a second.
-    async fn silence(&self) {
+    /// Waits until no bytes have moved for too long. A shortened limit takes effect within a second.
+    async fn wait(&self) {
         loop {
             let deadline = self.deadline();
             if deadline <= Instant::now() {
@@ -352,16 +357,16 @@ mod tests {
     use http::Request;
 
     #[test]
-    fn only_a_request_for_a_websocket_asks_for_a_tunnel() {
-        let asks = |method: &str, version, fields: &[(&str, &str)]| {
+    fn only_a_websocket_request_opens_a_tunnel() {
+        let is_request = |method: &str, version, fields: &[(&str, &str)]| {
             let mut request = Request::builder().method(method).version(version).uri("/");
             for (name, value) in fields {
                 request = request.header(*name, *value);
             }
-            is_asked(&request.body(()).unwrap().into_parts().0)
+            is_tunnel_request(&request.body(()).unwrap().into_parts().0)
         };
         let (upgrade, websocket) = (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"));
-        assert!(asks("GET", Version::HTTP_11, &[upgrade, websocket]));
+        assert!(is_request("GET", Version::HTTP_11, &[upgrade, websocket]));
         for (method, version, fields) in [
             ("POST", Version::HTTP_11, &[upgrade, websocket][..]),
             ("GET", Version::HTTP_10, &[upgrade, websocket]),
@@ -373,20 +378,20 @@ mod tests {
             ("GET", Version::HTTP_11, &[upgrade, websocket, ("content-length", "1")]),
             ("GET", Version::HTTP_11, &[upgrade, websocket, ("transfer-encoding", "chunked")]),
         ] {
-            assert!(!asks(method, version, fields), "{method} {version:?} {fields:?}");
+            assert!(!is_request(method, version, fields), "{method} {version:?} {fields:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_is_silent_for_less_time_once_one_side_has_ended() {
-        let pace = Pace::new(Duration::from_secs(60));
-        let begun = Instant::now();
-        pace.silence().await;
-        assert_eq!(begun.elapsed().as_secs(), 60);
-        let pace = Pace::new(Duration::from_secs(60));
-        let begun = Instant::now();
-        pace.moves(true);
-        pace.silence().await;
-        assert_eq!(begun.elapsed().as_secs(), CLOSING.as_secs());
+    async fn a_half_closed_tunnel_has_a_shorter_idle_time() {
+        let idle_timer = IdleTimer::new(Duration::from_secs(60));
+        let start = Instant::now();
+        idle_timer.wait().await;
+        assert_eq!(start.elapsed().as_secs(), 60);
+        let idle_timer = IdleTimer::new(Duration::from_secs(60));
+        let start = Instant::now();
+        idle_timer.record_bytes(true);
+        idle_timer.wait().await;
+        assert_eq!(start.elapsed().as_secs(), HALF_CLOSED_TIMEOUT.as_secs());
     }
 }

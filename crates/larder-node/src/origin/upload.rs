@@ -1,13 +1,13 @@
-//! The body of a request on its way from a client to the origin.
+//! The body of a request from a client to the origin.
 //!
-//! The client must send: [`Patience`] bounds its silence and its rate, and a client that is late ends its request with 408.
-//! That the origin takes the bytes is the business of the connection to it ([`super::connector`]). The time for the reply's
-//! head begins when the client has nothing more to send. The request holds its slot until its body is dropped, which can be
-//! later than the reply's end.
+//! [`TransferLimits`] limits the client's silence and its rate; a request of a client that is late ends with
+//! 408. The connection limits the time in which the origin accepts bytes ([`super::connector`]). The time for
+//! the reply's head begins when the client has sent its whole body. The request holds its slot until its body
+//! is dropped, which can be later than the reply's end.
 
-use super::error::{Fault, OriginError, Outgoing};
-use super::patience::{Patience, Waiter};
-use super::place::Place;
+use super::error::{BoxError, OriginError, OriginRequestBody};
+use super::origin_slot::OriginSlot;
+use super::transfer_limits::{TransferLimits, TransferTimer};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -18,53 +18,54 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// A request's body with its deadlines.
+/// A request's body with its time limits.
 struct Upload {
-    body: Outgoing,
-    waiter: Waiter,
+    body: OriginRequestBody,
+    timer: TransferTimer,
     progress: Arc<Progress>,
-    place: Place,
+    slot: OriginSlot,
 }
 
-/// A request's body that an attempt takes only when it sends it. An attempt without a connection leaves it to the next one.
+/// A request's body that an attempt takes only when it sends it. An attempt without a connection leaves it to
+/// the next attempt.
 #[derive(Clone)]
-pub(super) struct Lender(Arc<Mutex<Option<Outgoing>>>);
+pub(super) struct UnsentBody(Arc<Mutex<Option<OriginRequestBody>>>);
 
 /// The body for one attempt.
-pub(super) struct Lent {
-    lender: Lender,
-    taken: Option<Outgoing>,
+pub(super) struct AttemptBody {
+    source: UnsentBody,
+    taken: Option<OriginRequestBody>,
 }
 
-impl Lender {
-    pub(super) fn new(body: Outgoing) -> Self {
+impl UnsentBody {
+    pub(super) fn new(body: OriginRequestBody) -> Self {
         Self(Arc::new(Mutex::new(Some(body))))
     }
 
-    pub(super) fn lend(&self) -> Lent {
-        Lent { lender: self.clone(), taken: None }
+    pub(super) fn for_attempt(&self) -> AttemptBody {
+        AttemptBody { source: self.clone(), taken: None }
     }
 
-    /// Whether no attempt has taken it.
-    pub(super) fn is_untouched(&self) -> bool {
+    /// Returns whether no attempt has taken the body.
+    pub(super) fn is_unsent(&self) -> bool {
         self.lock().is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Outgoing>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OriginRequestBody>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Body for Lent {
+impl Body for AttemptBody {
     type Data = Bytes;
-    type Error = Fault;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.taken.is_none() {
-            let body = self.lender.lock().take();
+            let body = self.source.lock().take();
             self.taken = body;
         }
         match &mut self.taken {
@@ -76,63 +77,67 @@ impl Body for Lent {
     fn is_end_stream(&self) -> bool {
         match &self.taken {
             Some(body) => body.is_end_stream(),
-            None => self.lender.lock().as_ref().is_some_and(Body::is_end_stream),
+            None => self.source.lock().as_ref().is_some_and(Body::is_end_stream),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.taken {
             Some(body) => body.size_hint(),
-            None => self.lender.lock().as_ref().map_or_else(SizeHint::default, Body::size_hint),
+            None => self.source.lock().as_ref().map_or_else(SizeHint::default, Body::size_hint),
         }
     }
 }
 
-/// How far a request's body has come.
+/// The progress of a request's body.
 #[derive(Debug)]
-pub(super) struct Progress(Mutex<State>);
+pub(super) struct Progress(Mutex<UploadState>);
 
 #[derive(Debug)]
-struct State {
-    /// The last time that the body moved.
-    moved: Instant,
-    /// The client is waited for.
+struct UploadState {
+    /// The last time at which the body advanced.
+    last_progress: Instant,
+    /// Whether the node waits for the client.
     awaits_client: bool,
-    /// The client was late.
+    /// Whether the client was late.
     late: bool,
 }
 
-/// Puts deadlines on a request's body.
-pub(super) fn timed(body: Outgoing, patience: Patience, place: &Place) -> (Outgoing, Arc<Progress>) {
-    let state = State { moved: Instant::now(), awaits_client: false, late: false };
+/// Adds time limits to a request's body.
+pub(super) fn with_time_limits(
+    body: OriginRequestBody,
+    limits: TransferLimits,
+    slot: &OriginSlot,
+) -> (OriginRequestBody, Arc<Progress>) {
+    let state = UploadState { last_progress: Instant::now(), awaits_client: false, late: false };
     let progress = Arc::new(Progress(Mutex::new(state)));
-    let waiter = Waiter::new(patience);
-    let upload = Upload { body, waiter, progress: Arc::clone(&progress), place: place.clone() };
+    let timer = TransferTimer::new(limits);
+    let upload = Upload { body, timer, progress: Arc::clone(&progress), slot: slot.clone() };
     (upload.boxed_unsync(), progress)
 }
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = Fault;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if polled.is_pending() {
             self.progress.set_awaits_client(true);
-            if self.waiter.poll_late(cx).is_pending() {
+            if self.timer.poll_late(cx).is_pending() {
                 return Poll::Pending;
             }
             self.progress.lock().late = true;
-            self.place.counts().late_bodies.add(1);
+            self.slot.counts().late_bodies.add(1);
             return Poll::Ready(Some(Err("the client sends the request's body too slowly".into())));
         }
         self.progress.set_awaits_client(false);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let bytes = frame.data_ref().map_or(0, Buf::remaining);
-            self.waiter.received(bytes);
+            self.timer.record_bytes(bytes);
         }
         polled
     }
@@ -153,7 +158,8 @@ impl Drop for Upload {
 }
 
 impl Progress {
-    /// Waits for a reply. It must come within `time` after the body has moved last, unless the client is waited for.
+    /// Waits for a reply. It must arrive within `time` after the body's last progress, unless the node waits
+    /// for the client.
     pub(super) async fn reply_within<F: Future>(
         &self,
         time: Duration,
@@ -173,9 +179,9 @@ impl Progress {
         }
     }
 
-    /// An attempt begins.
-    pub(super) fn begin(&self) {
-        self.lock().moved = Instant::now();
+    /// Restarts the time for a new attempt.
+    pub(super) fn restart(&self) {
+        self.lock().last_progress = Instant::now();
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -184,16 +190,16 @@ impl Progress {
 
     fn deadline(&self, time: Duration) -> Instant {
         let state = self.lock();
-        if state.awaits_client { Instant::now() + time } else { state.moved + time }
+        if state.awaits_client { Instant::now() + time } else { state.last_progress + time }
     }
 
     fn set_awaits_client(&self, awaits_client: bool) {
         let mut state = self.lock();
-        state.moved = Instant::now();
+        state.last_progress = Instant::now();
         state.awaits_client = awaits_client;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UploadState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

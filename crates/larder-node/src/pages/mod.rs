@@ -1,206 +1,209 @@
-//! Replies of an origin as they are kept: a page for each target, with a variant for each choice of request headers.
+//! Stored replies of an origin: a page for each target, with one variant for each selection of request headers.
 //!
-//! A page is kept and evicted as a whole: one target, one entry, one size. It counts the bytes of all bodies and
-//! headers of its variants, 64 for each piece of a body, and 512 for itself and each variant.
+//! A page is stored and evicted as a whole: one target, one entry, one size. It is charged the bytes of all
+//! bodies and headers of its variants. It is also charged 64 bytes for each piece of a body, and 512 bytes for
+//! itself and for each variant.
 
-mod filling;
+mod incoming_body;
 mod tags;
 
-pub(crate) use filling::{Filling, Reader, Torn};
+pub(crate) use incoming_body::{BodyAbort, BodyReader, IncomingBody};
 
 use crate::http::cache_control::Directives;
 use crate::http::condition::Validators;
 use crate::http::fields;
-use crate::http::freshness::{Freshness, Received};
+use crate::http::freshness::{Freshness, ReceiptTime};
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode};
 use larder_core::TargetId;
 use std::sync::Arc;
 
-/// Bytes a page or a variant counts besides its contents.
+/// Bytes that a page or a variant is charged besides its contents.
 const CHARGE: u64 = 512;
-/// Bytes a piece counts besides its contents.
+/// Bytes that a piece is charged besides its contents.
 const PIECE_CHARGE: u64 = 64;
 
-/// What is kept of a target.
+/// The stored replies of one target.
 #[derive(Debug)]
 pub(crate) struct Page {
     /// Host and target.
     pub(crate) name: Box<[u8]>,
-    /// What the switch calls the target.
-    pub(crate) told: Option<TargetId>,
-    /// Newest first.
+    /// The id by which the switch knows the target.
+    pub(crate) target_id: Option<TargetId>,
+    /// The variants, newest first.
     variants: Vec<Arc<Variant>>,
 }
 
-/// A reply that is kept, or being received in order to be.
+/// A reply that is stored, or that is being received to be stored.
 #[derive(Debug)]
 pub(crate) struct Variant {
     pub(crate) status: StatusCode,
-    /// Without those about the connection, `Age` and `Content-Length`.
+    /// The header without hop-by-hop fields, `Age` and `Content-Length`.
     pub(crate) headers: HeaderMap,
-    /// What the request's headers were, as far as the reply depends on them.
-    selecting: Box<[Selecting]>,
-    /// A request with `Authorization` has brought it, or has validated it.
-    pub(crate) signed: bool,
-    /// A request with credentials of any kind has brought it, or has validated it.
+    /// The request's values of the fields that the reply depends on (`Vary`).
+    vary_fields: Box<[VaryField]>,
+    /// Whether a request with `Authorization` fetched or validated the reply.
+    pub(crate) by_authorization: bool,
+    /// Whether a request with credentials of any kind fetched or validated the reply.
     pub(crate) by_credentials: bool,
     pub(crate) freshness: Freshness,
-    pub(crate) body: Contents,
+    pub(crate) body: PageBody,
 }
 
-/// A field that a reply depends on, and what it was in the request.
-type Selecting = (HeaderName, Option<Box<[u8]>>);
+/// A field that a reply depends on, and its value in the request.
+type VaryField = (HeaderName, Option<Box<[u8]>>);
 
 /// The body of a reply.
 #[derive(Clone, Debug)]
-pub(crate) enum Contents {
-    /// All of it.
+pub(crate) enum PageBody {
+    /// The complete body.
     Whole { pieces: Arc<[Bytes]>, len: u64 },
-    /// As far as it has come.
-    Filling(Arc<Filling>),
+    /// A body that is being received.
+    Incoming(Arc<IncomingBody>),
 }
 
 impl Page {
-    /// A page with a variant more: it takes the place of one for the same requests, and of the oldest beyond
-    /// `variants_max`. If the origin has changed what its replies depend on, the older ones are dropped.
-    pub(crate) fn with(
+    /// Returns a page with another variant. The variant replaces one for the same requests, and the oldest one
+    /// beyond `variants_max`. If the origin has changed the fields in `Vary`, the older variants are dropped.
+    pub(crate) fn with_variant(
         earlier: Option<&Self>,
-        (name, told): (&[u8], Option<TargetId>),
+        (name, target_id): (&[u8], Option<TargetId>),
         variant: &Arc<Variant>,
         variants_max: usize,
     ) -> Self {
         let same_fields = |other: &&Arc<Variant>| {
-            other.selecting.len() == variant.selecting.len()
-                && other.selecting.iter().zip(&variant.selecting).all(|(a, b)| a.0 == b.0)
-                && other.selecting != variant.selecting
+            other.vary_fields.len() == variant.vary_fields.len()
+                && other.vary_fields.iter().zip(&variant.vary_fields).all(|(a, b)| a.0 == b.0)
+                && other.vary_fields != variant.vary_fields
         };
         let others = earlier.iter().flat_map(|page| &page.variants).filter(same_fields).cloned();
         let mut variants = vec![Arc::clone(variant)];
         variants.extend(others.take(variants_max - 1));
-        Self { name: name.into(), told: told.or(earlier.and_then(|page| page.told)), variants }
+        Self { name: name.into(), target_id: target_id.or(earlier.and_then(|page| page.target_id)), variants }
     }
 
-    /// The variant for a request.
+    /// Returns the variant for a request (RFC 9111 section 4.1).
     pub(crate) fn select(&self, request: &HeaderMap) -> Option<&Arc<Variant>> {
-        self.variants.iter().find(|variant| variant.suits(request))
+        self.variants.iter().find(|variant| variant.matches(request))
     }
 
-    /// The fields that the newest variant depends on.
-    pub(crate) fn selecting(&self) -> impl Iterator<Item = &HeaderName> {
-        self.variants.iter().take(1).flat_map(|variant| variant.selecting.iter().map(|(name, _)| name))
+    /// Returns the fields that the newest variant depends on.
+    pub(crate) fn vary_fields(&self) -> impl Iterator<Item = &HeaderName> {
+        self.variants.iter().take(1).flat_map(|variant| variant.vary_fields.iter().map(|(name, _)| name))
     }
 
-    /// Host and path with query, of its name ([`crate::origin`] makes it).
+    /// Returns the host and the path with query from the page's name, which [`crate::origin`] creates.
     pub(crate) fn host_and_target(&self) -> Option<(&str, &str)> {
         let name = std::str::from_utf8(&self.name).ok()?;
         let (_, rest) = name.split_once('\0')?;
         Some((rest.split('\0').next()?, rest.rsplit('\0').next()?))
     }
 
-    /// Whether one of the variants has a tag.
+    /// Returns whether one of the variants has a tag.
     pub(crate) fn has_tag(&self, tag: &str) -> bool {
         self.variants.iter().any(|variant| tags::has(&variant.headers, tag))
     }
 
-    /// Length of the newest variant.
+    /// Returns the length in bytes of the newest variant.
     pub(crate) fn len(&self) -> u64 {
         self.variants.first().and_then(|variant| variant.len()).unwrap_or(0)
     }
 
-    /// Bytes it counts.
+    /// Returns the bytes that the page is charged.
     pub(crate) fn charge(&self) -> u64 {
         CHARGE + self.name.len() as u64 + self.variants.iter().map(|variant| variant.charge()).sum::<u64>()
     }
 }
 
 impl Variant {
-    /// A reply to a request with the headers `request`. `None` if it depends on more fields than are compared.
+    /// Creates the reply to a request with the headers `request`; `None` if it depends on more fields than are
+    /// compared.
     pub(crate) fn new(
         status: StatusCode,
         mut headers: HeaderMap,
         request: &HeaderMap,
         freshness: Freshness,
-        body: Contents,
+        body: PageBody,
     ) -> Option<Self> {
-        let names = fields::selecting(&headers)?;
-        let selecting = names.into_iter().map(|name| {
-            let value = fields::value(request, &name);
+        let names = fields::vary_fields(&headers)?;
+        let vary_fields = names.into_iter().map(|name| {
+            let value = fields::comparable_value(request, &name);
             (name, value)
         });
-        let selecting = selecting.collect();
+        let vary_fields = vary_fields.collect();
         headers.remove(header::AGE);
         headers.remove(header::CONTENT_LENGTH);
-        let signed = request.contains_key(header::AUTHORIZATION);
+        let by_authorization = request.contains_key(header::AUTHORIZATION);
         let by_credentials = fields::has_credentials(request);
-        Some(Self { status, headers, selecting, signed, by_credentials, freshness, body })
+        Some(Self { status, headers, vary_fields, by_authorization, by_credentials, freshness, body })
     }
 
-    /// The same reply with its whole body.
-    pub(crate) fn completed(&self, body: Contents) -> Self {
-        let (headers, selecting) = (self.headers.clone(), self.selecting.clone());
-        let Self { status, signed, by_credentials, freshness, .. } = *self;
-        Self { status, headers, selecting, signed, by_credentials, freshness, body }
+    /// Returns the same reply with its complete body.
+    pub(crate) fn with_body(&self, body: PageBody) -> Self {
+        let (headers, vary_fields) = (self.headers.clone(), self.vary_fields.clone());
+        let Self { status, by_authorization, by_credentials, freshness, .. } = *self;
+        Self { status, headers, vary_fields, by_authorization, by_credentials, freshness, body }
     }
 
-    /// The same reply after its validation, with other headers and for one client.
-    pub(crate) fn validated_once(&self, mut headers: HeaderMap, received: Received) -> Self {
-        let freshness = self.freshness.aged(&headers, received);
+    /// Returns the same reply after a validation that counts for one client only, with other headers.
+    pub(crate) fn with_private_validation(&self, mut headers: HeaderMap, received: ReceiptTime) -> Self {
+        let freshness = self.freshness.with_age(&headers, received);
         headers.remove(header::AGE);
-        let (selecting, body) = (self.selecting.clone(), self.body.clone());
-        let Self { status, signed, by_credentials, .. } = *self;
-        Self { status, headers, selecting, signed, by_credentials, freshness, body }
+        let (vary_fields, body) = (self.vary_fields.clone(), self.body.clone());
+        let Self { status, by_authorization, by_credentials, .. } = *self;
+        Self { status, headers, vary_fields, by_authorization, by_credentials, freshness, body }
     }
 
-    /// The same reply, validated by a request with the headers `request`, which it suits. `headers` are those of the reply from
-    /// now on: they may name more fields in `Vary` than before. `None` if they name more than are compared.
-    pub(crate) fn validated(
+    /// Returns the same reply after a validation by a matching request with the headers `request`. `headers`
+    /// replace the stored ones; their `Vary` may name more fields. `None` if they name more than are compared.
+    pub(crate) fn with_validation(
         &self,
         headers: HeaderMap,
         request: &HeaderMap,
         freshness: Freshness,
     ) -> Option<Self> {
         let mut validated = Self::new(self.status, headers, request, freshness, self.body.clone())?;
-        validated.signed |= self.signed;
+        validated.by_authorization |= self.by_authorization;
         validated.by_credentials |= self.by_credentials;
         Some(validated)
     }
 
-    /// Whether it answers a request with these headers, as far as `Vary` says.
-    pub(crate) fn suits(&self, request: &HeaderMap) -> bool {
-        self.selecting.iter().all(|(name, value)| fields::value(request, name) == *value)
+    /// Returns whether the reply matches a request with these headers, by `Vary`.
+    pub(crate) fn matches(&self, request: &HeaderMap) -> bool {
+        self.vary_fields.iter().all(|(name, value)| fields::comparable_value(request, name) == *value)
     }
 
-    /// Whether a request that waited for another request's reply may use this reply, which a cache may do only where it
-    /// may reuse a stored reply without validation (RFC 9111 section 4). A reply to a request with `Authorization` gets
-    /// here only if section 3.5 allows it to be stored.
-    pub(crate) fn may_be_shared(&self, request: &HeaderMap, asked: &Directives, now_ms: u64) -> bool {
-        self.suits(request) && self.freshness.may_be_shared(now_ms, asked)
+    /// Returns whether a request that waited for another request's reply may use this reply. It may if a stored
+    /// reply could be reused without validation (RFC 9111 section 4). A reply to a request with `Authorization`
+    /// gets here only if section 3.5 allows it to be stored.
+    pub(crate) fn is_shareable_with(&self, request: &HeaderMap, requested: &Directives, now_ms: u64) -> bool {
+        self.matches(request) && self.freshness.is_shareable(now_ms, requested)
     }
 
-    /// Whether the origin can be asked if it is still valid.
-    pub(crate) fn can_be_asked_about(&self) -> bool {
+    /// Returns whether the reply has a validator, so that the origin can validate it.
+    pub(crate) fn has_validator(&self) -> bool {
         self.headers.contains_key(header::ETAG) || self.headers.contains_key(header::LAST_MODIFIED)
     }
 
-    /// A reader of a body on its way; none of one that is whole. Fails if its beginning is gone.
-    pub(crate) fn reader(&self) -> Result<Option<Reader>, ()> {
+    /// Returns a reader of a body that is being received; `None` for a complete body. Fails if the beginning of
+    /// the body has been dropped.
+    pub(crate) fn open_reader(&self) -> Result<Option<BodyReader>, ()> {
         match &self.body {
-            Contents::Whole { .. } => Ok(None),
-            Contents::Filling(filling) => filling.reader().map(Some).ok_or(()),
+            PageBody::Whole { .. } => Ok(None),
+            PageBody::Incoming(incoming) => incoming.open_reader().map(Some).ok_or(()),
         }
     }
 
-    /// Length of the body, if it is known.
+    /// Returns the length of the body in bytes, if it is known.
     pub(crate) fn len(&self) -> Option<u64> {
         match &self.body {
-            Contents::Whole { len, .. } => Some(*len),
-            Contents::Filling(filling) => filling.expected(),
+            PageBody::Whole { len, .. } => Some(*len),
+            PageBody::Incoming(incoming) => incoming.expected(),
         }
     }
 
-    /// What preconditions are held against: nothing of 200 replies without validators.
+    /// Returns the validators for preconditions; `None` if the reply has none.
     pub(crate) fn validators(&self) -> Option<Validators<'_>> {
         let tag = self.headers.get(header::ETAG).map_or(&b""[..], |value| value.as_bytes());
         let weak = tag.starts_with(b"W/");
@@ -216,24 +219,24 @@ impl Variant {
         Some(Validators { opaque, strong: !weak && !opaque.is_empty(), modified })
     }
 
-    /// Bytes it counts without its body.
+    /// Returns the bytes that the reply is charged without its body.
     pub(crate) fn head_charge(&self) -> u64 {
-        let selecting = self.selecting.iter().map(|(name, value)| {
+        let vary_fields = self.vary_fields.iter().map(|(name, value)| {
             (name.as_str().len() + value.as_ref().map_or(0, |value| value.len()) + 48) as u64
         });
-        CHARGE + fields::bytes(&self.headers) + selecting.sum::<u64>()
+        CHARGE + fields::header_bytes(&self.headers) + vary_fields.sum::<u64>()
     }
 
     fn charge(&self) -> u64 {
         let body = match &self.body {
-            Contents::Whole { pieces, len } => len + pieces.len() as u64 * PIECE_CHARGE,
-            Contents::Filling(_) => 0,
+            PageBody::Whole { pieces, len } => len + pieces.len() as u64 * PIECE_CHARGE,
+            PageBody::Incoming(_) => 0,
         };
         self.head_charge() + body
     }
 }
 
-impl Contents {
+impl PageBody {
     pub(crate) fn whole(pieces: Vec<Bytes>) -> Self {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
         Self::Whole { pieces: pieces.into(), len }
@@ -246,7 +249,7 @@ mod sharing_table;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::freshness::Additions;
+    use crate::http::freshness::FreshnessDefaults;
     use http::HeaderValue;
     use std::time::SystemTime;
 
@@ -260,32 +263,33 @@ mod tests {
     fn variant(vary: &'static str, request: &HeaderMap, body: &'static [u8]) -> Arc<Variant> {
         let headers = map(&[("vary", vary), ("cache-control", "max-age=60"), ("etag", "\"a\"")]);
         let reply = (StatusCode::OK, &headers);
-        let received = Received { wall: SystemTime::now(), now_ms: 0, delay: 0 };
-        let freshness = Freshness::of_reply(request, reply, received, Additions::default()).unwrap();
-        let body = Contents::whole(vec![Bytes::from_static(body)]);
+        let received = ReceiptTime { time: SystemTime::now(), now_ms: 0, delay: 0 };
+        let freshness = Freshness::of_reply(request, reply, received, FreshnessDefaults::default()).unwrap();
+        let body = PageBody::whole(vec![Bytes::from_static(body)]);
         Arc::new(Variant::new(StatusCode::OK, headers, request, freshness, body).unwrap())
     }
 
     #[test]
-    fn variants_are_chosen_by_the_fields_they_depend_on() {
+    fn variants_are_selected_by_the_fields_of_vary() {
         let (de, en, none) = (map(&[("accept-language", "de")]), map(&[("accept-language", "en")]), map(&[]));
-        let page = Page::with(None, (b"/", None), &variant("accept-language", &de, b"ja"), 2);
+        let page = Page::with_variant(None, (b"/", None), &variant("accept-language", &de, b"ja"), 2);
         assert!(page.select(&de).is_some() && page.select(&en).is_none() && page.select(&none).is_none());
-        let page = Page::with(Some(&page), (b"/", None), &variant("accept-language", &en, b"yes"), 2);
+        let page = Page::with_variant(Some(&page), (b"/", None), &variant("accept-language", &en, b"yes"), 2);
         assert_eq!((page.select(&de).unwrap().len(), page.select(&en).unwrap().len()), (Some(2), Some(3)));
-        let page = Page::with(Some(&page), (b"/", None), &variant("accept-language", &none, b"?"), 2);
+        let page = Page::with_variant(Some(&page), (b"/", None), &variant("accept-language", &none, b"?"), 2);
         assert!(page.select(&de).is_none(), "the oldest goes beyond the limit");
-        let page = Page::with(Some(&page), (b"/", None), &variant("accept-language", &en, b"newer"), 2);
+        let page =
+            Page::with_variant(Some(&page), (b"/", None), &variant("accept-language", &en, b"newer"), 2);
         assert_eq!((page.variants.len(), page.select(&en).unwrap().len()), (2, Some(5)));
-        let page = Page::with(Some(&page), (b"/", None), &variant("accept", &en, b"other"), 2);
+        let page = Page::with_variant(Some(&page), (b"/", None), &variant("accept", &en, b"other"), 2);
         assert_eq!(page.variants.len(), 1, "the origin chooses by something else now");
     }
 
     #[test]
-    fn a_page_counts_all_it_holds() {
+    fn the_size_of_a_page_counts_all_its_contents() {
         let request = map(&[]);
         let (small, large) = (variant("", &request, b""), variant("", &request, b"0123456789"));
-        let page = |variant| Page::with(None, (b"/x", None), &variant, 1).charge();
+        let page = |variant| Page::with_variant(None, (b"/x", None), &variant, 1).charge();
         assert_eq!(page(large) - page(small), 10);
     }
 }

@@ -1,4 +1,5 @@
-//! Tags of replies, by which they are purged: `Cache-Tag`, a list with commas, and `Surrogate-Key`, a list with spaces.
+//! Tags of replies, by which they are purged: `Cache-Tag`, a list with commas, and `Surrogate-Key`, a list with
+//! spaces.
 
 use http::header::{HeaderMap, HeaderName};
 
@@ -22,7 +23,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn tags_are_found_in_both_lists() {
+    fn cache_tags_are_parsed_from_both_fields() {
         let mut headers = HeaderMap::new();
         headers.append(CACHE_TAG, HeaderValue::from_static("a, b/1 ,,c"));
         headers.append(CACHE_TAG, HeaderValue::from_static("d"));

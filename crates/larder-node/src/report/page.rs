@@ -1,9 +1,9 @@
-//! The page of load counters: what `GET /.larder/load` answers.
+//! The load counters, which `GET /.larder/load` returns.
 
 use super::kernel;
 use super::stats::NodeStats;
 use crate::config::CpuScope;
-use crate::counts::Counters;
+use crate::counters::Counters;
 use crate::machine::{Cpu, Disk, Machine};
 use crate::uptime::Uptime;
 use bytes::Bytes;
@@ -13,54 +13,56 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A page is handed out again to whoever asks within this time, so that many pollers cost no more than a few.
-const FRESH: Duration = Duration::from_millis(10);
+/// Time for which a page is reused, so that many pollers cost no more than a few.
+const PAGE_AGE_MAX: Duration = Duration::from_millis(10);
 
-/// Where a device's busy time comes from.
+/// The source of a device's busy time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum DeviceSource {
     /// The modelled device of this node.
     Model,
-    /// The machine's devices; other processes' work is in it.
+    /// The machine's devices, including the work of other processes.
     Machine,
     /// This node's process alone.
     Process,
 }
 
-/// What a node has done since its start, and its levels now.
+/// The work of a node since its start, and its current levels.
 ///
-/// Counters only grow while `run` stays the same, so that any number of pollers can take the difference of two pages
-/// and divide it by that of `uptime_us`. Missing (`null`) is what the node does not know. Times are in microseconds of
-/// work: with several processors or disks a second holds as many seconds of it. A page is at most 10 ms old.
+/// Counters only grow while `run` stays the same. So any number of pollers can take the difference of two pages
+/// and divide it by that of `uptime_us`. A value that the node does not know is `null`. Times are in
+/// microseconds of work; with several processors or disks, one second can contain several seconds of work. A
+/// page is at most 10 ms old.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoadCounters {
     /// The node's name.
     pub node: String,
-    /// A number drawn at start, in hexadecimal: another one means that the counters began anew.
+    /// A random number from the start, in hexadecimal. A new number means that the counters began again.
     pub run: String,
-    /// Time since the start at which the page was made.
+    /// Time from the start to the creation of the page.
     pub uptime_us: u64,
-    /// Whose processor [`LoadCounters::cpu_busy_us`] is.
-    pub cpu_from: Origin,
-    /// Time the processors worked. A modelled one's is exact; the machine's goes in clock ticks, mostly 10 ms.
+    /// The source of [`LoadCounters::cpu_busy_us`].
+    pub cpu_from: DeviceSource,
+    /// Busy time of the processors. A modelled processor's is exact; the machine's has steps of a clock tick
+    /// (mostly 10 ms).
     pub cpu_busy_us: u64,
-    /// Processors.
+    /// Number of processors.
     pub cpus: u32,
-    /// Time the machine's processors worked, whatever `cpu_from` says.
+    /// Busy time of the machine's processors, independent of `cpu_from`.
     pub machine_cpu_us: Option<u64>,
-    /// Time this process worked, whatever `cpu_from` says.
+    /// Busy time of this process, independent of `cpu_from`.
     pub process_cpu_us: Option<u64>,
-    /// Whose disk [`LoadCounters::disk_busy_us`] is: a model's; the machine's, if the directory lies on a disk that the
-    /// kernel counts; else the node's own reads, those that the page cache answered included.
-    pub disk_from: Origin,
-    /// Time the disks worked.
+    /// The source of [`LoadCounters::disk_busy_us`]: the model; the machine, if the kernel counts the
+    /// directory's disk; otherwise the node's own reads, including reads that the page cache answered.
+    pub disk_from: DeviceSource,
+    /// Busy time of the disks.
     pub disk_busy_us: u64,
-    /// Disks.
+    /// Number of disks.
     pub disks: u32,
     /// Bytes read from and written to the disks.
     pub disk_bytes: u64,
-    /// Page faults of the machine that needed a disk.
+    /// The machine's page faults that needed a disk.
     pub page_faults: Option<u64>,
     /// Bytes of the machine's memory in use.
     pub memory_used: Option<u64>,
@@ -68,11 +70,11 @@ pub struct LoadCounters {
     pub memory_max: Option<u64>,
     /// Requests for contents that have ended.
     pub requests: u64,
-    /// Sum of their times from the end of the head until the last byte was handed to the connection.
+    /// Sum of their times, from the end of the head until the last byte was handed to the connection.
     pub service_us: u64,
-    /// Requests for contents under way.
+    /// Requests for contents in progress.
     pub active: u64,
-    /// Jobs under way at the processors and the disks, or waiting for them: see [`crate::Usage`].
+    /// Jobs that run on the processors and the disks or wait for them: see [`crate::Usage`].
     pub queue: u64,
     /// Counters of the application, by name.
     pub app: BTreeMap<&'static str, u64>,
@@ -80,50 +82,50 @@ pub struct LoadCounters {
     pub levels: BTreeMap<&'static str, u64>,
 }
 
-/// What the page needs besides the node's counters.
+/// Creates the page of load counters.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub(crate) struct LoadPage {
     run: u64,
     scope: CpuScope,
     device: Option<PathBuf>,
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
-/// What the counters of load are made of.
-pub(super) struct Work<'a> {
+/// The inputs of the load counters.
+pub(super) struct LoadInputs<'a> {
     pub(super) stats: NodeStats,
     pub(super) counters: &'a Counters,
     pub(super) machine: &'a Machine,
     pub(super) uptime: Uptime,
 }
 
-impl Pages {
-    /// `device` is the file with the counters of the directory's disk.
+impl LoadPage {
+    /// Creates the page's source. `device` is the file with the counters of the directory's disk.
     pub(super) fn new(run: u64, scope: CpuScope, device: Option<PathBuf>) -> Self {
         Self { run, scope, device, last: Mutex::new(None) }
     }
 
-    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
-    pub(super) fn load_counters(&self, work: Work<'_>) -> LoadCounters {
-        let Work { stats, counters, machine, uptime } = work;
+    /// Returns the load counters. Reads some files of `/proc` and `/sys`, which takes about 100 us.
+    pub(super) fn load_counters(&self, inputs: LoadInputs<'_>) -> LoadCounters {
+        let LoadInputs { stats, counters, machine, uptime } = inputs;
         let usage = stats.usage;
         let (machine_cpu, process_cpu) = (kernel::cpu(), kernel::process_cpu());
         let (cpu_from, cpu_busy_us, cpus) = match (&machine.cpu, self.scope, machine_cpu) {
-            (Cpu::Modelled(_), ..) => (Origin::Model, usage.cpu_busy_us, u32::from(usage.cpus)),
-            (Cpu::Real(_), CpuScope::Machine, Some(cpu)) => (Origin::Machine, us(cpu.busy), cpu.cpus),
-            (Cpu::Real(_), ..) => (Origin::Process, usage.cpu_busy_us, u32::from(usage.cpus)),
+            (Cpu::Modelled(_), ..) => (DeviceSource::Model, usage.cpu_busy_us, u32::from(usage.cpus)),
+            (Cpu::Real(_), CpuScope::Machine, Some(cpu)) => (DeviceSource::Machine, us(cpu.busy), cpu.cpus),
+            (Cpu::Real(_), ..) => (DeviceSource::Process, usage.cpu_busy_us, u32::from(usage.cpus)),
         };
         let device = self.device.as_deref().and_then(kernel::disk);
         let own = (usage.disk_busy_us, u32::from(usage.disks), usage.disk_bytes);
         let (disk_from, (disk_busy_us, disks, disk_bytes)) = match (&machine.disk, device) {
-            (Disk::Modelled(_), _) => (Origin::Model, own),
-            (Disk::Real { .. }, Some(disk)) => (Origin::Machine, (us(disk.busy), 1, disk.bytes)),
-            (Disk::Real { .. }, None) => (Origin::Process, own),
+            (Disk::Modelled(_), _) => (DeviceSource::Model, own),
+            (Disk::Real { .. }, Some(disk)) => (DeviceSource::Machine, (us(disk.busy), 1, disk.bytes)),
+            (Disk::Real { .. }, None) => (DeviceSource::Process, own),
         };
-        let ram = kernel::ram();
+        let ram = kernel::memory_info();
         LoadCounters {
             run: format!("{:016x}", self.run),
-            uptime_us: us(uptime.at(Instant::now())),
+            uptime_us: us(uptime.elapsed_at(Instant::now())),
             cpu_from,
             cpu_busy_us,
             cpus,
@@ -157,13 +159,13 @@ impl Pages {
         }
     }
 
-    /// The page, made anew if the last one is too old.
+    /// Returns the page; creates it again if the last one is too old.
     pub(super) fn load_page(&self, make: impl FnOnce() -> LoadCounters) -> Bytes {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, page)) = last.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+        if let Some((_, page)) = last.as_ref().filter(|(made, _)| made.elapsed() < PAGE_AGE_MAX) {
             return page.clone();
         }
-        // Under the lock: who asks meanwhile gets this page too.
+        // The page is created under the lock, so that concurrent pollers get the same one.
         let page = Bytes::from(serde_json::to_vec(&make()).unwrap_or_default());
         *last = Some((Instant::now(), page.clone()));
         page

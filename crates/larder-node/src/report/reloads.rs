@@ -1,4 +1,4 @@
-//! How often a running node was told to go by another configuration, as metrics have it.
+//! Counts of configuration reloads, for the metrics.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -9,23 +9,24 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::fmt;
 
-/// How reloads of a node went. Counted by whoever reads its configuration.
+/// The outcomes of a node's reloads. The caller that reads the configuration counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ReloadCounts {
-    /// Those after which the node went by what was read.
+    /// Reloads that were applied.
     pub done: u64,
-    /// Those whose configuration was wrong, or asked for what needs a restart.
+    /// Reloads with an invalid configuration, or with a change that needs a restart.
     pub refused: u64,
-    /// Those whose configuration was right and could not be carried out, as for a certificate.
+    /// Reloads that could not be applied although the configuration was valid, for example because of a
+    /// certificate.
     pub failed: u64,
-    /// When the last of all these was over, seconds since 1970; 0 if there was none.
+    /// Time at which the last reload ended, in seconds since 1970; 0 if there was none.
     pub last_unix_s: f64,
-    /// Whether that one changed nothing.
+    /// Whether the last reload changed nothing.
     pub last_failed: bool,
 }
 
 impl ReloadCounts {
-    /// The numbers in the Prometheus text format.
+    /// Returns the metrics in the Prometheus text format.
     pub(crate) fn metrics_text(self, node: &str) -> String {
         let labels = [("node".into(), node.to_owned().into())];
         let mut registry = Registry::with_prefix_and_labels("larder_node", labels.into_iter());

@@ -1,6 +1,6 @@
-//! The node's numbers, each declared once with its meaning: as a snapshot for JSON, as Prometheus text.
+//! The node's statistics, each declared once with its meaning: as a snapshot for JSON, and as Prometheus text.
 
-use crate::counts::{Count, Counters};
+use crate::counters::{Counter, Counters};
 use crate::machine::Usage;
 use crate::memory::MemoryStats;
 use crate::origin::OriginStats;
@@ -13,32 +13,32 @@ use prometheus_client::registry::{Registry, Unit};
 use serde::Serialize;
 use std::fmt;
 
-/// What a node has done since its start, and its levels now.
+/// The work of a node since its start, and its current levels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeStats {
     /// The node's name.
     pub name: String,
-    /// `directory`, or `model` for a modelled store whose contents are made up.
+    /// `directory`, `origin`, or `model` for a modelled store with synthetic contents.
     pub store: &'static str,
     /// Whether the node is draining.
     pub draining: bool,
-    /// Requests for contents, those refused for their form included.
+    /// Requests for contents, including malformed ones that were refused.
     pub requests: u64,
     /// Requests answered from memory alone.
     pub hits: u64,
-    /// Requests for which the store was asked.
+    /// Requests that needed the store.
     pub misses: u64,
     /// Misses that were served by another request's read.
     pub collapsed: u64,
-    /// Requests for dynamic content: neither hits nor misses.
+    /// Requests for dynamic content; neither hits nor misses.
     pub dynamic: u64,
-    /// Later requests on handed-over connections that were served here, as they should.
+    /// Later requests on handed-off connections that were served here by the rule.
     pub later_served: u64,
-    /// Those whose reply was fetched from a node that has it: neither hits nor misses here.
+    /// Later requests whose reply was fetched from a node that has the target; neither hits nor misses here.
     pub later_fetched: u64,
-    /// Those that were served here because nobody was known to have the target.
+    /// Later requests that were served here because no node was known to have the target.
     pub later_unknown: u64,
-    /// Those that were served here because the node that has the target gave no reply.
+    /// Later requests that were served here because the node that has the target sent no usable reply.
     pub later_failed: u64,
     /// Replies 304.
     pub not_modified: u64,
@@ -48,80 +48,82 @@ pub struct NodeStats {
     pub client_errors: u64,
     /// Replies 500 to 599.
     pub server_errors: u64,
-    /// Replies that ended before their last byte, by the client or by a failing store.
+    /// Replies that ended before their last byte, because of the client or a failing store.
     pub aborted: u64,
     /// Bytes of reply bodies handed to the network.
     pub bytes_out: u64,
-    /// Requests whose last reply byte has not been handed to the kernel, and WebSocket connections: the node's load.
+    /// Requests whose last reply byte has not been handed to the kernel, and WebSocket connections: the node's
+    /// load.
     pub in_flight: u64,
     /// Open client connections.
     pub connections: u64,
     /// Connections accepted.
     pub connections_accepted: u64,
-    /// Those of them whose clients speak HTTP/2.
+    /// Accepted connections that speak HTTP/2.
     pub http2_connections: u64,
-    /// HTTP/2 connections closed because the client reset too many streams or sent too many frames without content.
+    /// HTTP/2 connections closed because the client reset too many streams or sent too many frames without
+    /// content.
     pub http2_floods: u64,
-    /// Requests and connections lost to a fault in the node.
+    /// Requests and connections lost to a bug in the node.
     pub panics: u64,
-    /// Connections, and requests of HTTP/2, answered 503 because of the limit on them.
+    /// Connections and HTTP/2 requests answered 503 because of the limit on connections.
     pub connections_refused: u64,
-    /// Failed accept calls, such as for want of file descriptors.
+    /// Failed accept calls, for example if there are no file descriptors left.
     pub accept_errors: u64,
     /// Connections closed because a request's head took too long.
     pub head_timeouts: u64,
-    /// Kept-alive connections closed for their silence.
+    /// Kept-alive connections closed because they were idle for too long.
     pub idle_timeouts: u64,
     /// Connections closed because the client took no bytes.
     pub write_timeouts: u64,
-    /// Connections of a balancer closed because they began with no announcement of a client.
+    /// Connections of a balancer closed because they did not begin with an announcement of a client.
     pub announcements_refused: u64,
-    /// Header fields of requests dropped for their names.
+    /// Header fields of requests dropped because of their names.
     pub header_fields_dropped: u64,
     /// Requests for the node's own paths, answered 404 because the sender may not ask.
     pub own_paths_denied: u64,
     /// Lines of the access log that were not written because the writer could not keep up or failed.
     pub access_log_dropped: u64,
-    /// Purges that were done.
+    /// Completed purges.
     pub purges: u64,
     /// Objects and chunks that purges have removed.
     pub purged: u64,
-    /// Purges that were refused for want of a token.
+    /// Purges that were refused because they had no valid token.
     pub purges_denied: u64,
-    /// Objects and chunks that were not kept because a purge came while they were read or fetched.
+    /// Objects and chunks that were not stored because a purge came during their read or fetch.
     pub purge_unkept: u64,
-    /// Bytes the cache counts.
+    /// Bytes that the cache's entries are charged.
     pub cache_bytes: u64,
-    /// Most bytes the cache may count.
+    /// The cache's size in bytes.
     pub cache_bytes_max: u64,
     /// Objects and chunks in the cache.
     pub cache_objects: u64,
-    /// Objects and chunks put into the cache.
+    /// Objects and chunks that were stored.
     pub cache_insertions: u64,
-    /// Objects and chunks that left to make room.
+    /// Objects and chunks that were evicted.
     pub cache_evictions: u64,
-    /// Bytes of those.
+    /// Bytes of evicted objects and chunks.
     pub cache_evicted_bytes: u64,
-    /// Objects and chunks larger than the cache.
+    /// Objects and chunks that were larger than the cache.
     pub cache_refused: u64,
-    /// Reads of the store that have ended.
+    /// Completed reads of the store.
     pub store_reads: u64,
-    /// Bytes of those.
+    /// Bytes of those reads.
     pub store_bytes: u64,
-    /// Time the store has worked, in seconds: the sum over all reads that have ended.
+    /// Busy time of the store in seconds, summed over all completed reads.
     pub store_busy_seconds: f64,
-    /// Reads under way or waiting for the store.
+    /// Reads of the store that run or wait.
     pub store_reading: u64,
-    /// How the origin's limits were met.
+    /// Limits of the origin and how often they were reached.
     #[serde(flatten)]
     pub origin: OriginStats,
-    /// How much the processor and the disks have worked.
+    /// The work of the processor and the disks.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
-/// What the counters do not hold.
-pub(super) struct Rest {
+/// The values besides the counters.
+pub(super) struct NodeFacts {
     pub(super) name: String,
     pub(super) kind: &'static str,
     pub(super) draining: bool,
@@ -133,10 +135,10 @@ pub(super) struct Rest {
 }
 
 impl NodeStats {
-    pub(super) fn new(counters: &Counters, rest: Rest) -> Self {
-        let Rest { name, kind, draining, memory, store, origin, usage, access_log_dropped } = rest;
+    pub(super) fn new(counters: &Counters, facts: NodeFacts) -> Self {
+        let NodeFacts { name, kind, draining, memory, store, origin, usage, access_log_dropped } = facts;
         let [fetched, unknown, failed] =
-            [&counters.later_fetched, &counters.later_unknown, &counters.later_failed].map(Count::read);
+            [&counters.later_fetched, &counters.later_unknown, &counters.later_failed].map(Counter::read);
         Self {
             name,
             store: kind,
@@ -193,7 +195,7 @@ impl NodeStats {
 }
 
 impl NodeStats {
-    /// The numbers in the Prometheus text format, names beginning with `larder_node_`.
+    /// Returns the metrics in the Prometheus text format, with the prefix `larder_node_`.
     pub fn metrics_text(&self) -> String {
         let labels = [("node".into(), self.name.clone().into()), ("store".into(), self.store.into())];
         let mut registry = Registry::with_prefix_and_labels("larder_node", labels.into_iter());
@@ -321,7 +323,7 @@ impl Collector for NodeStats {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
-        self.origin.encode_standing(&mut encoder)?;
+        self.origin.encode_origin_status(&mut encoder)?;
         Ok(())
     }
 }

@@ -1,22 +1,26 @@
-//! Admits a request before anything else reads its header, and decides who may ask for the node's own paths.
+//! Admits a request before any other code reads its header, and decides who may ask for the node's own paths.
 //!
-//! A request enters a node once: from a client, a switch or a balancer ([`Admission::admit`]), or from a peer that has done the same
-//! ([`crate::http::hop`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.
+//! A request enters a node once. It comes from a client, a switch or a balancer ([`Admission::admit`]), or from
+//! a peer that has admitted it ([`crate::http::hop`]). Cache keys, variants, traces and the request to the
+//! origin are computed from the admitted header.
 //!
-//! | own path | answered to |
+//! | own path | senders that get an answer |
 //! |---|---|
-//! | health | everybody, except on connections that a switch has handed over |
-//! | purge | senders that connect themselves and show a purge token |
-//! | stats, load, events | senders that connect themselves (not over a handed-over connection, not announced by a balancer, not relayed) and that prove `report.secret`; if there is none, from an address in `report.from` or `trusted_relays` |
+//! | health | all, except on handed-off connections |
+//! | purge | senders that connect directly and show a purge token |
+//! | stats, load, events | senders that connect directly and prove `report.secret`; without a secret, senders in `report.from` or `trusted_relays` |
+//!
+//! A sender connects directly if its connection is not handed off, no balancer has announced its client, and no
+//! gateway has relayed the request.
 
-use crate::connection::Shared;
-use crate::counts::Counters;
-use crate::edge::Entered;
-use crate::ground::Ground;
-use crate::http::hop::{HOP_BY_HOP, TARGET, is_relayed};
+use crate::common_parts::CommonParts;
+use crate::connection::ConnectionRecord;
+use crate::counters::Counters;
+use crate::edge::ConnectionInfo;
+use crate::http::hop::{HOP_BY_HOP, LARDER_TARGET, is_relayed};
 use crate::origin::Origin;
 use crate::purge::{authorization, permit_purge};
-use crate::terms::{CurrentTerms, Own, Terms};
+use crate::settings::{CurrentSettings, NodeSettings, OwnPath};
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -28,18 +32,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The standing of a request that has entered.
+/// The result of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admitted {
-    /// It asks for contents.
+pub(crate) enum AdmissionOutcome {
+    /// The request asks for contents.
     Contents,
-    /// It asks for one of the node's own paths, and may.
-    Own(Own),
-    /// It asks for one of the node's own paths, and may not.
+    /// The request asks for one of the node's own paths, and its sender may ask.
+    Own(OwnPath),
+    /// The request asks for one of the node's own paths, and its sender may not ask.
     Denied,
 }
 
-impl Admitted {
+impl AdmissionOutcome {
     pub(crate) fn is_contents(self) -> bool {
         self == Self::Contents
     }
@@ -48,48 +52,49 @@ impl Admitted {
 /// Admits requests.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// The origin that contents come from, if any.
+    /// The origin of the contents, if there is one.
     origin: Option<Arc<Origin>>,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     counters: Arc<Counters>,
-    /// A relay that is not trusted has been noted in the log.
-    relay_doubted: AtomicBool,
+    /// Whether the log has mentioned a relay that is not trusted. The line is written once.
+    relay_warned: AtomicBool,
 }
 
 impl Admission {
-    pub(super) fn new(origin: Option<&Arc<Origin>>, ground: &Ground) -> Self {
+    pub(super) fn new(origin: Option<&Arc<Origin>>, common: &CommonParts) -> Self {
         Self {
             origin: origin.cloned(),
-            terms: Arc::clone(&ground.terms),
-            counters: Arc::clone(&ground.counters),
-            relay_doubted: AtomicBool::new(false),
+            settings: Arc::clone(&common.settings),
+            counters: Arc::clone(&common.counters),
+            relay_warned: AtomicBool::new(false),
         }
     }
 
-    /// Removes the fields from a request that its sender may not set, and writes who the sender is. Returns what the request asks for.
-    pub(super) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Admitted {
-        let terms = self.terms.load();
-        let asks = terms.own(parts.uri.path());
+    /// Removes the fields that the sender may not set, and writes the sender's identity. Returns what the
+    /// request asks for.
+    pub(super) fn admit(&self, connection: &ConnectionRecord, parts: &mut Parts) -> AdmissionOutcome {
+        let settings = self.settings.load();
+        let asks = settings.own_path(parts.uri.path());
         let admitted = match asks {
-            None => Admitted::Contents,
-            Some(Own::Health) if shared.handed.is_none() => Admitted::Own(Own::Health),
-            Some(Own::Purge) => self.admit_purge(&terms, shared, &parts.headers),
-            Some(own) if own != Own::Health && is_switch(&terms, shared, &parts.headers) => {
-                Admitted::Own(own)
+            None => AdmissionOutcome::Contents,
+            Some(OwnPath::Health) if connection.handoff.is_none() => AdmissionOutcome::Own(OwnPath::Health),
+            Some(OwnPath::Purge) => self.admit_purge(&settings, connection, &parts.headers),
+            Some(own) if own != OwnPath::Health && is_switch(&settings, connection, &parts.headers) => {
+                AdmissionOutcome::Own(own)
             }
-            Some(_) => Admitted::Denied,
+            Some(_) => AdmissionOutcome::Denied,
         };
-        if is_of_client(shared) {
-            // No switch has relayed the request: the id is the client's word.
-            parts.headers.remove(TARGET);
+        if is_client_connection(connection) {
+            // No switch has relayed the request, so the target id was set by the client.
+            parts.headers.remove(LARDER_TARGET);
         }
-        let mut dropped = enter(&terms.entry, &mut parts.headers);
-        // Nobody but an origin reads them, or a peer that may ask one.
+        let mut dropped = apply_entry_rules(&settings.entry, &mut parts.headers);
+        // Only an origin reads these fields, or a peer that may ask an origin.
         if admitted.is_contents()
             && let Some(origin) = &self.origin
         {
-            dropped += self.identify((&terms, origin), shared, &mut parts.headers);
-            origin.remove_replaced(parts);
+            dropped += self.identify((&settings, origin), connection, &mut parts.headers);
+            origin.remove_replaced_fields(parts);
         }
         if dropped > 0 {
             self.counters.fields_dropped.add(dropped);
@@ -97,28 +102,39 @@ impl Admission {
         admitted
     }
 
-    /// A purge is for who has connected itself and shows the token.
-    fn admit_purge(&self, terms: &Terms, shared: &Shared, headers: &HeaderMap) -> Admitted {
-        let direct = !is_of_client(shared) && !is_relayed(headers);
-        let may = direct && permit_purge(terms, &self.counters, authorization(headers)).is_ok();
-        if may { Admitted::Own(Own::Purge) } else { Admitted::Denied }
+    /// Admits a purge if its sender connects directly and shows a purge token.
+    fn admit_purge(
+        &self,
+        settings: &NodeSettings,
+        connection: &ConnectionRecord,
+        headers: &HeaderMap,
+    ) -> AdmissionOutcome {
+        let direct = !is_client_connection(connection) && !is_relayed(headers);
+        let may = direct && permit_purge(settings, &self.counters, authorization(headers)).is_ok();
+        if may { AdmissionOutcome::Own(OwnPath::Purge) } else { AdmissionOutcome::Denied }
     }
 
-    /// Writes who the sender is. Returns the number of fields dropped.
-    fn identify(&self, (terms, origin): (&Terms, &Origin), shared: &Shared, headers: &mut HeaderMap) -> u64 {
-        // Every connection that is served has one; without it nothing is believed.
-        let peer = shared.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let (entered, relays) = (shared.entered(), &terms.entry.trusted_relays);
-        let client = entered.and_then(Entered::client);
-        // A balancer that announces clients passes their header on unread: the announced client is the sender, whoever connects.
+    /// Writes the identity of the sender. Returns the number of fields that were dropped.
+    fn identify(
+        &self,
+        (settings, origin): (&NodeSettings, &Origin),
+        connection: &ConnectionRecord,
+        headers: &mut HeaderMap,
+    ) -> u64 {
+        // Every connection that is served has a peer address. Without an address, no relay is trusted.
+        let peer = connection.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let (info, relays) = (connection.info(), &settings.entry.trusted_relays);
+        let client = info.and_then(ConnectionInfo::client);
+        // A balancer that announces clients passes their header on unread. Therefore the announced client is
+        // the sender, whatever address connects.
         let address = client.unwrap_or(peer);
         let trusted = relays.contains(address);
         if !trusted
-            && !is_of_client(shared)
+            && !is_client_connection(connection)
             && headers.contains_key(header::VIA)
-            && !self.relay_doubted.swap(true, Relaxed)
+            && !self.relay_warned.swap(true, Relaxed)
         {
-            // Any client can send Via. The line must not advise to trust the address.
+            // Any client can send `Via`. The line must not advise the operator to trust the address.
             tracing::info!(
                 %peer,
                 docs = "docs/operating.md#what-a-request-says-about-its-client",
@@ -129,39 +145,42 @@ impl Admission {
         let sender = Sender {
             address,
             trusted,
-            secure: entered.is_some_and(Entered::is_secure),
+            secure: info.is_some_and(ConnectionInfo::is_secure),
             host: host.as_ref().map(HeaderValue::as_bytes),
-            client_cert: entered.and_then(Entered::client_cert).map(HeaderValue::as_bytes),
+            client_cert: info.and_then(ConnectionInfo::client_cert).map(HeaderValue::as_bytes),
         };
-        let dropped = terms.entry.identify(headers, sender);
+        let dropped = settings.entry.identify(headers, sender);
         if !origin.sends_host_of_client() {
-            // All hosts share what is kept: a reply that names the host of one client must not be another's.
+            // All hosts share the stored replies. A reply that names one client's host must not reach another
+            // client.
             headers.remove(X_FORWARDED_HOST);
         }
         dropped
     }
 }
 
-/// Whether a connection is known to be a client's own: a switch has handed it over, or a balancer has announced its client.
-fn is_of_client(shared: &Shared) -> bool {
-    shared.handed.is_some() || shared.entered().is_some_and(|entered| entered.client().is_some())
+/// Returns whether a connection is known to be a client's own: a switch handed it off, or a balancer announced
+/// its client.
+fn is_client_connection(connection: &ConnectionRecord) -> bool {
+    connection.handoff.is_some() || connection.info().is_some_and(|info| info.client().is_some())
 }
 
-/// Whether a request is from a switch that may be told about this node's load.
-fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
-    if is_of_client(shared) || is_relayed(headers) {
+/// Returns whether a request comes from a switch that may see this node's load.
+fn is_switch(settings: &NodeSettings, connection: &ConnectionRecord, headers: &HeaderMap) -> bool {
+    if is_client_connection(connection) || is_relayed(headers) {
         return false;
     }
-    let may = |peer| terms.report.from.contains(peer) || terms.entry.trusted_relays.contains(peer);
-    match &terms.report.secret {
+    let may = |peer| settings.report.from.contains(peer) || settings.entry.trusted_relays.contains(peer);
+    match &settings.report.secret {
         Some(secrets) => headers.get(PROOF_FIELD).is_some_and(|proof| secrets.verify_proof(proof.as_bytes())),
-        None => shared.peer.is_some_and(may),
+        None => connection.peer.is_some_and(may),
     }
 }
 
-/// Applies the rules to a header, and removes the fields of its hop and the proof of a secret, which is for this node alone. `Connection`
-/// and `Transfer-Encoding` stay for this node's own decisions; [`crate::http::hop::hop_fields_removed`] removes them.
-fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
+/// Applies the entry rules to a header. Removes the hop-by-hop fields and the proof of the report secret, which
+/// is meant for this node alone. `Connection` and `Transfer-Encoding` stay, because this node needs them;
+/// [`crate::http::hop::without_hop_fields`] removes them later. Returns the number of fields that were dropped.
+fn apply_entry_rules(rules: &EntryRules, headers: &mut HeaderMap) -> u64 {
     let dropped = rules.drop_underscores(headers);
     headers.remove(PROOF_FIELD);
     let framing = [header::CONNECTION, header::TRANSFER_ENCODING];

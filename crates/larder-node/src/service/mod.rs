@@ -1,7 +1,7 @@
-//! The handling of one request: admission, the node's own paths, contents, here or by a peer.
+//! Handles one request: admission, the node's own paths, and contents from this node or from a peer.
 
 mod admission;
-mod own;
+mod own_paths;
 mod peers;
 mod plain_hits;
 mod tracked_body;
@@ -9,24 +9,24 @@ mod tracked_body;
 pub(crate) use admission::Admission;
 pub(crate) use peers::PeerService;
 
-use crate::access::Access;
+use crate::access_log::AccessLogger;
 use crate::body::Body;
-use crate::connection::{InFlight, Shared};
+use crate::common_parts::CommonParts;
+use crate::connection::{ConnectionRecord, InFlightRequest};
 use crate::contents::Contents;
-use crate::counts::Counters;
-use crate::ground::Ground;
+use crate::counters::Counters;
 use crate::http::cache_status::Outcome;
-use crate::http::hop::REQUESTS;
+use crate::http::hop::LARDER_REQUESTS;
 use crate::origin::tunnel;
 use crate::reply::Replies;
-use crate::terms::CurrentTerms;
+use crate::settings::CurrentSettings;
 use ::http::header::{self, HeaderValue};
 use ::http::{Method, Request, Response, StatusCode};
-use admission::Admitted;
+use admission::AdmissionOutcome;
 use larder_http::h1::RequestHead;
 use larder_http::relay::{Answer, InterimSender, RequestBody};
 use larder_spans::Tracer;
-pub(crate) use own::OwnPaths;
+pub(crate) use own_paths::OwnPaths;
 use plain_hits::PlainHits;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,10 +38,10 @@ pub(crate) struct Service {
     pub(crate) counters: Arc<Counters>,
     pub(crate) replies: Arc<Replies>,
     pub(crate) peers: Arc<PeerService>,
-    pub(crate) access: Arc<Access>,
-    terms: Arc<CurrentTerms>,
+    pub(crate) access: Arc<AccessLogger>,
+    settings: Arc<CurrentSettings>,
     contents: Arc<Contents>,
-    /// Set if requests may be answered as [`PlainHits`] says.
+    /// Answers plain hits at once; `None` if the configuration needs the full path for every request.
     plain_hits: Option<PlainHits>,
     admission: Admission,
     own: OwnPaths,
@@ -51,76 +51,76 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn new(
-        ground: &Ground,
+        common: &CommonParts,
         contents: &Arc<Contents>,
         own: OwnPaths,
-        access: &Arc<Access>,
+        access: &Arc<AccessLogger>,
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
         let answers_at_once =
-            contents.programs() == 0 && tracer.is_none() && !ground.machine.cpu.is_modelled();
+            contents.programs() == 0 && tracer.is_none() && !common.machine.cpu.is_modelled();
         let objects = contents.objects().filter(|_| answers_at_once);
         Self {
-            counters: Arc::clone(&ground.counters),
-            replies: Arc::clone(&ground.replies),
-            peers: Arc::new(PeerService::new(contents, ground)),
+            counters: Arc::clone(&common.counters),
+            replies: Arc::clone(&common.replies),
+            peers: Arc::new(PeerService::new(contents, common)),
             access: Arc::clone(access),
-            terms: Arc::clone(&ground.terms),
+            settings: Arc::clone(&common.settings),
             contents: Arc::clone(contents),
-            plain_hits: objects.map(|objects| PlainHits::new(objects, ground)),
-            admission: Admission::new(contents.origin(), ground),
+            plain_hits: objects.map(|objects| PlainHits::new(objects, common)),
+            admission: Admission::new(contents.origin(), common),
             own,
             tracer,
         }
     }
 
-    /// The answer to a plain request for a file that is whole in memory; `None` for other requests.
-    pub(crate) fn answer_at_once(
+    /// Returns the reply to a plain request for a file that is completely in memory; `None` for other requests.
+    pub(crate) fn answer_immediately(
         &self,
-        shared: &Arc<Shared>,
+        connection: &Arc<ConnectionRecord>,
         head: &RequestHead,
-    ) -> Option<(InFlight, Answer)> {
+    ) -> Option<(InFlightRequest, Answer)> {
         let plain_hits = self.plain_hits.as_ref()?;
         if self.peers.cooperation().is_some() || self.access.is_open() {
             return None;
         }
-        plain_hits.answer(shared, head)
+        plain_hits.answer(connection, head)
     }
 
-    /// Whether interim replies may come for a request. Their way costs an allocation.
+    /// Returns whether interim replies (1xx) can arrive for a request. Passing them on costs an allocation.
     pub(crate) fn has_interim(&self) -> bool {
         self.contents.origin().is_some()
     }
 
-    /// Answers a request. It counts as in flight until the reply's body is dropped.
+    /// Answers a request. The request counts as in flight until the reply's body is dropped.
     pub(crate) async fn handle(
         self: Arc<Self>,
-        shared: Arc<Shared>,
+        connection: Arc<ConnectionRecord>,
         request: Request<RequestBody>,
         interim: Option<InterimSender>,
     ) -> Response<TrackedBody> {
-        let mut in_flight = InFlight::begin(&shared, Instant::now());
+        let mut in_flight = InFlightRequest::begin(&connection, Instant::now());
         let (mut parts, body) = request.into_parts();
-        in_flight.log(&self.access, &self.terms.load().entry.trusted_relays, &parts);
+        in_flight.begin_log_line(&self.access, &self.settings.load().entry.trusted_relays, &parts);
         let head = parts.method == Method::HEAD;
-        let websocket = tunnel::is_asked(&parts);
-        let admitted = self.admission.admit(&shared, &mut parts);
-        if !shared.is_taken() {
-            parts.headers.remove(REQUESTS);
+        let websocket = tunnel::is_tunnel_request(&parts);
+        let admitted = self.admission.admit(&connection, &mut parts);
+        if !connection.is_taken() {
+            parts.headers.remove(LARDER_REQUESTS);
         }
         let own = !admitted.is_contents();
-        if matches!(admitted, Admitted::Own(_)) {
-            in_flight.leaves_no_line();
+        if matches!(admitted, AdmissionOutcome::Own(_)) {
+            in_flight.suppress_log_line();
         }
         if own {
-            in_flight.set_own();
+            in_flight.mark_own_path();
         } else if let Some(tracer) = &self.tracer {
-            in_flight.trace(tracer, &mut parts);
+            in_flight.begin_trace(tracer, &mut parts);
         }
-        let location = shared.entered().filter(|_| !own).and_then(|entered| entered.sends_on(&parts));
+        let location = connection.info().filter(|_| !own).and_then(|info| info.tls_redirect(&parts));
         if let Some(location) = location {
-            let reply = self.sent_on(location);
-            in_flight.answers(&reply);
+            let reply = self.redirect_to_tls(location);
+            in_flight.record_reply(&reply);
             return reply.map(|body| TrackedBody::new(body).with(in_flight));
         }
         let tunnels = websocket && !own && self.opens_tunnels();
@@ -128,37 +128,39 @@ impl Service {
             parts.extensions.insert(interim);
         }
         if tunnels {
-            parts.extensions.insert(tunnel::Line(Arc::<Shared>::clone(&shared)));
+            parts.extensions.insert(tunnel::TunnelConnection(Arc::<ConnectionRecord>::clone(&connection)));
         }
-        let later = in_flight.later().filter(|_| !own);
-        if later.is_some() {
+        let handoff = in_flight.handoff().filter(|_| !own);
+        if handoff.is_some() {
             self.counters.later.add(1);
         }
-        let cooperation = self.peers.cooperation().filter(|_| later.is_none() && !tunnels);
+        let cooperation = self.peers.cooperation().filter(|_| handoff.is_none() && !tunnels);
         let reply = match (admitted, cooperation) {
-            (Admitted::Own(own), _) => Box::pin(self.own.answer(own, &parts)).await.map(TrackedBody::new),
-            (Admitted::Denied, _) => self.own.deny().map(TrackedBody::new),
-            (Admitted::Contents, Some(cooperation)) => {
-                Box::pin(self.peers.answer_client(cooperation, &shared, &mut parts, body)).await
+            (AdmissionOutcome::Own(own), _) => {
+                Box::pin(self.own.answer(own, &parts)).await.map(TrackedBody::new)
             }
-            (Admitted::Contents, None) => {
-                self.contents.reply(&parts, body, later.as_ref()).await.map(TrackedBody::new)
+            (AdmissionOutcome::Denied, _) => self.own.deny().map(TrackedBody::new),
+            (AdmissionOutcome::Contents, Some(cooperation)) => {
+                Box::pin(self.peers.answer_client(cooperation, &connection, &mut parts, body)).await
+            }
+            (AdmissionOutcome::Contents, None) => {
+                self.contents.reply(&parts, body, handoff.as_ref()).await.map(TrackedBody::new)
             }
         };
-        in_flight.answers(&reply);
+        in_flight.record_reply(&reply);
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-            in_flight.becomes_tunnel();
+            in_flight.move_log_line_to_tunnel();
         }
         reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
     }
 
-    /// Whether a request for a WebSocket goes to the origin as such.
+    /// Returns whether a WebSocket request is passed to the origin as such.
     fn opens_tunnels(&self) -> bool {
         self.contents.origin().is_some_and(|origin| origin.opens_tunnels())
     }
 
-    /// The reply to a request that is to be made again with TLS.
-    fn sent_on(&self, location: HeaderValue) -> Response<Body> {
+    /// Returns the redirect (308) of a request to the same URL with TLS.
+    fn redirect_to_tls(&self, location: HeaderValue) -> Response<Body> {
         self.counters.requests.add(1);
         let mut reply = self.replies.plain(StatusCode::PERMANENT_REDIRECT, Outcome::Local("https"), "");
         reply.headers_mut().insert(header::LOCATION, location);

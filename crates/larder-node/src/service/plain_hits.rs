@@ -1,81 +1,86 @@
-//! Plain requests for files that are whole in memory, answered without the steps that other requests need.
+//! Fast path for plain requests for files that are completely in memory.
 //!
-//! The reply is the one that [`super::Service::handle`] gives. Requests with conditions or ranges go there, and all requests of a node with
-//! programs, peers, traces, an access log or a modelled processor. So do requests for a file whose validity must be checked.
+//! The reply is the same as that of [`super::Service::handle`]. Requests with conditions or ranges take the
+//! full path. So do all requests of a node with programs, peers, traces, an access log or a modelled processor.
+//! Requests for a file whose validity must be checked take the full path too.
 
-use crate::connection::{InFlight, Shared};
-use crate::counts::Counters;
-use crate::edge::Entered;
-use crate::ground::Ground;
+use crate::common_parts::CommonParts;
+use crate::connection::{ConnectionRecord, InFlightRequest};
+use crate::counters::Counters;
+use crate::edge::ConnectionInfo;
 use crate::http::cache_status::Outcome;
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::reply::{ACCEPT_RANGES_BYTES, CACHE_STATUS, LARDER_STORE, NOSNIFF, Replies};
-use crate::terms::{CurrentTerms, Terms};
+use crate::settings::{CurrentSettings, NodeSettings};
 use ::http::StatusCode;
 use ::http::header;
 use larder_http::convert::append;
 use larder_http::h1::{Body, Fault, ReplyHead, RequestHead};
-use larder_http::relay::{Answer, Clock, Then};
+use larder_http::relay::{AfterAnswer, Answer, Clock};
 use std::sync::Arc;
 
-/// Answers plain requests for files that are whole in memory.
+/// Answers plain requests for files that are completely in memory.
 #[derive(Debug)]
 pub(crate) struct PlainHits {
     objects: Arc<Objects>,
-    terms: Arc<CurrentTerms>,
+    settings: Arc<CurrentSettings>,
     replies: Arc<Replies>,
     counters: Arc<Counters>,
 }
 
 impl PlainHits {
-    pub(super) fn new(objects: &Arc<Objects>, ground: &Ground) -> Self {
+    pub(super) fn new(objects: &Arc<Objects>, common: &CommonParts) -> Self {
         Self {
             objects: Arc::clone(objects),
-            terms: Arc::clone(&ground.terms),
-            replies: Arc::clone(&ground.replies),
-            counters: Arc::clone(&ground.counters),
+            settings: Arc::clone(&common.settings),
+            replies: Arc::clone(&common.replies),
+            counters: Arc::clone(&common.counters),
         }
     }
 
-    /// The answer to a request, if it is one of those above.
-    pub(super) fn answer(&self, shared: &Arc<Shared>, head: &RequestHead) -> Option<(InFlight, Answer)> {
-        let object = self.held_whole(&self.terms.load(), head)?;
-        if shared.entered().is_some_and(Entered::may_send_on) {
+    /// Returns the reply to a request; `None` if the request needs the full path.
+    pub(super) fn answer(
+        &self,
+        connection: &Arc<ConnectionRecord>,
+        head: &RequestHead,
+    ) -> Option<(InFlightRequest, Answer)> {
+        let object = self.find_plain_hit(&self.settings.load(), head)?;
+        if connection.info().is_some_and(ConnectionInfo::redirects_to_tls) {
             return None;
         }
         let body = object.body.clone()?;
-        let head = self.head_of(&object).ok()?;
-        let in_flight = InFlight::begin(shared, Clock::now());
-        if in_flight.is_later() {
+        let head = self.reply_head(&object).ok()?;
+        let in_flight = InFlightRequest::begin(connection, Clock::now());
+        if in_flight.is_later_request() {
             self.counters.later.add(1);
         }
         self.counters.requests.add(1);
         self.replies.count(StatusCode::OK, Outcome::Hit);
-        Some((in_flight, Answer { head, body: body.into(), then: Then::GoesOn }))
+        Some((in_flight, Answer { head, body: body.into(), then: AfterAnswer::KeepAlive }))
     }
 
-    /// The file that a request asks for, if the request is plain and the file is whole in memory.
-    fn held_whole(&self, terms: &Terms, head: &RequestHead) -> Option<Arc<Object>> {
+    /// Returns the file that a request asks for, if the request is plain and the file is completely in memory.
+    fn find_plain_hit(&self, settings: &NodeSettings, head: &RequestHead) -> Option<Arc<Object>> {
         let target = std::str::from_utf8(head.target()).ok().filter(|target| is_plain_target(target))?;
         let path = target.split('?').next().unwrap_or_default();
         let is_plain = head.method() == b"GET"
             && head.body() == Body::None
             && !head.asks_for_upgrade()
             && !head.is_http10()
-            && target.len() <= terms.limits.uri_bytes_max
-            && terms.own(path).is_none()
+            && target.len() <= settings.limits.uri_bytes_max
+            && settings.own_path(path).is_none()
             && head.fields.iter().all(|field| is_plain_name(field.name));
         if !is_plain {
             return None;
         }
-        self.objects.held(&self.objects.name_of_target(target)?, Clock::now)
+        self.objects.find_valid(&self.objects.name_of_target(target)?, Clock::now)
     }
 
-    fn head_of(&self, object: &Object) -> Result<ReplyHead, Fault> {
+    fn reply_head(&self, object: &Object) -> Result<ReplyHead, Fault> {
         let mut head = ReplyHead::with_status(StatusCode::OK.as_u16());
-        append(&mut head, &CACHE_STATUS, &self.replies.speller.spell(Outcome::Hit))?;
-        if let Some(kind) = self.replies.made_up() {
+        append(&mut head, &CACHE_STATUS, &self.replies.cache_status.format(Outcome::Hit))?;
+        if let Some(kind) = self.replies.synthetic() {
             append(&mut head, &LARDER_STORE, kind)?;
         }
         append(&mut head, &header::CONTENT_TYPE, &object.content_type)?;
@@ -87,13 +92,14 @@ impl PlainHits {
     }
 }
 
-/// Whether a target is a path, perhaps with a query, in characters that stand for themselves.
+/// Returns whether a target is a path with an optional query, in characters that need no decoding.
 fn is_plain_target(target: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~!$&'()*+,;=:@?".contains(&byte);
     target.starts_with('/') && target.bytes().all(is_plain)
 }
 
-/// Whether a field of this name neither asks for a part nor sets a condition, and is counted by nobody.
+/// Returns whether a field name is neither a range nor a condition, and has no underscore that the entry rules
+/// would count.
 fn is_plain_name(name: &[u8]) -> bool {
     let is_condition = name.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case(b"if-"));
     !is_condition && !name.eq_ignore_ascii_case(b"range") && !name.contains(&b'_')

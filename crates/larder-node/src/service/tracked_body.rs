@@ -1,42 +1,42 @@
-//! A reply on its way to the one who has asked, and what hangs on its body.
+//! The body of a reply together with its request and its load.
 
 use crate::body::Body;
-use crate::connection::InFlight;
-use crate::cooperate::Serviced;
+use crate::connection::InFlightRequest;
+use crate::cooperate::LoadGuard;
 use crate::store::StoreError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// The body of a reply with its request, which ends when the body has been taken over, or will never be.
+/// The body of a reply together with its request. The request ends when the body is completely sent or dropped.
 pub(crate) struct TrackedBody {
     body: Body,
-    /// `None`: a peer has the client's connection.
-    in_flight: Option<InFlight>,
-    /// Counts as load among peers until then.
-    serviced: Option<Box<Serviced>>,
+    /// `None` if a peer has the client's connection.
+    in_flight: Option<InFlightRequest>,
+    /// The load of this request among peers, counted until the body is dropped.
+    load: Option<Box<LoadGuard>>,
 }
 
 impl TrackedBody {
-    /// Wraps a body that no request and no load hangs on yet.
+    /// Wraps a body without a request and without load.
     pub(super) fn new(body: Body) -> Self {
-        Self { body, in_flight: None, serviced: None }
+        Self { body, in_flight: None, load: None }
     }
 
-    /// Hangs the load that the reply is among peers on the body.
-    pub(super) fn serviced(mut self, serviced: Serviced) -> Self {
-        self.serviced = Some(Box::new(serviced));
+    /// Attaches the load among peers to the body.
+    pub(super) fn with_load(mut self, load: LoadGuard) -> Self {
+        self.load = Some(Box::new(load));
         self
     }
 
-    /// Hangs the request on the body.
-    pub(super) fn with(mut self, in_flight: InFlight) -> Self {
+    /// Attaches the request to the body.
+    pub(super) fn with(mut self, in_flight: InFlightRequest) -> Self {
         self.in_flight = Some(in_flight);
         self
     }
 
-    /// Makes it the body of a reply to HEAD ([`Body::of_head`]).
+    /// Converts the body into that of a reply to HEAD ([`Body::of_head`]).
     pub(super) fn of_head(mut self) -> Self {
         self.body.of_head();
         self
@@ -54,24 +54,24 @@ impl http_body::Body for TrackedBody {
         let this = &mut *self;
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         match &frame {
-            Some(Ok(frame)) if !this.body.is_endless() => {
+            Some(Ok(frame)) if !this.body.is_unbounded() => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
-                if let Some(serviced) = &mut this.serviced {
-                    serviced.sent(bytes);
+                if let Some(load) = &mut this.load {
+                    load.add_sent(bytes);
                 }
                 if let Some(in_flight) = &this.in_flight {
-                    in_flight.sent(bytes as u64);
+                    in_flight.count_sent(bytes as u64);
                 }
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => {
                 if let Some(in_flight) = &mut this.in_flight {
-                    in_flight.breaks_off(Some(error.detail()));
+                    in_flight.record_abort(Some(error.detail()));
                 }
             }
             None => {
-                if let Some(serviced) = &mut this.serviced {
-                    serviced.whole();
+                if let Some(load) = &mut this.load {
+                    load.report_complete();
                 }
             }
         }
@@ -89,11 +89,11 @@ impl http_body::Body for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        // Leaving is how a stream of events ends.
-        let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_endless();
+        // A stream of events ends when its client leaves, so that is no abort.
+        let whole = http_body::Body::is_end_stream(&self.body) || self.body.is_unbounded();
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
-            in_flight.breaks_off(None);
+            in_flight.record_abort(None);
         }
     }
 }

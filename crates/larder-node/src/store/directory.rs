@@ -1,16 +1,17 @@
 //! The files below a directory.
 //!
-//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::beneath`]). Only regular
-//! files are served. A file is the same contents as long as its length and time of change are: both are looked at
-//! before and after every read, and a file that changes in between is reported, not served half old and half new.
+//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::root`]). Only
+//! regular files are served. A file has the same contents while its length and modification time are the same.
+//! Both are checked before and after every read. A file that changes in between is reported, and is not served
+//! half old and half new.
 //!
-//! Reads run on the runtime's blocking threads, so many at one time as the configuration allows.
+//! Reads run on the runtime's blocking threads, at most as many at one time as the configuration allows.
 
-use super::beneath::Root;
+use super::root::Root;
 use super::{Meta, Piece, StoreError, StoreStats};
-use crate::bound::Bound;
+use crate::concurrency::ConcurrencyLimit;
 use crate::machine::Meter;
-use crate::machine::uncached::{self, Reading};
+use crate::machine::uncached::{self, ReadMode};
 use bytes::Bytes;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -22,14 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A file whose last change is younger than this may change again without a change of its time: file systems keep
-/// times as coarse as a scheduler tick, some as 2 s.
-const FRESH: Duration = Duration::from_secs(2);
+/// Age below which a file may change again without a change of its modification time. File systems store times
+/// as coarsely as a scheduler tick, some as coarsely as 2 s.
+const RECENT_CHANGE_AGE: Duration = Duration::from_secs(2);
 
-/// Directory entries looked at for a file to try `O_DIRECT` on.
+/// Directory entries that are searched for a file on which `O_DIRECT` is tried.
 const PROBED_MAX: usize = 1_000;
 
-/// Why a directory cannot be served.
+/// The reason why a directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("the directory {} cannot be served", root.display())]
 pub struct DirectoryError {
@@ -37,19 +38,19 @@ pub struct DirectoryError {
     source: io::Error,
 }
 
-/// The store.
+/// The store of a directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: Arc<Files>,
-    at_once: Bound,
+    read_limit: ConcurrencyLimit,
     root: PathBuf,
 }
 
-/// What the blocking threads share.
+/// The state that the blocking threads share.
 #[derive(Debug)]
 struct Files {
     root: Root,
-    reading: Reading,
+    mode: ReadMode,
     reads: AtomicU64,
     bytes: AtomicU64,
     busy_ns: AtomicU64,
@@ -57,32 +58,31 @@ struct Files {
 }
 
 impl Directory {
-    /// Opens the directory, and finds out how its files can be read if the page cache is to be bypassed.
+    /// Opens the directory. If the page cache is to be bypassed, finds out how the files can be read.
     pub(crate) fn open(
         path: &Path,
         bypass_page_cache: bool,
-        at_once: usize,
+        read_limit: usize,
         meter: Arc<Meter>,
     ) -> Result<Self, DirectoryError> {
         let root = Root::open(path).map_err(|source| DirectoryError { root: path.to_owned(), source })?;
-        let reading = if bypass_page_cache { probe(&root, path) } else { Reading::Cached };
+        let mode = if bypass_page_cache { probe(&root, path) } else { ReadMode::Cached };
         let count = || AtomicU64::new(0);
-        let files =
-            Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count(), meter });
-        Ok(Self { files, at_once: Bound::new(at_once), root: path.to_owned() })
+        let files = Arc::new(Files { root, mode, reads: count(), bytes: count(), busy_ns: count(), meter });
+        Ok(Self { files, read_limit: ConcurrencyLimit::new(read_limit), root: path.to_owned() })
     }
 
-    /// So many reads are done at one time from now on. Called from one thread at a time, within the runtime.
+    /// Changes the limit on concurrent reads. Call this from one thread at a time, within the runtime.
     pub(super) fn set_at_once(&self, most: usize) {
-        self.at_once.set(most);
+        self.read_limit.set(most);
     }
 
     pub(super) fn describe(&self) -> String {
-        let reads = match self.files.reading {
-            Reading::Cached => "page-cache",
-            Reading::Direct => "O_DIRECT",
+        let reads = match self.files.mode {
+            ReadMode::Cached => "page-cache",
+            ReadMode::Direct => "O_DIRECT",
             // This file system has no O_DIRECT.
-            Reading::DropAfter => "dropped-from-page-cache",
+            ReadMode::DropAfter => "dropped-from-page-cache",
         };
         // This kernel has no openat2.
         let links = if self.files.root.refuses_links() { " links=refused" } else { "" };
@@ -90,7 +90,7 @@ impl Directory {
     }
 
     pub(super) async fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
-        self.run(name, |files, name| files.file(name, Reading::Cached).map(|file| file.meta)).await
+        self.run(name, |files, name| files.file(name, ReadMode::Cached).map(|file| file.meta)).await
     }
 
     pub(super) async fn open_short(
@@ -99,7 +99,7 @@ impl Directory {
         most: u64,
     ) -> Result<(Meta, Option<Bytes>), StoreError> {
         self.run(name, move |files, name| {
-            let file = files.file(name, files.reading)?;
+            let file = files.file(name, files.mode)?;
             if file.meta.size > most {
                 return Ok((file.meta, None));
             }
@@ -111,8 +111,8 @@ impl Directory {
 
     pub(super) async fn read(&self, name: &[u8], meta: Meta, piece: Piece) -> Result<Bytes, StoreError> {
         self.run(name, move |files, name| {
-            let file = files.file(name, files.reading)?;
-            if !file.meta.same(&meta) {
+            let file = files.file(name, files.mode)?;
+            if !file.meta.is_same(&meta) {
                 return Err(StoreError::Changed);
             }
             files.read(&file, piece.offset, piece.len)
@@ -133,7 +133,7 @@ impl Directory {
         name: &[u8],
         work: impl FnOnce(&Files, &[u8]) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _permit = self.at_once.permits().acquire().await.map_err(|_| StoreError::Abandoned)?;
+        let _permit = self.read_limit.permits().acquire().await.map_err(|_| StoreError::Abandoned)?;
         let files = Arc::clone(&self.files);
         let name = name.to_vec();
         let task = tokio::task::spawn_blocking(move || {
@@ -148,31 +148,31 @@ impl Directory {
 }
 
 /// An open regular file.
-struct Opened {
+struct OpenFile {
     file: OwnedFd,
     meta: Meta,
-    reading: Reading,
+    mode: ReadMode,
 }
 
 impl Files {
-    /// Opens a regular file, past the page cache where that works for this file.
-    fn file(&self, name: &[u8], reading: Reading) -> Result<Opened, StoreError> {
-        let (file, reading) = match reading {
-            Reading::Direct => match self.root.open_file(name, OFlags::DIRECT) {
-                Err(Errno::INVAL) => (self.root.open_file(name, OFlags::empty())?, Reading::DropAfter),
-                file => (file?, Reading::Direct),
+    /// Opens a regular file, past the page cache if that works for the file.
+    fn file(&self, name: &[u8], mode: ReadMode) -> Result<OpenFile, StoreError> {
+        let (file, mode) = match mode {
+            ReadMode::Direct => match self.root.open_file(name, OFlags::DIRECT) {
+                Err(Errno::INVAL) => (self.root.open_file(name, OFlags::empty())?, ReadMode::DropAfter),
+                file => (file?, ReadMode::Direct),
             },
             other => (self.root.open_file(name, OFlags::empty())?, other),
         };
         let meta = meta(&file)?;
-        Ok(Opened { file, meta, reading })
+        Ok(OpenFile { file, meta, mode })
     }
 
-    fn read(&self, opened: &Opened, offset: u64, len: u64) -> Result<Bytes, StoreError> {
-        let bytes = uncached::read(&opened.file, offset, len as usize, opened.reading)?;
+    fn read(&self, open: &OpenFile, offset: u64, len: u64) -> Result<Bytes, StoreError> {
+        let bytes = uncached::read(&open.file, offset, len as usize, open.mode)?;
         self.reads.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        if bytes.len() as u64 != len || !meta(&opened.file)?.same(&opened.meta) {
+        if bytes.len() as u64 != len || !meta(&open.file)?.is_same(&open.meta) {
             return Err(StoreError::Changed);
         }
         Ok(bytes)
@@ -188,37 +188,38 @@ fn meta(file: &OwnedFd) -> Result<Meta, StoreError> {
     }
     let (seconds, nanos) = (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
     let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.max(0) as u64, nanos));
-    // A change in the future, or one the clock cannot tell, is as good as one just now.
+    // A change in the future, or a change that the clock cannot express, counts as a change just now.
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
-    let fresh = age.is_none_or(|age| age < FRESH);
+    let fresh = age.is_none_or(|age| age < RECENT_CHANGE_AGE);
     Ok(Meta { size: u64::try_from(stat.st_size).unwrap_or(0), modified: (seconds, nanos), fresh, tag: 0 })
 }
 
-/// How files below the root can be read past the page cache, tried on the first regular file found.
-fn probe(root: &Root, path: &Path) -> Reading {
-    let Some(name) = first_file(path) else { return Reading::Direct };
+/// Finds out how files below the root can be read past the page cache. It tries the first regular file that it
+/// finds.
+fn probe(root: &Root, path: &Path) -> ReadMode {
+    let Some(name) = first_file(path) else { return ReadMode::Direct };
     let direct =
-        root.open_file(&name, OFlags::DIRECT).and_then(|file| uncached::read(&file, 0, 1, Reading::Direct));
+        root.open_file(&name, OFlags::DIRECT).and_then(|file| uncached::read(&file, 0, 1, ReadMode::Direct));
     match direct {
-        Ok(_) => Reading::Direct,
-        Err(_) => Reading::DropAfter,
+        Ok(_) => ReadMode::Direct,
+        Err(_) => ReadMode::DropAfter,
     }
 }
 
-/// The path, relative to `root`, of a regular file with contents.
+/// Returns the path, relative to `root`, of a regular file with contents.
 fn first_file(root: &Path) -> Option<Vec<u8>> {
     let mut directories = vec![root.to_owned()];
-    let mut looked_at = 0;
+    let mut checked = 0;
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(directory).ok()?.flatten() {
-            looked_at += 1;
+            checked += 1;
             let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() && looked_at < PROBED_MAX {
+            if kind.is_dir() && checked < PROBED_MAX {
                 directories.push(entry.path());
             } else if kind.is_file() && entry.metadata().is_ok_and(|meta| meta.len() > 0) {
                 let path = entry.path();
                 return Some(path.strip_prefix(root).ok()?.as_os_str().as_bytes().to_vec());
-            } else if looked_at >= PROBED_MAX {
+            } else if checked >= PROBED_MAX {
                 return None;
             }
         }

@@ -1,41 +1,41 @@
-//! The list of targets of a modelled store: a line `size<TAB>target` for each.
+//! The manifest: the list of targets of a modelled store, with one line `size<TAB>target` for each.
 //!
-//! Targets are as requested (`path?query`) and keep their bytes as they are; empty lines and lines that begin with
-//! `#` are skipped. A list that is not of this form is refused as a whole, with the line's number: a model that
-//! quietly misses targets would answer 404 where the trace has a reply.
+//! Targets are written as requested (`path?query`), byte by byte. Empty lines and lines that begin with `#` are
+//! skipped. A list in another form is refused as a whole, with the number of the line. A model that silently
+//! misses targets would answer 404 where the trace has a reply.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Longest line that is read.
+/// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// A target of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// Length of its reply in bytes.
+pub(super) struct ManifestEntry {
+    /// Length of the target's reply in bytes.
     pub(super) size: u64,
-    /// Its place in the list, from 0.
-    pub(super) place: u32,
+    /// Index of the target in the list, from 0.
+    pub(super) index: u32,
 }
 
 /// The targets by name.
-pub(super) type Manifest = HashMap<Box<[u8]>, Entry>;
+pub(super) type Manifest = HashMap<Box<[u8]>, ManifestEntry>;
 
-/// Why a list of targets cannot be used.
+/// The reason why a list of targets cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the manifest cannot be read")]
     Read(#[from] std::io::Error),
-    /// A line is no `size<TAB>target`, or its target has been there before.
+    /// A line is not `size<TAB>target`, or its target is listed twice.
     #[error("manifest line {line}: {problem}")]
     Line {
-        /// The line's number, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem with the line.
         problem: &'static str,
     },
 }
@@ -65,8 +65,8 @@ pub(super) fn read(mut source: impl BufRead) -> Result<Manifest, ManifestError> 
             continue;
         }
         let (size, target) = split(text).map_err(problem)?;
-        let place = u32::try_from(manifest.len()).map_err(|_| problem("more than 4,294,967,296 targets"))?;
-        if manifest.insert(target.into(), Entry { size, place }).is_some() {
+        let index = u32::try_from(manifest.len()).map_err(|_| problem("more than 4,294,967,296 targets"))?;
+        if manifest.insert(target.into(), ManifestEntry { size, index }).is_some() {
             return Err(problem("the target has been there before"));
         }
     }
@@ -84,7 +84,7 @@ fn split(text: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     Ok((size, target))
 }
 
-/// For the fuzz target: any bytes are read or refused.
+/// Entry point for the fuzz target: any bytes are read or refused.
 #[doc(hidden)]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = read(bytes) {
@@ -97,11 +97,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_places_are_read() {
+    fn sizes_and_offsets_are_parsed() {
         let manifest = read(&b"# size target\n12\t/a?b=c\n\n0\t/empty\r\n7\t/last"[..]).unwrap();
-        assert_eq!(manifest[&b"/a?b=c"[..]], Entry { size: 12, place: 0 });
-        assert_eq!(manifest[&b"/empty"[..]], Entry { size: 0, place: 1 });
-        assert_eq!(manifest[&b"/last"[..]], Entry { size: 7, place: 2 });
+        assert_eq!(manifest[&b"/a?b=c"[..]], ManifestEntry { size: 12, index: 0 });
+        assert_eq!(manifest[&b"/empty"[..]], ManifestEntry { size: 0, index: 1 });
+        assert_eq!(manifest[&b"/last"[..]], ManifestEntry { size: 7, index: 2 });
         assert_eq!(manifest.len(), 3);
     }
 

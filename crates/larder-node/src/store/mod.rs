@@ -1,13 +1,13 @@
-//! Where contents come from: a directory, or a model of one.
+//! Stores of contents: a directory, or a model of one.
 //!
-//! A store is asked three things: what a name stands for ([`Store::stat`]), the same with the contents if they are
-//! short ([`Store::open_short`]), and a piece of contents ([`Store::read`]). The cache, the grouping of equal reads and
-//! HTTP are not its matter.
+//! A store has three operations: the metadata of a name ([`Store::stat`]), the same with the contents if they
+//! are short ([`Store::open_short`]), and a piece of contents ([`Store::read`]). The store knows nothing about
+//! the cache, shared reads and HTTP.
 
-mod beneath;
 mod directory;
 mod manifest;
 mod model;
+mod root;
 
 pub use directory::DirectoryError;
 pub use manifest::{ManifestError, fuzz_manifest};
@@ -21,70 +21,70 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is known of contents without reading them. Two readings are of the same contents if all of it is equal.
+/// The metadata of contents. Two readings have the same contents if all metadata are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     /// Length in bytes.
     pub(crate) size: u64,
-    /// Time of the last change: seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970 and nanoseconds.
     pub(crate) modified: (i64, u32),
-    /// Whether a further change could go unnoticed, because the last one is as recent as the clock is coarse.
+    /// Whether another change could go unnoticed, because the last change is as recent as the clock is coarse.
     pub(crate) fresh: bool,
-    /// What tells contents apart besides time and length. A directory has nothing (two nodes with equal copies must
-    /// agree), a model the target's hash.
+    /// Distinguishes contents besides time and length. A directory uses 0, because nodes with equal copies must
+    /// agree. A model uses the target's hash.
     pub(crate) tag: u64,
 }
 
 impl Meta {
-    /// Whether this and `other` describe the same contents.
-    pub(crate) fn same(&self, other: &Self) -> bool {
+    /// Returns whether `self` and `other` describe the same contents.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.size == other.size && self.modified == other.modified && self.tag == other.tag
     }
 }
 
-/// Why a store gave no contents. Shared by all requests that waited for the read.
+/// The reason why a store returned no contents. All requests that waited for the read share it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// Nothing of this name can be served: it is absent, or lies outside of the root.
+    /// No contents of this name can be served: the name is absent, or lies outside of the root.
     #[error("not found")]
     NotFound,
-    /// It is a directory and was asked for without a slash at the end.
+    /// The name is a directory, and was requested without a slash at the end.
     #[error("a directory")]
     IsDirectory,
     /// The operating system denies access.
     #[error("access denied")]
     Denied,
-    /// It changed while it was read. Asking again helps.
+    /// The contents changed during the read. A retry helps.
     #[error("changed while it was read")]
     Changed,
-    /// Too many reads wait already, or no file can be opened now. Asking again later helps.
+    /// Too many reads wait, or no file can be opened now. A later retry helps.
     #[error("too many reads")]
     Busy,
-    /// The operating system cannot read it.
+    /// The operating system cannot read the contents.
     #[error("the store cannot be read: {0}")]
     Io(Arc<io::Error>),
-    /// Replies under way hold as many chunks as they may. Asking again later helps.
+    /// Replies in progress hold the maximum number of chunks. A later retry helps.
     #[error("too many replies in chunks")]
     StreamsFull,
-    /// The origin broke off in the middle of a reply, or sent nothing for too long.
+    /// The origin aborted its reply, or was silent for too long.
     #[error("the origin broke off")]
     OriginBroke,
-    /// The service node broke off in the middle of a reply.
+    /// The service node aborted its reply.
     #[error("the service node broke off")]
     PeerBroke,
-    /// A client lagged behind others that read the same reply, which is too long to be kept for it.
+    /// The client lagged behind other readers of a reply that is too long to be stored.
     #[error("too slow for a reply that is not kept")]
     Slow,
-    /// It has more chunks than can be numbered.
+    /// The object has more chunks than can be numbered.
     #[error("too long for the chunk size")]
     TooLong,
-    /// The reading task ended without an answer: the program is ending, or has a fault of ours.
+    /// The reading task ended without a result: the program shuts down, or has a bug.
     #[error("the read was abandoned")]
     Abandoned,
 }
 
 impl StoreError {
-    /// The status a client gets.
+    /// Returns the status for the client.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotFound => StatusCode::NOT_FOUND,
@@ -98,7 +98,7 @@ impl StoreError {
         }
     }
 
-    /// The word for `Cache-Status` and the access log.
+    /// Returns the detail for `Cache-Status` and the access log.
     pub(crate) fn detail(&self) -> &'static str {
         match self {
             Self::NotFound => "not-found",
@@ -133,7 +133,7 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// `directory` or `model`, as reported in statistics.
+    /// Returns `directory` or `model`, as reported in the statistics.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Directory(_) => "directory",
@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Fields for the log at the start.
+    /// Returns fields for the log line at the start.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Directory(directory) => directory.describe(),
@@ -149,7 +149,7 @@ impl Store {
         }
     }
 
-    /// What `name` stands for, without reading it.
+    /// Returns the metadata of `name`, without reading the contents.
     pub(crate) async fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
         match self {
             Self::Directory(directory) => directory.stat(name).await,
@@ -157,7 +157,7 @@ impl Store {
         }
     }
 
-    /// What `name` stands for, with its contents if they are at most `most` bytes long.
+    /// Returns the metadata of `name`, with its contents if they are at most `most` bytes long.
     pub(crate) async fn open_short(
         &self,
         name: &[u8],
@@ -169,8 +169,10 @@ impl Store {
         }
     }
 
-    /// The `len` bytes of `name` from `offset`. `before` of the bytes in front of them have just been read.
-    /// [`StoreError::Changed`] if the contents are not those of `meta` any more.
+    /// Reads a piece of `name`.
+    ///
+    /// # Errors
+    /// Fails with [`StoreError::Changed`] if the contents no longer match `meta`.
     pub(crate) async fn read(&self, name: &[u8], meta: Meta, piece: Piece) -> Result<Bytes, StoreError> {
         match self {
             Self::Directory(directory) => directory.read(name, meta, piece).await,
@@ -178,14 +180,14 @@ impl Store {
         }
     }
 
-    /// So many reads of a directory are done at one time from now on.
+    /// Changes the limit on concurrent reads of a directory.
     pub(crate) fn set_reads_at_once(&self, most: usize) {
         if let Self::Directory(directory) = self {
             directory.set_at_once(most);
         }
     }
 
-    /// Whether contents can change under a name.
+    /// Returns whether the contents of a name can change.
     pub(crate) fn can_change(&self) -> bool {
         !matches!(self, Self::Model(_))
     }
@@ -203,7 +205,7 @@ impl Store {
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// How many of the bytes in front of `offset` the same reply has just had read.
+    /// Number of bytes in front of `offset` that the same reply has just read.
     pub(crate) before: u64,
 }
 
@@ -211,7 +213,8 @@ impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         use rustix::io::Errno;
         match error.raw_os_error().map(Errno::from_raw_os_error) {
-            // XDEV: a link leads out of the root. LOOP: too many links, or one where none may be followed.
+            // XDEV: a link leads out of the root. LOOP: there are too many links, or a link where none may be
+            // followed.
             Some(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG) => {
                 Self::NotFound
             }

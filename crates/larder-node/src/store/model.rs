@@ -1,10 +1,10 @@
-//! A modelled store: the sizes of a manifest, made-up contents, and the time a modelled disk takes.
+//! A modelled store: the sizes of a manifest, synthetic contents, and the time of a modelled disk.
 //!
-//! For demonstrations and tests, where the trace has sizes and no contents. Contents follow from the target alone,
-//! so every node sends the same bytes and a client can check them: byte `i` of a target is
+//! This is for demonstrations and tests, where the trace has sizes and no contents. The contents depend on the
+//! target alone, so every node sends the same bytes and a client can check them. Byte `i` of a target is
 //! `PATTERN[(XXH3(target) + i) mod 65,521]`, a fixed text of printable characters in lines of 64.
 
-use super::manifest::{self, Entry, Manifest, ManifestError};
+use super::manifest::{self, Manifest, ManifestEntry, ManifestError};
 use super::{Meta, Piece, StoreError, StoreStats};
 use crate::machine::Disks;
 use bytes::Bytes;
@@ -12,25 +12,25 @@ use larder_core::TargetId;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Length of the pattern: a prime, so that no power of two in a size hides a shift.
+/// Length of the pattern in bytes: a prime, so that no power of two in a size hides a shift.
 const PATTERN_LEN: usize = 65_521;
 
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     let mut state = 1_u64;
     (0..PATTERN_LEN)
         .map(|place| {
-            // Knuth's MMIX generator; the upper bits are the good ones.
+            // Knuth's MMIX generator. Its upper bits are the good ones.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            if place % 64 == 63 { b'\n' } else { LETTERS[(state >> 58) as usize] }
+            if place % 64 == 63 { b'\n' } else { ALPHABET[(state >> 58) as usize] }
         })
         .collect()
 });
 
-/// When modelled contents were last changed: 1998-10-02 00:00:00 UTC, for all of them.
+/// Modification time of all modelled contents: 1998-10-02 00:00:00 UTC.
 const MODIFIED: (i64, u32) = (907_286_400, 0);
 
-/// The store.
+/// A modelled store.
 #[derive(Debug)]
 pub(crate) struct Model {
     targets: Manifest,
@@ -55,11 +55,11 @@ impl Model {
         )
     }
 
-    /// All targets with what is known of them, in the manifest's order.
-    pub(crate) fn listed(&self) -> Vec<(&[u8], Meta)> {
-        let mut listed: Vec<_> = self.targets.iter().collect();
-        listed.sort_unstable_by_key(|(_, entry)| entry.place);
-        listed.into_iter().map(|(name, entry)| (&**name, Self::meta(name, *entry))).collect()
+    /// Returns all targets with their metadata, in the manifest's order.
+    pub(crate) fn targets(&self) -> Vec<(&[u8], Meta)> {
+        let mut targets: Vec<_> = self.targets.iter().collect();
+        targets.sort_unstable_by_key(|(_, entry)| entry.index);
+        targets.into_iter().map(|(name, entry)| (&**name, Self::meta(name, *entry))).collect()
     }
 
     pub(super) fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
@@ -86,34 +86,34 @@ impl Model {
     }
 
     pub(super) fn stats(&self) -> StoreStats {
-        let (reads, bytes) = self.disks.done();
+        let (reads, bytes) = self.disks.totals();
         StoreStats { reads, bytes, busy: self.disks.busy() }
     }
 
-    fn entry(&self, name: &[u8]) -> Result<Entry, StoreError> {
+    fn entry(&self, name: &[u8]) -> Result<ManifestEntry, StoreError> {
         self.targets.get(name).copied().ok_or(StoreError::NotFound)
     }
 
-    fn meta(name: &[u8], entry: Entry) -> Meta {
+    fn meta(name: &[u8], entry: ManifestEntry) -> Meta {
         Meta { size: entry.size, modified: MODIFIED, fresh: false, tag: TargetId::of(name).0 }
     }
 
-    async fn read_entry(&self, name: &[u8], entry: Entry, piece: Piece) -> Bytes {
-        self.disks.read(u64::from(entry.place), piece.before, piece.len).await;
+    async fn read_entry(&self, name: &[u8], entry: ManifestEntry, piece: Piece) -> Bytes {
+        self.disks.read(u64::from(entry.index), piece.before, piece.len).await;
         contents(name, piece.offset, piece.len)
     }
 }
 
-/// The `len` bytes of the target's made-up contents from `offset`.
+/// Returns `len` bytes of a target's synthetic contents from `offset`.
 pub(crate) fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
     let modulus = PATTERN_LEN as u64;
     let mut start = ((TargetId::of(name).0 % modulus + offset % modulus) % modulus) as usize;
-    let mut left = len as usize;
-    let mut out = Vec::with_capacity(left);
-    while left > 0 {
-        let take = left.min(PATTERN_LEN - start);
+    let mut remaining = len as usize;
+    let mut out = Vec::with_capacity(remaining);
+    while remaining > 0 {
+        let take = remaining.min(PATTERN_LEN - start);
         out.extend_from_slice(&PATTERN[start..start + take]);
-        left -= take;
+        remaining -= take;
         start = 0;
     }
     out.into()
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_contents_join_to_the_whole() {
+    fn chunks_of_contents_join_to_the_whole() {
         let whole = contents(b"/a", 0, 200_000);
         for (offset, len) in [(0, 1), (65_520, 3), (1, 199_999), (131_000, 69_000), (200_000, 0)] {
             let piece = contents(b"/a", offset, len);
@@ -168,8 +168,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_closed_loop_gets_the_models_throughput_whatever_the_timer() {
-        // 100 reads of 2.841 ms one after the other; each wake-up is rounded up to a whole millisecond.
+    async fn a_closed_loop_gets_the_modelled_throughput_with_any_timer() {
+        // 100 reads of 2.841 ms one after another; each wake-up is rounded up to a whole millisecond.
         let model = model("1\t/a\n", DiskModel { speed: 10.0, ..DiskModel::default() });
         let start = Instant::now();
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! An HTTP client that sends what it is told, however wrong, and reads what comes.
+//! An HTTP client that sends the given bytes, valid or not, and reads the replies.
 
 use super::PATIENCE;
 use std::net::SocketAddr;
@@ -6,18 +6,18 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// A reply.
+/// A reply of the node.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     /// Whether the connection ended before the announced length.
-    pub(crate) torn: bool,
+    pub(crate) truncated: bool,
 }
 
 impl Reply {
-    /// The value of a header field, or "".
+    /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
     }
@@ -27,7 +27,7 @@ impl Reply {
     }
 }
 
-/// One connection.
+/// One connection to a node.
 pub(crate) struct Client {
     pub(crate) stream: BufReader<TcpStream>,
 }
@@ -37,7 +37,7 @@ impl Client {
         Self { stream: BufReader::new(TcpStream::connect(address).await.unwrap()) }
     }
 
-    /// From another address of loopback.
+    /// Connects from another loopback address.
     pub(crate) async fn connect_from(source: [u8; 4], address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();
@@ -48,51 +48,51 @@ impl Client {
         self.request("GET", path, "").await
     }
 
-    /// `fields` are header lines, each with its line end.
+    /// Sends a GET. `fields` are header lines, each with its line end.
     pub(crate) async fn get_with(&mut self, path: &str, fields: &str) -> Reply {
         self.request("GET", path, fields).await
     }
 
     pub(crate) async fn request(&mut self, method: &str, path: &str, fields: &str) -> Reply {
         self.send(format!("{method} {path} HTTP/1.1\r\nHost: n\r\n{fields}\r\n").as_bytes()).await;
-        self.reply(method == "HEAD").await
+        self.read_reply(method == "HEAD").await
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Reads a reply; `head` if it has no body whatever its length says.
-    pub(crate) async fn reply(&mut self, head: bool) -> Reply {
-        timeout(PATIENCE, self.read_reply(head)).await.expect("a reply comes")
+    /// Reads a reply. With `head`, the reply has no body, whatever its length says.
+    pub(crate) async fn read_reply(&mut self, head: bool) -> Reply {
+        timeout(PATIENCE, self.read_reply_unbounded(head)).await.expect("a reply comes")
     }
 
-    async fn read_reply(&mut self, head: bool) -> Reply {
-        let line = self.line().await;
+    async fn read_reply_unbounded(&mut self, head: bool) -> Reply {
+        let line = self.read_line().await;
         let status =
             line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{line:?}"));
         let mut headers = Vec::new();
         loop {
-            let line = self.line().await;
+            let line = self.read_line().await;
             let Some((name, value)) = line.split_once(':') else { break };
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        let mut reply = Reply { status, headers, body: Vec::new(), torn: false };
+        let mut reply = Reply { status, headers, body: Vec::new(), truncated: false };
         if reply.header("transfer-encoding") == "chunked" && !head {
-            reply.torn = !self.chunks(&mut reply.body).await;
+            reply.truncated = !self.read_chunks(&mut reply.body).await;
             return reply;
         }
         let length: usize = reply.header("content-length").parse().unwrap_or(0);
         if !head && status != 304 {
             // A reset in the middle ends the body as an early end of stream does.
             let _ = (&mut self.stream).take(length as u64).read_to_end(&mut reply.body).await;
-            reply.torn = reply.body.len() < length;
+            reply.truncated = reply.body.len() < length;
         }
         reply
     }
 
-    /// Reads a body in chunks. False if it ends before its last.
-    async fn chunks(&mut self, body: &mut Vec<u8>) -> bool {
+    /// Reads a chunked body. Returns false if it ends before its last chunk.
+    async fn read_chunks(&mut self, body: &mut Vec<u8>) -> bool {
         loop {
             let mut line = String::new();
             if self.stream.read_line(&mut line).await.unwrap_or(0) == 0 {
@@ -110,14 +110,14 @@ impl Client {
         }
     }
 
-    async fn line(&mut self) -> String {
+    async fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.stream.read_line(&mut line).await.unwrap();
         line.trim_end().to_owned()
     }
 
     /// Waits until the node closes the connection.
-    pub(crate) async fn closed(&mut self) {
+    pub(crate) async fn wait_for_close(&mut self) {
         let mut rest = Vec::new();
         let reading = self.stream.read_to_end(&mut rest);
         let _ = timeout(PATIENCE, reading).await.expect("the connection is closed");

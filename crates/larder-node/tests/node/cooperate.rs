@@ -1,7 +1,7 @@
-//! Nodes among peers, two in this process.
+//! Nodes among peers: two nodes in this process.
 
-use super::stub::{Answer, Framing, Stub};
-use super::{HOUR, Running, pattern, settled};
+use super::stub::{Framing, Stub, StubReply};
+use super::{HOUR, TestNode, pattern, write_file};
 use larder_core::Bytes;
 use larder_core::peers::{PressSettings, SharingSettings};
 use larder_node::{CooperateConfig, CooperatePolicy};
@@ -13,8 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Has a node join the peers at `seeds`; returns where it listens for them.
-async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: SharingSettings) -> SocketAddr {
+/// Lets a node join the peers at `seeds`. Returns the address at which it listens for peers.
+async fn join(running: &TestNode, name: &str, seeds: &[SocketAddr], sharing: SharingSettings) -> SocketAddr {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
     fs::write(&key, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n").unwrap();
@@ -28,21 +28,21 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
         network,
         policy: CooperatePolicy::Press(press),
         head_timeout: Duration::from_secs(5),
-        handover: None,
+        peer_handoff: None,
     };
     running.node.join_peers(config).await.unwrap();
     listen
 }
 
-async fn until(event: &str, wanted: impl Fn() -> bool) {
+async fn wait_until(event: &str, wanted: impl Fn() -> bool) {
     eventually_async(event, || wanted().then_some(())).await;
 }
 
-/// Makes them peers, `a` and `b`, and waits until they know each other.
-pub(crate) async fn introduce(a: &Running, b: &Running) {
+/// Makes two nodes peers, `a` and `b`, and waits until they know each other.
+pub(crate) async fn join_both(a: &TestNode, b: &TestNode) {
     let address = join(a, "a", &[], ALWAYS).await;
     join(b, "b", &[address], ALWAYS).await;
-    until("they know each other", || {
+    wait_until("they know each other", || {
         [a, b].iter().all(|node| {
             let view = node.node.peers().unwrap();
             view.members.first().is_some_and(|member| member.known && member.load.is_some())
@@ -55,27 +55,27 @@ const ALWAYS: SharingSettings =
     SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 100 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_of_a_peer_is_not_the_clients() {
+async fn an_error_of_a_peer_is_not_sent_to_the_client() {
     let node = async |name: &'static str| {
-        let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
-        Running::directory(fill, |config| config.name = name.to_owned()).await
+        let fill = |root: &Path| write_file(&root.join("x"), pattern(1_000), HOUR);
+        TestNode::with_directory(fill, |config| config.name = name.to_owned()).await
     };
     let (a, b) = (node("a").await, node("b").await);
-    introduce(&a, &b).await;
+    join_both(&a, &b).await;
     assert_eq!(a.client().await.get("/x").await.status, 200);
-    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    wait_until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
     assert_eq!(b.client().await.get("/x").await.cache_status(), "a; hit");
-    // It ends, and its network does not know yet.
+    // The node shuts down, and its network does not know yet.
     let watch = std::sync::Arc::downgrade(&a.node);
     drop(a);
-    until("it ends", || watch.strong_count() == 0).await;
+    wait_until("it ends", || watch.strong_count() == 0).await;
     let reply = b.client().await.get("/x").await;
     assert_eq!((reply.status, &reply.body), (200, &pattern(1_000)));
     assert_eq!(reply.header("larder-refused"), "");
     let view = b.node.peers().unwrap();
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 1), "{view:?}");
     assert_eq!(b.client().await.get("/x").await.cache_status(), "b; hit");
-    // Every number of it is exported, once.
+    // Every number is exported once.
     let text = b.node.metrics_text();
     let numbers = serde_json::to_value(view.network).unwrap();
     let names = numbers.as_object().unwrap().keys().filter(|name| !name.starts_with("requests_"));
@@ -89,16 +89,17 @@ async fn an_error_of_a_peer_is_not_the_clients() {
     assert!(b.node.leave_peers().await);
 }
 
-/// Whatever an origin says of itself, its node serves for the others.
+/// A node serves an origin's replies for its peers, whatever they say about the origin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_cannot_speak_as_a_peer() {
+async fn an_origin_cannot_impersonate_a_peer() {
     let head = "Cache-Control: max-age=1000\r\nlarder-refused: 1\r\n";
-    let stub = Stub::start(move |_: &super::stub::Asked| Answer::new(200, head, pattern(1_000))).await;
+    let stub =
+        Stub::start(move |_: &super::stub::StubRequest| StubReply::new(200, head, pattern(1_000))).await;
     let node = async |name: &'static str| stub.node(|_, config| config.name = name.to_owned()).await;
     let (a, b) = (node("a").await, node("b").await);
-    introduce(&a, &b).await;
+    join_both(&a, &b).await;
     assert_eq!(a.client().await.get("/x").await.status, 200);
-    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    wait_until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
     for _ in 0..2 {
         let reply = b.client().await.get("/x").await;
         assert_eq!((reply.status, reply.cache_status()), (200, "a; hit; ttl=1000"));
@@ -107,31 +108,33 @@ async fn an_origin_cannot_speak_as_a_peer() {
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 0), "{view:?}");
 }
 
-/// A peer makes the part, and the node that the client asked passes it on.
+/// A peer creates the partial reply, and the node that the client asked passes it on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_that_a_peer_serves_has_no_digest_of_the_whole() {
     let head = "Cache-Control: max-age=1000\r\nx-amz-checksum-crc32: AA==\r\nRepr-Digest: sha-256=:AA==:\r\n";
-    let stub = Stub::start(move |_: &super::stub::Asked| Answer::new(200, head, pattern(1_000))).await;
+    let stub =
+        Stub::start(move |_: &super::stub::StubRequest| StubReply::new(200, head, pattern(1_000))).await;
     let node = async |name: &'static str| stub.node(|_, config| config.name = name.to_owned()).await;
     let (a, b) = (node("a").await, node("b").await);
-    introduce(&a, &b).await;
+    join_both(&a, &b).await;
     assert_eq!(a.client().await.get("/x").await.header("x-amz-checksum-crc32"), "AA==");
-    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    wait_until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
     let part = b.client().await.get_with("/x", "Range: bytes=10-19\r\n").await;
     assert_eq!((part.status, &part.body[..]), (206, &pattern(1_000)[10..20]));
     assert_eq!(part.cache_status(), "a; hit; ttl=1000");
     assert_eq!((part.header("x-amz-checksum-crc32"), part.header("repr-digest")), ("", "sha-256=:AA==:"));
 }
 
-/// That a node has no place left for another request to the origin is its own matter: who asked it asks the origin itself.
+/// A missing slot at the origin is the serving node's own fault. The node that asked it then asks the origin
+/// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
+async fn a_peers_refusal_of_an_origin_slot_is_not_a_reply() {
     let held = super::stub::gate();
     let hold = std::sync::Arc::clone(&held);
-    let stub = Stub::start(move |asked: &super::stub::Asked| match &*asked.line {
-        "GET /held HTTP/1.1" => Answer::new(200, "Cache-Control: no-store\r\n", "late").after(&hold),
-        // Kept, and asked about each time.
-        _ => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"1\"\r\n", pattern(1_000)),
+    let stub = Stub::start(move |request: &super::stub::StubRequest| match &*request.line {
+        "GET /held HTTP/1.1" => StubReply::new(200, "Cache-Control: no-store\r\n", "late").gate_head(&hold),
+        // The reply is stored and validated at each use.
+        _ => StubReply::new(200, "Cache-Control: no-cache\r\nETag: \"1\"\r\n", pattern(1_000)),
     })
     .await;
     let node = async |name: &'static str| {
@@ -142,12 +145,12 @@ async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
         .await
     };
     let (a, b) = (node("a").await, node("b").await);
-    introduce(&a, &b).await;
+    join_both(&a, &b).await;
     assert_eq!(a.client().await.get("/x").await.status, 200);
-    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    wait_until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
     let mut holder = a.client().await;
     holder.send(b"GET /held HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    stub.until_asked(2).await;
+    stub.wait_for_requests(2).await;
     assert_eq!(a.client().await.get("/x").await.status, 503, "it has no place left");
     let reply = b.client().await.get("/x").await;
     assert_eq!((reply.status, &reply.body), (200, &pattern(1_000)), "{}", reply.cache_status());
@@ -156,11 +159,11 @@ async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
     held.add_permits(1);
 }
 
-/// What counts in the judgement is the size when the body is through, whether or not it was told before.
+/// The policy uses the size after the whole body, whether the length was known before or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replies_without_a_length_make_a_node_take_part() {
-    let answer = |_: &super::stub::Asked| {
-        Answer::new(200, "Cache-Control: max-age=1000\r\n", pattern(1_000)).framed(Framing::Chunked)
+async fn a_reply_without_a_length_updates_the_policy() {
+    let answer = |_: &super::stub::StubRequest| {
+        StubReply::new(200, "Cache-Control: max-age=1000\r\n", pattern(1_000)).with_framing(Framing::Chunked)
     };
     let stub = Stub::start(answer).await;
     let node = stub.node(|_, config| config.cache.bytes = Bytes(20_000)).await;
@@ -176,34 +179,34 @@ async fn replies_without_a_length_make_a_node_take_part() {
     }
     assert!(!node.node.peers().unwrap().sharing);
     assert_eq!(client.get("/last").await.status, 200);
-    until("it takes part", || node.node.peers().unwrap().sharing).await;
+    wait_until("it takes part", || node.node.peers().unwrap().sharing).await;
     assert!(node.node.leave_peers().await);
 }
 
-/// A name that nothing has is told as being read for no longer than it takes to see that.
+/// A target that does not exist is announced as being read only until its absence is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_there_is_taken_back_at_once() {
+async fn a_missing_object_is_withdrawn_at_once() {
     let node = async |name: &'static str| {
-        let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
-        Running::directory(fill, |config| config.name = name.to_owned()).await
+        let fill = |root: &Path| write_file(&root.join("x"), pattern(1_000), HOUR);
+        TestNode::with_directory(fill, |config| config.name = name.to_owned()).await
     };
     let (a, b) = (node("a").await, node("b").await);
-    introduce(&a, &b).await;
+    join_both(&a, &b).await;
     let mut client = a.client().await;
     for target in 0..20 {
         assert_eq!(client.get(&format!("/none{target}")).await.status, 404);
         assert_eq!(a.node.peers().unwrap().targets_held, 0);
     }
     assert_eq!(client.get("/x").await.status, 200);
-    until("b knows what a has, and nothing else", || b.node.peers().unwrap().targets_known == 1).await;
+    wait_until("b knows what a has, and nothing else", || b.node.peers().unwrap().targets_known == 1).await;
     assert_eq!(a.node.peers().unwrap().decisions["first"], 21);
 }
 
-/// What is preloaded is known under the name that requests have, here and at the peer.
+/// A preloaded target has the id that requests use, at this node and at the peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peers_hear_of_what_is_preloaded() {
+async fn peers_are_informed_of_preloaded_targets() {
     let node = async |name: &'static str, loaded: larder_node::Preload| {
-        Running::model("2000\t/a\n3000\t/b?x=1\n", super::quick(), |config| {
+        TestNode::with_model("2000\t/a\n3000\t/b?x=1\n", super::fast_disk(), |config| {
             config.name = name.to_owned();
             let larder_node::StoreConfig::Model { preload, .. } = &mut config.store else {
                 panic!("it is modelled")
@@ -214,10 +217,10 @@ async fn peers_hear_of_what_is_preloaded() {
     };
     let (a, b) =
         (node("a", larder_node::Preload::Shared).await, node("b", larder_node::Preload::Nothing).await);
-    introduce(&a, &b).await;
-    until("b knows what a has", || b.node.peers().unwrap().targets_known == 2).await;
+    join_both(&a, &b).await;
+    wait_until("b knows what a has", || b.node.peers().unwrap().targets_known == 2).await;
     assert_eq!(a.client().await.get("/b?x=1").await.cache_status(), "a; hit");
     assert_eq!(b.client().await.get("/a").await.cache_status(), "a; hit");
-    let view = |node: &Running| node.node.peers().unwrap().decisions;
+    let view = |node: &TestNode| node.node.peers().unwrap().decisions;
     assert_eq!((view(&a)["here"], view(&b)["peer"]), (1, 1));
 }

@@ -1,4 +1,4 @@
-//! Programs behind the node: which answers, what it takes, what is refused.
+//! Programs behind the node: which program answers, its cost, and refused requests.
 
 use super::*;
 use larder_node::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig, ProcessorModel};
@@ -18,8 +18,8 @@ fn programs() -> DynamicConfig {
     DynamicConfig::new(vec![light, view])
 }
 
-async fn modelled(set: impl FnOnce(&mut NodeConfig)) -> Running {
-    Running::model("2000\t/a\n", quick(), |config| {
+async fn modelled(set: impl FnOnce(&mut NodeConfig)) -> TestNode {
+    TestNode::with_model("2000\t/a\n", fast_disk(), |config| {
         let StoreConfig::Model { processor, .. } = &mut config.store else { panic!("it is modelled") };
         *processor = Some(ProcessorModel::default());
         config.dynamic = Some(programs());
@@ -45,9 +45,9 @@ async fn programs_answer_their_targets_and_the_store_the_rest() {
     assert_eq!(again.body, view.body, "a target is always the same");
     assert_eq!(client.get("/a").await.cache_status(), "n; fwd=uri-miss; stored");
     assert_eq!(client.get("/db.nsf/v?OpenDocument").await.status, 404);
-    let stats = running.until(|stats| stats.in_flight == 0).await;
+    let stats = running.wait_until(|stats| stats.in_flight == 0).await;
     assert_eq!((stats.dynamic, stats.hits, stats.misses, stats.requests), (3, 0, 2, 5));
-    // 1 ms, twice at least 5 ms; two views read twice, and /a was read once.
+    // 1 ms, and twice at least 5 ms. Two views read twice each, and /a was read once.
     assert!(stats.usage.cpu_busy_us >= 11_000, "{:?}", stats.usage);
     assert_eq!((stats.usage.disk_reads, stats.usage.disk_bytes), (5, 4 * 8_192 + 2_000));
 }
@@ -59,7 +59,7 @@ async fn head_and_post_take_the_same_work() {
     let head = client.request("HEAD", "/cgi/light", "").await;
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, "4096", 0));
     client.send(b"POST /db.nsf/v?OpenView HTTP/1.1\r\nHost: n\r\nContent-Length: 3\r\n\r\na=b").await;
-    let post = client.reply(false).await;
+    let post = client.read_reply(false).await;
     assert_eq!((post.status, post.header("cache-control")), (200, "no-store"));
     assert_eq!(post.cache_status(), "n; fwd=method; detail=view");
     client
@@ -67,7 +67,7 @@ async fn head_and_post_take_the_same_work() {
             b"POST /cgi/light HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na=b\r\n0\r\n\r\n",
         )
         .await;
-    assert_eq!(client.reply(false).await.status, 200);
+    assert_eq!(client.read_reply(false).await.status, 200);
     let delete = client.request("DELETE", "/cgi/light", "").await;
     assert_eq!((delete.status, delete.header("allow")), (405, "GET, HEAD, POST"));
     assert_eq!(client.request("POST", "/a", "Content-Length: 0\r\n").await.status, 405);
@@ -85,14 +85,14 @@ async fn a_body_beyond_the_limit_is_refused() {
     .await;
     let mut client = running.client().await;
     client.send(b"POST /cgi/light HTTP/1.1\r\nHost: n\r\nContent-Length: 11\r\n\r\n01234567890").await;
-    let reply = client.reply(false).await;
+    let reply = client.read_reply(false).await;
     assert_eq!(
         (reply.status, reply.cache_status()),
         (413, "n; fwd=method; fwd-status=413; detail=body-length")
     );
     let mut slow = running.client().await;
     slow.send(b"POST /cgi/light HTTP/1.1\r\nHost: n\r\nContent-Length: 9\r\n\r\n0").await;
-    let reply = slow.reply(false).await;
+    let reply = slow.read_reply(false).await;
     assert_eq!(
         (reply.status, reply.cache_status()),
         (408, "n; fwd=method; fwd-status=408; detail=body-timeout")
@@ -100,7 +100,7 @@ async fn a_body_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn requests_beyond_the_limit_are_refused_and_the_given_up_leave() {
+async fn requests_beyond_the_limit_are_refused_and_cancelled_ones_leave_the_queue() {
     let running = modelled(|config| {
         if let Some(dynamic) = &mut config.dynamic {
             dynamic.requests_max = 1;
@@ -111,7 +111,7 @@ async fn requests_beyond_the_limit_are_refused_and_the_given_up_leave() {
     .await;
     let mut first = running.client().await;
     first.send(b"GET /cgi/light HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    running.until(|stats| stats.usage.cpu_queue == 1).await;
+    running.wait_until(|stats| stats.usage.cpu_queue == 1).await;
     let reply = running.client().await.get("/cgi/light").await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
     assert_eq!(reply.cache_status(), "n; fwd=bypass; fwd-status=503; detail=dynamic-full");
@@ -119,7 +119,7 @@ async fn requests_beyond_the_limit_are_refused_and_the_given_up_leave() {
     assert_eq!(running.client().await.get("/a").await.status, 200);
     assert!(start.elapsed() < Duration::from_secs(60), "jobs take turns");
     drop(first);
-    running.until(|stats| stats.usage.cpu_queue == 0 && stats.in_flight == 0).await;
+    running.wait_until(|stats| stats.usage.cpu_queue == 0 && stats.in_flight == 0).await;
 }
 
 #[tokio::test]
@@ -132,8 +132,8 @@ async fn a_directory_node_works_on_real_cores_and_a_real_file() {
             Some(DynamicDisk::Scratch { directory: scratch.path().to_owned(), size: Bytes::kib(256) });
         config.dynamic = Some(dynamic);
     };
-    let fill = |root: &Path| settled(&root.join("a"), "contents", HOUR);
-    let running = Running::directory(fill, set).await;
+    let fill = |root: &Path| write_file(&root.join("a"), "contents", HOUR);
+    let running = TestNode::with_directory(fill, set).await;
     let mut client = running.client().await;
     let before = running.node.usage();
     assert_eq!(client.get("/x.nsf/v?OpenView").await.status, 200);

@@ -1,11 +1,11 @@
-//! Which files are served, and which version of them.
+//! Files of a directory: which ones are served, and in which version.
 
 use super::*;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::os::unix::fs::symlink;
 
 #[tokio::test]
-async fn nothing_outside_of_the_root_is_served() {
+async fn nothing_outside_the_root_is_served() {
     let fill = |root: &Path| {
         let outside = root.parent().unwrap();
         fs::write(outside.join("secret"), "secret").unwrap();
@@ -19,7 +19,7 @@ async fn nothing_outside_of_the_root_is_served() {
         symlink("loop", root.join("loop")).unwrap();
         mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     };
-    let running = Running::directory(fill, |_| {}).await;
+    let running = TestNode::with_directory(fill, |_| {}).await;
     let long = format!("/{}", "x".repeat(300));
     for (path, status) in [
         ("/../secret", 400),
@@ -51,8 +51,8 @@ async fn nothing_outside_of_the_root_is_served() {
         assert!(!String::from_utf8_lossy(&reply.body).contains("secret"), "{path}");
         assert!(reply.cache_status().starts_with("n; "), "{path}");
     }
-    // Of the asterisk only OPTIONS may be asked, and another host than the header's is no host: refused before there is a
-    // target to look up.
+    // Only OPTIONS may use the asterisk, and a host other than that of the header is refused. Both are refused
+    // before there is a target to look up.
     for path in ["*", "http://elsewhere.example/sub/in"] {
         assert_eq!(running.client().await.get(path).await.status, 400, "{path}");
     }
@@ -63,11 +63,11 @@ async fn nothing_outside_of_the_root_is_served() {
 #[tokio::test]
 async fn a_directory_answers_with_its_index() {
     let fill = |root: &Path| {
-        settled(&root.join("index.html"), "top", HOUR);
-        settled(&root.join("sub/index.html"), "sub", HOUR);
+        write_file(&root.join("index.html"), "top", HOUR);
+        write_file(&root.join("sub/index.html"), "sub", HOUR);
         fs::create_dir(root.join("bare")).unwrap();
     };
-    let running = Running::directory(fill, |_| {}).await;
+    let running = TestNode::with_directory(fill, |_| {}).await;
     let mut client = running.client().await;
     assert_eq!(client.get("/").await.body, b"top");
     assert_eq!(client.get("/sub/").await.body, b"sub");
@@ -80,13 +80,13 @@ async fn a_directory_answers_with_its_index() {
 
 #[tokio::test]
 async fn a_changed_file_is_noticed() {
-    let fill = |root: &Path| settled(&root.join("a"), "old", HOUR);
-    let running = Running::directory(fill, |config| config.revalidate = Duration::ZERO).await;
+    let fill = |root: &Path| write_file(&root.join("a"), "old", HOUR);
+    let running = TestNode::with_directory(fill, |config| config.revalidate = Duration::ZERO).await;
     let path = running.root().join("a");
     let mut client = running.client().await;
     assert_eq!(client.get("/a").await.body, b"old");
     assert_eq!(client.get("/a").await.cache_status(), "n; hit");
-    settled(&path, "new", HOUR / 2);
+    write_file(&path, "new", HOUR / 2);
     let reply = client.get("/a").await;
     assert_eq!((reply.body.as_slice(), reply.cache_status()), (&b"new"[..], "n; fwd=stale; stored"));
     fs::remove_file(&path).unwrap();
@@ -95,20 +95,20 @@ async fn a_changed_file_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_file_is_not_looked_at_again_before_its_time() {
-    let fill = |root: &Path| settled(&root.join("a"), "old", HOUR);
-    let running = Running::directory(fill, |config| config.revalidate = HOUR).await;
+async fn a_file_is_not_checked_before_its_period_ends() {
+    let fill = |root: &Path| write_file(&root.join("a"), "old", HOUR);
+    let running = TestNode::with_directory(fill, |config| config.revalidate = HOUR).await;
     let mut client = running.client().await;
     client.get("/a").await;
-    settled(&running.root().join("a"), "new", HOUR / 2);
+    write_file(&running.root().join("a"), "new", HOUR / 2);
     assert_eq!(client.get("/a").await.body, b"old");
 }
 
 #[tokio::test]
-async fn a_file_that_has_just_changed_gets_a_weak_tag_and_no_ranges_by_it() {
-    let fill = |root: &Path| settled(&root.join("a"), "0123456789", Duration::ZERO);
-    // A time in the future is as unsettled as one just now, and stays so for the length of the test.
-    let running = Running::directory(fill, |_| {}).await;
+async fn a_recently_changed_file_gets_a_weak_tag_and_no_conditional_ranges() {
+    let fill = |root: &Path| write_file(&root.join("a"), "0123456789", Duration::ZERO);
+    // A time in the future counts as recent, like one just now, and does so for the length of the test.
+    let running = TestNode::with_directory(fill, |_| {}).await;
     let file = fs::File::options().write(true).open(running.root().join("a")).unwrap();
     file.set_modified(SystemTime::now() + HOUR).unwrap();
     let mut client = running.client().await;
@@ -121,37 +121,37 @@ async fn a_file_that_has_just_changed_gets_a_weak_tag_and_no_ranges_by_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_changes_under_a_reply_tears_it_and_heals() {
-    let fill = |root: &Path| settled(&root.join("big"), pattern(64 << 20), HOUR);
+async fn a_file_that_changes_during_a_reply_aborts_it_and_recovers() {
+    let fill = |root: &Path| write_file(&root.join("big"), pattern(64 << 20), HOUR);
     let set = |config: &mut NodeConfig| {
-        small_chunks(config);
+        set_small_chunks(config);
         config.revalidate = Duration::ZERO;
-        // Nothing of the old version is to come from memory.
+        // No part of the old version may come from memory.
         config.cache.bytes = Bytes(0);
     };
-    let running = Running::directory(fill, set).await;
+    let running = TestNode::with_directory(fill, set).await;
     let mut client = running.client().await;
     client.send(b"GET /big HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    running.until(|stats| stats.bytes_out > 0).await;
-    settled(&running.root().join("big"), "short", HOUR / 2);
-    let reply = client.reply(false).await;
-    assert_eq!((reply.status, reply.torn), (200, true));
+    running.wait_until(|stats| stats.bytes_out > 0).await;
+    write_file(&running.root().join("big"), "short", HOUR / 2);
+    let reply = client.read_reply(false).await;
+    assert_eq!((reply.status, reply.truncated), (200, true));
     assert_eq!(reply.body, pattern(64 << 20)[..reply.body.len()]);
     assert_eq!(running.client().await.get("/big").await.body, b"short");
-    running.until(|stats| stats.aborted == 1 && stats.in_flight == 0).await;
+    running.wait_until(|stats| stats.aborted == 1 && stats.in_flight == 0).await;
 }
 
 #[tokio::test]
-async fn files_read_past_the_page_cache_are_the_same() {
+async fn direct_reads_give_the_same_files() {
     let files = tempfile::tempdir().unwrap();
     let root = files.path().join("root");
     let lens = [0, 1, 4_095, 4_096, 4_097, 65_536, 65_537, 300_001];
     for len in lens {
-        settled(&root.join(len.to_string()), pattern(len), HOUR);
+        write_file(&root.join(len.to_string()), pattern(len), HOUR);
     }
     let mut config = NodeConfig::new("n", StoreConfig::Directory { root, bypass_page_cache: true });
-    small_chunks(&mut config);
-    let running = Running::start(config, files).await;
+    set_small_chunks(&mut config);
+    let running = TestNode::start(config, files).await;
     let said = running.node.start_lines().remove(0);
     assert!(said.ends_with(" reads=O_DIRECT"), "{said}");
     let mut client = running.client().await;

@@ -1,16 +1,15 @@
-//! The node over real sockets on loopback.
+//! Tests of the node over real sockets on loopback.
 //!
-//! No test asserts that something is fast: where a test waits, it waits for a state, and only a hang fails it.
+//! No test asserts that something is fast. A test that waits, waits for a state, and only a hang makes it fail.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failing helper fails its test")]
 
 mod access_log;
-mod at_once;
 mod client;
 mod cooperate;
 mod dynamic;
 mod files;
-mod handed;
+mod handoffs;
 mod lateral;
 mod limits;
 mod origin;
@@ -26,6 +25,7 @@ mod origin_shares;
 mod origin_sharing;
 mod origin_signed;
 mod origin_tunnel;
+mod plain_hits;
 mod preload;
 mod purge;
 mod replies;
@@ -36,7 +36,9 @@ mod stub;
 
 use larder_core::Bytes;
 use larder_handoff::agent::RestoredConnection;
-use larder_node::{DiskModel, Drained, Handed, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
+use larder_node::{
+    DiskModel, DrainReport, IncomingHandoffs, Node, NodeConfig, NodeError, NodeStats, StoreConfig,
+};
 use larder_testkit::eventually_async;
 use std::fs;
 use std::net::SocketAddr;
@@ -47,48 +49,49 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Longer than anything takes on a busy machine.
+/// Longest time that a test waits for a state.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node that serves on a free port of loopback until it is stopped or dropped.
-struct Running {
+/// A node that serves on a free loopback port until it is stopped or dropped.
+struct TestNode {
     node: Arc<Node>,
     address: SocketAddr,
-    /// Takes connections that a front-end has handed over.
-    hand: mpsc::Sender<RestoredConnection>,
+    /// Sends connections that a switch has handed off.
+    handoffs: mpsc::Sender<RestoredConnection>,
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<Drained, NodeError>>,
-    /// Holds the store's files.
+    task: JoinHandle<Result<DrainReport, NodeError>>,
+    /// Keeps the store's files.
     _files: tempfile::TempDir,
 }
 
-impl Running {
+impl TestNode {
     async fn start(config: NodeConfig, files: tempfile::TempDir) -> Self {
-        Self::start_handed(config, files, |_| Handed::none()).await
+        Self::start_with_handoffs(config, files, |_| IncomingHandoffs::none()).await
     }
 
-    /// `handed` says how connections to the node's address are handed over. The node has one thread unless the test says otherwise: a
-    /// request that a test sees counted has come to its next wait before another one is served.
-    async fn start_handed(
+    /// Starts a node. `handoffs` returns the handoffs for the node's address. The node has one thread unless the
+    /// test sets another number. So a request that a test sees counted has reached its next wait before another
+    /// one is served.
+    async fn start_with_handoffs(
         mut config: NodeConfig,
         files: tempfile::TempDir,
-        handed: impl FnOnce(SocketAddr) -> Handed,
+        handoffs: impl FnOnce(SocketAddr) -> IncomingHandoffs,
     ) -> Self {
         config.threads = config.threads.max(1);
         let node = Node::new(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (hand, restored) = mpsc::channel(16);
-        let handed = Handed { restored, ..handed(address) };
-        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, handed, async move {
-            let _ = stopped.await;
+        let (stop, stop_signal) = oneshot::channel::<()>();
+        let (sender, restored) = mpsc::channel(16);
+        let handoffs = IncomingHandoffs { restored, ..handoffs(address) };
+        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, handoffs, async move {
+            let _ = stop_signal.await;
         }));
-        Self { node, address, hand, stop: Some(stop), task, _files: files }
+        Self { node, address, handoffs: sender, stop: Some(stop), task, _files: files }
     }
 
-    /// A node before a directory that `fill` fills, after `set` has changed its configuration.
-    async fn directory(fill: impl FnOnce(&Path), set: impl FnOnce(&mut NodeConfig)) -> Self {
+    /// Starts a node in front of a directory that `fill` fills. `set` changes its configuration first.
+    async fn with_directory(fill: impl FnOnce(&Path), set: impl FnOnce(&mut NodeConfig)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let root = files.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -98,8 +101,8 @@ impl Running {
         Self::start(config, files).await
     }
 
-    /// A node before a modelled store with the targets of `manifest`.
-    async fn model(manifest: &str, disk: DiskModel, set: impl FnOnce(&mut NodeConfig)) -> Self {
+    /// Starts a node in front of a modelled store with the targets of `manifest`.
+    async fn with_model(manifest: &str, disk: DiskModel, set: impl FnOnce(&mut NodeConfig)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let path = files.path().join("manifest");
         fs::write(&path, manifest).unwrap();
@@ -124,8 +127,8 @@ impl Running {
         client::Client::connect(self.address).await
     }
 
-    /// Waits until the counts are as wanted.
-    async fn until(&self, wanted: impl Fn(&NodeStats) -> bool) -> NodeStats {
+    /// Waits until `wanted` accepts the counts.
+    async fn wait_until(&self, wanted: impl Fn(&NodeStats) -> bool) -> NodeStats {
         let event = std::fmt::from_fn(|f| write!(f, "the wanted counts, not {:?}", self.node.stats()));
         eventually_async(event, || Some(self.node.stats()).filter(&wanted)).await
     }
@@ -134,18 +137,18 @@ impl Running {
         drop(self.stop.take());
     }
 
-    async fn ended(self) -> Drained {
+    async fn wait_for_end(self) -> DrainReport {
         tokio::time::timeout(PATIENCE, self.task).await.expect("serving ends").unwrap().unwrap()
     }
 }
 
-/// A disk that takes next to no time.
-fn quick() -> DiskModel {
+/// Returns a disk that takes almost no time.
+fn fast_disk() -> DiskModel {
     DiskModel { speed: 100_000.0, ..DiskModel::default() }
 }
 
-/// Writes a file and dates its last change back, so that the node takes its validators as settled.
-fn settled(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
+/// Writes a file and dates its last change back, so that its validators are strong.
+fn write_file(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, contents).unwrap();
     let file = fs::File::options().write(true).open(path).unwrap();
@@ -154,11 +157,11 @@ fn settled(path: &Path, contents: impl AsRef<[u8]>, age: Duration) {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Contents that show where they come from.
+/// Returns contents that reveal their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-fn small_chunks(config: &mut NodeConfig) {
+fn set_small_chunks(config: &mut NodeConfig) {
     config.cache.chunk = Bytes::kib(64);
 }

@@ -1,19 +1,20 @@
-//! A node before an origin: what is kept, for whom, and what reaches the origin.
+//! A node in front of an origin: which replies are stored, for which clients, and which requests reach the
+//! origin.
 
-use super::stub::{Answer, Framing, Stub};
+use super::stub::{Framing, Stub, StubReply};
 use super::*;
 use larder_node::{HostHeader, OriginConfig};
 
-const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
-/// Fresh for a minute, a minute ago.
+const STORABLE: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
+/// Header of a reply that became stale just now, after one minute.
 const STALE: &str = "Cache-Control: max-age=60\r\nAge: 60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
-async fn a_fresh_reply_is_kept_with_its_age_and_headers() {
-    let stub = Stub::start(|asked| {
-        Answer::new(
+async fn a_fresh_reply_is_stored_with_its_age_and_fields() {
+    let stub = Stub::start(|request| {
+        StubReply::new(
             200,
-            &format!("{KEPT}Age: 5\r\nX-Line: {}\r\nConnection: X-Hop\r\nX-Hop: 1\r\n", asked.line),
+            &format!("{STORABLE}Age: 5\r\nX-Line: {}\r\nConnection: X-Hop\r\nX-Hop: 1\r\n", request.line),
             "body",
         )
     })
@@ -30,15 +31,15 @@ async fn a_fresh_reply_is_kept_with_its_age_and_headers() {
     assert_eq!(first.cache_status(), "n; fwd=uri-miss; fwd-status=200; stored");
     assert_eq!((first.header("x-line"), first.header("via")), ("GET /a?b=c HTTP/1.1", "1.1 n"));
     assert_eq!((first.header("x-hop"), first.header("content-length")), ("", "4"));
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let second = client.get("/a?b=c").await;
     assert_eq!((second.status, &second.body[..]), (200, &b"body"[..]));
     assert!(second.cache_status().starts_with("n; hit; ttl=5"), "{}", second.cache_status());
-    let asked = stub.asked();
-    assert_eq!(asked.len(), 1);
-    assert_eq!((asked[0].header("host"), asked[0].header("via")), ("n", "1.1 n"));
+    let requests = stub.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!((requests[0].header("host"), requests[0].header("via")), ("n", "1.1 n"));
     for name in ["x-own", "larder-target", "larder-requests"] {
-        assert_eq!(asked[0].header(name), "", "{name}");
+        assert_eq!(requests[0].header(name), "", "{name}");
     }
     let stats = node.node.stats();
     assert_eq!((stats.hits, stats.misses, stats.store, stats.store_reads), (1, 1, "origin", 1));
@@ -46,7 +47,7 @@ async fn a_fresh_reply_is_kept_with_its_age_and_headers() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_kept_is_passed_on_each_time_and_says_why() {
+async fn an_uncacheable_reply_is_forwarded_each_time_with_its_reason() {
     for (fields, request, detail) in [
         ("Cache-Control: no-store\r\n", "", "no-store"),
         ("Cache-Control: private, max-age=60\r\n", "", "private"),
@@ -55,7 +56,7 @@ async fn what_may_not_be_kept_is_passed_on_each_time_and_says_why() {
         ("Cache-Control: max-age=60\r\nVary: *\r\n", "", "vary-all"),
         ("", "", "no-lifetime"),
     ] {
-        let stub = Stub::start(move |_| Answer::new(200, fields, "x")).await;
+        let stub = Stub::start(move |_| StubReply::new(200, fields, "x")).await;
         let node = stub.node(|_, _| {}).await;
         let mut client = node.client().await;
         let first = client.get_with("/", request).await;
@@ -63,15 +64,15 @@ async fn what_may_not_be_kept_is_passed_on_each_time_and_says_why() {
         assert_eq!(first.cache_status(), format!("n; fwd=uri-miss; fwd-status=200; detail={detail}"));
         let again = client.get_with("/", request).await;
         assert_eq!(again.cache_status(), format!("n; fwd=uri-miss; fwd-status=200; detail={detail}"));
-        assert_eq!((stub.asked().len(), node.node.stats().cache_objects), (2, 0), "{fields}");
+        assert_eq!((stub.requests().len(), node.node.stats().cache_objects), (2, 0), "{fields}");
     }
 }
 
 #[tokio::test]
-async fn variants_are_kept_beside_each_other() {
-    let stub = Stub::start(|asked| {
-        let language = asked.header("accept-language").to_owned();
-        Answer::new(200, &format!("{KEPT}Vary: Accept-Language\r\n"), language)
+async fn variants_are_stored_side_by_side() {
+    let stub = Stub::start(|request| {
+        let language = request.header("accept-language").to_owned();
+        StubReply::new(200, &format!("{STORABLE}Vary: Accept-Language\r\n"), language)
     })
     .await;
     let node = stub.node(|origin, _| origin.variants_max = 2).await;
@@ -87,39 +88,39 @@ async fn variants_are_kept_beside_each_other() {
         let reply = client.get_with("/", &format!("Accept-Language: {language}\r\n")).await;
         assert_eq!(reply.body, language.as_bytes());
         assert!(reply.cache_status().starts_with(status), "{language}: {}", reply.cache_status());
-        node.until(|stats| stats.cache_objects == 1 && stats.store_reading == 0).await;
+        node.wait_until(|stats| stats.cache_objects == 1 && stats.store_reading == 0).await;
     }
 }
 
 #[tokio::test]
-async fn a_stale_reply_is_asked_about_and_renewed() {
-    let stub = Stub::start(|asked| match asked.header("if-none-match") {
-        "\"v1\"" => Answer::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\nX-New: 1\r\n", ""),
-        _ => Answer::new(200, &format!("{STALE}X-Old: 1\r\n"), "body"),
+async fn a_stale_reply_is_validated_and_refreshed() {
+    let stub = Stub::start(|request| match request.header("if-none-match") {
+        "\"v1\"" => StubReply::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\nX-New: 1\r\n", ""),
+        _ => StubReply::new(200, &format!("{STALE}X-Old: 1\r\n"), "body"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     assert_eq!(client.get("/").await.body, b"body");
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let renewed = client.get("/").await;
     assert_eq!((renewed.status, &renewed.body[..]), (200, &b"body"[..]));
     assert_eq!(renewed.cache_status(), "n; fwd=stale; fwd-status=304; stored");
     assert_eq!((renewed.header("x-old"), renewed.header("x-new"), renewed.header("age")), ("1", "1", "0"));
     assert!(client.get("/").await.cache_status().starts_with("n; hit; ttl="));
-    assert_eq!(stub.asked().len(), 2);
+    assert_eq!(stub.requests().len(), 2);
     let request = client.get_with("/", "Cache-Control: no-cache\r\n").await;
     assert_eq!(request.cache_status(), "n; fwd=request; fwd-status=304; stored");
 }
 
 #[tokio::test]
-async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
-    let stub = Stub::start(|_| Answer::new(200, KEPT, "0123456789")).await;
+async fn preconditions_and_ranges_are_served_from_the_stored_reply() {
+    let stub = Stub::start(|_| StubReply::new(200, STORABLE, "0123456789")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let miss = client.get_with("/", "If-None-Match: \"v1\"\r\n").await;
     assert_eq!((miss.status, miss.header("etag")), (304, "\"v1\""), "asked in full, answered in short");
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
     assert_eq!(
         (part.status, &part.body[..], part.header("content-range")),
@@ -131,36 +132,37 @@ async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
     assert_eq!(client.get_with("/", "If-Match: \"v0\"\r\n").await.status, 412);
     let head = client.request("HEAD", "/", "").await;
     assert_eq!((head.status, head.header("content-length")), (200, "10"));
-    let asked = stub.asked();
-    assert_eq!((asked.len(), asked[0].header("if-none-match")), (1, ""));
+    let requests = stub.requests();
+    assert_eq!((requests.len(), requests[0].header("if-none-match")), (1, ""));
     let range = client.get_with("/other", "Range: bytes=2-4\r\n").await;
     assert_eq!(range.cache_status(), "n; fwd=uri-miss; fwd-status=200; detail=range");
-    assert_eq!(stub.asked()[1].header("range"), "bytes=2-4");
+    assert_eq!(stub.requests()[1].header("range"), "bytes=2-4");
     assert_eq!(
         client.request("HEAD", "/other", "").await.cache_status(),
         "n; fwd=uri-miss; fwd-status=200; detail=head"
     );
 }
 
-/// An origin may close a kept connection at any time, also just when a request comes. A POST must not be sent twice.
+/// An origin may close a kept connection at any time, even just when a request arrives. A POST must not be sent
+/// twice.
 #[tokio::test]
-async fn kept_connections_that_the_origin_closes_cost_no_request() {
-    let stub = Stub::start(|asked| match asked.earlier {
-        0 => Answer::new(200, "Cache-Control: no-store\r\n", asked.body.clone()),
-        _ => Answer::new(200, "", "").framed(Framing::Silent),
+async fn idle_connections_closed_by_the_origin_fail_no_request() {
+    let stub = Stub::start(|request| match request.earlier {
+        0 => StubReply::new(200, "Cache-Control: no-store\r\n", request.body.clone()),
+        _ => StubReply::new(200, "", "").with_framing(Framing::Silent),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let sent = |method: &str| {
-        let asked = stub.asked().into_iter().filter(|asked| asked.line.starts_with(method));
-        asked.map(|asked| (asked.earlier, asked.header("connection").to_owned())).collect::<Vec<_>>()
+        let requests = stub.requests().into_iter().filter(|request| request.line.starts_with(method));
+        requests.map(|request| (request.earlier, request.header("connection").to_owned())).collect::<Vec<_>>()
     };
     for (method, body) in
         [("GET", ""), ("PUT", ""), ("DELETE", ""), ("OPTIONS", ""), ("POST", ""), ("PUT", "body")]
     {
         let before = sent(method).len();
-        // It takes a moment until a connection is kept. So several requests are sent.
+        // A connection is pooled only after a moment, so several requests are sent.
         for request in 0..20 {
             let fields = format!("Host: n\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             for line in [
@@ -168,7 +170,7 @@ async fn kept_connections_that_the_origin_closes_cost_no_request() {
                 format!("{method} /x HTTP/1.1\r\n{fields}"),
             ] {
                 client.send(line.as_bytes()).await;
-                assert_eq!(client.reply(false).await.status, 200, "{line}");
+                assert_eq!(client.read_reply(false).await.status, 200, "{line}");
             }
         }
         let sent = &sent(method)[before..];
@@ -176,18 +178,18 @@ async fn kept_connections_that_the_origin_closes_cost_no_request() {
         assert_eq!(sent.iter().any(|(earlier, _)| *earlier > 0), is_repeatable, "{method} {body}: {sent:?}");
         let closes = |(earlier, connection): &(usize, String)| *earlier == 0 && connection == "close";
         assert!(is_repeatable || (sent.len() == 20 && sent.iter().all(closes)), "{method} {body}: {sent:?}");
-        // A second attempt is on a connection of its own, which the origin is to close first.
+        // A second attempt uses a connection of its own, which the origin closes first.
         let attempts = sent.windows(2).filter(|pair| pair[0].0 > 0);
         assert!(attempts.into_iter().all(|pair| closes(&pair[1])), "{method}: {sent:?}");
     }
 }
 
 #[tokio::test]
-async fn an_unsafe_method_passes_and_drops_what_is_kept() {
-    let stub = Stub::start(|asked| match asked.line.starts_with("GET") {
-        true => Answer::new(200, KEPT, "x"),
-        false if asked.body == b"bad" => Answer::new(400, "", ""),
-        false => Answer::new(201, "Location: /b\r\n", asked.body.clone()),
+async fn an_unsafe_method_is_forwarded_and_invalidates_the_stored_reply() {
+    let stub = Stub::start(|request| match request.line.starts_with("GET") {
+        true => StubReply::new(200, STORABLE, "x"),
+        false if request.body == b"bad" => StubReply::new(400, "", ""),
+        false => StubReply::new(201, "Location: /b\r\n", request.body.clone()),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
@@ -195,35 +197,39 @@ async fn an_unsafe_method_passes_and_drops_what_is_kept() {
     for path in ["/a", "/b", "/c"] {
         client.get(path).await;
     }
-    node.until(|stats| stats.cache_objects == 3).await;
+    node.wait_until(|stats| stats.cache_objects == 3).await;
     client.send(b"POST /a HTTP/1.1\r\nHost: n\r\nContent-Length: 3\r\n\r\nbad").await;
-    assert_eq!(client.reply(false).await.status, 400);
+    assert_eq!(client.read_reply(false).await.status, 400);
     assert_eq!(node.node.stats().cache_objects, 3, "nothing was changed");
     client.send(b"POST /a HTTP/1.1\r\nHost: n\r\nContent-Length: 4\r\n\r\ngood").await;
-    let posted = client.reply(false).await;
+    let posted = client.read_reply(false).await;
     assert_eq!((posted.status, &posted.body[..]), (201, &b"good"[..]));
     assert_eq!(posted.cache_status(), "n; fwd=method; fwd-status=201; detail=method");
     assert_eq!(node.node.stats().cache_objects, 1, "/c remains");
 }
 
 #[tokio::test]
-async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
-    let stub = Stub::start(|asked| match (asked.line.contains("/kept"), asked.header("if-none-match")) {
-        (true, "") => Answer::new(200, &STALE.replace("max-age=60", "max-age=60, stale-if-error=600"), "old"),
-        _ => Answer::new(503, "", "down"),
-    })
-    .await;
+async fn a_failing_origin_is_named_and_stale_replies_are_served() {
+    let stub =
+        Stub::start(|request| match (request.line.contains("/kept"), request.header("if-none-match")) {
+            (true, "") => {
+                StubReply::new(200, &STALE.replace("max-age=60", "max-age=60, stale-if-error=600"), "old")
+            }
+            _ => StubReply::new(503, "", "down"),
+        })
+        .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let down = client.get("/x").await;
     assert_eq!((down.status, &down.body[..]), (503, &b"down"[..]), "the origin's own words");
     assert_eq!(client.get("/kept").await.body, b"old");
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let stale = client.get("/kept").await;
     assert_eq!((stale.status, &stale.body[..]), (200, &b"old"[..]));
     assert_eq!(stale.cache_status(), "n; fwd=stale; fwd-status=503; detail=stale-if-error");
     drop(stub);
-    // The tasks of the origin end one after the other: first its kept connection may answer or break, then its socket is gone.
+    // The tasks of the origin end one after another. At first a kept connection may answer or break; then its
+    // socket is closed.
     let gone = async {
         while client.get("/y").await.cache_status()
             != "n; fwd=uri-miss; fwd-status=502; detail=origin-connect"
@@ -234,10 +240,10 @@ async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
 }
 
 #[tokio::test]
-async fn a_silent_origin_is_given_up_in_time() {
+async fn a_silent_origin_ends_with_a_timeout() {
     let gate = stub::gate();
     let held = Arc::clone(&gate);
-    let stub = Stub::start(move |_| Answer::new(200, "", "").after(&held)).await;
+    let stub = Stub::start(move |_| StubReply::new(200, "", "").gate_head(&held)).await;
     let node = stub
         .node(|origin, _| {
             origin.head_timeout = Duration::from_millis(50);
@@ -252,65 +258,66 @@ async fn a_silent_origin_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn negative_replies_are_kept_if_told() {
-    let stub = Stub::start(|_| Answer::new(404, "", "none")).await;
+async fn negative_replies_are_stored_if_configured() {
+    let stub = Stub::start(|_| StubReply::new(404, "", "none")).await;
     let node = stub.node(|origin, _| origin.negative = Duration::from_secs(9)).await;
     let mut client = node.client().await;
     assert_eq!(client.get("/").await.status, 404);
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let kept = client.get("/").await;
     assert_eq!((kept.status, &kept.body[..]), (404, &b"none"[..]));
     assert!(kept.cache_status().starts_with("n; hit; ttl="));
 }
 
 #[tokio::test]
-async fn hosts_are_apart_unless_the_origins_own_is_sent() {
+async fn hosts_are_separate_unless_the_origins_own_is_sent() {
     for (host, objects, seen) in [(HostHeader::Client, 2, "one"), (HostHeader::Origin, 1, "127.0.0.1")] {
-        let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
+        let stub = Stub::start(|_| StubReply::new(200, STORABLE, "x")).await;
         let node = stub.node(|origin, _| origin.host = host).await;
         let mut client = node.client().await;
         for name in ["one", "TWO"] {
             client.send(format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes()).await;
-            assert_eq!(client.reply(false).await.status, 200);
-            node.until(|stats| stats.store_reading == 0 && stats.cache_objects > 0).await;
+            assert_eq!(client.read_reply(false).await.status, 200);
+            node.wait_until(|stats| stats.store_reading == 0 && stats.cache_objects > 0).await;
         }
         assert_eq!(node.node.stats().cache_objects, objects);
-        assert!(stub.asked()[0].header("host").starts_with(seen));
+        assert!(stub.requests()[0].header("host").starts_with(seen));
     }
 }
 
 #[tokio::test]
-async fn only_what_is_cached_if_only_that_is_wanted() {
-    let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
+async fn only_if_cached_never_reaches_the_origin() {
+    let stub = Stub::start(|_| StubReply::new(200, STORABLE, "x")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let wanted = "Cache-Control: only-if-cached\r\n";
     assert_eq!(client.get_with("/", wanted).await.status, 504);
-    assert!(stub.asked().is_empty());
+    assert!(stub.requests().is_empty());
     client.get("/").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     assert_eq!(client.get_with("/", wanted).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_chunked_reply_is_kept_with_its_length() {
-    let stub = Stub::start(|_| Answer::new(200, KEPT, "0123456789").framed(Framing::Chunked)).await;
+async fn a_chunked_reply_is_stored_with_its_length() {
+    let stub =
+        Stub::start(|_| StubReply::new(200, STORABLE, "0123456789").with_framing(Framing::Chunked)).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let first = client.get("/").await;
-    assert_eq!((&first.body[..], first.torn), (&b"0123456789"[..], false));
-    node.until(|stats| stats.cache_objects == 1).await;
+    assert_eq!((&first.body[..], first.truncated), (&b"0123456789"[..], false));
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let second = client.get("/").await;
     assert_eq!((&second.body[..], second.header("content-length")), (&b"0123456789"[..], "10"));
 }
 
 #[tokio::test]
-async fn an_origin_that_comes_to_allow_it_is_kept_again() {
+async fn a_reply_is_stored_again_once_the_origin_allows_it() {
     let times = std::sync::atomic::AtomicUsize::new(0);
-    let stub = Stub::start(move |asked| match times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-        0 => Answer::new(200, "Cache-Control: no-store\r\n", "secret"),
-        _ if !asked.header("if-none-match").is_empty() => Answer::new(304, "", ""),
-        _ => Answer::new(200, KEPT, "open"),
+    let stub = Stub::start(move |request| match times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0 => StubReply::new(200, "Cache-Control: no-store\r\n", "secret"),
+        _ if !request.header("if-none-match").is_empty() => StubReply::new(304, "", ""),
+        _ => StubReply::new(200, STORABLE, "open"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
@@ -319,9 +326,9 @@ async fn an_origin_that_comes_to_allow_it_is_kept_again() {
     let conditional = client.get_with("/", "If-None-Match: \"v1\"\r\n").await;
     assert_eq!(conditional.cache_status(), "n; fwd=uri-miss; fwd-status=304; detail=conditional");
     assert_eq!(client.get("/").await.cache_status(), "n; fwd=uri-miss; fwd-status=200; stored");
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     assert_eq!(client.get("/").await.body, b"open");
-    assert_eq!(stub.asked().len(), 3);
+    assert_eq!(stub.requests().len(), 3);
 }
 
 const DIGESTS: [(&str, &str); 7] = [
@@ -334,13 +341,14 @@ const DIGESTS: [(&str, &str); 7] = [
     ("repr-digest", "sha-256=:AA==:"),
 ];
 
-/// Digests of the whole would have a client take a part for corrupt. The digest of the representation holds for a part too.
+/// Digests of the whole would make a client take a part for corrupt. The digest of the representation applies
+/// to a part too.
 #[tokio::test]
 async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
     let digests: String = DIGESTS.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let stub = Stub::start(move |asked| match asked.header("range") {
-        "" => Answer::new(200, &format!("{KEPT}{digests}"), "0123456789"),
-        _ => Answer::new(206, &format!("{KEPT}{digests}Content-Range: bytes 2-4/10\r\n"), "234"),
+    let stub = Stub::start(move |request| match request.header("range") {
+        "" => StubReply::new(200, &format!("{STORABLE}{digests}"), "0123456789"),
+        _ => StubReply::new(206, &format!("{STORABLE}{digests}Content-Range: bytes 2-4/10\r\n"), "234"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
@@ -350,24 +358,24 @@ async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
     let passed = client.get_with("/", "Range: bytes=2-4\r\n").await;
     assert_eq!((passed.status, of(&passed)), (206, all.map(str::to_owned)), "the origin's own part");
     assert_eq!(of(&client.get("/").await), all);
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
     assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
     assert_eq!(of(&part), ["", "", "", "", "", "", "sha-256=:AA==:"]);
     assert_eq!(of(&client.get("/").await), all);
     assert_eq!(of(&client.request("HEAD", "/", "Range: bytes=2-4\r\n").await), all);
-    assert_eq!(stub.asked().len(), 2);
+    assert_eq!(stub.requests().len(), 2);
 }
 
-/// Ranges that come before the whole is stored are passed on. The whole is fetched once for all of them.
+/// Ranges that arrive before the whole is stored are passed on. The whole is fetched once for all of them.
 #[tokio::test]
-async fn a_range_that_misses_has_the_whole_fetched_once() {
+async fn ranges_that_miss_start_one_fetch_of_the_whole() {
     let held = super::stub::gate();
     let hold = Arc::clone(&held);
-    let stub = Stub::start(move |asked| match asked.header("range") {
-        "" => Answer::new(200, KEPT, "0123456789").ending_after(&hold),
-        "bytes=0-0" => Answer::new(206, &format!("{KEPT}Content-Range: bytes 0-0/10\r\n"), "0"),
-        _ => Answer::new(206, &format!("{KEPT}Content-Range: bytes 2-4/10\r\n"), "234"),
+    let stub = Stub::start(move |request| match request.header("range") {
+        "" => StubReply::new(200, STORABLE, "0123456789").gate_end(&hold),
+        "bytes=0-0" => StubReply::new(206, &format!("{STORABLE}Content-Range: bytes 0-0/10\r\n"), "0"),
+        _ => StubReply::new(206, &format!("{STORABLE}Content-Range: bytes 2-4/10\r\n"), "234"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
@@ -379,48 +387,52 @@ async fn a_range_that_misses_has_the_whole_fetched_once() {
             (206, "n; fwd=uri-miss; fwd-status=206; detail=range")
         );
     }
-    stub.until_asked(4).await;
-    let whole: Vec<_> = stub.asked().into_iter().filter(|asked| asked.header("range").is_empty()).collect();
+    stub.wait_for_requests(4).await;
+    let whole: Vec<_> =
+        stub.requests().into_iter().filter(|request| request.header("range").is_empty()).collect();
     assert_eq!((whole.len(), whole[0].header("if-match")), (1, ""));
     held.add_permits(1);
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let part = client.get_with("/x", "Range: bytes=2-4\r\n").await;
     assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
     assert!(part.cache_status().starts_with("n; hit"), "{}", part.cache_status());
-    assert_eq!(stub.asked().len(), 4);
+    assert_eq!(stub.requests().len(), 4);
 }
 
 #[tokio::test]
 async fn a_range_that_misses_fetches_nothing_that_would_not_be_stored() {
-    let stub = Stub::start(|asked| match asked.header("range") {
-        "" => Answer::new(200, "Cache-Control: no-store\r\n", "0123456789"),
-        _ if asked.line.contains("long") => Answer::new(206, "Content-Range: bytes 2-4/1000000\r\n", "234"),
-        _ if asked.line.contains("unknown") => Answer::new(206, "Content-Range: bytes 2-4/*\r\n", "234"),
-        _ => Answer::new(206, "Content-Range: bytes 2-4/10\r\n", "234"),
+    let stub = Stub::start(|request| match request.header("range") {
+        "" => StubReply::new(200, "Cache-Control: no-store\r\n", "0123456789"),
+        _ if request.line.contains("long") => {
+            StubReply::new(206, "Content-Range: bytes 2-4/1000000\r\n", "234")
+        }
+        _ if request.line.contains("unknown") => StubReply::new(206, "Content-Range: bytes 2-4/*\r\n", "234"),
+        _ => StubReply::new(206, "Content-Range: bytes 2-4/10\r\n", "234"),
     })
     .await;
-    let whole = |stub: &Stub| stub.asked().iter().filter(|asked| asked.header("range").is_empty()).count();
+    let whole =
+        |stub: &Stub| stub.requests().iter().filter(|request| request.header("range").is_empty()).count();
     let node = stub.node(|_, config| config.cache.bytes = Bytes(100_000)).await;
     let mut client = node.client().await;
     for target in ["/long", "/unknown"] {
         assert_eq!(client.get_with(target, "Range: bytes=2-4\r\n").await.status, 206);
     }
     assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\nCache-Control: no-store\r\n").await.status, 206);
-    // That its reply may not be stored is known for a minute once the whole has been asked for.
+    // Once the whole was requested, the node remembers for a minute that its reply may not be stored.
     assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
-    node.until(|stats| stats.store_reading == 0 && stats.store_reads == 5).await;
+    node.wait_until(|stats| stats.store_reading == 0 && stats.store_reads == 5).await;
     for _ in 0..3 {
         assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
     }
-    node.until(|stats| stats.store_reading == 0).await;
+    node.wait_until(|stats| stats.store_reading == 0).await;
     assert_eq!(whole(&stub), 1);
     let off = stub.node(|origin, _| origin.range_fill = false).await;
     assert_eq!(off.client().await.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
-    off.until(|stats| stats.store_reading == 0).await;
+    off.wait_until(|stats| stats.store_reading == 0).await;
     assert_eq!(whole(&stub), 1);
 }
 
-/// An origin that says a small length in its reply to a range, and sends without end.
+/// An origin that states a small length in its reply to a range, and then sends without end.
 #[tokio::test]
 async fn a_whole_that_has_no_end_is_broken_off() {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -434,7 +446,7 @@ async fn a_whole_that_has_no_end_is_broken_off() {
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
             let part = "HTTP/1.1 206 X\r\nContent-Range: bytes 0-0/10\r\nContent-Length: 1\r\nConnection: close\r\n\r\n0";
-            let whole = format!("HTTP/1.1 200 X\r\n{KEPT}Transfer-Encoding: chunked\r\n\r\n");
+            let whole = format!("HTTP/1.1 200 X\r\n{STORABLE}Transfer-Encoding: chunked\r\n\r\n");
             if head.to_lowercase().contains("range:") {
                 stream.write_all(part.as_bytes()).await.unwrap();
                 continue;
@@ -450,30 +462,32 @@ async fn a_whole_that_has_no_end_is_broken_off() {
     });
     let mut config = NodeConfig::new("n", StoreConfig::Origin(Box::new(OriginConfig::new(url))));
     config.cache.bytes = Bytes(100_000);
-    let node = Running::start(config, tempfile::tempdir().unwrap()).await;
+    let node = TestNode::start(config, tempfile::tempdir().unwrap()).await;
     assert_eq!(node.client().await.get_with("/x", "Range: bytes=0-0\r\n").await.status, 206);
     tokio::time::timeout(PATIENCE, end).await.expect("the node breaks it off").unwrap();
-    assert_eq!(node.until(|stats| stats.store_reading == 0).await.cache_objects, 0);
+    assert_eq!(node.wait_until(|stats| stats.store_reading == 0).await.cache_objects, 0);
 }
 
-/// A range that is on its way while the whole arrives does not have it fetched once more.
+/// A range in progress while the whole arrives does not cause another fetch.
 #[tokio::test]
-async fn a_range_that_is_late_does_not_fetch_what_is_stored_meanwhile() {
+async fn a_late_range_does_not_fetch_a_body_that_is_stored_meanwhile() {
     let held = super::stub::gate();
     let hold = Arc::clone(&held);
-    let stub = Stub::start(move |asked| match asked.header("range") {
-        "" => Answer::new(200, KEPT, "0123456789"),
-        _ => Answer::new(206, &format!("{KEPT}Content-Range: bytes 2-4/10\r\n"), "234").after(&hold),
+    let stub = Stub::start(move |request| match request.header("range") {
+        "" => StubReply::new(200, STORABLE, "0123456789"),
+        _ => {
+            StubReply::new(206, &format!("{STORABLE}Content-Range: bytes 2-4/10\r\n"), "234").gate_head(&hold)
+        }
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let (mut late, mut other) = (node.client().await, node.client().await);
     late.send(b"GET /x HTTP/1.1\r\nHost: n\r\nRange: bytes=2-4\r\n\r\n").await;
-    stub.until_asked(1).await;
+    stub.wait_for_requests(1).await;
     assert_eq!(other.get("/x").await.status, 200);
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     held.add_permits(1);
-    assert_eq!(late.reply(false).await.status, 206);
-    node.until(|stats| stats.store_reading == 0).await;
-    assert_eq!(stub.asked().len(), 2);
+    assert_eq!(late.read_reply(false).await.status, 206);
+    node.wait_until(|stats| stats.store_reading == 0).await;
+    assert_eq!(stub.requests().len(), 2);
 }

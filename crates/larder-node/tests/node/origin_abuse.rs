@@ -1,14 +1,16 @@
-//! A node before an origin: what one client must not be able to do to the others.
+//! A node in front of an origin: effects that one client must not have on other clients.
 
-use super::stub::{Answer, Framing, Stub, gate};
+use super::stub::{Framing, Stub, StubReply, gate};
 use super::*;
 
-const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
+const STORABLE: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
-async fn a_host_that_is_none_is_refused_and_no_host_has_anothers_targets() {
-    let stub =
-        Stub::start(|asked| Answer::new(200, KEPT, format!("{} {}", asked.header("host"), asked.line))).await;
+async fn an_invalid_host_is_refused_and_hosts_have_separate_targets() {
+    let stub = Stub::start(|request| {
+        StubReply::new(200, STORABLE, format!("{} {}", request.header("host"), request.line))
+    })
+    .await;
     let node = stub.node(|_, _| {}).await;
     for (target, hosts) in [
         ("/y", &["a.com/x"][..]),
@@ -25,26 +27,26 @@ async fn a_host_that_is_none_is_refused_and_no_host_has_anothers_targets() {
         let mut client = node.client().await;
         let fields: String = hosts.iter().map(|host| format!("Host: {host}\r\n")).collect();
         client.send(format!("GET {target} HTTP/1.1\r\n{fields}\r\n").as_bytes()).await;
-        assert_eq!(client.reply(false).await.status, 400, "{target} {hosts:?}");
+        assert_eq!(client.read_reply(false).await.status, 400, "{target} {hosts:?}");
     }
-    assert!(stub.asked().is_empty());
+    assert!(stub.requests().is_empty());
     let mut client = node.client().await;
     for host in ["a.com", "a.com:80", "[::1]:80", "127.0.0.1"] {
         client.send(format!("GET /x/y HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await;
-        let reply = client.reply(false).await;
+        let reply = client.read_reply(false).await;
         assert_eq!((reply.status, reply.body), (200, format!("{host} GET /x/y HTTP/1.1").into_bytes()));
     }
-    assert_eq!(stub.asked().len(), 4);
+    assert_eq!(stub.requests().len(), 4);
 }
 
-/// A field that `Connection` nominates is not sent on, and must not select a variant.
+/// A field that `Connection` names is not sent on, and must not select a variant.
 #[tokio::test]
 async fn variants_go_by_what_the_origin_is_sent() {
-    let stub = Stub::start(|asked| {
-        Answer::new(
+    let stub = Stub::start(|request| {
+        StubReply::new(
             200,
-            &format!("{KEPT}Vary: X-Own, Connection\r\n"),
-            format!("<{}>", asked.header("x-own")),
+            &format!("{STORABLE}Vary: X-Own, Connection\r\n"),
+            format!("<{}>", request.header("x-own")),
         )
     })
     .await;
@@ -61,19 +63,19 @@ async fn variants_go_by_what_the_origin_is_sent() {
         assert_eq!((reply.status, &*reply.body), (200, body.as_bytes()), "{fields}");
         assert_eq!(reply.cache_status().starts_with("n; hit"), hit, "{fields}: {}", reply.cache_status());
     }
-    assert_eq!(stub.asked().len(), 2);
-    // End-to-end fields stay, whatever is nominated.
+    assert_eq!(stub.requests().len(), 2);
+    // End-to-end fields stay, whatever `Connection` names.
     let fields = "Connection: cookie, authorization, cache-control\r\nCookie: a=1\r\nAuthorization: b\r\nCache-Control: no-store\r\n";
     client.get_with("/private", fields).await;
-    let asked = &stub.asked()[2];
-    let kept = ["cookie", "authorization", "cache-control"].map(|name| asked.header(name).to_owned());
+    let request = &stub.requests()[2];
+    let kept = ["cookie", "authorization", "cache-control"].map(|name| request.header(name).to_owned());
     assert_eq!(kept, ["a=1", "b", "no-store"]);
 }
 
 /// If hosts share stored replies, the host that one client names must not be part of a reply to another client.
 #[tokio::test]
-async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
-    let stub = Stub::start(|asked| Answer::new(200, KEPT, asked.head.clone())).await;
+async fn a_host_outside_the_cache_key_does_not_reach_the_origin() {
+    let stub = Stub::start(|request| StubReply::new(200, STORABLE, request.head.clone())).await;
     for trusted in [false, true] {
         let node = stub
             .node(|origin, config| {
@@ -84,15 +86,16 @@ async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
             .await;
         let mut client = node.client().await;
         client.send(b"GET / HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: evil.test\r\n\r\n").await;
-        let heard = String::from_utf8(client.reply(false).await.body).unwrap();
+        let heard = String::from_utf8(client.read_reply(false).await.body).unwrap();
         assert!(!heard.contains("evil"), "{trusted}: {heard}");
     }
 }
 
-/// A TCP balancer passes on what its clients send: that it is trusted itself says nothing about them.
+/// A TCP balancer passes on its clients' bytes. Trust in the balancer says nothing about them.
 #[tokio::test]
 async fn an_announced_client_is_not_trusted_for_its_balancer() {
-    let stub = Stub::start(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.head.clone())).await;
+    let stub =
+        Stub::start(|request| StubReply::new(200, "Cache-Control: no-store\r\n", request.head.clone())).await;
     let node = stub
         .node(|_, config| {
             config.announcers.push("127.0.0.1".parse().unwrap());
@@ -106,7 +109,7 @@ async fn an_announced_client_is_not_trusted_for_its_balancer() {
         let mut balancer = node.client().await;
         let announced = format!("PROXY TCP4 {client} 192.0.2.1 4711 80\r\n");
         balancer.send(format!("{announced}GET / HTTP/1.1\r\nHost: n\r\n{said}\r\n").as_bytes()).await;
-        let reply = balancer.reply(false).await;
+        let reply = balancer.read_reply(false).await;
         let heard = String::from_utf8(reply.body).unwrap().to_lowercase();
         assert_eq!(reply.status, 200, "{client}");
         let heard_of = ["x-forwarded-proto: https\r\n", "client-cert: "].map(|field| heard.contains(field));
@@ -117,8 +120,8 @@ async fn an_announced_client_is_not_trusted_for_its_balancer() {
 }
 
 #[tokio::test]
-async fn only_what_may_be_repeated_is_sent_twice() {
-    let stub = Stub::start(|_| Answer::new(200, "", "").framed(Framing::Silent)).await;
+async fn only_idempotent_requests_are_sent_twice() {
+    let stub = Stub::start(|_| StubReply::new(200, "", "").with_framing(Framing::Silent)).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let mut before = 0;
@@ -126,23 +129,23 @@ async fn only_what_may_be_repeated_is_sent_twice() {
         let reply = client.request(method, "/", "").await;
         assert_eq!(reply.status, 502, "{method}");
         assert!(reply.cache_status().ends_with("; detail=origin-closed"), "{}", reply.cache_status());
-        assert_eq!(stub.asked().len() - before, times, "{method}");
-        before = stub.asked().len();
+        assert_eq!(stub.requests().len() - before, times, "{method}");
+        before = stub.requests().len();
     }
 }
 
-/// Sends requests for a kept page that bring a reply which is not kept, and sees whether the others still have theirs.
-async fn the_page_stays(request: &str, reply: (u16, &'static str), detail: &str) {
+/// Sends requests for a stored page whose replies are not stored. Checks that other clients still get the page.
+async fn assert_page_stays(request: &str, reply: (u16, &'static str), detail: &str) {
     let asking = request.lines().next().unwrap_or_default().to_lowercase();
-    let stub = Stub::start(move |asked| match asked.head.to_lowercase().contains(&asking) {
-        true => Answer::new(reply.0, reply.1, "for one"),
-        false => Answer::new(200, KEPT, "for all"),
+    let stub = Stub::start(move |request| match request.head.to_lowercase().contains(&asking) {
+        true => StubReply::new(reply.0, reply.1, "for one"),
+        false => StubReply::new(200, STORABLE, "for all"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.get("/a").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let own = client.get_with("/a", &format!("{request}Cache-Control: no-cache\r\n")).await;
     assert_eq!((own.status, &own.body[..]), (reply.0, &b"for one"[..]));
     let expected = format!("n; fwd=request; fwd-status={}; detail={detail}", reply.0);
@@ -152,64 +155,65 @@ async fn the_page_stays(request: &str, reply: (u16, &'static str), detail: &str)
 }
 
 #[tokio::test]
-async fn a_request_that_is_for_one_alone_drops_nothing() {
-    the_page_stays("Authorization: x\r\n", (200, "Cache-Control: max-age=60\r\n"), "authorization").await;
-    the_page_stays("Authorization: x\r\n", (200, "Cache-Control: private\r\n"), "private").await;
-    the_page_stays("Authorization: x\r\n", (401, "Cache-Control: no-store\r\n"), "no-store").await;
-    the_page_stays("Accept: x/x\r\n", (406, ""), "no-lifetime").await;
-    the_page_stays("X-Junk: x\r\n", (400, "Cache-Control: no-store\r\n"), "no-store").await;
+async fn an_uncacheable_reply_invalidates_nothing_stored() {
+    assert_page_stays("Authorization: x\r\n", (200, "Cache-Control: max-age=60\r\n"), "authorization").await;
+    assert_page_stays("Authorization: x\r\n", (200, "Cache-Control: private\r\n"), "private").await;
+    assert_page_stays("Authorization: x\r\n", (401, "Cache-Control: no-store\r\n"), "no-store").await;
+    assert_page_stays("Accept: x/x\r\n", (406, ""), "no-lifetime").await;
+    assert_page_stays("X-Junk: x\r\n", (400, "Cache-Control: no-store\r\n"), "no-store").await;
 }
 
 #[tokio::test]
-async fn a_request_that_is_for_one_alone_lets_the_others_share() {
+async fn a_request_with_credentials_leaves_the_target_shareable() {
     let (head, own) = (gate(), gate());
     let (for_all, for_one) = (Arc::clone(&head), Arc::clone(&own));
-    let stub = Stub::start(move |asked| match asked.header("authorization") {
-        "" => Answer::new(200, KEPT, "for all").after(&for_all),
-        _ => Answer::new(200, "Cache-Control: max-age=60\r\n", "for one").after(&for_one),
+    let stub = Stub::start(move |request| match request.header("authorization") {
+        "" => StubReply::new(200, STORABLE, "for all").gate_head(&for_all),
+        _ => StubReply::new(200, "Cache-Control: max-age=60\r\n", "for one").gate_head(&for_one),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     own.add_permits(1);
     let mut first = node.client().await;
     assert_eq!(first.get_with("/a", "Authorization: x\r\n").await.body, b"for one");
-    // One more that waits for its head while the others come: they do not wait with it, and share one fetch.
+    // One more request waits for its head while the others arrive. They do not wait for it, and share one
+    // fetch.
     first.send(b"GET /a HTTP/1.1\r\nHost: n\r\nAuthorization: x\r\n\r\n").await;
-    stub.until_asked(2).await;
+    stub.wait_for_requests(2).await;
     let (mut one, mut other) = (node.client().await, node.client().await);
     for client in [&mut one, &mut other] {
         client.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
     }
-    node.until(|stats| stats.in_flight == 3).await;
-    stub.until_asked(3).await;
+    node.wait_until(|stats| stats.in_flight == 3).await;
+    stub.wait_for_requests(3).await;
     head.add_permits(2);
     for client in [&mut one, &mut other] {
-        assert_eq!(client.reply(false).await.body, b"for all");
+        assert_eq!(client.read_reply(false).await.body, b"for all");
     }
-    assert_eq!(stub.asked().len(), 3);
+    assert_eq!(stub.requests().len(), 3);
     own.add_permits(1);
-    assert_eq!(first.reply(false).await.body, b"for one");
+    assert_eq!(first.read_reply(false).await.body, b"for one");
 }
 
 #[tokio::test]
-async fn a_reply_for_which_there_is_no_room_now_drops_nothing() {
+async fn a_reply_without_room_evicts_nothing() {
     let end = gate();
     let held = Arc::clone(&end);
-    let stub = Stub::start(move |asked| match asked.line.contains("/long") {
-        true => Answer::new(200, KEPT, pattern(30_000)).ending_after(&held),
-        false => Answer::new(200, "Cache-Control: max-age=60\r\n", pattern(20_000)),
+    let stub = Stub::start(move |request| match request.line.contains("/long") {
+        true => StubReply::new(200, STORABLE, pattern(30_000)).gate_end(&held),
+        false => StubReply::new(200, "Cache-Control: max-age=60\r\n", pattern(20_000)),
     })
     .await;
     let node = stub.node(|_, config| config.cache.bytes = Bytes::kib(64)).await;
     let mut client = node.client().await;
     client.get("/a").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let mut long = node.client().await;
     long.send(b"GET /long HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    node.until(|stats| stats.cache_bytes > 50_000).await;
+    node.wait_until(|stats| stats.cache_bytes > 50_000).await;
     let own = client.get_with("/a", "Cache-Control: no-cache\r\n").await;
     assert_eq!(own.cache_status(), "n; fwd=request; fwd-status=200; detail=memory-full");
     assert!(client.get("/a").await.cache_status().starts_with("n; hit"));
     end.add_permits(1);
-    assert!(long.reply(false).await.body == pattern(30_000));
+    assert!(long.read_reply(false).await.body == pattern(30_000));
 }

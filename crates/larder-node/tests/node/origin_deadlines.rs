@@ -1,6 +1,6 @@
-//! Bodies that come too slowly, from clients and from the origin.
+//! Bodies that arrive too slowly, from clients and from the origin.
 
-use super::stub::{Answer, Stub, read_head};
+use super::stub::{Stub, StubReply, read_head};
 use super::*;
 use larder_node::OriginConfig;
 use larder_testkit::take_time_async;
@@ -8,19 +8,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const SHORT: Duration = Duration::from_millis(300);
-/// A rate that no drip has.
+/// A rate that no slow sender reaches, in bytes per second.
 const FAST: u64 = 1 << 20;
 
-/// A node before whatever listens at this address.
-async fn node_before(address: SocketAddr, set: impl FnOnce(&mut OriginConfig)) -> Running {
+/// Starts a node in front of the server at this address.
+async fn node_before(address: SocketAddr, set: impl FnOnce(&mut OriginConfig)) -> TestNode {
     let mut origin = OriginConfig::new(format!("http://{address}").parse().unwrap());
     set(&mut origin);
     let config = NodeConfig::new("n", StoreConfig::Origin(Box::new(origin)));
-    Running::start(config, tempfile::tempdir().unwrap()).await
+    TestNode::start(config, tempfile::tempdir().unwrap()).await
 }
 
-/// An origin of which each connection is served in this way.
-async fn raw<F>(serve: impl Fn(TcpStream) -> F + Clone + Send + 'static) -> (SocketAddr, JoinHandle<()>)
+/// Starts an origin that serves each connection with `serve`.
+async fn start_raw_origin<F>(
+    serve: impl Fn(TcpStream) -> F + Clone + Send + 'static,
+) -> (SocketAddr, JoinHandle<()>)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -38,20 +40,20 @@ where
     (address, task)
 }
 
-/// Sends a byte now and then until nobody takes it.
+/// Sends single bytes until the other side accepts no more.
 async fn drip(stream: &mut (impl AsyncWriteExt + Unpin)) {
     while stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok() {
         take_time_async(SHORT / 20).await;
     }
 }
 
-async fn until_slots_are_free(node: &Running) -> larder_node::OriginStats {
-    node.until(|stats| stats.origin.origin_requests == 0).await.origin
+async fn wait_for_free_slots(node: &TestNode) -> larder_node::OriginStats {
+    node.wait_until(|stats| stats.origin.origin_requests == 0).await.origin
 }
 
 #[tokio::test]
 async fn a_body_that_stops_or_drips_is_answered_408_and_gives_its_slot_back() {
-    let stub = Stub::start(|_| Answer::new(200, "", "x")).await;
+    let stub = Stub::start(|_| StubReply::new(200, "", "x")).await;
     for (rate, drips) in [(0, false), (FAST, true)] {
         let node = node_before(stub.address, |origin| {
             origin.request_body_timeout = SHORT;
@@ -76,15 +78,15 @@ async fn a_body_that_stops_or_drips_is_answered_408_and_gives_its_slot_back() {
             reply.starts_with("HTTP/1.1 408 ") && reply.contains("detail=request-body-timeout"),
             "{reply}"
         );
-        assert_eq!(until_slots_are_free(&node).await.origin_late_bodies, 1, "drips: {drips}");
+        assert_eq!(wait_for_free_slots(&node).await.origin_late_bodies, 1, "drips: {drips}");
         dripping.abort();
     }
 }
 
-/// The time for a reply's head begins when the client has sent all of the request.
+/// The time for a reply's head begins when the client has sent the whole request.
 #[tokio::test]
 async fn a_body_may_take_longer_than_a_head() {
-    let stub = Stub::start(|_| Answer::new(200, "", "x")).await;
+    let stub = Stub::start(|_| StubReply::new(200, "", "x")).await;
     let node = node_before(stub.address, |origin| {
         origin.connect_timeout = SHORT;
         origin.head_timeout = 2 * SHORT;
@@ -96,13 +98,13 @@ async fn a_body_may_take_longer_than_a_head() {
         take_time_async(SHORT).await;
         client.send(&[b'x'; 1_000]).await;
     }
-    assert_eq!(client.reply(false).await.status, 200);
-    assert_eq!(stub.asked()[0].body.len(), 5_000);
+    assert_eq!(client.read_reply(false).await.status, 200);
+    assert_eq!(stub.requests()[0].body.len(), 5_000);
 }
 
 #[tokio::test]
 async fn an_origin_that_does_not_take_a_body_is_answered_for_with_504() {
-    let (address, origin) = raw(|stream| async move {
+    let (address, origin) = start_raw_origin(|stream| async move {
         take_time_async(HOUR).await;
         drop(stream);
     })
@@ -119,16 +121,16 @@ async fn an_origin_that_does_not_take_a_body_is_answered_for_with_504() {
     let mut reply = vec![0; 12];
     let reading = tokio::time::timeout(PATIENCE, read.read_exact(&mut reply)).await.expect("a reply comes");
     assert!(reading.is_ok() && reply == b"HTTP/1.1 504", "{}", String::from_utf8_lossy(&reply));
-    assert_eq!(until_slots_are_free(&node).await.origin_write_timeouts, 1);
+    assert_eq!(wait_for_free_slots(&node).await.origin_write_timeouts, 1);
     sending.abort();
     origin.abort();
 }
 
-/// One reply that fills the cache, and one that is for a single client.
+/// One reply fills the cache, and one is for a single client.
 #[tokio::test]
 async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
     for field in ["max-age=600", "no-store"] {
-        let (address, origin) = raw(move |mut stream| async move {
+        let (address, origin) = start_raw_origin(move |mut stream| async move {
             let head =
                 format!("HTTP/1.1 200 OK\r\nCache-Control: {field}\r\nContent-Length: 1000000\r\n\r\n");
             if stream.write_all(head.as_bytes()).await.is_ok() {
@@ -143,16 +145,16 @@ async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
         })
         .await;
         let reply = node.client().await.get("/a").await;
-        assert!(reply.status == 200 && reply.torn && !reply.body.is_empty(), "{field}: {reply:?}");
-        assert_eq!(until_slots_are_free(&node).await.origin_slow_replies, 1, "{field}");
+        assert!(reply.status == 200 && reply.truncated && !reply.body.is_empty(), "{field}: {reply:?}");
+        assert_eq!(wait_for_free_slots(&node).await.origin_slow_replies, 1, "{field}");
         origin.abort();
     }
 }
 
-/// A stream of events is slower than the minimum rate, and goes on as long as `stream_timeout` allows.
+/// A stream of events is slower than the minimum rate, and continues as long as `stream_timeout` allows.
 #[tokio::test]
-async fn a_slow_stream_for_one_client_outlasts_the_time_for_silence() {
-    let (address, origin) = raw(|mut stream| async move {
+async fn a_slow_stream_to_one_client_outlasts_the_idle_time() {
+    let (address, origin) = start_raw_origin(|mut stream| async move {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\r\n";
         if stream.write_all(head.as_bytes()).await.is_ok() {
             drip(&mut stream).await;

@@ -1,52 +1,53 @@
-//! A node before an origin: what RFC 9110, 9111 and 5861 say of rarer requests and replies.
+//! A node in front of an origin: rules of RFC 9110, 9111 and 5861 for rarer requests and replies.
 
-use super::stub::{Answer, Framing, Stub};
+use super::stub::{Framing, Stub, StubReply};
 use super::*;
 
 #[tokio::test]
-async fn a_range_of_what_has_no_validator_counts_only_without_a_condition() {
-    let stub = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\n", "0123456789")).await;
+async fn a_range_without_a_validator_is_served_only_without_if_range() {
+    let stub = Stub::start(|_| StubReply::new(200, "Cache-Control: max-age=60\r\n", "0123456789")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.get("/").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
     assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
     for condition in ["\"v0\"", "Sun, 09 Sep 2001 01:46:40 GMT"] {
         let whole = client.get_with("/", &format!("Range: bytes=2-4\r\nIf-Range: {condition}\r\n")).await;
         assert_eq!((whole.status, &whole.body[..]), (200, &b"0123456789"[..]), "{condition}");
     }
-    assert_eq!(stub.asked().len(), 1);
+    assert_eq!(stub.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn a_time_that_is_not_known_fails_no_precondition() {
-    let stub = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n", "x")).await;
+async fn an_unknown_time_fails_no_precondition() {
+    let stub =
+        Stub::start(|_| StubReply::new(200, "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n", "x")).await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.get("/").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     for name in ["If-Unmodified-Since", "If-Modified-Since"] {
         let reply = client.get_with("/", &format!("{name}: Sun, 09 Sep 2001 01:46:40 GMT\r\n")).await;
         assert_eq!((reply.status, &reply.body[..]), (200, &b"x"[..]), "{name}");
     }
-    assert_eq!(stub.asked().len(), 1);
+    assert_eq!(stub.requests().len(), 1);
 }
 
 const STALE_IF_ERROR: &str = "Cache-Control: max-age=60, stale-if-error=600\r\nAge: 60\r\nETag: \"v1\"\r\n";
 
 #[tokio::test]
-async fn a_stale_reply_stands_in_for_heads_ranges_and_whoever_wants_nothing_stored() {
-    let stub = Stub::start(|asked| match (asked.header("x-first"), asked.header("x-gone")) {
-        ("", "") => Answer::new(503, "", "down"),
-        ("", _) => Answer::new(200, "", "").framed(Framing::Silent),
-        _ => Answer::new(200, STALE_IF_ERROR, "0123456789"),
+async fn a_stale_reply_is_served_to_heads_ranges_and_no_store_requests() {
+    let stub = Stub::start(|request| match (request.header("x-first"), request.header("x-gone")) {
+        ("", "") => StubReply::new(503, "", "down"),
+        ("", _) => StubReply::new(200, "", "").with_framing(Framing::Silent),
+        _ => StubReply::new(200, STALE_IF_ERROR, "0123456789"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.get_with("/", "X-First: 1\r\n").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let stands_in = "n; fwd=stale; fwd-status=503; detail=stale-if-error";
     let head = client.request("HEAD", "/", "").await;
     assert_eq!((head.status, head.header("content-length"), head.cache_status()), (200, "10", stands_in));
@@ -62,41 +63,41 @@ async fn a_stale_reply_stands_in_for_heads_ranges_and_whoever_wants_nothing_stor
 }
 
 #[tokio::test]
-async fn a_range_of_what_is_stale_is_asked_about_and_served_from_what_is_kept() {
-    let stub = Stub::start(|asked| match asked.header("if-none-match") {
-        "\"v1\"" => Answer::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\n", ""),
-        _ => Answer::new(200, STALE_IF_ERROR, "0123456789"),
+async fn a_range_of_a_stale_reply_is_validated_and_served_from_the_cache() {
+    let stub = Stub::start(|request| match request.header("if-none-match") {
+        "\"v1\"" => StubReply::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\n", ""),
+        _ => StubReply::new(200, STALE_IF_ERROR, "0123456789"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.get("/").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
     assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
     assert_eq!(part.cache_status(), "n; fwd=stale; fwd-status=304; stored");
-    assert_eq!(stub.asked()[1].header("range"), "");
+    assert_eq!(stub.requests()[1].header("range"), "");
     assert!(client.get("/").await.cache_status().starts_with("n; hit"));
 }
 
 #[tokio::test]
-async fn a_reply_found_valid_is_as_old_as_the_answer_that_says_so() {
+async fn a_validated_reply_has_the_age_of_the_304() {
     let times = std::sync::atomic::AtomicUsize::new(0);
     let old = httpdate::fmt_http_date(SystemTime::now() - HOUR);
     let stub = Stub::start(move |_| {
         let fields = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
         match times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => Answer::new(200, &format!("{fields}Date: {old}\r\n"), "x"),
-            // From a cache nearer to the origin, stale as it comes.
-            1 => Answer::new(304, &format!("{fields}Age: 70\r\n"), ""),
-            _ => Answer::new(304, fields, ""),
+            0 => StubReply::new(200, &format!("{fields}Date: {old}\r\n"), "x"),
+            // The 304 comes from a cache nearer to the origin, and is stale on arrival.
+            1 => StubReply::new(304, &format!("{fields}Age: 70\r\n"), ""),
+            _ => StubReply::new(304, fields, ""),
         }
     })
     .await;
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     client.get("/").await;
-    node.until(|stats| stats.cache_objects == 1).await;
+    node.wait_until(|stats| stats.cache_objects == 1).await;
     assert_eq!(client.get("/").await.header("age"), "70");
     let renewed = client.get("/").await;
     assert_eq!(
@@ -106,5 +107,5 @@ async fn a_reply_found_valid_is_as_old_as_the_answer_that_says_so() {
     let date = httpdate::parse_http_date(renewed.header("date")).unwrap();
     assert!(date > SystemTime::now() - HOUR / 2, "{}", renewed.header("date"));
     assert!(client.get("/").await.cache_status().starts_with("n; hit; ttl="));
-    assert_eq!(stub.asked().len(), 3);
+    assert_eq!(stub.requests().len(), 3);
 }

@@ -1,12 +1,13 @@
-//! A modelled node that starts with its targets in memory.
+//! A node with a modelled store that starts with its targets in memory.
 
 use super::*;
 
-/// In 64 KiB of pieces of 8 KiB: `/big` is above the longest kept, and `/d` has no room behind the three before it.
+/// For 64 KiB of memory in chunks of 8 KiB. `/big` exceeds the size limit, and `/d` has no room behind the
+/// three targets before it.
 const MANIFEST: &str = "20000\t/a\n40000\t/big\n500\t/b?x=1\n20000\t/c\n30000\t/d\n100\t/e\n";
 
-async fn node(preloaded: bool) -> Running {
-    Running::model(MANIFEST, quick(), |config| {
+async fn start_node(preloaded: bool) -> TestNode {
+    TestNode::with_model(MANIFEST, fast_disk(), |config| {
         config.cache.bytes = Bytes::kib(64);
         config.cache.chunk = Bytes::kib(8);
         config.cache.object_max = Bytes(32_000);
@@ -17,10 +18,10 @@ async fn node(preloaded: bool) -> Running {
 }
 
 #[tokio::test]
-async fn the_first_request_is_a_hit_as_far_as_there_is_room() {
-    let (warm, cold) = (node(true).await, node(false).await);
+async fn the_first_request_is_a_hit_if_the_preload_had_room() {
+    let (warm, cold) = (start_node(true).await, start_node(false).await);
     let before = warm.node.stats();
-    // Two in three pieces each with what is known of them, and one whole.
+    // Two targets have a head and three chunks each, and one target is whole.
     assert_eq!((before.cache_objects, before.cache_evictions, before.store_reads), (9, 0, 0));
     assert!((40_500..=65_536).contains(&before.cache_bytes), "{}", before.cache_bytes);
     let (mut client, mut other) = (warm.client().await, cold.client().await);

@@ -1,7 +1,7 @@
-//! Purges: what they name is gone once they are done, and does not come back.
+//! Purges: the named entries are removed, and do not return.
 
-use super::cooperate::introduce;
-use super::stub::{Answer, Asked, Stub, gate};
+use super::cooperate::join_both;
+use super::stub::{Stub, StubReply, StubRequest, gate};
 use super::*;
 use larder_edge::{Purge, Tokens};
 use larder_node::HostHeader;
@@ -11,36 +11,37 @@ use tokio::sync::Semaphore;
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// Removes what is named, as the admin interface does; returns how much.
-async fn purge(node: &Running, kind: &str, text: &str) -> u64 {
+/// Purges like the admin interface does. Returns the number of removed entries.
+async fn purge(node: &TestNode, kind: &str, text: &str) -> u64 {
     let (node, purge) = (Arc::clone(&node.node), Purge::new(kind, text).unwrap());
     tokio::task::spawn_blocking(move || node.purge(&purge).removed).await.unwrap()
 }
 
-fn path(asked: &Asked) -> String {
-    asked.line.split(' ').nth(1).unwrap().to_owned()
+fn path_of(request: &StubRequest) -> String {
+    request.line.split(' ').nth(1).unwrap().to_owned()
 }
 
-/// An origin that numbers its replies, with these fields. The numbered replies that `held` names end only once the gate opens.
-async fn counting(fields: &'static str, held: &'static [usize], gate: Arc<Semaphore>) -> Stub {
+/// Starts an origin that numbers its replies, with these fields. The replies with numbers in `held` end only
+/// when the gate opens.
+async fn start_counting_origin(fields: &'static str, held: &'static [usize], gate: Arc<Semaphore>) -> Stub {
     let count = AtomicUsize::new(0);
-    Stub::start(move |asked| {
+    Stub::start(move |request| {
         let number = count.fetch_add(1, Relaxed) + 1;
-        let answer = Answer::new(200, fields, format!("{number} {}", path(asked)));
-        if held.contains(&number) { answer.ending_after(&gate) } else { answer }
+        let answer = StubReply::new(200, fields, format!("{number} {}", path_of(request)));
+        if held.contains(&number) { answer.gate_end(&gate) } else { answer }
     })
     .await
 }
 
-async fn body(node: &Running, path: &str, fields: &str) -> String {
+async fn get_body(node: &TestNode, path: &str, fields: &str) -> String {
     String::from_utf8(node.client().await.get_with(path, fields).await.body).unwrap()
 }
 
 #[tokio::test]
-async fn a_url_leaves_with_all_its_variants_and_errors() {
-    let stub = Stub::start(|asked| match path(asked).as_str() {
-        "/none" => Answer::new(404, "Cache-Control: max-age=60\r\n", "none"),
-        _ => Answer::new(200, "Cache-Control: max-age=60\r\nVary: Accept-Language\r\n", "x"),
+async fn a_purge_of_a_url_removes_all_variants_and_errors() {
+    let stub = Stub::start(|request| match path_of(request).as_str() {
+        "/none" => StubReply::new(404, "Cache-Control: max-age=60\r\n", "none"),
+        _ => StubReply::new(200, "Cache-Control: max-age=60\r\nVary: Accept-Language\r\n", "x"),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
@@ -70,23 +71,23 @@ async fn a_url_leaves_with_all_its_variants_and_errors() {
 }
 
 #[tokio::test]
-async fn hosts_do_not_count_where_the_origin_is_not_told_them() {
-    let stub = counting("Cache-Control: max-age=60\r\n", &[], gate()).await;
+async fn a_purge_ignores_hosts_that_are_not_sent_to_the_origin() {
+    let stub = start_counting_origin("Cache-Control: max-age=60\r\n", &[], gate()).await;
     let node = stub.node(|origin, _| origin.host = HostHeader::Origin).await;
-    assert_eq!(body(&node, "/a", "").await, "1 /a");
+    assert_eq!(get_body(&node, "/a", "").await, "1 /a");
     assert_eq!(purge(&node, "url", "http://any.example/a").await, 1);
-    assert_eq!(body(&node, "/a", "").await, "2 /a");
+    assert_eq!(get_body(&node, "/a", "").await, "2 /a");
 }
 
 #[tokio::test]
-async fn objects_leave_by_their_tags() {
-    let stub = Stub::start(|asked| {
-        let tags = match path(asked).as_str() {
+async fn a_purge_by_tag_removes_the_tagged_objects() {
+    let stub = Stub::start(|request| {
+        let tags = match path_of(request).as_str() {
             "/a" => "Cache-Tag: product-1, home\r\n",
             "/b" => "Surrogate-Key: product-1 product-2\r\n",
             _ => "Cache-Tag: product-10\r\n",
         };
-        Answer::new(200, &format!("Cache-Control: max-age=60\r\n{tags}"), "x")
+        StubReply::new(200, &format!("Cache-Control: max-age=60\r\n{tags}"), "x")
     })
     .await;
     let node = stub.node(|_, _| {}).await;
@@ -100,57 +101,57 @@ async fn objects_leave_by_their_tags() {
     assert_eq!(purge(&node, "tag", "product-10").await, 1);
 }
 
-/// A reply that comes while a purge is done is passed on and not kept, and who asks later does not get it.
+/// A reply that arrives during a purge is passed on and not stored. Later clients do not get it.
 #[tokio::test]
-async fn what_is_on_its_way_does_not_come_back() {
+async fn a_transfer_during_a_purge_is_not_stored() {
     for (kind, text) in [("url", "http://n/a"), ("prefix", "http://n/"), ("tag", "t")] {
         let end = gate();
         let fields = "Cache-Control: max-age=60\r\nCache-Tag: t\r\n";
-        let stub = counting(fields, &[1], Arc::clone(&end)).await;
+        let stub = start_counting_origin(fields, &[1], Arc::clone(&end)).await;
         let node = stub.node(|_, _| {}).await;
         let mut first = node.client().await;
         first.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-        // The head has come: whoever asks now would read along.
-        node.until(|stats| stats.bytes_out > 0).await;
+        // The head has arrived, so a request at this point would share the reply.
+        node.wait_until(|stats| stats.bytes_out > 0).await;
         assert_eq!(purge(&node, kind, text).await, 0, "{kind}");
-        assert_eq!(body(&node, "/a", "").await, "2 /a", "{kind}");
+        assert_eq!(get_body(&node, "/a", "").await, "2 /a", "{kind}");
         end.add_permits(1);
-        assert_eq!(first.reply(false).await.body, b"1 /a");
-        node.until(|stats| stats.purge_unkept == 1).await;
-        assert_eq!(body(&node, "/a", "").await, "2 /a", "{kind}: that one is kept");
-        assert_eq!(stub.asked().len(), 2);
+        assert_eq!(first.read_reply(false).await.body, b"1 /a");
+        node.wait_until(|stats| stats.purge_unkept == 1).await;
+        assert_eq!(get_body(&node, "/a", "").await, "2 /a", "{kind}: that one is kept");
+        assert_eq!(stub.requests().len(), 2);
     }
 }
 
-/// An origin may say that what was purged is still valid. It is not kept for that.
+/// An origin may validate a purged reply. The reply is not stored for that.
 #[tokio::test]
-async fn what_is_validated_meanwhile_does_not_come_back() {
+async fn a_validation_during_a_purge_is_not_stored() {
     let hold = gate();
     let held = Arc::clone(&hold);
-    let stub = Stub::start(move |asked| match asked.header("if-none-match") {
-        "" => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"a\"\r\n", "x"),
-        _ => Answer::new(304, "ETag: \"a\"\r\n", "").after(&held),
+    let stub = Stub::start(move |request| match request.header("if-none-match") {
+        "" => StubReply::new(200, "Cache-Control: no-cache\r\nETag: \"a\"\r\n", "x"),
+        _ => StubReply::new(304, "ETag: \"a\"\r\n", "").gate_head(&held),
     })
     .await;
     let node = stub.node(|_, _| {}).await;
-    assert_eq!(body(&node, "/a", "").await, "x");
+    assert_eq!(get_body(&node, "/a", "").await, "x");
     let mut waiting = node.client().await;
     waiting.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    stub.until_asked(2).await;
+    stub.wait_for_requests(2).await;
     assert_eq!(purge(&node, "url", "http://n/a").await, 1);
     hold.add_permits(1);
-    assert_eq!(waiting.reply(false).await.body, b"x");
-    assert_eq!(body(&node, "/a", "").await, "x");
-    assert_eq!(stub.asked()[2].header("if-none-match"), "", "nothing was there to be validated");
+    assert_eq!(waiting.read_reply(false).await.body, b"x");
+    assert_eq!(get_body(&node, "/a", "").await, "x");
+    assert_eq!(stub.requests()[2].header("if-none-match"), "", "nothing was there to be validated");
 }
 
 #[tokio::test]
-async fn files_leave_whole_and_in_chunks_and_stay_on_the_disk() {
+async fn a_purge_removes_whole_and_chunked_files_but_not_from_the_disk() {
     let fill = |root: &Path| {
-        settled(&root.join("a b.txt"), pattern(3_000), HOUR);
-        settled(&root.join("img/long"), pattern(500_000), HOUR);
+        write_file(&root.join("a b.txt"), pattern(3_000), HOUR);
+        write_file(&root.join("img/long"), pattern(500_000), HOUR);
     };
-    let node = Running::directory(fill, small_chunks).await;
+    let node = TestNode::with_directory(fill, set_small_chunks).await;
     for path in ["/a%20b.txt", "/img/long"] {
         assert_eq!(node.client().await.get(path).await.status, 200);
         assert_eq!(node.client().await.get(path).await.cache_status(), "n; hit");
@@ -174,10 +175,10 @@ fn tokens() -> Tokens {
 }
 
 #[tokio::test]
-async fn switches_purge_by_a_path_of_the_node_if_they_have_the_token() {
-    let fill = |root: &Path| settled(&root.join("a"), "x", HOUR);
-    let node = Running::directory(fill, |config| config.purge = Some(tokens())).await;
-    let off = Running::directory(fill, |_| {}).await;
+async fn front_ends_with_the_token_purge_by_an_own_path() {
+    let fill = |root: &Path| write_file(&root.join("a"), "x", HOUR);
+    let node = TestNode::with_directory(fill, |config| config.purge = Some(tokens())).await;
+    let off = TestNode::with_directory(fill, |_| {}).await;
     let token = format!("Authorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n");
     let named = format!("{token}Larder-Purge: url http://a/a\r\n");
     node.client().await.get("/a").await;
@@ -202,19 +203,20 @@ async fn switches_purge_by_a_path_of_the_node_if_they_have_the_token() {
     assert_eq!(off.node.stats().purges_denied, 1);
 }
 
-/// A node that was purged asks a peer that was not: the peer's copy goes to the client, and does not come into the node's memory.
+/// A purged node asks a peer that was not purged. The peer's copy goes to the client, and is not stored in the
+/// node's memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peers_copy_does_not_undo_a_purge() {
     let count = Arc::new(AtomicUsize::new(0));
     let stub = Stub::start(move |_| {
         let number = count.fetch_add(1, Relaxed) + 1;
-        Answer::new(200, "Cache-Control: max-age=1000\r\n", format!("{number}"))
+        StubReply::new(200, "Cache-Control: max-age=1000\r\n", format!("{number}"))
     })
     .await;
     let node = async |name: &'static str| stub.node(|_, config| config.name = name.to_owned()).await;
     let (a, b) = (node("a").await, node("b").await);
-    introduce(&a, &b).await;
-    assert_eq!(body(&b, "/x", "").await, "1");
+    join_both(&a, &b).await;
+    assert_eq!(get_body(&b, "/x", "").await, "1");
     eventually_async("a knows what b has", || (a.node.peers().unwrap().targets_known == 1).then_some(()))
         .await;
     assert_eq!(purge(&a, "url", "http://n/x").await, 0);
@@ -223,6 +225,6 @@ async fn a_peers_copy_does_not_undo_a_purge() {
     assert_eq!(a.node.stats().cache_objects, 0, "it has passed by");
     assert_eq!(purge(&b, "url", "http://n/x").await, 1);
     for node in [&a, &b] {
-        assert_eq!(body(node, "/x", "").await, "2", "nobody has the first one");
+        assert_eq!(get_body(node, "/x", "").await, "2", "nobody has the first one");
     }
 }

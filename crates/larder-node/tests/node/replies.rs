@@ -1,19 +1,19 @@
-//! What replies say: methods, validators, preconditions, ranges, `Cache-Status`.
+//! Replies: methods, validators, preconditions, ranges, `Cache-Status`.
 
 use super::*;
 
-async fn node() -> Running {
+async fn start_node() -> TestNode {
     let fill = |root: &Path| {
-        settled(&root.join("a.txt"), "0123456789", HOUR);
-        settled(&root.join("empty.css"), "", HOUR);
-        settled(&root.join("big.bin"), pattern(300_000), HOUR);
+        write_file(&root.join("a.txt"), "0123456789", HOUR);
+        write_file(&root.join("empty.css"), "", HOUR);
+        write_file(&root.join("big.bin"), pattern(300_000), HOUR);
     };
-    Running::directory(fill, small_chunks).await
+    TestNode::with_directory(fill, set_small_chunks).await
 }
 
 #[tokio::test]
-async fn a_miss_is_kept_and_the_next_request_hits() {
-    let running = node().await;
+async fn a_miss_is_stored_and_the_next_request_hits() {
+    let running = start_node().await;
     let mut client = running.client().await;
     let first = client.get("/a.txt").await;
     assert_eq!((first.status, first.body.as_slice()), (200, &b"0123456789"[..]));
@@ -24,14 +24,14 @@ async fn a_miss_is_kept_and_the_next_request_hits() {
     let second = client.get("/a.txt?query=is-no-part-of-a-file").await;
     assert_eq!((second.status, second.body.as_slice()), (200, &b"0123456789"[..]));
     assert_eq!(second.cache_status(), "n; hit");
-    let stats = running.until(|stats| stats.in_flight == 0).await;
+    let stats = running.wait_until(|stats| stats.in_flight == 0).await;
     assert_eq!((stats.requests, stats.hits, stats.misses, stats.store_reads), (2, 1, 1, 1));
     assert_eq!((stats.bytes_out, stats.cache_objects, stats.connections), (20, 1, 1));
 }
 
 #[tokio::test]
-async fn head_says_what_get_would_and_leaves_the_cache_alone() {
-    let running = node().await;
+async fn head_replies_like_get_and_leaves_the_cache_unchanged() {
+    let running = start_node().await;
     let mut client = running.client().await;
     let head = client.request("HEAD", "/a.txt", "").await;
     assert_eq!((head.status, head.header("content-length")), (200, "10"));
@@ -47,7 +47,7 @@ async fn head_says_what_get_would_and_leaves_the_cache_alone() {
 
 #[tokio::test]
 async fn other_methods_are_not_allowed() {
-    let running = node().await;
+    let running = start_node().await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "MADEUP"] {
         let reply = running.client().await.request(method, "/a.txt", "").await;
         assert_eq!((reply.status, reply.header("allow")), (405, "GET, HEAD"), "{method}");
@@ -56,8 +56,8 @@ async fn other_methods_are_not_allowed() {
 }
 
 #[tokio::test]
-async fn preconditions_save_the_body_and_the_read() {
-    let running = node().await;
+async fn preconditions_avoid_the_body_and_the_read() {
+    let running = start_node().await;
     let mut client = running.client().await;
     let head = client.request("HEAD", "/a.txt", "").await;
     let (etag, date) = (head.header("etag").to_owned(), head.header("last-modified").to_owned());
@@ -77,8 +77,8 @@ async fn preconditions_save_the_body_and_the_read() {
 }
 
 #[tokio::test]
-async fn ranges_of_short_contents() {
-    let running = node().await;
+async fn ranges_of_short_contents_are_exact() {
+    let running = start_node().await;
     let mut client = running.client().await;
     let etag = client.get("/a.txt").await.header("etag").to_owned();
     for (fields, status, range, body) in [
@@ -105,7 +105,7 @@ async fn ranges_of_short_contents() {
 
 #[tokio::test]
 async fn a_range_that_misses_reads_only_its_chunks() {
-    let running = node().await;
+    let running = start_node().await;
     let mut client = running.client().await;
     let contents = pattern(300_000);
     // Bytes 70,000 to 70,009 lie in the second chunk of 65,536.
@@ -115,7 +115,7 @@ async fn a_range_that_misses_reads_only_its_chunks() {
     assert_eq!(running.node.stats().store_bytes, 65_536);
     let reply = client.get_with("/big.bin", "Range: bytes=65536-131071\r\n").await;
     assert_eq!((reply.body.as_slice(), reply.cache_status()), (&contents[65_536..131_072], "n; hit"));
-    // Across the end of a chunk that is here and one that is not.
+    // The range spans a chunk in memory and a chunk that must be read.
     let reply = client.get_with("/big.bin", "Range: bytes=131000-131100\r\n").await;
     assert_eq!(
         (reply.body.as_slice(), reply.cache_status()),
@@ -132,17 +132,17 @@ async fn a_range_that_misses_reads_only_its_chunks() {
 }
 
 #[tokio::test]
-async fn contents_above_the_object_limit_are_served_and_not_kept() {
+async fn contents_above_the_object_limit_are_served_and_not_stored() {
     let fill = |root: &Path| {
-        settled(&root.join("small"), pattern(1_000), HOUR);
-        settled(&root.join("middle"), pattern(2_000), HOUR);
-        settled(&root.join("large"), pattern(200_000), HOUR);
+        write_file(&root.join("small"), pattern(1_000), HOUR);
+        write_file(&root.join("middle"), pattern(2_000), HOUR);
+        write_file(&root.join("large"), pattern(200_000), HOUR);
     };
     let set = |config: &mut NodeConfig| {
-        small_chunks(config);
+        set_small_chunks(config);
         config.cache.object_max = Bytes(1_500);
     };
-    let running = Running::directory(fill, set).await;
+    let running = TestNode::with_directory(fill, set).await;
     let mut client = running.client().await;
     for (path, len) in [("/middle", 2_000), ("/large", 200_000)] {
         for _ in 0..2 {
@@ -158,21 +158,21 @@ async fn contents_above_the_object_limit_are_served_and_not_kept() {
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let running = node().await;
+    let running = start_node().await;
     let mut client = running.client().await;
     let one = b"GET /a.txt HTTP/1.1\r\nHost: n\r\n\r\n";
     let two = b"GET /none HTTP/1.1\r\nHost: n\r\n\r\n";
     client.send(&[&one[..], two, one].concat()).await;
     for status in [200, 404, 200] {
-        assert_eq!(client.reply(false).await.status, status);
+        assert_eq!(client.read_reply(false).await.status, status);
     }
-    running.until(|stats| stats.in_flight == 0 && stats.requests == 3).await;
+    running.wait_until(|stats| stats.in_flight == 0 && stats.requests == 3).await;
 }
 
 #[tokio::test]
-async fn own_paths_answer_for_the_node() {
+async fn own_paths_report_on_the_node() {
     let set = |config: &mut NodeConfig| config.stats_path = Some("/.larder/stats".to_owned());
-    let running = Running::model("5\t/a\n", quick(), set).await;
+    let running = TestNode::with_model("5\t/a\n", fast_disk(), set).await;
     let mut client = running.client().await;
     assert_eq!(client.get("/.larder/health").await.status, 200);
     running.node.set_draining(true);
@@ -196,14 +196,14 @@ async fn own_paths_answer_for_the_node() {
 
 #[tokio::test]
 async fn every_number_of_the_snapshot_is_exported() {
-    let running = Running::model("5\t/a\n", quick(), |_| {}).await;
+    let running = TestNode::with_model("5\t/a\n", fast_disk(), |_| {}).await;
     let stats = running.node.stats();
     let text = stats.metrics_text();
     let all = running.node.metrics_text();
     let ends = [text.lines().next().unwrap(), "larder_node_last_reload_success{node=\"n\"} 1\n# EOF\n"];
     assert!(all.starts_with(ends[0]) && all.ends_with(ends[1]) && all.matches("# EOF").count() == 1, "{all}");
     let stats = serde_json::to_value(stats).unwrap();
-    // name and store are labels.
+    // The name and the store are labels.
     let numbers = stats.as_object().unwrap().len() - 2;
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), numbers, "{text}");
 }

@@ -1,43 +1,45 @@
-//! One read for all who wait, whoever stays; and the modelled store behind it.
+//! One read for all waiting requests, whether their clients stay or leave; and the modelled store behind it.
 
 use super::*;
 use tokio::io::AsyncBufReadExt;
 
 #[tokio::test]
-async fn one_read_serves_all_who_ask_meanwhile() {
-    let running = Running::model("2000\t/a?x=1\n", DiskModel::default(), |_| {}).await;
-    let asking: Vec<_> = (0..20)
+async fn one_read_serves_all_concurrent_requests() {
+    let running = TestNode::with_model("2000\t/a?x=1\n", DiskModel::default(), |_| {}).await;
+    let tasks: Vec<_> = (0..20)
         .map(|_| {
             let address = running.address;
             tokio::spawn(async move { client::Client::connect(address).await.get("/a?x=1").await })
         })
         .collect();
     let mut bodies = Vec::new();
-    for asked in asking {
-        let reply = asked.await.unwrap();
+    for task in tasks {
+        let reply = task.await.unwrap();
         assert_eq!((reply.status, reply.header("x-larder-store")), (200, "model"));
         bodies.push(reply.body);
     }
     assert!(bodies.iter().all(|body| body.len() == 2_000 && *body == bodies[0]));
-    let stats = running.until(|stats| stats.in_flight == 0).await;
+    let stats = running.wait_until(|stats| stats.in_flight == 0).await;
     assert_eq!((stats.store_reads, stats.hits + stats.misses), (1, 20));
     assert_eq!(stats.misses - 1, stats.collapsed);
 }
 
 #[tokio::test]
-async fn a_read_completes_when_the_one_who_asked_is_gone() {
-    let running = Running::model("2000\t/a\n", DiskModel::default(), |_| {}).await;
+async fn a_read_completes_after_its_client_has_left() {
+    let running = TestNode::with_model("2000\t/a\n", DiskModel::default(), |_| {}).await;
     let mut gone = running.client().await;
     gone.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    running.until(|stats| stats.store_reading == 1).await;
+    running.wait_until(|stats| stats.store_reading == 1).await;
     drop(gone);
-    running.until(|stats| stats.cache_objects == 1 && stats.in_flight == 0 && stats.connections == 0).await;
+    running
+        .wait_until(|stats| stats.cache_objects == 1 && stats.in_flight == 0 && stats.connections == 0)
+        .await;
     assert_eq!(running.client().await.get("/a").await.cache_status(), "n; hit");
 }
 
 #[tokio::test]
-async fn a_failed_read_reaches_all_and_is_tried_again() {
-    let running = Running::model("1\t/a\n", quick(), |_| {}).await;
+async fn a_failed_read_reaches_all_waiters_and_is_retried() {
+    let running = TestNode::with_model("1\t/a\n", fast_disk(), |_| {}).await;
     for _ in 0..2 {
         let reply = running.client().await.get("/missing").await;
         assert_eq!(reply.status, 404);
@@ -49,21 +51,22 @@ async fn a_failed_read_reaches_all_and_is_tried_again() {
 #[tokio::test]
 async fn reads_beyond_the_limit_are_refused_with_a_reason() {
     let slow = DiskModel { speed: 0.01, ..DiskModel::default() };
-    let running = Running::model("1\t/a\n1\t/b\n", slow, |config| config.limits.reads_max = 1).await;
+    let running = TestNode::with_model("1\t/a\n1\t/b\n", slow, |config| config.limits.reads_max = 1).await;
     let mut first = running.client().await;
     first.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    running.until(|stats| stats.store_reading == 1).await;
+    running.wait_until(|stats| stats.store_reading == 1).await;
     let reply = running.client().await.get("/b").await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
     assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=503; detail=reads-full");
-    running.until(|stats| (stats.in_flight, stats.server_errors) == (1, 1)).await;
+    running.wait_until(|stats| (stats.in_flight, stats.server_errors) == (1, 1)).await;
 }
 
 #[tokio::test]
 async fn chunks_held_for_slow_clients_have_a_limit() {
-    // 256 MiB of cache are 16 replies that hold two chunks of 8 MiB each. The object outgrows all socket buffers.
+    // A cache of 256 MiB permits 16 replies that hold two chunks of 8 MiB each. The object exceeds all socket
+    // buffers.
     let set = |config: &mut NodeConfig| config.cache.chunk = Bytes::mib(8);
-    let running = Running::model("40000000\t/long\n", quick(), set).await;
+    let running = TestNode::with_model("40000000\t/long\n", fast_disk(), set).await;
     let mut slow = Vec::new();
     for _ in 0..16 {
         let mut client = running.client().await;
@@ -75,26 +78,26 @@ async fn chunks_held_for_slow_clients_have_a_limit() {
     assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
     assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=503; detail=streams-full");
     drop(slow);
-    running.until(|stats| stats.in_flight == 0).await;
+    running.wait_until(|stats| stats.in_flight == 0).await;
     assert_eq!(running.client().await.get_with("/long", "Range: bytes=0-9\r\n").await.body.len(), 10);
 }
 
 #[tokio::test]
 async fn a_long_modelled_object_takes_the_time_of_the_whole() {
-    let running = Running::model("300000\t/a\n300000\t/b\n", quick(), small_chunks).await;
+    let running = TestNode::with_model("300000\t/a\n300000\t/b\n", fast_disk(), set_small_chunks).await;
     let mut client = running.client().await;
     let whole = client.get("/a").await;
-    assert_eq!((whole.status, whole.body.len(), whole.torn), (200, 300_000, false));
+    assert_eq!((whole.status, whole.body.len(), whole.truncated), (200, 300_000, false));
     assert_eq!(whole.cache_status(), "n; fwd=uri-miss; stored");
     let busy = running.node.stats().store_busy_seconds;
-    assert!((busy - quick().read_time(300_000).as_secs_f64()).abs() < 1e-7, "{busy}");
+    assert!((busy - fast_disk().read_time(300_000).as_secs_f64()).abs() < 1e-7, "{busy}");
     let part = client.get_with("/a", "Range: bytes=131000-231000\r\n").await;
     assert_eq!((part.body.as_slice(), part.cache_status()), (&whole.body[131_000..=231_000], "n; hit"));
-    // A range alone pays for its own chunk and a first access.
+    // A range costs only its own chunk and a first access.
     let part = client.get_with("/b", "Range: bytes=65536-65536\r\n").await;
     assert_eq!(part.body.len(), 1);
     let more = running.node.stats().store_busy_seconds - busy;
-    assert!(more < quick().read_time(300_000).as_secs_f64(), "{more}");
+    assert!(more < fast_disk().read_time(300_000).as_secs_f64(), "{more}");
     assert_eq!(running.node.stats().store_bytes, 300_000 + 65_536);
 }
 
@@ -102,7 +105,7 @@ async fn a_long_modelled_object_takes_the_time_of_the_whole() {
 async fn the_cache_stays_within_its_size() {
     let manifest: String = (0..200).map(|n| format!("{}\t/{n}\n", 1_000 + n * 37)).collect();
     let set = |config: &mut NodeConfig| config.cache.bytes = Bytes(100_000);
-    let running = Running::model(&manifest, quick(), set).await;
+    let running = TestNode::with_model(&manifest, fast_disk(), set).await;
     let mut client = running.client().await;
     for round in 0..2 {
         for n in 0..200 {

@@ -1,16 +1,17 @@
-//! A store's side of AWS Signature Version 4, after Amazon's "Authenticating Requests: Using the Authorization Header".
+//! A store's verification of AWS Signature Version 4, after Amazon's "Authenticating Requests: Using the
+//! Authorization Header".
 //!
-//! Written apart from the library that the node signs with, so that the two can disagree.
+//! It is independent of the library that the node signs with, so that the two can disagree.
 
-use super::stub::Asked;
+use super::stub::StubRequest;
 use aws_lc_rs::{digest, hmac};
 
 pub(crate) const ACCESS_KEY: &str = "AKIAIOSFODNN7EXAMPLE";
 pub(crate) const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 
-/// The names of the signed fields, if a request has a signature with the keys above that fits it.
-pub(crate) fn verify(asked: &Asked) -> Result<String, String> {
-    let authorization = asked.header("authorization");
+/// Returns the names of the signed fields, if the request has a valid signature with the keys above.
+pub(crate) fn verify(request: &StubRequest) -> Result<String, String> {
+    let authorization = request.header("authorization");
     let parameters = authorization.strip_prefix("AWS4-HMAC-SHA256 ").ok_or("no signature")?;
     let parameter = |name: &str| {
         let mut all = parameters.split(", ").filter_map(|pair| pair.split_once('='));
@@ -21,18 +22,18 @@ pub(crate) fn verify(asked: &Asked) -> Result<String, String> {
     if key != ACCESS_KEY {
         return Err(format!("the key is {key}"));
     }
-    let unsigned = asked.head.lines().filter_map(|line| line.split_once(": ")).find(|(name, _)| {
+    let unsigned = request.head.lines().filter_map(|line| line.split_once(": ")).find(|(name, _)| {
         let name = name.to_ascii_lowercase();
         (name == "host" || name.starts_with("x-amz-")) && !signed.split(';').any(|signed| signed == name)
     });
     if let Some((name, _)) = unsigned {
         return Err(format!("{name} is not signed"));
     }
-    let payload = asked.header("x-amz-content-sha256");
-    if payload.len() == 64 && payload != hex(&sha256(&asked.body)) {
+    let payload = request.header("x-amz-content-sha256");
+    if payload.len() == 64 && payload != hex(&sha256(&request.body)) {
         return Err("the body has another digest".to_owned());
     }
-    let (method, target) = asked.line.split_once(' ').ok_or("no method")?;
+    let (method, target) = request.line.split_once(' ').ok_or("no method")?;
     let (path, query) =
         target.split(' ').next().map(|target| target.split_once('?').unwrap_or((target, ""))).ok_or("")?;
     let mut pairs: Vec<String> = query
@@ -45,10 +46,10 @@ pub(crate) fn verify(asked: &Asked) -> Result<String, String> {
         .collect();
     pairs.sort();
     let fields: String =
-        signed.split(';').map(|name| format!("{name}:{}\n", asked.header(name).trim())).collect();
+        signed.split(';').map(|name| format!("{name}:{}\n", request.header(name).trim())).collect();
     let path = encode(&decode(path), b"/-._~");
     let canonical = format!("{method}\n{path}\n{}\n{fields}\n{signed}\n{payload}", pairs.join("&"));
-    let date = asked.header("x-amz-date");
+    let date = request.header("x-amz-date");
     let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&sha256(canonical.as_bytes())));
     let mut key = format!("AWS4{SECRET_KEY}").into_bytes();
     for part in scope.split('/') {
@@ -99,11 +100,11 @@ fn encode(bytes: &[u8], plain: &[u8]) -> String {
     each.collect()
 }
 
-/// Amazon's own examples, which sign more than a node does.
+/// Amazon's own examples, which sign more fields than a node does.
 #[test]
-fn the_verifier_knows_amazons_examples() {
+fn the_verifier_accepts_the_examples_of_amazon() {
     let nothing = hex(&sha256(b""));
-    let example = |line: &str, fields: &str, body: &str, signed: &str, signature: &str| Asked {
+    let example = |line: &str, fields: &str, body: &str, signed: &str, signature: &str| StubRequest {
         line: line.to_owned(),
         head: format!(
             "{line}\r\nHost: examplebucket.s3.amazonaws.com\r\nx-amz-date: 20130524T000000Z\r\n{fields}\
@@ -131,7 +132,7 @@ fn the_verifier_knows_amazons_examples() {
         "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
     );
     verify(&put).unwrap();
-    let spoilt = Asked { head: get.head.replace("bytes=0-9", "bytes=0-8"), ..get.clone() };
+    let spoilt = StubRequest { head: get.head.replace("bytes=0-9", "bytes=0-8"), ..get.clone() };
     assert!(verify(&spoilt).unwrap_err().contains("range:bytes=0-8"));
-    assert!(verify(&Asked { body: b"x".to_vec(), ..get }).is_err());
+    assert!(verify(&StubRequest { body: b"x".to_vec(), ..get }).is_err());
 }

@@ -1,4 +1,4 @@
-//! An origin that answers as a test says, and notes what it is asked.
+//! An origin that answers as a test specifies, and records its requests.
 
 use super::*;
 use larder_node::{HostHeader, OriginConfig};
@@ -8,20 +8,20 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct StubRequest {
     pub(crate) line: String,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// Number of earlier requests on its connection.
+    /// Number of earlier requests on the same connection.
     pub(crate) earlier: usize,
-    /// The name that its connection's TLS asked for, or "".
+    /// The server name of the connection's TLS handshake (SNI), or "".
     pub(crate) sni: String,
 }
 
-impl Asked {
-    /// The value of a header field, or "".
+impl StubRequest {
+    /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines
@@ -32,63 +32,63 @@ impl Asked {
     }
 }
 
-/// How a body is sent.
+/// The form in which a body is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length,
     Chunked,
-    /// Closes without a word.
+    /// Closes the connection without a reply.
     Silent,
-    /// Says a length and closes after half of it.
+    /// States a length, and closes after half of it.
     Cut,
 }
 
-/// What to answer.
+/// An answer of the origin.
 #[derive(Clone)]
-pub(crate) struct Answer {
+pub(crate) struct StubReply {
     status: u16,
     fields: String,
     body: Vec<u8>,
     framing: Framing,
-    /// Heads of interim replies, sent at once.
+    /// The heads of interim replies, which are sent immediately.
     interim: String,
-    /// Passed before the head, and before the second half of the body.
+    /// Permits are taken from these before the head, and before the second half of the body.
     before_head: Option<Arc<Semaphore>>,
     before_end: Option<Arc<Semaphore>>,
 }
 
-impl Answer {
-    /// `fields` are header lines, each with its line end.
+impl StubReply {
+    /// Creates an answer. `fields` are header lines, each with its line end.
     pub(crate) fn new(status: u16, fields: &str, body: impl Into<Vec<u8>>) -> Self {
         let (fields, body) = (fields.to_owned(), body.into());
         let (framing, interim) = (Framing::Length, String::new());
         Self { status, fields, body, framing, interim, before_head: None, before_end: None }
     }
 
-    pub(crate) fn framed(mut self, framing: Framing) -> Self {
+    pub(crate) fn with_framing(mut self, framing: Framing) -> Self {
         self.framing = framing;
         self
     }
 
-    /// An interim reply first. `fields` are header lines, each with its line end.
-    pub(crate) fn hinting(mut self, status: u16, fields: &str) -> Self {
+    /// Adds an interim reply. `fields` are header lines, each with its line end.
+    pub(crate) fn with_interim(mut self, status: u16, fields: &str) -> Self {
         self.interim += &format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
         self
     }
 
-    pub(crate) fn after(mut self, gate: &Arc<Semaphore>) -> Self {
+    pub(crate) fn gate_head(mut self, gate: &Arc<Semaphore>) -> Self {
         self.before_head = Some(Arc::clone(gate));
         self
     }
 
-    pub(crate) fn ending_after(mut self, gate: &Arc<Semaphore>) -> Self {
+    pub(crate) fn gate_end(mut self, gate: &Arc<Semaphore>) -> Self {
         self.before_end = Some(Arc::clone(gate));
         self
     }
 
     async fn send<S: AsyncWrite + Unpin>(&self, stream: &mut S, head: bool) -> std::io::Result<()> {
         stream.write_all(self.interim.as_bytes()).await?;
-        pass(self.before_head.as_ref()).await;
+        pass_gate(self.before_head.as_ref()).await;
         if self.framing == Framing::Silent {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
@@ -107,7 +107,7 @@ impl Answer {
         let (first, second) = self.body.split_at(self.body.len() / 2);
         for (part, is_second) in [(first, false), (second, true)] {
             if is_second {
-                pass(self.before_end.as_ref()).await;
+                pass_gate(self.before_end.as_ref()).await;
                 if self.framing == Framing::Cut {
                     return Err(std::io::ErrorKind::ConnectionAborted.into());
                 }
@@ -127,62 +127,65 @@ impl Answer {
     }
 }
 
-async fn pass(gate: Option<&Arc<Semaphore>>) {
+async fn pass_gate(gate: Option<&Arc<Semaphore>>) {
     if let Some(gate) = gate {
         gate.acquire().await.unwrap().forget();
     }
 }
 
-type Script = dyn Fn(&Asked) -> Answer + Send + Sync;
+type Script = dyn Fn(&StubRequest) -> StubReply + Send + Sync;
 
-/// The origin.
+/// An origin that answers as a test specifies.
 pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
     secure: bool,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<StubRequest>>>,
     task: JoinHandle<()>,
 }
 
 impl Stub {
-    pub(crate) async fn start(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(script: impl Fn(&StubRequest) -> StubReply + Send + Sync + 'static) -> Self {
         Self::start_with(None, script).await
     }
 
-    /// By TLS, if there is an acceptor.
+    /// Starts the origin, with TLS if there is an acceptor.
     pub(crate) async fn start_with(
         tls: Option<TlsAcceptor>,
-        script: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&StubRequest) -> StubReply + Send + Sync + 'static,
     ) -> Self {
         let secure = tls.is_some();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::<Mutex<Vec<Asked>>>::default();
-        let (noted, script): (_, Arc<Script>) = (Arc::clone(&asked), Arc::new(script));
+        let requests = Arc::<Mutex<Vec<StubRequest>>>::default();
+        let (recorded, script): (_, Arc<Script>) = (Arc::clone(&requests), Arc::new(script));
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (tls, script, noted) = (tls.clone(), Arc::clone(&script), Arc::clone(&noted));
+                let (tls, script, recorded) = (tls.clone(), Arc::clone(&script), Arc::clone(&recorded));
                 tokio::spawn(async move {
                     let Some(tls) = tls else {
-                        return connection(stream, String::new(), script, noted).await;
+                        return serve_connection(stream, String::new(), script, recorded).await;
                     };
-                    // Handshakes fail where a test wants it.
+                    // Handshakes fail where a test intends it.
                     let Ok(stream) = tls.accept(stream).await else { return };
                     let sni = stream.get_ref().1.server_name().unwrap_or_default().to_owned();
-                    connection(stream, sni, script, noted).await;
+                    serve_connection(stream, sni, script, recorded).await;
                 });
             }
         });
-        Self { address, secure, asked, task }
+        Self { address, secure, requests, task }
     }
 
-    /// What has been asked so far.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    /// Returns the requests so far.
+    pub(crate) fn requests(&self) -> Vec<StubRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// Waits until it has been asked so often.
-    pub(crate) async fn until_asked(&self, times: usize) {
-        eventually_async("the origin is asked", || (self.asked().len() >= times).then_some(())).await;
+    /// Waits until the origin has received `times` requests.
+    pub(crate) async fn wait_for_requests(&self, times: usize) {
+        eventually_async("the origin has received the requests", || {
+            (self.requests().len() >= times).then_some(())
+        })
+        .await;
     }
 
     pub(crate) fn url(&self) -> http::Uri {
@@ -190,15 +193,15 @@ impl Stub {
         format!("{scheme}://{}", self.address).parse().unwrap()
     }
 
-    /// A node before it, after `set` has changed what it is told about the origin.
-    pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> Running {
+    /// Starts a node in front of the origin. `set` changes its configuration first.
+    pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> TestNode {
         let mut origin = OriginConfig::new(self.url());
         origin.host = HostHeader::Client;
         let unset = StoreConfig::Origin(Box::new(origin.clone()));
         let mut config = NodeConfig::new("n", unset);
         set(&mut origin, &mut config);
         config.store = StoreConfig::Origin(Box::new(origin));
-        Running::start(config, tempfile::tempdir().unwrap()).await
+        TestNode::start(config, tempfile::tempdir().unwrap()).await
     }
 }
 
@@ -208,11 +211,11 @@ impl Drop for Stub {
     }
 }
 
-async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     sni: String,
     script: Arc<Script>,
-    noted: Arc<Mutex<Vec<Asked>>>,
+    recorded: Arc<Mutex<Vec<StubRequest>>>,
 ) {
     let mut stream = BufReader::new(stream);
     for earlier in 0.. {
@@ -223,15 +226,15 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
         let line = head.lines().next().unwrap_or("").to_owned();
-        let mut asked = Asked { line, head, body: Vec::new(), earlier, sni: sni.clone() };
-        let len: usize = asked.header("content-length").parse().unwrap_or(0);
-        asked.body.resize(len, 0);
-        if stream.read_exact(&mut asked.body).await.is_err() {
+        let mut request = StubRequest { line, head, body: Vec::new(), earlier, sni: sni.clone() };
+        let len: usize = request.header("content-length").parse().unwrap_or(0);
+        request.body.resize(len, 0);
+        if stream.read_exact(&mut request.body).await.is_err() {
             return;
         }
-        noted.lock().unwrap().push(asked.clone());
-        let answer = script(&asked);
-        if answer.send(stream.get_mut(), asked.line.starts_with("HEAD")).await.is_err() {
+        recorded.lock().unwrap().push(request.clone());
+        let reply = script(&request);
+        if reply.send(stream.get_mut(), request.line.starts_with("HEAD")).await.is_err() {
             return;
         }
     }
@@ -241,7 +244,7 @@ pub(crate) fn gate() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
 }
 
-/// Reads the head of a request: an HTTP client takes a reply that comes before its request for a fault.
+/// Reads the head of a request. An HTTP client would treat a reply before its request as an error.
 pub(crate) async fn read_head(stream: &mut tokio::net::TcpStream) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

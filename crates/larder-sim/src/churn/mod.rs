@@ -1,19 +1,21 @@
-//! `larder sim churn`: what a node that joins, leaves or comes and goes costs under each policy.
+//! `larder sim churn`: measures the cost of a node that joins, leaves or returns, under each policy.
 //!
-//! Every policy runs the same requests over the same cluster several times: once undisturbed, and once for each
-//! [`Event`], which happens after half the requests. All runs are the same up to there, so what differs afterwards is
-//! the event's doing; how much a policy moves targets anyway shows in the undisturbed run.
+//! Every policy serves the same requests on the same cluster several times: once undisturbed, and once for
+//! each [`ChurnEvent`], which happens after half of the requests. All runs are equal up to the event, so all
+//! later differences are its effects. The undisturbed run shows how many targets a policy moves without an
+//! event.
 //!
-//! * *Targets moved*: of the targets asked for before and after, the share whose first request afterwards was served by
-//!   another node than their last request before. A cluster of n nodes that moves no more than it must moves 1/n of
-//!   them when a node leaves, none or 1/(n+1) when one joins, and none when a node has come back.
-//! * *Hits lost*: requests after the event that missed beyond those of the undisturbed run.
+//! * *Targets moved*: the share of the targets requested before and after the event that have moved. A target
+//!   has moved if its first request after the event went to another node than its last request before. The
+//!   minimum for a cluster of n nodes is 1/n if a node leaves, 0 or 1/(n+1) if a node joins, and 0 after a
+//!   node has returned.
+//! * *Hits lost*: the additional misses after the event, compared with the undisturbed run.
 //! * *Lowest*: the lowest hit ratio of a window (2 % of the requests) after the event.
-//! * *Settled*: requests until the distance to the undisturbed run stays, for three windows, within one point of what it
-//!   is at the end of the run.
+//! * *Settled*: the requests until the loss against the undisturbed run stays, for three windows, within one
+//!   point of its value at the end of the run.
 //!
-//! Clients are as many in all runs (S of the cluster without a node), each with one request outstanding. Requests in
-//! flight at a node that goes end there. Time: five simulations a policy.
+//! All runs have the same number of clients (S of the cluster without a node), each with one outstanding
+//! request. Requests in flight at a node that goes end there. Time: five simulations per policy.
 
 mod measure;
 mod text;
@@ -26,33 +28,35 @@ use larder_core::{Bytes, PolicyKind};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Costs;
-use crate::prices::prices;
-use crate::scenario::{Happening, Planned, Refresh};
+use crate::scenario::{NodeChange, ScheduledChange, TableRefresh};
 use crate::sweep::sweep;
-use crate::tables::{needs_table, table_of_first};
-use crate::{Arrivals, CacheChoice, Scenario, SimError, SimNode, Watched, Workload, simulate_watched};
+use crate::tables::{compute_initial_table, needs_table};
+use crate::ward_costs::measure_ward_costs;
+use crate::{
+    Arrivals, CacheChoice, RunHistory, Scenario, SimError, SimNode, Workload, simulate_with_history,
+};
 
 pub use text::{markdown, table};
 
-/// What happens to the cluster.
+/// The change of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Event {
-    /// A node joins, its memory empty.
+pub enum ChurnEvent {
+    /// A node joins with an empty memory.
     Join,
     /// A node leaves for good.
     Leave,
-    /// A node is taken for dead and comes back after 2 % of the requests, its memory as it was.
+    /// A node is marked down and returns after 2 % of the requests with its memory unchanged.
     Flap,
-    /// The same, its memory empty.
+    /// A node is marked down and returns after 2 % of the requests with an empty memory.
     Restart,
 }
 
-impl Event {
-    /// Every event.
+impl ChurnEvent {
+    /// All events.
     pub const ALL: [Self; 4] = [Self::Join, Self::Leave, Self::Flap, Self::Restart];
 
-    /// The word used in tables.
+    /// Returns the event's name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Join => "join",
@@ -63,61 +67,61 @@ impl Event {
     }
 }
 
-/// What to run.
+/// The options of a comparison.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The policies, none twice.
+    /// The policies, without duplicates.
     pub policies: Vec<PolicyKind>,
-    /// Nodes before anything happens, 2 to 1,000.
+    /// The number of nodes before the event, 2 to 1,000.
     pub nodes: u16,
-    /// Memory of each.
+    /// The memory of a node.
     pub memory: Bytes,
-    /// What nodes evict first.
+    /// The nodes' cache replacement policy.
     pub cache: CacheKind,
-    /// What requests take.
+    /// The cost model.
     pub costs: Costs,
-    /// The dispatcher's settings but for the policy and its table.
+    /// The dispatcher's settings except the policy and its table.
     pub settings: Settings,
-    /// How often nodes report their load, in simulated time.
+    /// The period of load reports, in simulated time.
     pub report_every: Duration,
-    /// How often `ward` and `part` get a new table, in simulated time.
+    /// The period of new tables for `ward` and `part`, in simulated time.
     pub refresh_every: Duration,
 }
 
-/// One policy and one event. Ratios and shares are 0 to 1.
+/// The result of one policy and event. Ratios and shares are 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ChurnRow {
     /// The policy.
     pub policy: String,
-    /// What happened.
-    pub event: Event,
-    /// Targets moved, of those asked for before and after.
+    /// The event.
+    pub event: ChurnEvent,
+    /// Share of the targets that moved, of those requested before and after.
     pub moved: f64,
-    /// The same in the undisturbed run.
+    /// Share of the targets that moved in the undisturbed run.
     pub moved_anyway: f64,
-    /// Targets served elsewhere while the node was gone, of those asked for before and meanwhile; none for a join or
-    /// leave.
+    /// Share of the targets that moved while the node was gone, of those requested before and meanwhile.
+    /// `None` for a join or leave.
     pub moved_meanwhile: Option<f64>,
     /// Hit ratio of the last tenth of the requests before the event.
     pub hit_before: f64,
-    /// The lowest hit ratio of a window after it.
+    /// The lowest hit ratio of a window after the event.
     pub hit_lowest: f64,
     /// Hit ratio of the last tenth of the run.
     pub hit_after: f64,
-    /// The same in the undisturbed run.
+    /// Hit ratio of the last tenth of the undisturbed run.
     pub hit_anyway: f64,
-    /// Hits lost against the undisturbed run, up to the end; below 0 if the event brought hits.
+    /// Hits lost against the undisturbed run until the end; negative if the event gained hits.
     pub hits_lost: i64,
-    /// Requests until the hit ratio had settled; none if it had not by the end of the run.
+    /// Requests until the hit ratio settled; `None` if it did not settle by the end of the run.
     pub settled_after: Option<u64>,
 }
 
-/// All rows, and what they are about.
+/// The results of all policies and events, with their conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Churn {
     /// Always [`SCHEMA`].
     pub schema: String,
-    /// The workload in words.
+    /// A description of the workload.
     pub workload: String,
     /// Requests of each run.
     pub requests: u64,
@@ -129,30 +133,30 @@ pub struct Churn {
     pub nodes: u16,
     /// Memory of each node.
     pub memory_bytes: u64,
-    /// What nodes evict first.
+    /// The nodes' cache replacement policy.
     pub cache: String,
     /// The cost model.
     pub costs: String,
-    /// Requests outstanding.
+    /// The number of outstanding requests.
     pub clients: u32,
-    /// How often nodes report, in seconds of simulated time.
+    /// The period of load reports, in seconds of simulated time.
     pub report_every_s: f64,
-    /// How often routing tables are made anew, likewise.
+    /// The period of new routing tables, in seconds of simulated time.
     pub refresh_every_s: f64,
-    /// Policies in the order asked for, events in the order of [`Event::ALL`].
-    pub rows: Vec<Row>,
+    /// The rows in the order of the policies, then in the order of [`ChurnEvent::ALL`].
+    pub rows: Vec<ChurnRow>,
 }
 
-/// Name and version of the JSON.
+/// The name and version of the JSON schema.
 pub const SCHEMA: &str = "larder/churn/1";
 
-/// Fewest requests: windows of 2 % need some hundreds to mean anything.
+/// The smallest number of requests: windows of 2 % need some hundreds to be meaningful.
 pub const REQUESTS_MIN: usize = 10_000;
 
-/// Runs every policy through every event; `done` hears of each run that has ended.
+/// Runs every policy through every event, and calls `done` after each run.
 ///
 /// # Errors
-/// Options out of range, or too short a workload.
+/// Returns an error for options out of range, and for a workload that is too short.
 pub fn churn(
     workload: &Workload,
     name: &str,
@@ -169,11 +173,11 @@ pub fn churn(
     if workload.requests.len() < REQUESTS_MIN {
         return Err(SimError::Workload("churn needs at least 10,000 requests"));
     }
-    let plan = Runs::new(workload, options)?;
-    let kinds = 1 + Event::ALL.len();
+    let plan = ChurnRuns::new(workload, options)?;
+    let kinds = 1 + ChurnEvent::ALL.len();
     let jobs = options.policies.len() * kinds;
-    let runs: Vec<Watched> = sweep(jobs, |job| {
-        let event = (job % kinds).checked_sub(1).map(|event| Event::ALL[event]);
+    let runs: Vec<RunHistory> = sweep(jobs, |job| {
+        let event = (job % kinds).checked_sub(1).map(|event| ChurnEvent::ALL[event]);
         let run = plan.run(options.policies[job / kinds], event);
         done();
         run
@@ -183,10 +187,10 @@ pub fn churn(
     let rows = options.policies.iter().zip(runs.chunks(kinds)).flat_map(|(policy, runs)| {
         let (calm, disturbed) = runs.split_at(1);
         let items = workload.items.len();
-        let rows: Vec<Row> = Event::ALL
+        let rows: Vec<ChurnRow> = ChurnEvent::ALL
             .into_iter()
             .zip(disturbed)
-            .map(|(event, run)| measure::row(policy.name(), event, &calm[0], run, items))
+            .map(|(event, run)| measure::compute_row(policy.name(), event, &calm[0], run, items))
             .collect();
         rows
     });
@@ -207,47 +211,51 @@ pub fn churn(
     })
 }
 
-/// What the runs of all policies share.
-struct Runs<'w> {
+/// The parameters that the runs of all policies share.
+struct ChurnRuns<'w> {
     workload: &'w Workload,
     options: &'w Options,
     clients: u32,
-    refresh: Refresh,
+    refresh: TableRefresh,
 }
 
-impl<'w> Runs<'w> {
+impl<'w> ChurnRuns<'w> {
     fn new(workload: &'w Workload, options: &'w Options) -> Result<Self, SimError> {
         let Settings { t_low, t_high, .. } = options.settings;
         let clients = (u32::from(options.nodes) - 2).saturating_mul(t_high).saturating_add(t_low).max(2) - 1;
         let mean = workload.bytes() / workload.items.len().max(1) as u64;
-        let refresh = Refresh::new(options.refresh_every, prices(&options.costs, mean)?);
+        let refresh = TableRefresh::new(options.refresh_every, measure_ward_costs(&options.costs, mean)?);
         Ok(Self { workload, options, clients, refresh })
     }
 
-    fn run(&self, policy: PolicyKind, event: Option<Event>) -> Result<Watched, SimError> {
+    fn run(&self, policy: PolicyKind, event: Option<ChurnEvent>) -> Result<RunHistory, SimError> {
         let Options { nodes, memory, cache, costs, .. } = *self.options;
         let half = self.workload.requests.len() / 2;
         let after = half as u64;
         let back = after + self.workload.requests.len() as u64 / 50;
         let node = nodes / 2;
-        let planned = |after, node, what| Planned { after, node, what };
+        let planned = |after, node, change| ScheduledChange { after, node, change };
         let changes = match event {
-            // The moment is noted all the same: the undisturbed run is cut there, too.
-            None => vec![planned(after, node, Happening::Up)],
-            Some(Event::Join) => vec![planned(after, nodes, Happening::Join)],
-            Some(Event::Leave) => vec![planned(after, node, Happening::Leave)],
-            Some(Event::Flap) => {
-                vec![planned(after, node, Happening::Down), planned(back, node, Happening::Up)]
+            // The time is recorded nevertheless, because the undisturbed run is divided there, too.
+            None => vec![planned(after, node, NodeChange::Up)],
+            Some(ChurnEvent::Join) => vec![planned(after, nodes, NodeChange::Join)],
+            Some(ChurnEvent::Leave) => vec![planned(after, node, NodeChange::Leave)],
+            Some(ChurnEvent::Flap) => {
+                vec![planned(after, node, NodeChange::Down), planned(back, node, NodeChange::Up)]
             }
-            Some(Event::Restart) => {
-                vec![planned(after, node, Happening::Down), planned(back, node, Happening::Restart)]
+            Some(ChurnEvent::Restart) => {
+                vec![planned(after, node, NodeChange::Down), planned(back, node, NodeChange::Restart)]
             }
         };
-        let count = usize::from(nodes) + usize::from(event == Some(Event::Join));
+        let count = usize::from(nodes) + usize::from(event == Some(ChurnEvent::Join));
         let cluster = vec![SimNode::with_cache(memory); count];
         let table = if needs_table(policy) {
-            let first =
-                table_of_first(self.workload, half / 2, &cluster[..nodes as usize], &self.refresh.prices)?;
+            let first = compute_initial_table(
+                self.workload,
+                half / 2,
+                &cluster[..nodes as usize],
+                &self.refresh.costs,
+            )?;
             Some(first.into())
         } else {
             None
@@ -263,7 +271,7 @@ impl<'w> Runs<'w> {
             changes,
             ..Scenario::lard98(count, settings)
         };
-        simulate_watched(self.workload, &scenario).map(|(_, watched)| watched)
+        simulate_with_history(self.workload, &scenario).map(|(_, history)| history)
     }
 }
 

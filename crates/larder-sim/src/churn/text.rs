@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 
 use larder_core::Bytes;
 
-use super::{Churn, Row};
+use super::{Churn, ChurnRow};
 use crate::text::{cluster, counted};
 
-/// The columns.
+/// The headings of the first nine columns.
 const HEAD: [&str; 9] =
     ["policy", "event", "moved", "anyway", "while gone", "hits before", "lowest", "after", "hits lost"];
 
-/// The last column.
+/// The heading of the last column.
 const SETTLED: &str = "settled after";
 
-/// A table with a head, columns aligned.
+/// Formats a table with a heading and aligned columns.
 pub fn table(churn: &Churn) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![HEAD.iter().chain([&SETTLED]).map(|&name| name.to_owned()).collect()];
@@ -29,7 +29,7 @@ pub fn table(churn: &Churn) -> String {
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }
-    for line in about(churn) {
+    for line in describe_run(churn) {
         text += "\n";
         text += &line;
     }
@@ -37,12 +37,12 @@ pub fn table(churn: &Churn) -> String {
     text
 }
 
-/// A page with the command that made it.
+/// Formats a page that names the command that made it.
 pub fn markdown(churn: &Churn, command: &str) -> String {
     let mut text = format!(
         "# Keys moved and hits lost when nodes come and go\n\nSimulated; made by\n\n```sh\n{command}\n```\n\n"
     );
-    for line in about(churn) {
+    for line in describe_run(churn) {
         text += &line;
         text += "\n";
     }
@@ -55,7 +55,7 @@ pub fn markdown(churn: &Churn, command: &str) -> String {
     text
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &ChurnRow) -> Vec<String> {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     vec![
         row.policy.clone(),
@@ -71,7 +71,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn about(churn: &Churn) -> Vec<String> {
+fn describe_run(churn: &Churn) -> Vec<String> {
     vec![
         format!(
             "{}: {} to {} of {}. {} ({}), cost model {}, {} outstanding. Nodes \

@@ -5,105 +5,108 @@ use std::sync::Arc;
 
 use larder_core::Bytes;
 use larder_core::dispatch::Settings;
-use larder_core::peers::{CardSettings, PressSettings, Rest, SharingSettings, WardSettings};
+use larder_core::peers::{CardSettings, PressSettings, SharingSettings, UnlistedTargets, WardSettings};
 use larder_core::policy::table::RouteTable;
 use serde::{Deserialize, Serialize};
 
-use super::costs::Costs;
-use super::servers::{Counted, Moving, Server};
+use super::costs::CooperationCosts;
+use super::servers::{ForwardingMode, LoadAccounting, ServerKind};
 use crate::{SimError, Workload};
 
-/// The rule by which clients' requests come to nodes.
+/// The rule that assigns clients' requests to initial nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Spread {
-    /// Any, drawn anew for each: the paper's clients.
+pub enum RequestSpread {
+    /// A random node for each request, as in the PRESS paper.
     #[default]
     Random,
-    /// One after another.
+    /// The nodes in turn.
     RoundRobin,
-    /// Each node has connections of its own, which ask for what was dealt to it: the first, the one after as many as there are
-    /// nodes, and so on. The WARD paper's clients. With a switch all connections are its own, as with [`Spread::RoundRobin`].
+    /// Each node has its own connections, which send the node's part of the trace: every request whose index
+    /// modulo the number of nodes is the node's. These are the WARD paper's clients. With a switch this
+    /// equals [`RequestSpread::RoundRobin`].
     Dealt,
 }
 
-/// The settings of nodes that work with routing tables.
+/// The settings of nodes with routing tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WardSetup {
-    /// The protocol's settings; the memory is the cluster's.
+    /// The protocol's settings. The memory is taken from the cluster.
     pub settings: WardSettings,
-    /// Thousandths of a target's count that go over into the next period, at most 1,000.
+    /// The part of a target's count that is carried over into the next period, in thousandths, at most 1,000.
     pub carry_permille: u16,
-    /// A table that the first node is given.
-    pub given: Option<Given>,
+    /// A table that is installed at the first node; `None` if the nodes compute their tables.
+    pub preset: Option<PresetTable>,
 }
 
-/// A routing table that comes from elsewhere.
+/// A routing table that is installed during the run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Given {
-    /// After so many requests have come.
+pub struct PresetTable {
+    /// The number of requests that arrive before the table is installed.
     pub after: usize,
-    /// For as many nodes as there are.
+    /// The table, for exactly the nodes of the cluster.
     pub table: Arc<RouteTable>,
 }
 
 impl Default for WardSetup {
-    /// Live settings, but: targets that the table does not have are served where they come, as in the paper; there is one
-    /// table, which is made once a node has counted 10,000 requests.
+    /// Returns the live settings with two differences. Targets outside the table are served where they
+    /// arrive, as in the paper. One table is computed once a node has counted 10,000 requests, and it is
+    /// never refreshed.
     fn default() -> Self {
         let never = Duration::from_secs(31 * 86_400);
-        let settings = WardSettings { rest: Rest::Here, refresh: Some(never), ..WardSettings::default() };
-        Self { settings, carry_permille: 500, given: None }
+        let settings =
+            WardSettings { unlisted: UnlistedTargets::Here, refresh: Some(never), ..WardSettings::default() };
+        Self { settings, carry_permille: 500, preset: None }
     }
 }
 
-/// A cluster and how it is run.
+/// A cluster without a front-end, and the parameters of its run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cooperation {
-    /// Its kind of server.
-    pub server: Server,
-    /// Nodes, 1 to 10,000; a dispatcher comes on top.
+pub struct CooperativeCluster {
+    /// The kind of server.
+    pub server: ServerKind,
+    /// The number of nodes, 1 to 10,000. A dispatcher is an additional machine.
     pub nodes: u16,
-    /// Memory of a node; that of [`Cooperation::protocol`] does not count.
+    /// The memory of a node. The memory in [`CooperativeCluster::protocol`] is ignored.
     pub memory: Bytes,
-    /// Connections of clients for each node, 1 to 10,000. Default 40.
+    /// The number of client connections per node, 1 to 10,000. Default 40.
     pub connections: u32,
-    /// The nodes to which requests come.
-    pub spread: Spread,
-    /// Requests that come first and are not measured; None: a third.
+    /// The assignment of requests to initial nodes.
+    pub spread: RequestSpread,
+    /// The number of requests of the warm-up, which are not measured; `None` for a third of all requests.
     pub warmup: Option<usize>,
-    /// For the draw of nodes.
+    /// The seed for the random assignment of requests.
     pub seed: u64,
-    /// The costs of all steps.
-    pub costs: Costs,
-    /// The way in which requests move; PRESS's relay, all others' handoff.
-    pub moving: Moving,
-    /// The protocol's settings: PRESS. Default: those of the live nodes, but that reads are not told, as in the paper, and that one
-    /// window decides on going back.
+    /// The cost model.
+    pub costs: CooperationCosts,
+    /// The forwarding mode. Default: relay for PRESS, handoff for all other servers.
+    pub forwarding: ForwardingMode,
+    /// PRESS's settings. Default: the live settings with two differences. Reads are not broadcast, as in the
+    /// paper, and one window decides whether a node leaves the cooperation.
     pub protocol: PressSettings,
-    /// CARD, and the switch's dispatcher.
+    /// CARD's settings, which include those of the switch's dispatcher.
     pub card: CardSettings,
-    /// Until when CARD's dispatcher counts what is handed over.
-    pub counted: Counted,
-    /// WARD.
+    /// The time until which CARD's dispatcher counts a request that was handed off.
+    pub accounting: LoadAccounting,
+    /// WARD's settings.
     pub ward: WardSetup,
 }
 
-impl Cooperation {
-    /// Nodes with the paper's settings.
-    pub fn new(server: Server, nodes: u16, memory: Bytes) -> Self {
+impl CooperativeCluster {
+    /// Creates a cluster with the paper's settings.
+    pub fn new(server: ServerKind, nodes: u16, memory: Bytes) -> Self {
         Self {
             server,
             nodes,
             memory,
             connections: 40,
-            spread: Spread::Random,
+            spread: RequestSpread::Random,
             warmup: None,
             seed: 1,
-            costs: Costs::default(),
-            moving: server.moving(),
+            costs: CooperationCosts::default(),
+            forwarding: server.default_forwarding(),
             protocol: PressSettings {
-                tell_reads: false,
+                announce_reads: false,
                 sharing: SharingSettings { off_windows: 1, ..SharingSettings::default() },
                 ..PressSettings::default()
             },
@@ -111,7 +114,7 @@ impl Cooperation {
                 dispatcher: Settings { shards: 1, ..Settings::default() },
                 ..CardSettings::default()
             },
-            counted: Counted::default(),
+            accounting: LoadAccounting::default(),
             ward: WardSetup::default(),
         }
     }
@@ -132,7 +135,7 @@ impl Cooperation {
         {
             return wrong("protocol", "positive: load_step, overload, sharing.window, sharing.off_windows");
         }
-        if protocol.beat.is_zero() || protocol.stale_after <= protocol.beat {
+        if protocol.heartbeat.is_zero() || protocol.stale_after <= protocol.heartbeat {
             return wrong("protocol", "such that beat is above 0 and stale_after above beat");
         }
         self.check_card()?;
@@ -155,7 +158,7 @@ impl Cooperation {
     }
 
     fn check_ward(&self) -> Result<(), SimError> {
-        let WardSettings { refresh, beat, retry, patience, targets_max, .. } = self.ward.settings;
+        let WardSettings { refresh, heartbeat: beat, retry, patience, targets_max, .. } = self.ward.settings;
         let wrong = |range| Err(SimError::OutOfRange { key: "ward", range });
         if refresh.is_some_and(|refresh| refresh.is_zero()) || beat.is_zero() || retry.is_zero() {
             return wrong("positive: refresh, beat, retry");
@@ -165,7 +168,7 @@ impl Cooperation {
                 "such that patience is at least retry, targets_max at least 64, carry_permille at most 1000",
             );
         }
-        match &self.ward.given {
+        match &self.ward.preset {
             Some(given) if given.table.nodes() != self.nodes => {
                 wrong("such that the given table is for all nodes")
             }

@@ -1,34 +1,35 @@
-//! The servers, and how requests move between their nodes.
+//! The kinds of servers, and the forwarding modes between their nodes.
 
 use serde::{Deserialize, Serialize};
 
-/// How a cluster serves.
+/// The kind of server of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Server {
-    /// Every node for itself; no messages. Large targets are not kept.
+pub enum ServerKind {
+    /// Traditional: nodes serve all requests themselves without messages. Large targets are not kept.
     Trad,
-    /// PRESS: nodes decide, forward, and relay what comes back.
+    /// PRESS: nodes decide and forward, and relay the replies.
     Press,
-    /// Nodes decide as in PRESS and hand connections over.
+    /// Distributed: nodes decide as in PRESS and hand connections off.
     Distributed,
-    /// One node more decides everything, with exact knowledge, and nodes hand connections over.
+    /// Dispatcher: an additional machine decides with exact knowledge, and nodes hand connections off.
     Dispatcher,
-    /// One machine more takes all requests and gives them to nodes by LARD/R: a switch. What it takes of its processor is
-    /// [`Costs::switch_s`](super::Costs::switch_s); the node pays nothing for it.
+    /// Switch: an additional machine takes all requests and distributes them by LARD/R. Its processor time is
+    /// [`CooperationCosts::switch_s`](super::CooperationCosts::switch_s); the node pays nothing for the
+    /// switch.
     Switch,
     /// CARD: every node takes requests and asks the node with the lowest name, which decides by LARD/R.
     Card,
-    /// WARD without a dispatcher: nodes gather counts, and one makes a routing table of them for all.
+    /// WARD without a dispatcher: nodes collect counts, and one node computes a routing table for all.
     Ward,
-    /// The same with a table without a core.
+    /// WARD with a routing table without a core.
     Part,
-    /// Every node for itself, as the WARD paper has it: all targets are kept.
+    /// Round robin: nodes serve all requests themselves and keep all targets, as in the WARD paper.
     Rr,
 }
 
-impl Server {
-    /// All.
+impl ServerKind {
+    /// All kinds of servers.
     pub const ALL: [Self; 9] = [
         Self::Trad,
         Self::Press,
@@ -41,7 +42,7 @@ impl Server {
         Self::Rr,
     ];
 
-    /// The name in the papers' tables and here.
+    /// Returns the name, as in the papers' tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Trad => "trad",
@@ -56,35 +57,35 @@ impl Server {
         }
     }
 
-    /// Whether a request is served where it comes.
+    /// Returns whether requests are served where they arrive.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::Trad | Self::Rr | Self::Switch)
     }
 
-    /// How it moves requests.
-    pub(super) const fn moving(self) -> Moving {
-        if matches!(self, Self::Press) { Moving::Relay } else { Moving::Handoff }
+    /// Returns the default forwarding mode.
+    pub(super) const fn default_forwarding(self) -> ForwardingMode {
+        if matches!(self, Self::Press) { ForwardingMode::Relay } else { ForwardingMode::Handoff }
     }
 }
 
-/// How a request moves to its service node.
+/// The mode in which a request moves to its service node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Moving {
-    /// Its connection is handed over: the service node answers the client.
+pub enum ForwardingMode {
+    /// The connection is handed off: the service node answers the client.
     Handoff,
-    /// It is forwarded: the reply comes back through the initial node.
+    /// The request is forwarded: the reply returns through the initial node.
     Relay,
 }
 
-/// Until when the dispatcher of CARD counts a request whose connection is handed over.
+/// The time until which CARD's dispatcher counts a request that is handed off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Counted {
-    /// Until it has moved: of what it has placed the dispatcher then never sees more than what is on its way.
+pub enum LoadAccounting {
+    /// Until the request has moved. The dispatcher then counts only requests that are on their way.
     UntilMoved,
-    /// Until its reply is through, as in the live nodes. The initial node learns of that: the client's packets pass it, and the
-    /// service node tells it.
+    /// Until its reply has been sent, as in the live nodes. The initial node learns of the end, because the
+    /// client's packets pass through it and the service node reports the end.
     #[default]
     UntilServed,
 }

@@ -9,87 +9,94 @@
 //! network    100 Mb/s, segments of 1,460 bytes in frames of 1,538 (headers, preamble and gap included)
 //! SSL        RSA 38.5 Kb/s, Triple DES 46,886 Kb/s, MD5 331,034 Kb/s; 2,048 + 73 bytes for each key exchange,
 //!            29 bytes for each record
-//! back-end   each place of the database costs its disk an access and 8 KiB
+//! back-end   each database access costs its disk an access and 8 KiB
 //! ```
 //! MB and Kb are 10^6 bytes and 10^3 bits.
 //!
 //! # TCP
-//! A connection begins with a round trip (0.2 ms). Replies leave in windows: 2 segments first, then half as many more
-//! after each, because the client acknowledges every second segment; at most 44 segments (64 KB). Between two windows
-//! the server waits for the acknowledgement of the window's first two segments as far as sending the others has not
-//! covered it; on this network that is so up to windows of 3. Acknowledgements travel on the other half of a full-duplex
-//! line. Not modelled: loss, the last delayed acknowledgement, closing; every reply begins with the first window. The
-//! clients' side of the network and the internet cost nothing, as in the paper.
+//! A connection begins with a round trip (0.2 ms). Replies are sent in windows. The first window has 2
+//! segments. Each further window has half as many more, because the client acknowledges every second segment.
+//! A window has at most 44 segments (64 KB). Between two windows the server waits for the acknowledgement of
+//! the window's first two segments, unless sending the other segments takes as long. On this network it waits
+//! after windows of up to 3 segments. Acknowledgements travel on the other half of a full-duplex line. Not
+//! modelled: loss, the last delayed acknowledgement, and closing. Every reply begins with the first window.
+//! The clients' side of the network and the internet cost nothing, as in the paper.
 //!
 //! # Where the paper is silent
-//! * The switch: it takes the values "given in" Aron et al., USENIX 1999, which are not printed in what could be read of
-//!   that paper. Layer 7: 5,000 handoffs a second and 9 us a packet, from the LARD paper's prototype, which is the same
-//!   mechanism on the same machine. Layer 4: 20,000 connections a second for a software switch (Aron et al., USENIX 2000).
-//! * The server's processor: connection and request are Apache's on a 300 MHz Pentium II (Aron et al., USENIX 1999).
-//! * The key exchange: RSA over the 48 bytes (384 bits) of SSL's pre-master secret, 10 ms, and two more round trips. The
-//!   paper's table 2 says "RSA (256 bit) 38.5 Kbps": the rate is its own, and 256 bits can be a key or what is
-//!   encrypted. In the latter case `rsa_bits` = 256 makes a key exchange 6.6 ms.
-//! * A query's demand is the workload's, in places of the database; see `larder_trace::synth::sessions`. Each node has a
-//!   back-end server of its own, with the same disk, which serves place by place.
-//! * Processor demands above 10 ms are served in slices of that (time sharing on Linux and FreeBSD of the time is of this
-//!   order); a read and a window of segments are served as a whole.
-//! * Requests of one node that want the same document share its read, as in `lard98`.
+//! * The switch: it takes the values "given in" Aron et al., USENIX 1999, which are not printed in the
+//!   available text of that paper. Layer 7: 5,000 handoffs per second and 9 us per packet, from the LARD
+//!   paper's prototype, which is the same mechanism on the same machine. Layer 4: 20,000 connections per
+//!   second for a software switch (Aron et al., USENIX 2000).
+//! * The server's processor: the times of connection and request are Apache's on a 300 MHz Pentium II (Aron
+//!   et al., USENIX 1999).
+//! * The key exchange: RSA over the 48 bytes (384 bits) of SSL's pre-master secret, 10 ms, and two more round
+//!   trips. The paper's table 2 says "RSA (256 bit) 38.5 Kbps". The rate is the paper's; 256 bits can be the
+//!   key or the encrypted data. In the latter case, `rsa_bits` = 256 makes a key exchange 6.6 ms.
+//! * A query's demand comes from the workload, as a number of database accesses; see
+//!   `larder_trace::synth::sessions`. Each node has a back-end server of its own with the same disk, which
+//!   serves one access at a time.
+//! * Processor demands above 10 ms are served in slices of 10 ms (time sharing on Linux and FreeBSD of the
+//!   time is of this order). A read and a window of segments are served as a whole.
+//! * Requests of one node for the same document share its read, as in `lard98`.
 
 use larder_core::class::ServiceClass;
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, FrontCost, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, FrontCost, LookupOutcome, RequestFacts, RequestProgress, ServiceStep, Stations, check_range,
+    us_to_ns,
+};
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
 /// Bytes of a frame beside its segment: TCP/IP headers, Ethernet header and check, preamble and gap.
 const FRAME_BYTES: f64 = 78.0;
-/// A frame with an acknowledgement, preamble and gap included.
+/// Bytes of a frame with an acknowledgement, preamble and gap included.
 const ACK_BYTES: f64 = 84.0;
-/// Payload of an SSL record.
+/// Payload of an SSL record, in bytes.
 const RECORD_BYTES: u64 = 16 << 10;
-/// Bytes of one place of a database.
-const PLACE_BYTES: f64 = 8_192.0;
+/// Bytes of one database access.
+const ACCESS_BYTES: f64 = 8_192.0;
 
-/// At which layer the switch works.
+/// The protocol layer at which the switch works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Layer {
-    /// TCP: one decision for each connection.
+pub enum SwitchLayer {
+    /// TCP: the switch decides once per connection.
     Layer4,
-    /// HTTP: one decision for each request, with multiple handoff.
+    /// HTTP: the switch decides for each request, with multiple handoff.
     #[default]
     Layer7,
 }
 
-/// The parameters. Ranges: times 0 to 10 s, rates above 0.
+/// The parameters of the model. Ranges: times 0 to 10 s, rates above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cap01 {
-    /// At which layer the switch works. Default layer 7.
-    pub switch: Layer,
-    /// Switch: a connection at layer 4, in us. Default 50.
+    /// The layer at which the switch works. Default layer 7.
+    pub switch: SwitchLayer,
+    /// Switch: time per connection at layer 4, in us. Default 50.
     pub layer4_us: f64,
-    /// Switch: a request at layer 7, in us. Default 200.
+    /// Switch: time per request at layer 7, in us. Default 200.
     pub layer7_us: f64,
-    /// Switch: a packet of the client, in us. Default 9.
+    /// Switch: time per packet of the client, in us. Default 9.
     pub packet_us: f64,
-    /// Server: setting a connection up and taking it down, in us. Default 556.
+    /// Server: time to set a connection up and take it down, in us. Default 556.
     pub connection_us: f64,
-    /// Server: a request, in us. Default 527.
+    /// Server: time per request, in us. Default 527.
     pub request_us: f64,
-    /// Server: memory transfer in MB/s. Default 100.
+    /// Server: memory transfer rate in MB/s. Default 100.
     pub memory_mb_s: f64,
-    /// Server: longest slice of the processor, in us; above 0. Default 10,000.
+    /// Server: longest time slice of the processor, in us; above 0. Default 10,000.
     pub slice_us: f64,
-    /// Disk: controller, in us. Default 50.
+    /// Disk: controller time, in us. Default 50.
     pub controller_us: f64,
-    /// Disk: seek, in us. Default 9,000.
+    /// Disk: seek time, in us. Default 9,000.
     pub seek_us: f64,
-    /// Disk: half a rotation, in us. Default 4,167 (7,200 rpm).
+    /// Disk: time of half a rotation, in us. Default 4,167 (7,200 rpm).
     pub rotation_us: f64,
-    /// Disk: transfer in MB/s. Default 20.
+    /// Disk: transfer rate in MB/s. Default 20.
     pub disk_mb_s: f64,
     /// Network: rate in Mb/s. Default 100.
     pub network_mbit_s: f64,
@@ -99,17 +106,17 @@ pub struct Cap01 {
     pub segment_bytes: u64,
     /// Network: segments of the first window, at least 1. Default 2.
     pub first_window: u64,
-    /// Network: segments of the largest window, at least those of the first. Default 44.
+    /// Network: segments of the largest window, at least `first_window`. Default 44.
     pub largest_window: u64,
-    /// SSL: RSA in Kb/s. Default 38.5.
+    /// SSL: RSA rate in Kb/s. Default 38.5.
     pub rsa_kbit_s: f64,
-    /// SSL: bits that RSA is applied to for a key exchange. Default 384.
+    /// SSL: bits that RSA processes for a key exchange. Default 384.
     pub rsa_bits: f64,
-    /// SSL: Triple DES in Kb/s. Default 46,886.
+    /// SSL: Triple DES rate in Kb/s. Default 46,886.
     pub cipher_kbit_s: f64,
-    /// SSL: MD5 in Kb/s. Default 331,034.
+    /// SSL: MD5 rate in Kb/s. Default 331,034.
     pub digest_kbit_s: f64,
-    /// SSL: bytes sent for a key exchange. Default 2,121: certificate, hello, close.
+    /// SSL: bytes sent for a key exchange. Default 2,121: certificate, hello and close.
     pub hello_bytes: u64,
     /// SSL: bytes of a record's header. Default 29.
     pub record_bytes: u64,
@@ -118,7 +125,7 @@ pub struct Cap01 {
 impl Default for Cap01 {
     fn default() -> Self {
         Self {
-            switch: Layer::Layer7,
+            switch: SwitchLayer::Layer7,
             layer4_us: 50.0,
             layer7_us: 200.0,
             packet_us: 9.0,
@@ -146,64 +153,65 @@ impl Default for Cap01 {
 }
 
 impl Cap01 {
-    /// Disk time of reading so many bytes that lie together, in ns.
+    /// Returns the disk time of a sequential read of `bytes`, in ns.
     pub fn read_ns(&self, bytes: u64) -> u64 {
-        us(self.controller_us + self.seek_us + self.rotation_us + bytes as f64 / self.disk_mb_s)
+        us_to_ns(self.controller_us + self.seek_us + self.rotation_us + bytes as f64 / self.disk_mb_s)
     }
 
-    /// Disk time of one place of a database, in ns.
-    pub fn place_ns(&self) -> u64 {
-        us(self.controller_us + self.seek_us + self.rotation_us + PLACE_BYTES / self.disk_mb_s)
+    /// Returns the disk time of one database access, in ns.
+    pub fn access_ns(&self) -> u64 {
+        us_to_ns(self.controller_us + self.seek_us + self.rotation_us + ACCESS_BYTES / self.disk_mb_s)
     }
 
-    /// Processor time of a key exchange, in ns.
+    /// Returns the processor time of a key exchange, in ns.
     pub fn keys_ns(&self) -> u64 {
-        us(self.rsa_bits / self.rsa_kbit_s * 1_000.0)
+        us_to_ns(self.rsa_bits / self.rsa_kbit_s * 1_000.0)
     }
 
-    /// Processor time from memory to network, in ns.
+    /// Returns the processor time to copy a reply from memory to the network, in ns.
     pub fn copy_ns(&self, bytes: u64, encrypted: bool) -> u64 {
         let bits = bytes as f64 * 8.0;
         let cipher = if encrypted { bits / self.cipher_kbit_s + bits / self.digest_kbit_s } else { 0.0 };
-        us(bytes as f64 / self.memory_mb_s + cipher * 1_000.0)
+        us_to_ns(bytes as f64 / self.memory_mb_s + cipher * 1_000.0)
     }
 
-    /// Time of the line for a frame with so many bytes beside FRAME_BYTES, in us.
+    /// Returns the time on the line for `bytes`, in us.
     fn line_us(&self, bytes: f64) -> f64 {
         bytes * 8.0 / self.network_mbit_s
     }
 
-    fn on_line(&self, item: &Item) -> u64 {
-        let records = if encrypted(item) { item.bytes.div_ceil(RECORD_BYTES) * self.record_bytes } else { 0 };
+    fn wire_bytes(&self, item: &Item) -> u64 {
+        let records =
+            if is_encrypted(item) { item.bytes.div_ceil(RECORD_BYTES) * self.record_bytes } else { 0 };
         (item.bytes + records).max(1)
     }
 
-    /// Line time of so many bytes in segments, in ns.
+    /// Returns the time on the line for `bytes` in segments, in ns.
     fn send_ns(&self, bytes: u64) -> u64 {
         let frames = bytes.div_ceil(self.segment_bytes);
-        us(self.line_us(bytes as f64 + frames as f64 * FRAME_BYTES))
+        us_to_ns(self.line_us(bytes as f64 + frames as f64 * FRAME_BYTES))
     }
 
-    /// How long the server waits after a window before it may send the next, in ns.
+    /// Returns the time that the server waits after a window before it may send the next, in ns.
     fn stall_ns(&self, window: u64) -> u64 {
         let segment_us = self.line_us(self.segment_bytes as f64 + FRAME_BYTES);
         let acknowledged_us = self.round_trip_us + self.line_us(ACK_BYTES);
-        us((acknowledged_us - window.saturating_sub(2) as f64 * segment_us).max(0.0))
+        us_to_ns((acknowledged_us - window.saturating_sub(2) as f64 * segment_us).max(0.0))
     }
 
-    /// The next slice of a demand, in ns; `None` if it is done.
-    fn slice(&self, progress: &mut Progress, demand_ns: u64, longest_ns: u64) -> Option<u64> {
+    /// Returns the next time slice of a demand, in ns; `None` if the demand is done.
+    fn slice(&self, progress: &mut RequestProgress, demand_ns: u64, longest_ns: u64) -> Option<u64> {
         let left = demand_ns.saturating_sub(progress.done);
         let slice = left.min(longest_ns.max(1));
         progress.done += slice;
         (slice > 0).then_some(slice)
     }
 
-    /// Server time before the document is looked for, in ns.
-    fn begin_ns(&self, about: &About<'_>) -> u64 {
-        let connection = if about.link.opens { us(self.connection_us) } else { 0 };
-        let keys = if about.link.keys { self.keys_ns() } else { 0 };
-        connection + keys + us(self.request_us) + about.item.cpu_ns
+    /// Returns the server time before the lookup, in ns.
+    fn setup_ns(&self, facts: &RequestFacts<'_>) -> u64 {
+        let connection = if facts.connection.opens { us_to_ns(self.connection_us) } else { 0 };
+        let keys = if facts.connection.keys { self.keys_ns() } else { 0 };
+        connection + keys + us_to_ns(self.request_us) + facts.item.cpu_ns
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -219,8 +227,8 @@ impl Cap01 {
             (self.rotation_us, "costs.rotation_us"),
             (self.round_trip_us, "costs.round_trip_us"),
         ];
-        times.into_iter().try_for_each(|(value, key)| within(value, 1e7, key, "0 to 10,000,000 us"))?;
-        within(self.rsa_bits, 1e6, "costs.rsa_bits", "0 to 1,000,000")?;
+        times.into_iter().try_for_each(|(value, key)| check_range(value, 1e7, key, "0 to 10,000,000 us"))?;
+        check_range(self.rsa_bits, 1e6, "costs.rsa_bits", "0 to 1,000,000")?;
         let rates = [
             (self.memory_mb_s, "costs.memory_mb_s"),
             (self.disk_mb_s, "costs.disk_mb_s"),
@@ -255,8 +263,8 @@ impl Cap01 {
     }
 }
 
-/// Whether it comes over an encrypted channel.
-fn encrypted(item: &Item) -> bool {
+/// Returns whether the item is sent over an encrypted channel.
+fn is_encrypted(item: &Item) -> bool {
     matches!(item.class, ServiceClass::Cb | ServiceClass::Dcb)
 }
 
@@ -271,37 +279,42 @@ const COPY: u8 = 7;
 const SEND: u8 = 8;
 const STALL: u8 = 9;
 
-/// Bits of [`Progress::done`] for bytes sent; the window stands above them.
+/// The number of bits of [`RequestProgress::done`] for bytes sent. The bits above them hold the window.
 const SENT_BITS: u32 = 40;
 
 impl Cap01 {
-    fn go(&self, progress: &mut Progress, stage: u8, about: &About<'_>) -> Step {
-        *progress = Progress { stage, done: 0 };
-        self.next(progress, about)
+    fn enter_stage(
+        &self,
+        progress: &mut RequestProgress,
+        stage: u8,
+        facts: &RequestFacts<'_>,
+    ) -> ServiceStep {
+        *progress = RequestProgress { stage, done: 0 };
+        self.next_step(progress, facts)
     }
 
-    fn send(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let bytes = self.on_line(about.item).min((1 << SENT_BITS) - 1);
+    fn send(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let bytes = self.wire_bytes(facts.item).min((1 << SENT_BITS) - 1);
         let sent = progress.done & ((1 << SENT_BITS) - 1);
         if sent >= bytes {
-            return Step::Done;
+            return ServiceStep::Done;
         }
         let last = progress.done >> SENT_BITS;
         let window =
             if last == 0 { self.first_window } else { (last + (last / 2).max(1)).min(self.largest_window) };
         let now = (window * self.segment_bytes).min(bytes - sent);
-        *progress = Progress { stage: STALL, done: (sent + now) | window << SENT_BITS };
-        Step::Nic(self.send_ns(now))
+        *progress = RequestProgress { stage: STALL, done: (sent + now) | window << SENT_BITS };
+        ServiceStep::Nic(self.send_ns(now))
     }
 
-    fn stall(&self, progress: &mut Progress, about: &About<'_>) -> Step {
+    fn stall(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
         progress.stage = SEND;
         let sent = progress.done & ((1 << SENT_BITS) - 1);
         let stall_ns = self.stall_ns(progress.done >> SENT_BITS);
-        if stall_ns > 0 && sent < self.on_line(about.item) {
-            Step::Pause(stall_ns)
+        if stall_ns > 0 && sent < self.wire_bytes(facts.item) {
+            ServiceStep::Pause(stall_ns)
         } else {
-            self.send(progress, about)
+            self.send(progress, facts)
         }
     }
 }
@@ -309,70 +322,82 @@ impl Cap01 {
 impl CostModel for Cap01 {
     const STATIONS: Stations = Stations { nic: true, back: true, ..Stations::NONE };
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let (item, link) = (about.item, &about.link);
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let (item, connection) = (facts.item, &facts.connection);
         match progress.stage {
             ARRIVED => {
                 progress.stage = BEGIN;
-                let trips = f64::from(u8::from(link.opens)) + if link.keys { 2.0 } else { 0.0 };
-                Step::Pause(us(trips * self.round_trip_us))
+                let trips = f64::from(u8::from(connection.opens)) + if connection.keys { 2.0 } else { 0.0 };
+                ServiceStep::Pause(us_to_ns(trips * self.round_trip_us))
             }
-            BEGIN => match self.slice(progress, self.begin_ns(about), us(self.slice_us)) {
-                Some(slice) => Step::Cpu(slice),
-                None => self.go(progress, GREET, about),
+            BEGIN => match self.slice(progress, self.setup_ns(facts), us_to_ns(self.slice_us)) {
+                Some(slice) => ServiceStep::Cpu(slice),
+                None => self.enter_stage(progress, GREET, facts),
             },
             GREET => {
-                *progress = Progress { stage: QUERY, done: 0 };
-                if link.keys { Step::Nic(self.send_ns(self.hello_bytes)) } else { self.next(progress, about) }
+                *progress = RequestProgress { stage: QUERY, done: 0 };
+                if connection.keys {
+                    ServiceStep::Nic(self.send_ns(self.hello_bytes))
+                } else {
+                    self.next_step(progress, facts)
+                }
             }
-            QUERY => match self.slice(progress, item.back_ns, self.place_ns()) {
-                Some(slice) => Step::Back(slice),
-                None => self.go(progress, if item.back_ns > 0 { COPY } else { LOOK }, about),
+            QUERY => match self.slice(progress, item.back_ns, self.access_ns()) {
+                Some(slice) => ServiceStep::Back(slice),
+                None => self.enter_stage(progress, if item.back_ns > 0 { COPY } else { LOOK }, facts),
             },
             LOOK => {
                 progress.stage = LOOKED;
-                Step::Lookup
+                ServiceStep::Lookup
             }
-            LOOKED => match about.found {
-                Found::Memory => self.go(progress, COPY, about),
-                Found::Shared => {
+            LOOKED => match facts.found {
+                LookupOutcome::Memory => self.enter_stage(progress, COPY, facts),
+                LookupOutcome::Shared => {
                     progress.stage = COPY;
-                    Step::Await
+                    ServiceStep::Await
                 }
-                Found::Peer => {
+                LookupOutcome::Peer => {
                     progress.stage = COPY;
-                    Step::PeerCpu(self.copy_ns(item.bytes, false))
+                    ServiceStep::PeerCpu(self.copy_ns(item.bytes, false))
                 }
                 found => {
-                    progress.stage = if found == Found::Read { READ } else { COPY };
-                    Step::Disk(self.read_ns(item.bytes))
+                    progress.stage = if found == LookupOutcome::Read { READ } else { COPY };
+                    ServiceStep::Disk(self.read_ns(item.bytes))
                 }
             },
             READ => {
                 progress.stage = COPY;
-                Step::Stored
+                ServiceStep::Stored
             }
             COPY => {
-                match self.slice(progress, self.copy_ns(item.bytes, encrypted(item)), us(self.slice_us)) {
-                    Some(slice) => Step::Cpu(slice),
-                    None => self.go(progress, SEND, about),
+                match self.slice(
+                    progress,
+                    self.copy_ns(item.bytes, is_encrypted(item)),
+                    us_to_ns(self.slice_us),
+                ) {
+                    Some(slice) => ServiceStep::Cpu(slice),
+                    None => self.enter_stage(progress, SEND, facts),
                 }
             }
-            SEND => self.send(progress, about),
-            _ => self.stall(progress, about),
+            SEND => self.send(progress, facts),
+            _ => self.stall(progress, facts),
         }
     }
 
-    fn front(&self, item: &Item, link: &Link) -> FrontCost {
-        // The request and an acknowledgement for every second segment; the handshake's two packets.
-        let segments = self.on_line(item).div_ceil(self.segment_bytes);
-        let packets = 1 + segments.div_ceil(2) + if link.opens { 2 } else { 0 };
+    fn front_cost(&self, item: &Item, connection: &ClientConnection) -> FrontCost {
+        // The client sends the request, an acknowledgement for every second segment, and two packets of the
+        // handshake.
+        let segments = self.wire_bytes(item).div_ceil(self.segment_bytes);
+        let packets = 1 + segments.div_ceil(2) + if connection.opens { 2 } else { 0 };
         let decision_us = match self.switch {
-            Layer::Layer4 if link.opens => self.layer4_us,
-            Layer::Layer4 => 0.0,
-            Layer::Layer7 => self.layer7_us,
+            SwitchLayer::Layer4 if connection.opens => self.layer4_us,
+            SwitchLayer::Layer4 => 0.0,
+            SwitchLayer::Layer7 => self.layer7_us,
         };
-        FrontCost { request_ns: us(decision_us + packets as f64 * self.packet_us), ..FrontCost::default() }
+        FrontCost {
+            request_ns: us_to_ns(decision_us + packets as f64 * self.packet_us),
+            ..FrontCost::default()
+        }
     }
 }
 
@@ -381,9 +406,9 @@ mod tests {
     use super::*;
     use larder_core::TargetId;
 
-    /// What a request takes of each station: processor, disk, network, back-end, waiting; and its steps.
+    /// The demand of a request at each station in ns, its longest processor slice, and its windows.
     #[derive(Debug, Default, PartialEq)]
-    struct Taken {
+    struct StationDemand {
         cpu: u64,
         disk: u64,
         nic: u64,
@@ -393,50 +418,51 @@ mod tests {
         windows: Vec<u64>,
     }
 
-    fn walk(item: &Item, found: Found, link: Link) -> Taken {
-        let (model, mut taken) = (Cap01::default(), Taken::default());
-        let (mut progress, mut looked) = (Progress::default(), Found::Unknown);
+    fn walk(item: &Item, found: LookupOutcome, connection: ClientConnection) -> StationDemand {
+        let (model, mut demand) = (Cap01::default(), StationDemand::default());
+        let (mut progress, mut looked) = (RequestProgress::default(), LookupOutcome::Unknown);
         for _ in 0..10_000 {
-            let about = About { item, found: looked, forwarded: false, link };
-            match model.next(&mut progress, &about) {
-                Step::Lookup => looked = found,
-                Step::Cpu(ns) => {
-                    taken.cpu += ns;
-                    taken.longest_cpu = taken.longest_cpu.max(ns);
+            let facts = RequestFacts { item, found: looked, forwarded: false, connection };
+            match model.next_step(&mut progress, &facts) {
+                ServiceStep::Lookup => looked = found,
+                ServiceStep::Cpu(ns) => {
+                    demand.cpu += ns;
+                    demand.longest_cpu = demand.longest_cpu.max(ns);
                 }
-                Step::Disk(ns) => taken.disk += ns,
-                Step::Nic(ns) => {
-                    taken.nic += ns;
-                    taken.windows.push(ns);
+                ServiceStep::Disk(ns) => demand.disk += ns,
+                ServiceStep::Nic(ns) => {
+                    demand.nic += ns;
+                    demand.windows.push(ns);
                 }
-                Step::Back(ns) => taken.back += ns,
-                Step::Pause(ns) => taken.pause += ns,
-                Step::Await | Step::Stored => {}
-                Step::Done => return taken,
+                ServiceStep::Back(ns) => demand.back += ns,
+                ServiceStep::Pause(ns) => demand.pause += ns,
+                ServiceStep::Await | ServiceStep::Stored => {}
+                ServiceStep::Done => return demand,
                 other => panic!("{other:?}"),
             }
         }
-        panic!("a request without end: {taken:?}");
+        panic!("a request without end: {demand:?}");
     }
 
-    fn later() -> Link {
-        Link { opens: false, ..Link::default() }
+    fn later() -> ClientConnection {
+        ClientConnection { opens: false, ..ClientConnection::default() }
     }
 
     #[test]
     fn a_static_document_takes_the_papers_times() {
         let item = Item::file(TargetId(1), 14_600);
-        let hit = walk(&item, Found::Memory, later());
+        let hit = walk(&item, LookupOutcome::Memory, later());
         // 527 us and 146 us of memory; ten frames of 1,538 bytes at 12.5 bytes/us.
         assert_eq!((hit.cpu, hit.disk, hit.nic), (673_000, 0, 1_230_400));
-        // Windows of 2, 3, 4 and the last one; a stall of 206.72 us after two, of 83.68 us after three, none after four.
+        // The windows have 2, 3, 4 and the remaining segments. The stall is 206.72 us after two, 83.68 us
+        // after three, and none after four.
         assert_eq!(hit.windows, [246_080, 369_120, 492_160, 123_040]);
         assert_eq!(hit.pause, 206_720 + 83_680);
         // 50 + 9,000 + 4,167 us and 14,600 bytes at 20 bytes/us.
-        assert_eq!(walk(&item, Found::Read, later()).disk, 13_947_000);
-        assert_eq!(walk(&item, Found::Never, later()).disk, 13_947_000, "what is never kept is read");
-        assert_eq!(walk(&item, Found::Shared, later()).disk, 0);
-        let first = walk(&item, Found::Memory, Link::default());
+        assert_eq!(walk(&item, LookupOutcome::Read, later()).disk, 13_947_000);
+        assert_eq!(walk(&item, LookupOutcome::Never, later()).disk, 13_947_000, "what is never kept is read");
+        assert_eq!(walk(&item, LookupOutcome::Shared, later()).disk, 0);
+        let first = walk(&item, LookupOutcome::Memory, ClientConnection::default());
         assert_eq!((first.cpu - hit.cpu, first.pause - hit.pause), (556_000, 200_000));
     }
 
@@ -444,40 +470,46 @@ mod tests {
     fn encryption_takes_processor_time_and_bytes() {
         let plain = Item::file(TargetId(1), 100_000);
         let secure = Item { class: ServiceClass::Cb, ..plain };
-        let (open, shut) = (walk(&plain, Found::Memory, later()), walk(&secure, Found::Memory, later()));
+        let (open, shut) =
+            (walk(&plain, LookupOutcome::Memory, later()), walk(&secure, LookupOutcome::Memory, later()));
         // 800,000 bits at 46,886 and at 331,034 bits/ms.
         let cipher_ns = (800_000.0 / 46_886.0 + 800_000.0 / 331_034.0) * 1e6;
         assert!(((shut.cpu - open.cpu) as f64 - cipher_ns).abs() < 2_000.0, "{shut:?}");
         assert!(shut.longest_cpu <= 10_000_000 && shut.cpu > 10_000_000, "long demands are sliced");
         // Seven records of 29 bytes at 12.5 bytes/us, in the same 69 frames.
         assert_eq!(shut.nic - open.nic, 16_240);
-        let keyed = walk(&secure, Found::Memory, Link { keys: true, ..later() });
+        let keyed = walk(&secure, LookupOutcome::Memory, ClientConnection { keys: true, ..later() });
         // 384 bits at 38.5 bits/ms; 2,121 bytes in two frames; two round trips.
         assert_eq!((keyed.cpu - shut.cpu) / 1_000, 9_974);
         assert_eq!((keyed.nic - shut.nic, keyed.pause - shut.pause), (182_160, 400_000));
     }
 
     #[test]
-    fn a_query_goes_to_the_back_end_place_by_place() {
+    fn queries_use_the_back_end_one_access_at_a_time() {
         let model = Cap01::default();
         let item = Item {
             class: ServiceClass::Db,
             cacheable: false,
-            back_ns: 10 * model.place_ns(),
+            back_ns: 10 * model.access_ns(),
             ..Item::file(TargetId(1), 2_000)
         };
-        let taken = walk(&item, Found::Never, later());
+        let demand = walk(&item, LookupOutcome::Never, later());
         // 13,217 us and 8,192 bytes at 20 bytes/us, ten times.
-        assert_eq!((taken.back, taken.disk), (136_266_000, 0));
+        assert_eq!((demand.back, demand.disk), (136_266_000, 0));
     }
 
     #[test]
     fn the_switch_is_paid_by_connection_or_by_request() {
         let (item, seven) = (Item::file(TargetId(1), 2_920), Cap01::default());
-        let four = Cap01 { switch: Layer::Layer4, ..seven };
-        let front = |model: &Cap01, link: Link| model.front(&item, &link).request_ns / 1_000;
-        assert_eq!((front(&seven, Link::default()), front(&seven, later())), (200 + 36, 200 + 18));
-        assert_eq!((front(&four, Link::default()), front(&four, later())), (50 + 36, 18));
+        let four = Cap01 { switch: SwitchLayer::Layer4, ..seven };
+        let front = |model: &Cap01, connection: ClientConnection| {
+            model.front_cost(&item, &connection).request_ns / 1_000
+        };
+        assert_eq!(
+            (front(&seven, ClientConnection::default()), front(&seven, later())),
+            (200 + 36, 200 + 18)
+        );
+        assert_eq!((front(&four, ClientConnection::default()), front(&four, later())), (50 + 36, 18));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A cost model as a TOML file: `model = "NAME"` and the model's own fields, those left out as the model has them.
+//! Cost models as TOML files: `model = "NAME"` and the model's fields. Missing fields keep the model's
+//! defaults.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -7,15 +8,15 @@ use toml::de::{DeTable, DeValue};
 use super::Costs;
 use crate::SimError;
 
-/// A cost model's file that cannot be used; the file is at fault.
+/// An error in a cost model's file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}{}{key}: {message}", if key.is_empty() { "" } else { ": " })]
 pub struct CostsFileError {
     /// The line, from 1.
     pub line: usize,
-    /// The dotted key, such as `storage.total_mb_s`; empty where the text is no TOML.
+    /// The dotted key, such as `storage.total_mb_s`; empty if the text is not valid TOML.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The cause, and the valid values.
     pub message: String,
 }
 
@@ -23,8 +24,8 @@ impl Costs {
     /// Reads a cost model from TOML and checks its values.
     ///
     /// # Errors
-    /// Text that is no TOML, an unknown model or key, a value of the wrong type or out of its range; with line and
-    /// key.
+    /// Returns the line and the key if the text is not TOML, if a model or key is unknown, or if a value has
+    /// the wrong type or is out of range.
     pub fn from_toml(text: &str) -> Result<Self, CostsFileError> {
         let refused = |error: toml::de::Error| refusal(text, &error);
         let mut table = DeTable::parse(text).map_err(refused)?;
@@ -50,7 +51,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// The model of the same kind with the fields of the table.
+    /// Reads the fields of the table into a model of the same kind.
     fn read(self, table: Spanned<DeTable<'_>>) -> Result<Self, toml::de::Error> {
         let reader = toml::de::Deserializer::from(table);
         Ok(match self {
@@ -84,7 +85,7 @@ fn refusal(text: &str, refused: &toml::de::Error) -> CostsFileError {
     error(text, offset, &key.unwrap_or_default(), refused.message().trim())
 }
 
-/// Where the value of a dotted key begins.
+/// Returns the offset at which the value of a dotted key begins.
 fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
     let value = table.get(first)?;
@@ -95,7 +96,7 @@ fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     }
 }
 
-/// The dotted key that stands at an offset, as itself or with its value.
+/// Returns the dotted key whose name or value covers an offset.
 fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
         let name = key.get_ref().to_string();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_line_and_key() {
+    fn errors_name_the_line_and_the_key() {
         let cases = [
             ("", 1, "model", "is missing"),
             ("\nmodel = \"lard99\"\n", 2, "model", "no model 'lard99'"),

@@ -1,62 +1,71 @@
-//! `hacc99`: the cluster of the HACC paper (Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium 1999,
-//! section 4): nodes with a 200 MHz Pentium Pro and one disk behind a router that relays every byte.
+//! `hacc99`: the cluster of the HACC paper (Zhang, Barrientos, Chen and Seltzer, USENIX Windows NT Symposium
+//! 1999, section 4): nodes with a 200 MHz Pentium Pro and one disk behind a router that relays every byte.
 //!
 //! ```text
 //! router     1.4 ms for each request and 0.0242 ms for each KB (section 4.2, figure 3), and the KB's time on its
 //!            100 Mb/s line, 0.0819 ms; one after another
-//! processor  2 ms for each request, 0.06 ms for each KB sent, and what the item takes to make
+//! processor  2 ms for each request, 0.06 ms for each KB sent, and the item's own demand
 //! disk       24 ms to the first block, 12 ms to each further block of 16 KB, 5 MB/s
 //! database   12 ms to each page of 8 KB, 5 MB/s
 //! ```
 //! KB is 1,024, MB 10^6 bytes.
 //!
-//! The paper measures the router and nothing of the nodes. Ours, from the hardware of the time: a file is opened with
-//! two accesses of 12 ms (directory and first block); reads of many clients are interleaved, so that each further block
-//! pays for an access; blocks of 16 KB make a saturated disk give 1 MB/s on large files, which is what figure 4 shows
-//! for the sprayer, whose disks are what limits it; the processor's figures give the published share of 20 % in figures 4 and 7 at the published
-//! loads. Blocks were 64 KB at first and were made 16 KB after the first results, so the disk's rate is fitted to the
-//! figure (experiment hacc-blocks shows both). What a router does to a request is one service at one station, although it lies before and after the
-//! node's. At 8 KB it takes 2.25 ms, which is 444 requests/s; the paper measured 400 to 500.
+//! The paper measures the router and nothing of the nodes. The node's values are ours, from the hardware of
+//! the time:
+//! - A file is opened with two accesses of 12 ms (directory and first block).
+//! - Reads of many clients are interleaved, so each further block pays for an access.
+//! - With blocks of 16 KB a saturated disk gives 1 MB/s on large files. Figure 4 shows this for the sprayer,
+//!   which its disks limit.
+//! - The processor's values give the published share of 20 % in figures 4 and 7 at the published loads.
 //!
-//! Results of a database (class DCB) are `reply_bytes` long however much is read for them. Processor demands are
-//! sliced by NT Server's fixed quantum of 120 ms. Requests of one node that want the same item share its read.
+//! Blocks were 64 KB at first and were changed to 16 KB after the first results, so the disk's rate is fitted
+//! to the figure (experiment hacc-blocks shows both). The router serves a request once at one station,
+//! although it works before and after the node. At 8 KB it takes 2.25 ms, which is 444 requests/s; the paper
+//! measured 400 to 500.
+//!
+//! Results of a database (class DCB) have `reply_bytes` bytes, however much is read for them. Processor
+//! demands are sliced by NT Server's fixed quantum of 120 ms. Requests of one node for the same item share
+//! its read.
 
 use larder_core::class::ServiceClass;
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, FrontCost, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, FrontCost, LookupOutcome, RequestFacts, RequestProgress, ServiceStep, Stations, check_range,
+    us_to_ns,
+};
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
-/// A page of a database.
+/// The size of a database page, in bytes.
 const PAGE_BYTES: u64 = 8 << 10;
 
-/// The parameters. Ranges: times 0 to 10 s, rates above 0.
+/// The parameters of the model. Ranges: times 0 to 10 s, rates above 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hacc99 {
-    /// Router: a request, in us. Default 1,400.
+    /// Router: time per request, in us. Default 1,400.
     pub router_us: f64,
-    /// Router: a KB of the reply, in us. Default 24.2.
+    /// Router: time per KB of the reply, in us. Default 24.2.
     pub router_kib_us: f64,
-    /// Router: a KB on its line, in us. Default 81.92 (100 Mb/s).
+    /// Router: time per KB on its line, in us. Default 81.92 (100 Mb/s).
     pub line_kib_us: f64,
-    /// Processor: a request, in us. Default 2,000.
+    /// Processor: time per request, in us. Default 2,000.
     pub request_us: f64,
-    /// Processor: a KB sent, in us. Default 60.
+    /// Processor: time per KB sent, in us. Default 60.
     pub send_kib_us: f64,
-    /// Processor: longest slice, in us; above 0. Default 120,000.
+    /// Processor: longest time slice, in us; above 0. Default 120,000.
     pub slice_us: f64,
-    /// Disk: an access, in us. Default 12,000.
+    /// Disk: time of an access, in us. Default 12,000.
     pub access_us: f64,
-    /// Disk: accesses to a file's first block. Default 2.
+    /// Disk: number of accesses to a file's first block. Default 2.
     pub open_accesses: u32,
-    /// Disk: bytes of a block, at least 4,096. Default 16,384.
+    /// Disk: size of a block in bytes, at least 4,096. Default 16,384.
     pub block_bytes: u64,
-    /// Disk: transfer in MB/s. Default 5.
+    /// Disk: transfer rate in MB/s. Default 5.
     pub disk_mb_s: f64,
-    /// Length of a database's result, in bytes. Default 6,144.
+    /// Size of a database result, in bytes. Default 6,144.
     pub reply_bytes: u64,
 }
 
@@ -79,35 +88,35 @@ impl Default for Hacc99 {
 }
 
 impl Hacc99 {
-    /// Bytes that a reply with this item has.
+    /// Returns the size of a reply with this item, in bytes.
     pub fn reply(&self, item: &Item) -> u64 {
         if item.class == ServiceClass::Dcb { self.reply_bytes } else { item.bytes }
     }
 
-    /// Processor time of a request, in ns.
+    /// Returns the processor time of a request, in ns.
     pub fn cpu_ns(&self, item: &Item) -> u64 {
-        us(self.request_us + self.reply(item) as f64 / 1_024.0 * self.send_kib_us) + item.cpu_ns
+        us_to_ns(self.request_us + self.reply(item) as f64 / 1_024.0 * self.send_kib_us) + item.cpu_ns
     }
 
-    /// Time of the router for a request, in ns.
+    /// Returns the router's time for a request, in ns.
     pub fn router_ns(&self, item: &Item) -> u64 {
-        us(self.router_us + self.reply(item) as f64 / 1_024.0 * (self.router_kib_us + self.line_kib_us))
+        us_to_ns(self.router_us + self.reply(item) as f64 / 1_024.0 * (self.router_kib_us + self.line_kib_us))
     }
 
-    /// The part of the router's time in which its processor works, 0 to 1.
+    /// Returns the share of the router's time in which its processor works, 0 to 1.
     pub fn router_cpu_share(&self, item: &Item) -> f64 {
         let kib = self.reply(item) as f64 / 1_024.0;
         let cpu = self.router_us + kib * self.router_kib_us;
         cpu / (cpu + kib * self.line_kib_us).max(f64::MIN_POSITIVE)
     }
 
-    /// Disk time of a whole item, in ns.
+    /// Returns the disk time of a whole item, in ns.
     pub fn read_ns(&self, item: &Item) -> u64 {
         let block = self.block(item);
         (0..item.bytes.max(1).div_ceil(block)).map(|number| self.block_ns(number, item)).sum()
     }
 
-    /// A request's time with nobody else there, its item read from disk, in ns.
+    /// Returns the time of a request on an idle cluster, its item read from disk, in ns.
     pub fn alone_ns(&self, item: &Item) -> u64 {
         self.router_ns(item) + self.cpu_ns(item) + self.read_ns(item)
     }
@@ -121,7 +130,7 @@ impl Hacc99 {
         let bytes = item.bytes.saturating_sub(number * block).min(block);
         let opens = number == 0 && item.class != ServiceClass::Dcb;
         let accesses = if opens { self.open_accesses } else { 1 };
-        us(f64::from(accesses) * self.access_us + bytes as f64 / self.disk_mb_s)
+        us_to_ns(f64::from(accesses) * self.access_us + bytes as f64 / self.disk_mb_s)
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -134,7 +143,7 @@ impl Hacc99 {
             (self.slice_us, "costs.slice_us"),
             (self.access_us, "costs.access_us"),
         ];
-        times.into_iter().try_for_each(|(value, key)| within(value, 1e7, key, "0 to 10,000,000 us"))?;
+        times.into_iter().try_for_each(|(value, key)| check_range(value, 1e7, key, "0 to 10,000,000 us"))?;
         let out = |key, range| Err(SimError::OutOfRange { key, range });
         if self.slice_us == 0.0 {
             return out("costs.slice_us", "above 0");
@@ -161,45 +170,50 @@ const SERVING: u8 = 4;
 impl CostModel for Hacc99 {
     const STATIONS: Stations = Stations::NONE;
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let item = about.item;
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let item = facts.item;
         match progress.stage {
             ARRIVED => {
                 progress.stage = LOOKED;
-                Step::Lookup
+                ServiceStep::Lookup
             }
-            LOOKED => match about.found {
-                Found::Memory | Found::Peer => {
-                    *progress = Progress { stage: SERVING, done: 0 };
-                    self.next(progress, about)
+            LOOKED => match facts.found {
+                LookupOutcome::Memory | LookupOutcome::Peer => {
+                    *progress = RequestProgress { stage: SERVING, done: 0 };
+                    self.next_step(progress, facts)
                 }
-                Found::Shared => {
+                LookupOutcome::Shared => {
                     progress.stage = SERVING;
-                    Step::Await
+                    ServiceStep::Await
                 }
                 _ => {
                     progress.stage = READING;
-                    self.next(progress, about)
+                    self.next_step(progress, facts)
                 }
             },
             READING if progress.done * self.block(item) < item.bytes.max(1) => {
                 progress.done += 1;
-                Step::Disk(self.block_ns(progress.done - 1, item))
+                ServiceStep::Disk(self.block_ns(progress.done - 1, item))
             }
             READING => {
-                *progress = Progress { stage: STORED, done: 0 };
-                if about.found == Found::Read { Step::Stored } else { self.next(progress, about) }
+                *progress = RequestProgress { stage: STORED, done: 0 };
+                if facts.found == LookupOutcome::Read {
+                    ServiceStep::Stored
+                } else {
+                    self.next_step(progress, facts)
+                }
             }
             _ => {
                 progress.stage = SERVING;
-                let slice = (self.cpu_ns(item).saturating_sub(progress.done)).min(us(self.slice_us).max(1));
+                let slice =
+                    (self.cpu_ns(item).saturating_sub(progress.done)).min(us_to_ns(self.slice_us).max(1));
                 progress.done += slice;
-                if slice > 0 { Step::Cpu(slice) } else { Step::Done }
+                if slice > 0 { ServiceStep::Cpu(slice) } else { ServiceStep::Done }
             }
         }
     }
 
-    fn front(&self, item: &Item, _link: &Link) -> FrontCost {
+    fn front_cost(&self, item: &Item, _link: &ClientConnection) -> FrontCost {
         FrontCost { request_ns: self.router_ns(item), ..FrontCost::default() }
     }
 }
@@ -209,18 +223,24 @@ mod tests {
     use super::*;
     use larder_core::TargetId;
 
-    fn walk(item: &Item, found: Found) -> (u64, u64, u32) {
-        let (model, mut progress, mut looked) = (Hacc99::default(), Progress::default(), Found::Unknown);
+    fn walk(item: &Item, found: LookupOutcome) -> (u64, u64, u32) {
+        let (model, mut progress, mut looked) =
+            (Hacc99::default(), RequestProgress::default(), LookupOutcome::Unknown);
         let (mut cpu, mut disk, mut stored) = (0, 0, 0);
         for _ in 0..10_000 {
-            let about = About { item, found: looked, forwarded: false, link: Link::default() };
-            match model.next(&mut progress, &about) {
-                Step::Lookup => looked = found,
-                Step::Cpu(ns) => cpu += ns,
-                Step::Disk(ns) => disk += ns,
-                Step::Stored => stored += 1,
-                Step::Await => {}
-                Step::Done => return (cpu, disk, stored),
+            let facts = RequestFacts {
+                item,
+                found: looked,
+                forwarded: false,
+                connection: ClientConnection::default(),
+            };
+            match model.next_step(&mut progress, &facts) {
+                ServiceStep::Lookup => looked = found,
+                ServiceStep::Cpu(ns) => cpu += ns,
+                ServiceStep::Disk(ns) => disk += ns,
+                ServiceStep::Stored => stored += 1,
+                ServiceStep::Await => {}
+                ServiceStep::Done => return (cpu, disk, stored),
                 other => panic!("{other:?}"),
             }
         }
@@ -230,14 +250,14 @@ mod tests {
     #[test]
     fn files_take_blocks_and_databases_pages() {
         let file = Item::file(TargetId(1), 100 << 10);
-        // 2 ms and 100 KB; seven blocks with eight accesses and 102,400 bytes at 5 bytes/us.
-        assert_eq!(walk(&file, Found::Read), (8_000_000, 116_480_000, 1));
-        assert_eq!(walk(&file, Found::Memory), (8_000_000, 0, 0));
-        assert_eq!(walk(&file, Found::Shared), (8_000_000, 0, 0));
+        // 2 ms and 100 KB; seven blocks take eight accesses and 102,400 bytes at 5 bytes/us.
+        assert_eq!(walk(&file, LookupOutcome::Read), (8_000_000, 116_480_000, 1));
+        assert_eq!(walk(&file, LookupOutcome::Memory), (8_000_000, 0, 0));
+        assert_eq!(walk(&file, LookupOutcome::Shared), (8_000_000, 0, 0));
         let document =
             Item { class: ServiceClass::Dcb, cpu_ns: 60_000_000, ..Item::file(TargetId(1), 96 << 10) };
-        // 2 ms, a result of 6 KB, 60 ms of its own; twelve pages of an access and 8,192 bytes.
-        assert_eq!(walk(&document, Found::Read), (62_360_000, 163_660_800, 1));
+        // 2 ms, a result of 6 KB, and the item's 60 ms; twelve pages take an access and 8,192 bytes each.
+        assert_eq!(walk(&document, LookupOutcome::Read), (62_360_000, 163_660_800, 1));
         let model = Hacc99::default();
         assert_eq!(model.read_ns(&document), 163_660_800);
         assert_eq!(model.read_ns(&file), 116_480_000);
@@ -252,7 +272,7 @@ mod tests {
             "section 5: 400 to 500 requests of 8 KB a second: {per_second}"
         );
         assert!((model.router_cpu_share(&file) - 1.5936 / 2.24896).abs() < 1e-9);
-        // Section 4.2: 1.6 ms of 200 ms on Domino.
+        // Section 4.2 gives 1.6 ms of 200 ms on Domino.
         let domino = Item { class: ServiceClass::Dcb, ..Item::file(TargetId(1), 96 << 10) };
         let cpu_ms = model.router_ns(&domino) as f64 / 1e6 * model.router_cpu_share(&domino);
         assert!(cpu_ms < 1.6, "{cpu_ms}");

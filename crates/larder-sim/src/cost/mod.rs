@@ -1,9 +1,9 @@
-//! Cost models: what a request takes of a node, as named data.
+//! Cost models: named models of the time that a request takes at a node.
 //!
-//! A model is asked for a request's next [`Step`] when the request reaches its node and whenever the step before has
-//! ended, and answers from how far the request is ([`Progress`]) and what is known of it ([`About`]). Every station
-//! serves in order of arrival, so a step ends at `max(now, station free) + time`. Times are for a node of speed 1;
-//! the cluster divides them by the speed of the node.
+//! The engine asks a model for a request's next [`ServiceStep`] when the request reaches its node, and again
+//! after each step. The model answers from the [`RequestProgress`] and the [`RequestFacts`]. Every station
+//! serves in order of arrival, so a step ends at `max(now, station free) + time`. Times are for a node of
+//! speed 1; the engine divides them by the node's speed.
 
 mod cap01;
 mod file;
@@ -14,33 +14,35 @@ mod modelled;
 mod modern;
 mod ward01;
 
-pub use cap01::{Cap01, Layer};
+pub use cap01::{Cap01, SwitchLayer};
 pub use file::CostsFileError;
 pub use hacc99::Hacc99;
 pub use lard98::Lard98;
-pub use model::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step};
-pub use modelled::Modelled;
-pub use modern::{Modern, Network, NodeCosts, Storage, SwitchCosts};
+pub use model::{
+    CostModel, FrontCost, LookupOutcome, RequestCost, RequestFacts, RequestProgress, ServiceStep, Stations,
+};
+pub use modelled::ModelledNode;
+pub use modern::{Modern, NetworkCosts, NodeCosts, Storage, SwitchCosts};
 pub use ward01::Ward01;
 
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
-/// The cost models by name.
+/// A cost model by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "kebab-case")]
 pub enum Costs {
-    /// The LARD paper's node.
+    /// The node of the LARD paper.
     Lard98(Lard98),
-    /// The WARD paper's server.
+    /// The server of the WARD paper.
     Ward01(Ward01),
-    /// The CAP paper's cluster.
+    /// The cluster of the CAP paper.
     Cap01(Cap01),
-    /// The HACC paper's cluster.
+    /// The cluster of the HACC paper.
     Hacc99(Hacc99),
     /// The live node over a modelled store.
-    Modelled(Modelled),
+    Modelled(ModelledNode),
     /// The live switch and nodes on today's hardware.
     Modern(Modern),
 }
@@ -50,21 +52,22 @@ impl Costs {
     pub const NAMES: [&'static str; 7] =
         ["lard98", "ward01", "cap01", "hacc99", "modelled", "modern", "modern-object-store"];
 
-    /// The model of that name with its published values. `modern-object-store` is `modern` with another store.
+    /// Returns the model of that name with its published values. `modern-object-store` is `modern` with
+    /// another store.
     pub fn by_name(name: &str) -> Option<Self> {
         Some(match name {
             "lard98" => Self::Lard98(Lard98::default()),
             "ward01" => Self::Ward01(Ward01::default()),
             "cap01" => Self::Cap01(Cap01::default()),
             "hacc99" => Self::Hacc99(Hacc99::default()),
-            "modelled" => Self::Modelled(Modelled::default()),
+            "modelled" => Self::Modelled(ModelledNode::default()),
             "modern" => Self::Modern(Modern::default()),
             "modern-object-store" => Self::Modern(Modern::over_object_store()),
             _ => return None,
         })
     }
 
-    /// The model's name, as written in a file.
+    /// Returns the model's name, as written in a file.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Lard98(_) => "lard98",

@@ -1,82 +1,85 @@
-//! The interface of cost models: the steps of a request, the stations it needs, and values that several models have.
+//! The interface of cost models: the steps of a request, the stations they need, and values that several
+//! models share.
 
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
 /// The progress of a request at its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The model's own number of the stage; 0 when the request reaches its node.
+pub struct RequestProgress {
+    /// The model's number of the current stage; 0 when the request reaches its node.
     pub stage: u8,
-    /// Bytes, blocks or packets done, as the model counts them.
+    /// Bytes, blocks or packets done, in the unit of the model.
     pub done: u64,
 }
 
-/// The place where a node found an item.
+/// The result of a node's lookup of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Found {
-    /// It has not looked yet.
+pub enum LookupOutcome {
+    /// The node has not looked the item up yet.
     #[default]
     Unknown,
-    /// In its memory.
+    /// The item is in the node's memory.
     Memory,
-    /// Not there: this request reads it.
+    /// The item is missing, and this request reads it.
     Read,
-    /// Not there, but another request is reading it.
+    /// The item is missing, and another request is reading it.
     Shared,
-    /// In the memory of another node (global memory).
+    /// The item is in the memory of another node (global memory).
     Peer,
-    /// It may not be kept in memory, so it was not looked for.
+    /// The item may not be kept in memory, so it was not looked up.
     Never,
 }
 
 /// The facts about a request at its node.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
-    /// The item that is asked for.
+pub struct RequestFacts<'a> {
+    /// The requested item.
     pub item: &'a Item,
-    /// The place where the node found it.
-    pub found: Found,
-    /// The client had reached another node than the one that serves.
+    /// The result of the node's lookup.
+    pub found: LookupOutcome,
+    /// Whether the client had reached another node than the one that serves the request.
     pub forwarded: bool,
-    /// The connection it comes on.
-    pub link: Link,
+    /// The connection of the request.
+    pub connection: ClientConnection,
 }
 
-/// The next need of a request. Times in ns at speed 1.
+/// The next step of a request. Times are in ns at speed 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The node looks into its memory. Takes no time; [`About::found`] is known afterwards.
+pub enum ServiceStep {
+    /// The node looks the item up in its memory. Takes no time; afterwards [`RequestFacts::found`] is known.
     Lookup,
-    /// The node's processor.
+    /// Service by the node's processor.
     Cpu(u64),
-    /// Stands in line for the node's processor. The next step is asked for when the turn has come; [`Step::Serve`]
-    /// then takes the processor at once. Not with [`Stations::pools`] or [`Stations::timer`].
+    /// A wait for the node's processor. The next step is requested when the request reaches the head of the
+    /// queue; [`ServiceStep::Serve`] then takes the processor at once. Not allowed with [`Stations::pools`]
+    /// or [`Stations::timer`].
     Turn,
-    /// The node's processor from now on, for the request whose turn has come ([`Step::Turn`]).
+    /// Service by the node's processor for a request at the head of the queue ([`ServiceStep::Turn`]).
     Serve(u64),
-    /// The disk that holds the item.
+    /// Service by the disk that holds the item.
     Disk(u64),
-    /// The node's network interface.
+    /// Service by the node's network interface.
     Nic(u64),
-    /// The node's back-end server.
+    /// Service by the node's back-end server.
     Back(u64),
-    /// The processor of the node that the client had reached.
+    /// Service by the processor of the node that the client had reached.
     OriginCpu(u64),
-    /// The processor of the node in whose memory the item was found.
+    /// Service by the processor of the node in whose memory the item was found.
     PeerCpu(u64),
-    /// One of the places for reads at a time ([`CostModel::read_slots`]).
+    /// Service by one of the parallel read slots ([`CostModel::read_slots`]).
     Slot(u64),
-    /// Time passes.
+    /// A delay that occupies no station.
     Pause(u64),
-    /// Until the read that this request shares has ended.
+    /// A wait for the end of the read that this request shares.
     Await,
-    /// Until the item's next chunk is in memory ([`Stations::tasks`]).
-    NextPart,
-    /// The read has ended: the item goes to the node's memory, and whoever shares the read goes on. Takes no time.
+    /// A wait for the item's next chunk ([`Stations::tasks`]).
+    NextChunk,
+    /// The read has ended: the item is stored in the node's memory, and the requests that share the read
+    /// continue. Takes no time.
     Stored,
     /// The request has been served.
     Done,
@@ -85,18 +88,19 @@ pub enum Step {
 /// The stations that a model uses beside processor and disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stations {
-    /// Network interfaces.
+    /// Whether nodes have network interfaces.
     pub nic: bool,
-    /// Back-end servers.
+    /// Whether nodes have back-end servers.
     pub back: bool,
-    /// Several cores in a node ([`CostModel::cores`]), and several reads at a time ([`CostModel::read_slots`]).
+    /// Whether a node has several cores ([`CostModel::cores`]) and several parallel reads
+    /// ([`CostModel::read_slots`]).
     pub pools: bool,
-    /// Several cores in the front-end ([`CostModel::front_cores`]).
+    /// Whether the front-end has several cores ([`CostModel::front_cores`]).
     pub front_pool: bool,
-    /// Reads are tasks of their own that all wait for, and long items are read and kept in chunks
-    /// ([`CostModel::chunk`]), as in the live node.
+    /// Whether reads are tasks of their own, and long items are read and kept in chunks
+    /// ([`CostModel::chunk_bytes`]), as in the live node.
     pub tasks: bool,
-    /// Whoever waits for processor or disk notices the end late ([`CostModel::wake_ns`]).
+    /// Whether a job notices the end of its service by processor or disk late ([`CostModel::wake_ns`]).
     pub timer: bool,
 }
 
@@ -106,89 +110,97 @@ impl Stations {
         Self { nic: false, back: false, pools: false, front_pool: false, tasks: false, timer: false };
 }
 
-/// The time that a request takes of the front-end, before it goes to its node. All zero: the front-end costs nothing.
+/// The cost of a request at the front-end, before it goes to its node. If all values are 0, the front-end
+/// costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrontCost {
-    /// Time of the front-end's one processor for each request, in ns.
+    /// Time of the front-end's processor per request, in ns.
     pub request_ns: u64,
-    /// And for each KiB of the reply, in ns.
+    /// Time of the front-end's processor per KiB of the reply, in ns.
     pub kib_ns: u64,
-    /// A delay that occupies nothing, in ns.
+    /// Delay that occupies no processor, in ns.
     pub delay_ns: u64,
 }
 
-/// A model of the time that a request takes of a node.
+/// A model of the time that a request takes at a node.
 pub trait CostModel {
-    /// The stations it uses.
+    /// The stations that the model uses.
     const STATIONS: Stations;
 
-    /// The request's next step; changes its progress.
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step;
+    /// Returns the request's next step, and updates its progress.
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep;
 
-    /// Cores of a node, where the model has [`Stations::pools`].
+    /// Returns the number of cores of a node, if the model has [`Stations::pools`].
     fn cores(&self) -> u32 {
         1
     }
 
-    /// Cores of the front-end, where the model has [`Stations::front_pool`].
+    /// Returns the number of cores of the front-end, if the model has [`Stations::front_pool`].
     fn front_cores(&self) -> u32 {
         1
     }
 
-    /// Reads that each disk of a node has under way at a time, where the model has [`Stations::pools`].
+    /// Returns the number of parallel reads of each disk, if the model has [`Stations::pools`].
     fn read_slots(&self) -> u32 {
         1
     }
 
-    /// Items above this many bytes are read and kept in chunks of it, where the model has [`Stations::tasks`].
-    fn chunk(&self) -> u64 {
+    /// Returns the chunk size in bytes, if the model has [`Stations::tasks`]. Longer items are read and kept
+    /// in chunks.
+    fn chunk_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// Disk time in ns for `len` bytes when the `before` bytes in front of them have just been read, likewise.
-    fn piece_ns(&self, _before: u64, _len: u64) -> u64 {
+    /// Returns the disk time in ns for `len` bytes, if the `before` bytes in front of them have just been
+    /// read and the model has [`Stations::tasks`].
+    fn chunk_read_ns(&self, _before: u64, _len: u64) -> u64 {
         0
     }
 
-    /// The time at which a job notices that its wait for processor or disk has ended at `end_ns`, where the model has
-    /// [`Stations::timer`]. Not before `end_ns`.
+    /// Returns the time in ns at which a job notices that its service by processor or disk ended at `end_ns`,
+    /// if the model has [`Stations::timer`]. The result is at least `end_ns`.
     fn wake_ns(&self, end_ns: u64) -> u64 {
         end_ns
     }
 
-    /// The time that a request takes of the front-end, by its item and the connection it comes on.
-    fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
+    /// Returns the cost of a request at the front-end.
+    fn front_cost(&self, _item: &Item, _link: &ClientConnection) -> FrontCost {
         FrontCost::default()
     }
 }
 
-/// Processor time that grows with the reply.
+/// A processor cost that grows linearly with the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PerRequest {
-    /// Time of a request, in us, 0 to 1,000,000.
+pub struct RequestCost {
+    /// Time per request, in us, 0 to 1,000,000.
     pub request_us: f64,
-    /// And for each KiB of its reply, in us, 0 to 1,000,000.
+    /// Time per KiB of the reply, in us, 0 to 1,000,000.
     pub kib_us: f64,
 }
 
-impl PerRequest {
-    /// Time in ns of a request with a reply of so many bytes.
+impl RequestCost {
+    /// Returns the time in ns of a request with a reply of `bytes` bytes.
     pub fn ns(&self, bytes: u64) -> u64 {
-        us(self.request_us) + us(self.kib_us * bytes as f64 / 1_024.0)
+        us_to_ns(self.request_us) + us_to_ns(self.kib_us * bytes as f64 / 1_024.0)
     }
 
     pub(super) fn check(&self, request: &'static str, kib: &'static str) -> Result<(), SimError> {
-        within(self.request_us, 1e6, request, "0 to 1,000,000 us")?;
-        within(self.kib_us, 1e6, kib, "0 to 1,000,000 us")
+        check_range(self.request_us, 1e6, request, "0 to 1,000,000 us")?;
+        check_range(self.kib_us, 1e6, kib, "0 to 1,000,000 us")
     }
 }
 
-/// A time in ns from microseconds.
-pub(super) fn us(value: f64) -> u64 {
+/// Converts microseconds into nanoseconds.
+pub(super) fn us_to_ns(value: f64) -> u64 {
     (value * 1_000.0).round() as u64
 }
 
-pub(super) fn within(value: f64, most: f64, key: &'static str, range: &'static str) -> Result<(), SimError> {
+pub(super) fn check_range(
+    value: f64,
+    most: f64,
+    key: &'static str,
+    range: &'static str,
+) -> Result<(), SimError> {
     if (0.0..=most).contains(&value) { Ok(()) } else { Err(SimError::OutOfRange { key, range }) }
 }

@@ -1,31 +1,35 @@
-//! `modern`: larder's own switch and nodes on today's hardware, with processor costs measured by `larder-lab calibrate`.
+//! `modern`: larder's own switch and nodes on today's hardware. `larder-lab calibrate` measures the processor
+//! costs.
 //!
 //! ```text
 //! switch:  request_us + kib_us * KiB on one of its cores
 //! node:    request_us + kib_us * KiB on one of its cores; a miss takes miss_us more, before the read
-//! storage: a read takes one of `reads_at_once` places for first_byte_us + bytes / stream_mb_s,
+//! storage: a read takes one of `reads_at_once` slots for first_byte_us + bytes / stream_mb_s,
 //!          then the whole store for bytes / total_mb_s
-//! network: the node's interface for bytes * 8 / gbit_s; rtt_us pass besides
+//! network: the node's interface for bytes * 8 / gbit_s; then a delay of rtt_us
 //! ```
 //!
-//! The default processor times are what `larder-lab calibrate` measured on a virtual machine with two cores of an AMD
-//! EPYC that had other work as well; measure your own.
+//! The default processor times were measured by `larder-lab calibrate` on a virtual machine with two cores of
+//! an AMD EPYC that also did other work. Measure your own hardware.
 //!
-//! Two ready-made stores: [`Storage::NVME`], one local drive, and [`Storage::OBJECT_STORE`], an origin over HTTP. Where
-//! their numbers come from stands with them. `total_mb_s` and `reads_at_once` are of the node as a whole where it has
-//! one disk; a node of several has each of them that often, and items are spread over them.
+//! There are two predefined stores: [`Storage::NVME`], a local drive, and [`Storage::OBJECT_STORE`], an
+//! origin over HTTP. Their documentation names the sources of the numbers. `total_mb_s` and `reads_at_once`
+//! apply to each disk. Items are spread over the disks of a node.
 //!
-//! What is left out: items are read and kept as a whole (the live node keeps those above 1 MiB in chunks); contention
-//! for memory bandwidth; packet loss and slow clients; demands on a back-end server.
+//! Not modelled: chunks (the live node reads and keeps items above 1 MiB in chunks), contention for memory
+//! bandwidth, packet loss, slow clients, and demands on a back-end server.
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, FrontCost, LookupOutcome, RequestCost, RequestFacts, RequestProgress, ServiceStep, Stations,
+    check_range, us_to_ns,
+};
 use crate::SimError;
-use crate::source::Link;
+use crate::source::ClientConnection;
 use crate::workload::Item;
 
-/// Processor costs of the live node, measured; the cores are those of the node that is to be.
+/// Measured processor costs of the live node, and the cores of the simulated node.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeCosts {
@@ -33,13 +37,14 @@ pub struct NodeCosts {
     pub cores: u32,
     /// Processor time of a request answered from memory, in us, 0 to 1,000,000. Default 23.
     pub request_us: f64,
-    /// And for each KiB of the reply, in us, 0 to 1,000,000. Default 0.1.
+    /// Processor time per KiB of the reply, in us, 0 to 1,000,000. Default 0.1.
     pub kib_us: f64,
-    /// And of a miss besides, in us, 0 to 1,000,000. Default 20: a task, a read and a place in memory.
+    /// Further processor time of a miss, in us, 0 to 1,000,000. Default 20: a task, a read and an allocation
+    /// in memory.
     pub miss_us: f64,
 }
 
-/// Processor costs of the live switch, measured; the cores are those of the switch that is to be.
+/// Measured processor costs of the live switch, and the cores of the simulated switch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchCosts {
@@ -47,35 +52,35 @@ pub struct SwitchCosts {
     pub cores: u32,
     /// Processor time of a request, in us, 0 to 1,000,000. Default 57.
     pub request_us: f64,
-    /// And for each KiB of the reply, in us, 0 to 1,000,000. Default 0.25.
+    /// Processor time per KiB of the reply, in us, 0 to 1,000,000. Default 0.25.
     pub kib_us: f64,
 }
 
-/// Where a node reads what it has not in memory.
+/// The store that a node reads missing items from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Storage {
     /// Time to the first byte of a read, in us, 0 to 60 s.
     pub first_byte_us: f64,
-    /// Bytes of one read, in MB (10^6) per second, 0.001 to 1,000,000.
+    /// Rate of a single read, in MB (10^6) per second, 0.001 to 1,000,000.
     pub stream_mb_s: f64,
-    /// Bytes of all reads together, likewise.
+    /// Rate of all reads together, in MB per second, 0.001 to 1,000,000.
     pub total_mb_s: f64,
-    /// Reads under way at a time, 1 to 65,536; the rest wait.
+    /// The number of parallel reads, 1 to 65,536. Further reads wait.
     pub reads_at_once: u32,
 }
 
-/// What lies between node and client.
+/// The network between node and client.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Network {
-    /// The node's interface, in Gb/s, 0.001 to 10,000. Default 25.
+pub struct NetworkCosts {
+    /// Rate of the node's interface, in Gb/s, 0.001 to 10,000. Default 25.
     pub gbit_s: f64,
-    /// Time that passes between client, switch and node besides, in us, 0 to 10 s. Default 100.
+    /// Delay between client, switch and node, in us, 0 to 10 s. Default 100.
     pub rtt_us: f64,
 }
 
-/// The parameters.
+/// The parameters of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Modern {
@@ -85,19 +90,20 @@ pub struct Modern {
     pub switch: SwitchCosts,
     /// The node's store.
     pub storage: Storage,
-    /// Its network.
-    pub network: Network,
+    /// The node's network.
+    pub network: NetworkCosts,
 }
 
 impl Storage {
-    /// A local NVMe drive: 90 us for a random read of 4 KiB and 3.5 GB/s, what data-centre drives of PCIe 3.0 x4 are
-    /// specified with; 64 reads at a time, which is what a node has of threads for them.
+    /// A local NVMe drive: 90 us for a random read of 4 KiB, and 3.5 GB/s, as data-centre drives of PCIe 3.0
+    /// x4 are specified. 64 parallel reads are the number of a node's read threads.
     pub const NVME: Self =
         Self { first_byte_us: 90.0, stream_mb_s: 2_000.0, total_mb_s: 3_500.0, reads_at_once: 64 };
 
-    /// An object store over HTTP in the same region: 100 ms to the first byte, the lower end of what Amazon names for
-    /// small objects of S3 ("roughly 100-200 milliseconds", Performance design patterns for Amazon S3), 85 MB/s for one
-    /// request (its guideline for byte-range fetches, "85-90 MB/s"), 1.25 GB/s (10 Gb/s) for all, 256 at a time.
+    /// An object store over HTTP in the same region. 100 ms to the first byte is the lower end of Amazon's
+    /// range for small objects of S3 ("roughly 100-200 milliseconds", Performance design patterns for Amazon
+    /// S3). 85 MB/s per request is its guideline for byte-range fetches ("85-90 MB/s"). All requests together
+    /// have 1.25 GB/s (10 Gb/s), with 256 at a time.
     pub const OBJECT_STORE: Self =
         Self { first_byte_us: 100_000.0, stream_mb_s: 85.0, total_mb_s: 1_250.0, reads_at_once: 256 };
 }
@@ -120,25 +126,25 @@ impl Default for SwitchCosts {
     }
 }
 
-impl Default for Network {
+impl Default for NetworkCosts {
     fn default() -> Self {
         Self { gbit_s: 25.0, rtt_us: 100.0 }
     }
 }
 
 impl Modern {
-    /// The default with an object store instead of a drive.
+    /// Returns the default model with an object store instead of a drive.
     pub fn over_object_store() -> Self {
         Self { storage: Storage::OBJECT_STORE, ..Self::default() }
     }
 
-    /// Processor time of a node for a reply from memory, in ns.
+    /// Returns the processor time of a node for a reply from memory, in ns.
     pub fn hit_ns(&self, bytes: u64) -> u64 {
         self.node_costs().ns(bytes)
     }
 
-    fn node_costs(&self) -> PerRequest {
-        PerRequest { request_us: self.node.request_us, kib_us: self.node.kib_us }
+    fn node_costs(&self) -> RequestCost {
+        RequestCost { request_us: self.node.request_us, kib_us: self.node.kib_us }
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -153,10 +159,10 @@ impl Modern {
         cores(self.node.cores, "costs.node.cores")?;
         cores(self.switch.cores, "costs.switch.cores")?;
         self.node_costs().check("costs.node.request_us", "costs.node.kib_us")?;
-        within(self.node.miss_us, 1e6, "costs.node.miss_us", "0 to 1,000,000 us")?;
-        let switch = PerRequest { request_us: self.switch.request_us, kib_us: self.switch.kib_us };
+        check_range(self.node.miss_us, 1e6, "costs.node.miss_us", "0 to 1,000,000 us")?;
+        let switch = RequestCost { request_us: self.switch.request_us, kib_us: self.switch.kib_us };
         switch.check("costs.switch.request_us", "costs.switch.kib_us")?;
-        within(self.storage.first_byte_us, 6e7, "costs.storage.first_byte_us", "0 to 60,000,000 us")?;
+        check_range(self.storage.first_byte_us, 6e7, "costs.storage.first_byte_us", "0 to 60,000,000 us")?;
         let mb_s = "0.001 to 1,000,000 MB/s";
         rate(self.storage.stream_mb_s, 1e6, "costs.storage.stream_mb_s", mb_s)?;
         rate(self.storage.total_mb_s, 1e6, "costs.storage.total_mb_s", mb_s)?;
@@ -164,11 +170,11 @@ impl Modern {
             return Err(SimError::OutOfRange { key: "costs.storage.reads_at_once", range: "1 to 65,536" });
         }
         rate(self.network.gbit_s, 1e4, "costs.network.gbit_s", "0.001 to 10,000 Gb/s")?;
-        within(self.network.rtt_us, 1e7, "costs.network.rtt_us", "0 to 10,000,000 us")
+        check_range(self.network.rtt_us, 1e7, "costs.network.rtt_us", "0 to 10,000,000 us")
     }
 }
 
-/// ns for so many bytes at so many MB/s.
+/// Returns the time in ns to transfer `bytes` at `mb_s` MB/s.
 fn transfer_ns(bytes: u64, mb_s: f64) -> u64 {
     (bytes as f64 * 1e3 / mb_s) as u64
 }
@@ -187,28 +193,30 @@ const LAST: u8 = 9;
 impl CostModel for Modern {
     const STATIONS: Stations = Stations { nic: true, pools: true, front_pool: true, ..Stations::NONE };
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let bytes = about.item.bytes;
-        let first = us(self.node.request_us) + about.item.cpu_ns;
-        let (stage, step) = match (progress.stage, about.found) {
-            (ARRIVED, _) => (LOOKED, Step::Lookup),
-            (LOOKED, Found::Memory) => (SENDING, Step::Cpu(self.hit_ns(bytes) + about.item.cpu_ns)),
-            (LOOKED, Found::Shared | Found::Peer) => (WAITING, Step::Cpu(first)),
-            (LOOKED, _) => (OPENING, Step::Cpu(first + us(self.node.miss_us))),
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let bytes = facts.item.bytes;
+        let first = us_to_ns(self.node.request_us) + facts.item.cpu_ns;
+        let (stage, step) = match (progress.stage, facts.found) {
+            (ARRIVED, _) => (LOOKED, ServiceStep::Lookup),
+            (LOOKED, LookupOutcome::Memory) => {
+                (SENDING, ServiceStep::Cpu(self.hit_ns(bytes) + facts.item.cpu_ns))
+            }
+            (LOOKED, LookupOutcome::Shared | LookupOutcome::Peer) => (WAITING, ServiceStep::Cpu(first)),
+            (LOOKED, _) => (OPENING, ServiceStep::Cpu(first + us_to_ns(self.node.miss_us))),
             (OPENING, _) => {
-                let ns = us(self.storage.first_byte_us) + transfer_ns(bytes, self.storage.stream_mb_s);
-                (READING, Step::Slot(ns))
+                let ns = us_to_ns(self.storage.first_byte_us) + transfer_ns(bytes, self.storage.stream_mb_s);
+                (READING, ServiceStep::Slot(ns))
             }
-            (READING, _) => (READ, Step::Disk(transfer_ns(bytes, self.storage.total_mb_s))),
-            (READ, Found::Read) => (REPLYING, Step::Stored),
-            (WAITING, Found::Peer) => (REPLYING, Step::PeerCpu(self.hit_ns(bytes))),
-            (WAITING, _) => (REPLYING, Step::Await),
+            (READING, _) => (READ, ServiceStep::Disk(transfer_ns(bytes, self.storage.total_mb_s))),
+            (READ, LookupOutcome::Read) => (REPLYING, ServiceStep::Stored),
+            (WAITING, LookupOutcome::Peer) => (REPLYING, ServiceStep::PeerCpu(self.hit_ns(bytes))),
+            (WAITING, _) => (REPLYING, ServiceStep::Await),
             (READ | REPLYING, _) => {
-                (SENDING, Step::Cpu(self.hit_ns(bytes).saturating_sub(us(self.node.request_us))))
+                (SENDING, ServiceStep::Cpu(self.hit_ns(bytes).saturating_sub(us_to_ns(self.node.request_us))))
             }
-            (SENDING, _) => (SENT, Step::Nic(transfer_ns(bytes, self.network.gbit_s * 125.0))),
-            (SENT, _) => (LAST, Step::Pause(us(self.network.rtt_us))),
-            _ => (LAST, Step::Done),
+            (SENDING, _) => (SENT, ServiceStep::Nic(transfer_ns(bytes, self.network.gbit_s * 125.0))),
+            (SENT, _) => (LAST, ServiceStep::Pause(us_to_ns(self.network.rtt_us))),
+            _ => (LAST, ServiceStep::Done),
         };
         progress.stage = stage;
         step
@@ -226,7 +234,11 @@ impl CostModel for Modern {
         self.storage.reads_at_once
     }
 
-    fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
-        FrontCost { request_ns: us(self.switch.request_us), kib_ns: us(self.switch.kib_us), delay_ns: 0 }
+    fn front_cost(&self, _item: &Item, _link: &ClientConnection) -> FrontCost {
+        FrontCost {
+            request_ns: us_to_ns(self.switch.request_us),
+            kib_ns: us_to_ns(self.switch.kib_us),
+            delay_ns: 0,
+        }
     }
 }

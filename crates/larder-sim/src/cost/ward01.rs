@@ -1,35 +1,39 @@
 //! `ward01`: the server of the WARD simulation (Cherkasova and Karlsson, HPL-2001-2, section 3.2).
 //!
-//! A server is one resource. A file of 14.5 KB (SPECweb96's mean) takes it 1 ms from memory and 10 ms from disk, other
-//! files in proportion; a request that reached another server costs that server ForwardOH first.
+//! A server is one resource. A file of 14.5 KB (SPECweb96's mean) takes 1 ms from memory and 10 ms from disk;
+//! other files take proportional times. If a request reached another server, that server first spends
+//! ForwardOH on it.
 //!
 //! ```text
 //! memory: 0.0673 us per byte      disk: 0.673 us per byte      (14.5 * 1,024 bytes)
 //! ForwardOH: 276 us, or 138 us
 //! ```
 //!
-//! Where the paper is silent: forwarded and own requests wait in one line; a request looks for its file when its turn
-//! comes, so that it finds what those before it have read and not what they have driven out; the receiving server's
-//! share of a handoff is not modelled.
+//! The paper leaves some points open. In this model, forwarded and own requests wait in one queue. A request
+//! looks its file up when it reaches the head of the queue. It therefore finds files that earlier requests
+//! have read, but not files that they have evicted. The receiving server's share of a handoff is not
+//! modelled.
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{About, CostModel, Found, Progress, Stations, Step, us, within};
+use super::model::{
+    CostModel, LookupOutcome, RequestFacts, RequestProgress, ServiceStep, Stations, check_range, us_to_ns,
+};
 use crate::SimError;
 
-/// The parameters.
+/// The parameters of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ward01 {
-    /// Handing a request to another server, in us of the first one. Default 276, at most 1 s.
+    /// ForwardOH: time of the first server to forward a request, in us. Default 276, at most 1 s.
     pub forward_us: f64,
-    /// Serving from memory, in us per byte. Default 1,000 / (14.5 * 1,024), at most 1,000.
+    /// Service time from memory, in us per byte. Default 1,000 / (14.5 * 1,024), at most 1,000.
     pub memory_us_per_byte: f64,
-    /// Serving from disk, in us per byte. Default ten times that, at most 1,000.
+    /// Service time from disk, in us per byte. Default ten times the time from memory, at most 1,000.
     pub disk_us_per_byte: f64,
 }
 
-/// SPECweb96's mean file.
+/// The mean file size of SPECweb96, in bytes.
 const MEAN_BYTES: f64 = 14.5 * 1_024.0;
 
 impl Default for Ward01 {
@@ -43,15 +47,15 @@ impl Default for Ward01 {
 }
 
 impl Ward01 {
-    /// DiskOH: what a byte takes longer from disk than from memory, in us (section 2).
+    /// Returns DiskOH: the extra time of a byte from disk over a byte from memory, in us (section 2).
     pub fn disk_overhead_us_per_byte(&self) -> f64 {
         self.disk_us_per_byte - self.memory_us_per_byte
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
-        within(self.forward_us, 1e6, "costs.forward_us", "0 to 1,000,000 us")?;
-        within(self.memory_us_per_byte, 1e3, "costs.memory_us_per_byte", "0 to 1,000 us")?;
-        within(self.disk_us_per_byte, 1e3, "costs.disk_us_per_byte", "0 to 1,000 us")
+        check_range(self.forward_us, 1e6, "costs.forward_us", "0 to 1,000,000 us")?;
+        check_range(self.memory_us_per_byte, 1e3, "costs.memory_us_per_byte", "0 to 1,000 us")?;
+        check_range(self.disk_us_per_byte, 1e3, "costs.disk_us_per_byte", "0 to 1,000 us")
     }
 }
 
@@ -65,35 +69,35 @@ const READ: u8 = 5;
 impl CostModel for Ward01 {
     const STATIONS: Stations = Stations::NONE;
 
-    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
-        let bytes = about.item.bytes as f64;
-        match (progress.stage, about.found) {
-            (ARRIVED, _) if about.forwarded => {
+    fn next_step(&self, progress: &mut RequestProgress, facts: &RequestFacts<'_>) -> ServiceStep {
+        let bytes = facts.item.bytes as f64;
+        match (progress.stage, facts.found) {
+            (ARRIVED, _) if facts.forwarded => {
                 progress.stage = FORWARDED;
-                Step::OriginCpu(us(self.forward_us))
+                ServiceStep::OriginCpu(us_to_ns(self.forward_us))
             }
             (ARRIVED | FORWARDED, _) => {
                 progress.stage = QUEUED;
-                Step::Turn
+                ServiceStep::Turn
             }
             (QUEUED, _) => {
                 progress.stage = FIRST;
-                Step::Lookup
+                ServiceStep::Lookup
             }
-            (FIRST, Found::Memory) => {
+            (FIRST, LookupOutcome::Memory) => {
                 progress.stage = LAST;
-                Step::Serve(us(self.memory_us_per_byte * bytes))
+                ServiceStep::Serve(us_to_ns(self.memory_us_per_byte * bytes))
             }
             (FIRST, _) => {
                 progress.stage = READ;
-                Step::Serve(us(self.disk_us_per_byte * bytes))
+                ServiceStep::Serve(us_to_ns(self.disk_us_per_byte * bytes))
             }
-            // Whatever may not be kept was not read for the memory.
-            (READ, Found::Read) => {
+            // An item that may not be kept was not read for the memory.
+            (READ, LookupOutcome::Read) => {
                 progress.stage = LAST;
-                Step::Stored
+                ServiceStep::Stored
             }
-            _ => Step::Done,
+            _ => ServiceStep::Done,
         }
     }
 }
@@ -108,7 +112,7 @@ mod tests {
     use larder_core::dispatch::{Admission, Settings};
     use larder_core::{Bytes, PolicyKind, TargetId};
 
-    /// Files of 29,696 bytes: 2 ms from memory, 20 ms from disk. Memory for one.
+    /// Files have 29,696 bytes: 2 ms from memory, 20 ms from disk. The memory holds one file.
     fn seconds(requests: &[u32], window: u32) -> (f64, u64) {
         let items = (0..2).map(|id| Item::file(TargetId(id), 29_696)).collect();
         let workload = Workload { items, requests: requests.to_vec(), times: Vec::new() };
@@ -126,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_looks_when_his_turn_comes_and_a_longer_line_keeps_no_files() {
-        // One read, one hit, a read that drives it out, a read again.
+    fn lookups_happen_at_the_head_of_the_queue() {
+        // The requests are a read, a hit, a read that evicts the first file, and a read.
         for window in [1, 2, 4, 1_024] {
             assert_eq!(seconds(&[0, 0, 1, 0], window), (0.062, 1), "window {window}");
         }

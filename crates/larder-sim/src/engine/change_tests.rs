@@ -1,4 +1,4 @@
-//! Nodes that come and go, routes, tables and feedback, each seen in where requests go.
+//! Tests of node changes, routes, tables and feedback, by the nodes that serve the requests.
 
 use core::time::Duration;
 
@@ -9,19 +9,19 @@ use larder_core::{Bytes, Groups, RouteId, TargetId};
 use larder_trace::ward::WardCosts;
 
 use super::*;
-use crate::scenario::Refresh;
-use crate::scenario::{Happening, Planned, SimNode};
+use crate::scenario::TableRefresh;
+use crate::scenario::{NodeChange, ScheduledChange, SimNode};
 use crate::source::Arrivals;
 use crate::workload::Item;
 
-/// `count` requests for 50 items of 4 KiB in turn.
+/// A workload of `count` requests for 50 items of 4 KiB in turn.
 fn workload(count: u32) -> Workload {
     let items = (0..50).map(|id| Item::file(TargetId(id), 4 << 10)).collect();
     Workload { items, requests: (0..count).map(|n| n % 50).collect(), times: Vec::new() }
 }
 
-fn scenario(policy: PolicyKind, nodes: usize, changes: &[(u64, u16, Happening)]) -> Scenario {
-    let planned = |&(after, node, what)| Planned { after, node, what };
+fn scenario(policy: PolicyKind, nodes: usize, changes: &[(u64, u16, NodeChange)]) -> Scenario {
+    let planned = |&(after, node, change)| ScheduledChange { after, node, change };
     Scenario {
         arrivals: Arrivals::Closed { clients: 1 },
         changes: changes.iter().map(planned).collect(),
@@ -30,17 +30,17 @@ fn scenario(policy: PolicyKind, nodes: usize, changes: &[(u64, u16, Happening)])
 }
 
 fn nodes_of(workload: &Workload, scenario: &Scenario) -> (Vec<u16>, Vec<usize>) {
-    let (_, watched) = simulate_watched(workload, scenario).expect("the scenario is valid");
-    (watched.seen.iter().map(|seen| seen.node).collect(), watched.changed_at)
+    let (_, history) = simulate_with_history(workload, scenario).expect("the scenario is valid");
+    (history.requests.iter().map(|outcome| outcome.node).collect(), history.changed_at)
 }
 
 #[test]
-fn nodes_join_leave_and_are_gone_for_a_while() {
+fn nodes_join_leave_fail_and_return() {
     let changes = [
-        (100, 1, Happening::Down),
-        (200, 1, Happening::Up),
-        (300, 2, Happening::Join),
-        (400, 0, Happening::Leave),
+        (100, 1, NodeChange::Down),
+        (200, 1, NodeChange::Up),
+        (300, 2, NodeChange::Join),
+        (400, 0, NodeChange::Leave),
     ];
     let (nodes, at) = nodes_of(&workload(500), &scenario(PolicyKind::Rr, 3, &changes));
     assert_eq!(at, [100, 200, 300, 400]);
@@ -52,29 +52,29 @@ fn nodes_join_leave_and_are_gone_for_a_while() {
 }
 
 #[test]
-fn a_restart_loses_the_memory_and_a_flap_does_not() {
-    let misses = |back: Happening| {
-        let changes = [(200, 0, Happening::Down), (210, 0, back)];
-        let (outcome, watched) =
-            simulate_watched(&workload(400), &scenario(PolicyKind::Hash, 2, &changes)).expect("valid");
-        let misses = |seen: &&Seen| !seen.hit && seen.node == 0;
+fn a_restart_clears_the_memory_and_a_flap_does_not() {
+    let misses = |back: NodeChange| {
+        let changes = [(200, 0, NodeChange::Down), (210, 0, back)];
+        let (outcome, history) =
+            simulate_with_history(&workload(400), &scenario(PolicyKind::Hash, 2, &changes)).expect("valid");
+        let misses = |outcome: &&RequestOutcome| !outcome.hit && outcome.node == 0;
         assert_eq!(outcome.requests, 400);
-        watched.seen[210..].iter().filter(misses).count()
+        history.requests[210..].iter().filter(misses).count()
     };
-    assert_eq!(misses(Happening::Up), 0);
-    assert!(misses(Happening::Restart) > 10);
+    assert_eq!(misses(NodeChange::Up), 0);
+    assert!(misses(NodeChange::Restart) > 10);
 }
 
 #[test]
-fn changes_that_cannot_happen_are_refused() {
-    let refused = |nodes, changes: &[(u64, u16, Happening)]| {
+fn impossible_changes_are_refused() {
+    let refused = |nodes, changes: &[(u64, u16, NodeChange)]| {
         simulate(&workload(10), &scenario(PolicyKind::Rr, nodes, changes)).is_err()
     };
-    assert!(refused(2, &[(5, 2, Happening::Down)]), "there is no such node");
-    assert!(refused(2, &[(5, 0, Happening::Down), (4, 0, Happening::Up)]), "time goes backwards");
-    assert!(refused(2, &[(5, 0, Happening::Join)]), "the last nodes join");
-    assert!(refused(1, &[(5, 0, Happening::Join)]), "nobody would be there");
-    assert!(!refused(2, &[(5, 1, Happening::Join)]));
+    assert!(refused(2, &[(5, 2, NodeChange::Down)]), "there is no such node");
+    assert!(refused(2, &[(5, 0, NodeChange::Down), (4, 0, NodeChange::Up)]), "time goes backwards");
+    assert!(refused(2, &[(5, 0, NodeChange::Join)]), "the last nodes join");
+    assert!(refused(1, &[(5, 0, NodeChange::Join)]), "nobody would be there");
+    assert!(!refused(2, &[(5, 1, NodeChange::Join)]));
 }
 
 #[test]
@@ -90,15 +90,15 @@ fn a_route_keeps_to_its_group_and_policy() {
     assert!(simulate(&workload, &scenario).is_err(), "there is no such route yet");
     scenario.routes =
         vec![RouteSpec { group, settings: Settings { policy: PolicyKind::Rr, ..Settings::default() } }];
-    let (_, watched) = simulate_watched(&workload, &scenario).expect("valid");
+    let (_, history) = simulate_with_history(&workload, &scenario).expect("valid");
     let of_route: Vec<u16> =
-        watched.seen.iter().filter(|seen| seen.item >= 25).map(|seen| seen.node).collect();
+        history.requests.iter().filter(|outcome| outcome.item >= 25).map(|outcome| outcome.node).collect();
     assert_eq!(of_route.iter().filter(|node| **node == 3).count(), 50);
     assert_eq!(of_route.iter().filter(|node| **node == 2).count(), 50);
 }
 
 #[test]
-fn a_table_is_made_while_the_run_goes_on() {
+fn tables_are_computed_during_the_run() {
     let mut scenario = scenario(PolicyKind::Ward, 3, &[]);
     let owned = |scenario: &Scenario| {
         let outcome = simulate(&workload(2_000), scenario).expect("valid");
@@ -106,13 +106,13 @@ fn a_table_is_made_while_the_run_goes_on() {
     };
     assert_eq!(owned(&scenario), 0, "without a table nobody owns anything");
     let costs = WardCosts { forward_us: 0.0, ..WardCosts::ward01() };
-    scenario.refresh = Some(Refresh::new(Duration::from_millis(300), costs));
+    scenario.refresh = Some(TableRefresh::new(Duration::from_millis(300), costs));
     assert!(owned(&scenario) > 1_000, "from the first refresh on");
 }
 
 #[test]
-fn what_was_served_is_told() {
-    // The first node is ten times slower; only the time that requests took says so.
+fn service_times_are_reported_to_the_policy() {
+    // The first node is ten times slower. Only the service times of requests show this.
     let mut scenario = scenario(PolicyKind::PeakEwma, 2, &[]);
     scenario.nodes[0].cpu_speed = 0.1;
     scenario.nodes.iter_mut().for_each(|node: &mut SimNode| node.cache = Bytes::mib(1));
@@ -121,7 +121,7 @@ fn what_was_served_is_told() {
     assert!(slow < 200, "{slow} of 800 went to the slow node");
 }
 
-/// Sixty clients who ask for 400 items in no order, and four nodes whose memories hold 40 each.
+/// Sixty clients that request 400 items in random order, and four nodes with memory for 40 items each.
 fn busy(policy: PolicyKind) -> (Workload, Scenario) {
     let mut workload = workload(0);
     let named = |n: u64| TargetId::of(&n.to_le_bytes());
@@ -135,33 +135,34 @@ fn busy(policy: PolicyKind) -> (Workload, Scenario) {
 }
 
 #[test]
-fn a_node_that_is_up_and_comes_up_changes_nothing() {
+fn recovery_of_a_running_node_changes_nothing() {
     for policy in PolicyKind::ALL {
         let (workload, mut scenario) = busy(policy);
-        let (_, calm) = simulate_watched(&workload, &scenario).expect("valid");
-        scenario.changes = vec![Planned { after: 3_000, node: 2, what: Happening::Up }];
-        let (_, noted) = simulate_watched(&workload, &scenario).expect("valid");
+        let (_, calm) = simulate_with_history(&workload, &scenario).expect("valid");
+        scenario.changes = vec![ScheduledChange { after: 3_000, node: 2, change: NodeChange::Up }];
+        let (_, noted) = simulate_with_history(&workload, &scenario).expect("valid");
         assert_eq!(noted.changed_at.len(), 1);
-        let differs = calm.seen.iter().zip(&noted.seen).position(|(calm, noted)| calm != noted);
+        let differs = calm.requests.iter().zip(&noted.requests).position(|(calm, noted)| calm != noted);
         assert_eq!(differs, None, "{policy}");
     }
 }
 
 #[test]
-fn a_routes_policy_hears_of_caches_as_the_default_routes_does() {
+fn every_route_receives_the_cache_events() {
     let (mut workload, mut scenario) = busy(PolicyKind::LbGc);
-    let (_, default) = simulate_watched(&workload, &scenario).expect("valid");
-    // The same policy and nodes, as a route beside one that needs no events and has no requests.
+    let (_, default) = simulate_with_history(&workload, &scenario).expect("valid");
+    // The policy and nodes are the same, as a route beside one that needs no cache events and has no
+    // requests.
     workload.items.iter_mut().for_each(|item| item.route = RouteId(1));
     scenario.routes = vec![RouteSpec { group: GroupId::ALL, settings: scenario.settings.clone() }];
     scenario.settings.policy = PolicyKind::Rr;
-    let (_, route) = simulate_watched(&workload, &scenario).expect("valid");
-    assert!(default.seen == route.seen, "it goes by the same events");
+    let (_, route) = simulate_with_history(&workload, &scenario).expect("valid");
+    assert!(default.requests == route.requests, "it goes by the same events");
 }
 
 #[test]
-fn a_routes_table_is_of_its_requests_and_its_nodes() {
-    // Two routes with two nodes each; every table is to name owners inside the group.
+fn a_route_table_uses_its_own_requests_and_nodes() {
+    // Two routes have two nodes each. Every table must name owners inside the route's group.
     let mut workload = workload(4_000);
     let groups = [1, 2].map(|number| GroupId::new(number).expect("in range"));
     for (item, number) in workload.items.iter_mut().zip(0..) {
@@ -174,15 +175,15 @@ fn a_routes_table_is_of_its_requests_and_its_nodes() {
     let ward = Settings { policy: PolicyKind::Ward, ..Settings::default() };
     scenario.routes = groups.map(|group| RouteSpec { group, settings: ward.clone() }).to_vec();
     let costs = WardCosts { forward_us: 0.0, ..WardCosts::ward01() };
-    scenario.refresh = Some(Refresh::new(Duration::from_millis(300), costs));
-    let (outcome, watched) = simulate_watched(&workload, &scenario).expect("valid");
+    scenario.refresh = Some(TableRefresh::new(Duration::from_millis(300), costs));
+    let (outcome, history) = simulate_with_history(&workload, &scenario).expect("valid");
     let owned = outcome.reasons.iter().find(|(reason, _)| reason == "owner").map_or(0, |(_, count)| *count);
     assert!(owned > 3_500, "{owned} of 4,000: all but those before the first refresh");
-    let last = &watched.seen[3_000..];
-    let uses = [0, 1, 2, 3].map(|node| last.iter().filter(|seen| seen.node == node).count());
+    let last = &history.requests[3_000..];
+    let uses = [0, 1, 2, 3].map(|node| last.iter().filter(|outcome| outcome.node == node).count());
     assert!(uses.iter().all(|uses| *uses > 0), "every node owns something: {uses:?}");
     assert!(
-        last.iter().all(|seen| u32::from(seen.node / 2) == seen.item % 2),
+        last.iter().all(|outcome| u32::from(outcome.node / 2) == outcome.item % 2),
         "each route keeps to its nodes"
     );
 }

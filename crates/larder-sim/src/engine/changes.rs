@@ -1,132 +1,148 @@
-//! What happens to the cluster while it runs: nodes that join, leave, fail and come back, and WARD's table made anew.
+//! Changes of the cluster during a run: nodes that join, leave, fail and return, and refreshes of WARD's
+//! table.
 
 use std::sync::Arc;
 
 use larder_core::census::Census;
-use larder_core::dispatch::{CacheEvent, Dispatcher, Found as Had, Request, Served, Started};
+use larder_core::dispatch::{
+    CacheEvent, CacheResult as CacheFound, DequeuedRequest, Dispatcher, ReplyFeedback, Request,
+};
 use larder_core::nodes::{GroupId, NodeState};
 use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, RouteId, Time};
 use larder_trace::ward::CoreChoice;
 
 use super::{Engine, Job};
-use crate::cost::{CostModel, Found};
-use crate::scenario::{Happening, Scenario};
-use crate::source::Ask;
-use crate::tables::{needs_table, note, routing_table};
+use crate::cost::{CostModel, LookupOutcome};
+use crate::scenario::{NodeChange, Scenario};
+use crate::source::ClientRequest;
+use crate::tables::{compute_table, count_request, needs_table};
 
-/// A request, for whoever watches.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// What was asked for: an index into [`Workload::items`](crate::Workload::items).
+pub struct RequestOutcome {
+    /// The requested item: an index into [`Workload::items`](crate::Workload::items).
     pub item: u32,
-    /// Where it was served.
+    /// The node that served the request.
     pub node: u16,
-    /// Whether it was in a memory.
+    /// Whether the item was found in a memory.
     pub hit: bool,
 }
 
-/// What a watched run shows beside its outcome.
+/// The requests of a run, one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
-    /// The requests served, in the order in which they went to their nodes; at most 2^32.
-    pub seen: Vec<Seen>,
-    /// How many had gone to their nodes at each of [`Scenario::changes`](crate::Scenario::changes).
+pub struct RunHistory {
+    /// The served requests, in the order in which they were sent to their nodes; at most 2^32.
+    pub requests: Vec<RequestOutcome>,
+    /// The number of requests sent to nodes before each of [`Scenario::changes`](crate::Scenario::changes).
     pub changed_at: Vec<usize>,
 }
 
 impl<M: CostModel> Engine<'_, M> {
-    /// The request as the dispatcher sees it.
-    pub(super) fn request(&self, ask: &Ask) -> Request {
-        let item = &self.workload.items[ask.item as usize];
-        let request = Request::new(item.id).with_class(item.class).with_route(item.route);
-        match ask.origin {
-            Some(origin) => request.with_origin(origin),
-            None => request,
+    /// Returns the dispatcher's view of a request.
+    pub(super) fn dispatcher_request(&self, request: &ClientRequest) -> Request {
+        let item = &self.workload.items[request.item as usize];
+        let for_item = Request::new(item.id).with_class(item.class).with_route(item.route);
+        match request.origin {
+            Some(origin) => for_item.with_origin(origin),
+            None => for_item,
         }
     }
 
-    /// Tells the dispatcher how the request went, before its end.
-    pub(super) fn tell_served(&self, job: &Job) {
+    /// Reports the delay and the lookup result of a request to the dispatcher, before the request ends.
+    pub(super) fn report_served(&self, job: &Job) {
         let found = match job.found {
-            Found::Memory | Found::Peer => Some(Had::Hit),
-            Found::Read | Found::Shared | Found::Never => Some(Had::Miss),
-            Found::Unknown => None,
+            LookupOutcome::Memory | LookupOutcome::Peer => Some(CacheFound::Hit),
+            LookupOutcome::Read | LookupOutcome::Shared | LookupOutcome::Never => Some(CacheFound::Miss),
+            LookupOutcome::Unknown => None,
         };
-        let feedback = Served {
+        let feedback = ReplyFeedback {
             elapsed: self.now.since(job.sent),
             first_byte: (job.ready > Time::ZERO).then(|| job.ready.since(job.sent)),
             found,
         };
         let dispatcher = &self.front.dispatchers[usize::from(job.switch)];
-        dispatcher.served(self.now, &self.request(&job.ask), NodeId(job.node), &feedback);
+        dispatcher.observe_reply(
+            self.now,
+            &self.dispatcher_request(&job.request),
+            NodeId(job.node),
+            &feedback,
+        );
     }
 
-    /// Notes where a request goes; gives the note's number.
-    pub(super) fn watch_start(&mut self, item: u32, node: u16) -> u32 {
-        let Some(watched) = &mut self.watched else { return 0 };
-        watched.seen.push(Seen { item, node, hit: false });
-        (watched.seen.len() - 1) as u32
+    /// Records the node of a request, and returns the record's number.
+    pub(super) fn record_start(&mut self, item: u32, node: u16) -> u32 {
+        let Some(history) = &mut self.history else { return 0 };
+        history.requests.push(RequestOutcome { item, node, hit: false });
+        (history.requests.len() - 1) as u32
     }
 
-    /// Notes whether it was in memory.
-    pub(super) fn watch_end(&mut self, job: &Job) {
-        if let Some(watched) = &mut self.watched {
-            watched.seen[job.seen as usize].hit = matches!(job.found, Found::Memory | Found::Peer);
+    /// Records whether the item of a request was found in a memory.
+    pub(super) fn record_end(&mut self, job: &Job) {
+        if let Some(history) = &mut self.history {
+            history.requests[job.record as usize].hit =
+                matches!(job.found, LookupOutcome::Memory | LookupOutcome::Peer);
         }
     }
 
-    /// Makes the changes that are due after so many requests.
+    /// Applies the changes that are due after the requests arrived so far.
     #[cold]
-    pub(super) fn change(&mut self) {
+    pub(super) fn apply_changes(&mut self) {
         while let Some(planned) = self.scenario.changes.get(self.changed).copied() {
             if planned.after > self.arrived {
                 break;
             }
             self.changed += 1;
-            if let Some(watched) = &mut self.watched {
-                watched.changed_at.push(watched.seen.len());
+            if let Some(history) = &mut self.history {
+                history.changed_at.push(history.requests.len());
             }
-            if planned.what == Happening::Restart {
-                self.memories.lose(usize::from(planned.node), self.scenario);
+            if planned.change == NodeChange::Restart {
+                self.memories.clear_node(usize::from(planned.node), self.scenario);
             }
             for switch in 0..self.front.dispatchers.len() {
                 let mut started = Vec::new();
-                self.happen(switch, NodeId(planned.node), planned.what, &mut started);
-                self.started_at(switch as u16, &mut started);
+                self.apply_change(switch, NodeId(planned.node), planned.change, &mut started);
+                self.collect_started(switch as u16, &mut started);
             }
         }
         self.next_change = self.scenario.changes.get(self.changed).map_or(u64::MAX, |planned| planned.after);
     }
 
-    fn happen(&self, switch: usize, node: NodeId, what: Happening, started: &mut Vec<Started>) {
+    fn apply_change(
+        &self,
+        switch: usize,
+        node: NodeId,
+        change: NodeChange,
+        started: &mut Vec<DequeuedRequest>,
+    ) {
         let dispatcher = &self.front.dispatchers[switch];
-        match what {
-            Happening::Join => {
+        match change {
+            NodeChange::Join => {
                 let spec = super::spec(node.index(), &self.scenario.nodes[node.index()]);
                 let joined = dispatcher.join(self.now, spec, started);
                 debug_assert_eq!(joined, Ok(node), "nodes join in order of their numbers");
             }
-            Happening::Leave => _ = dispatcher.leave(self.now, node, started),
-            Happening::Drain => _ = dispatcher.drain(self.now, node, started),
-            Happening::Down => _ = dispatcher.fail(self.now, node, started),
-            Happening::Up => {
-                // One that was up all along has nothing to say that is not known.
+            NodeChange::Leave => _ = dispatcher.leave(self.now, node, started),
+            NodeChange::Drain => _ = dispatcher.drain(self.now, node, started),
+            NodeChange::Down => _ = dispatcher.fail(self.now, node, started),
+            NodeChange::Up => {
+                // If the node was up all along, the dispatcher knows its cache.
                 if dispatcher.recover(self.now, node, started) {
-                    self.tell_all_kept(dispatcher, node);
+                    self.report_cache_contents(dispatcher, node);
                 }
             }
-            Happening::Restart => {
+            NodeChange::Restart => {
                 dispatcher.recover(self.now, node, started);
             }
-            Happening::Reweigh(weight) => {
+            NodeChange::Reweigh(weight) => {
                 dispatcher.reweigh(self.now, node, weight, started);
             }
         }
     }
 
-    /// A node that is back says what its memory holds, as a live node does to whoever subscribes to its events.
-    fn tell_all_kept(&self, dispatcher: &Dispatcher, node: NodeId) {
+    /// Reports the contents of a node's memory to a dispatcher, as a live node does to each subscriber of its
+    /// events.
+    fn report_cache_contents(&self, dispatcher: &Dispatcher, node: NodeId) {
         if !self.cache_events {
             return;
         }
@@ -137,16 +153,16 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Counts a request for the table that its route gets next.
-    pub(super) fn count(&self, item: u32) {
+    /// Counts a request for the next table of its route.
+    pub(super) fn count_request(&self, item: u32) {
         let item = &self.workload.items[item as usize];
         if let Some(census) = &self.censuses[usize::from(item.route.0)] {
-            note(census, item);
+            count_request(census, item);
         }
     }
 
-    /// What counts the requests of each route, as in the live switch: of those that go by a table, if any is made anew.
-    pub(super) fn censuses(scenario: &Scenario) -> Vec<Option<Census>> {
+    /// Creates a census for each route that uses a table, if tables are refreshed, as in the live switch.
+    pub(super) fn create_censuses(scenario: &Scenario) -> Vec<Option<Census>> {
         let routes = scenario.routes.iter().map(|route| &route.settings);
         let policies = core::iter::once(&scenario.settings).chain(routes).map(|settings| settings.policy);
         let refresh = scenario.refresh.as_ref();
@@ -155,15 +171,16 @@ impl<M: CostModel> Engine<'_, M> {
         policies.map(census).collect()
     }
 
-    /// The table that each route begins with; the default route first.
-    pub(super) fn tables(scenario: &Scenario) -> Vec<Option<Arc<RouteTable>>> {
+    /// Returns the initial table of each route; the default route is first.
+    pub(super) fn initial_tables(scenario: &Scenario) -> Vec<Option<Arc<RouteTable>>> {
         let routes = scenario.routes.iter().map(|route| &route.settings);
         core::iter::once(&scenario.settings).chain(routes).map(|settings| settings.table.clone()).collect()
     }
 
-    /// Gives each route that goes by a table a new one, made from what was asked of it since the last time for the open
-    /// nodes of its group. One that cannot be made changes nothing, as in the live switch.
-    pub(super) fn refresh(&mut self) {
+    /// Gives each route with a table a new one. The table is computed from the requests of the route since
+    /// the last refresh, for the open nodes of its group. If a table cannot be computed, the route keeps its
+    /// table, as in the live switch.
+    pub(super) fn refresh_tables(&mut self) {
         let Some(refresh) = &self.scenario.refresh else { return };
         let rows = self.front.first().nodes().rows();
         for (route, census) in (0..).zip(&self.censuses) {
@@ -179,7 +196,7 @@ impl<M: CostModel> Engine<'_, M> {
             let slots: Vec<u16> = members.iter().map(|(node, _)| node.0).collect();
             let now = before.as_ref().map(|before| before.among(&slots));
             let now = |target| now.as_ref()?(target);
-            if let Ok(table) = routing_table(&counted, &members, &refresh.prices, CoreChoice::Best, now) {
+            if let Ok(table) = compute_table(&counted, &members, &refresh.costs, CoreChoice::Best, now) {
                 let table = Arc::new(table);
                 self.tables[usize::from(route)] = Some(Arc::clone(&table));
                 for dispatcher in &self.front.dispatchers {

@@ -1,24 +1,24 @@
-//! The models of larder's own nodes, with times derived by hand.
+//! Tests of the models of larder's own nodes. The expected times are derived by hand.
 
 use larder_core::dispatch::Settings;
 use larder_core::policy::PolicyKind;
 use larder_core::{Bytes, TargetId};
 
 use super::*;
-use crate::cost::{Modelled, Modern, Network, NodeCosts, PerRequest, Storage, SwitchCosts};
+use crate::cost::{ModelledNode, Modern, NetworkCosts, NodeCosts, RequestCost, Storage, SwitchCosts};
 use crate::source::Arrivals;
 use crate::workload::Item;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A machine and timers that cost nothing.
-fn exact() -> Modelled {
-    Modelled {
+/// A model whose machine and timers take no time.
+fn exact() -> ModelledNode {
+    ModelledNode {
         timer_us: 0.0,
         late_us: 0.0,
-        machine: PerRequest { request_us: 0.0, kib_us: 0.0 },
-        ..Modelled::default()
+        machine: RequestCost { request_us: 0.0, kib_us: 0.0 },
+        ..ModelledNode::default()
     }
 }
 
@@ -35,7 +35,7 @@ fn run(costs: Costs, clients: u32, bytes: &[u64], requests: &[u32]) -> Outcome {
 #[test]
 fn a_modelled_node_reads_first_and_replies_after() {
     let outcome = run(Costs::Modelled(exact()), 1, &[8 * KIB], &[0, 0]);
-    // One read of 28,820 us, and two replies of 930 us.
+    // One read takes 28,820 us, and two replies take 930 us each.
     assert_eq!(outcome.seconds, (28_820.0 + 2.0 * 930.0) / 1e6);
     assert_eq!((outcome.requests, outcome.hits, outcome.bytes_read), (2, 1, 8 * KIB));
     let outcome = run(Costs::Modelled(exact()), 3, &[8 * KIB], &[0, 0, 0]);
@@ -45,12 +45,12 @@ fn a_modelled_node_reads_first_and_replies_after() {
 
 #[test]
 fn long_objects_come_in_chunks_one_ahead() {
-    // 2.5 MiB in chunks of 1 MiB. The whole read takes the disk 28 ms + 640 * 410 us + 58 * 14 ms.
+    // 2.5 MiB are read in chunks of 1 MiB. The whole read takes the disk 28 ms + 640 * 410 us + 58 * 14 ms.
     let read_us = 28_000.0 + 640.0 * 410.0 + 58.0 * 14_000.0;
     let reply_us = 290.0 + 40.0 * 5_120.0;
     let outcome = run(Costs::Modelled(exact()), 1, &[5 * MIB / 2], &[0, 0]);
-    // The reply's processor time begins when the first chunk is there; the second is being read meanwhile, and the
-    // third is asked for when the reply has begun.
+    // The reply's processor time begins when the first chunk has been read, while the second is being read.
+    // The third is requested when the reply has begun.
     let first_us = 28_000.0 + 256.0 * 410.0 + 23.0 * 14_000.0;
     let second_us: f64 = first_us + 256.0 * 410.0 + 23.0 * 14_000.0;
     let third_us = read_us - second_us;
@@ -74,60 +74,66 @@ fn memory_holds_chunks_and_a_short_head() {
         (outcome.hits, outcome.bytes_read)
     };
     assert_eq!(hits_and_bytes(Bytes(41 * MIB + 512)), (1, 41 * MIB));
-    // One byte less, and reading from the front drives out what comes next, all the way.
+    // With one byte less, reading from the front evicts the chunks that are needed next.
     assert_eq!(hits_and_bytes(Bytes(41 * MIB + 511)), (0, 82 * MIB));
 }
 
 #[test]
-fn timers_strike_late_and_the_disk_makes_up_for_it() {
-    let model = Modelled { timer_us: 1_000.0, late_us: 500.0, reply_us: 0.0, send_512_us: 0.0, ..exact() };
+fn late_timers_do_not_idle_the_disk() {
+    let model =
+        ModelledNode { timer_us: 1_000.0, late_us: 500.0, reply_us: 0.0, send_512_us: 0.0, ..exact() };
     let sizes = vec![KIB; 100];
     let requests: Vec<u32> = (0..100).collect();
     let outcome = run(Costs::Modelled(model), 1, &sizes, &requests);
-    // One after the other, each read asked for late and dated back: the disk never rests. The last wake-up is late.
+    // The reads follow one another, each requested late and dated back, so the disk is never idle. The last
+    // wake-up is late.
     let disk_us = 100.0 * 28_410.0;
     assert_eq!(outcome.seconds, (disk_us + 500.0) / 1e6);
-    // The first wakes at 29.5 ms; from then on a request takes what the disk takes, less and more by the roundings.
+    // The first wake-up is at 29.5 ms. From then on a request takes the disk's time, plus or minus the
+    // rounding.
     assert!((outcome.delay.mean_s - (disk_us + 500.0) / 1e8).abs() < 1e-9);
 }
 
 #[test]
-fn the_machine_is_shared_by_all() {
-    let machine = PerRequest { request_us: 100.0, kib_us: 10.0 };
-    let model = Modelled { machine, cores: 2, reply_us: 0.0, send_512_us: 0.0, ..exact() };
+fn all_processes_share_the_machine() {
+    let machine = RequestCost { request_us: 100.0, kib_us: 10.0 };
+    let model = ModelledNode { machine, cores: 2, reply_us: 0.0, send_512_us: 0.0, ..exact() };
     let outcome = run(Costs::Modelled(model), 3, &[10 * KIB], &[0, 0, 0, 0, 0, 0, 0]);
-    // Each takes 200 us of a core. The first three wait for the read, which begins at 200 us and takes 29,230 us (three
-    // blocks); the last of them reaches it at 400. Then four come at a time to two cores.
+    // Each request takes 200 us of a core. The first three wait for the read, which begins at 200 us and
+    // takes 29,230 us (three blocks). The last of them reaches the read at 400 us. Then four requests arrive
+    // at a time for two cores.
     assert_eq!(outcome.seconds, (200.0 + 29_230.0 + 2.0 * 200.0) / 1e6);
     assert!((outcome.front_busy * outcome.seconds - 7.0 * 200e-6 / 2.0).abs() < 1e-9);
 }
 
-/// A modern node whose times add up by head: 10 us and 1 us per KiB, as much at the switch.
+/// A node with round times: 10 us and 1 us per KiB, and the same at the switch.
 fn modern() -> Modern {
     Modern {
         node: NodeCosts { cores: 2, request_us: 10.0, kib_us: 1.0, miss_us: 5.0 },
         switch: SwitchCosts { cores: 4, request_us: 10.0, kib_us: 1.0 },
         storage: Storage { first_byte_us: 100.0, stream_mb_s: 102.4, total_mb_s: 1_024.0, reads_at_once: 2 },
-        network: Network { gbit_s: 8.192, rtt_us: 50.0 },
+        network: NetworkCosts { gbit_s: 8.192, rtt_us: 50.0 },
     }
 }
 
 #[test]
 fn a_modern_request_takes_the_sum_of_its_parts() {
     let outcome = run(Costs::Modern(modern()), 1, &[100 * KIB], &[0, 0]);
-    // Switch 110, node 110, interface 100 (8.192 Gb/s are 1,024 bytes in 1 us), round trip 50; the miss: 5 us, 100 us to
-    // the first byte, 1,000 us for the bytes at 102.4 MB/s, and the store's 100 us.
+    // The switch takes 110 us, the node 110, the interface 100 (8.192 Gb/s are 1,024 bytes in 1 us), the
+    // round trip 50. The miss takes 5 us, 100 us to the first byte, 1,000 us for the bytes at 102.4 MB/s, and
+    // the store's 100 us.
     assert_eq!(outcome.seconds, (2.0 * 370.0 + 1_205.0) / 1e6);
     assert_eq!((outcome.hits, outcome.bytes_read), (1, 100 * KIB));
 }
 
 #[test]
-fn modern_reads_go_side_by_side_as_far_as_the_store_allows() {
+fn modern_reads_run_in_parallel_up_to_the_slots() {
     let sizes = [100 * KIB; 4];
     let outcome = run(Costs::Modern(modern()), 4, &sizes, &[0, 1, 2, 3]);
-    // Four cores of the switch: all reach the node at 110. Two cores: two are ready to read at 125, two at 140. Two
-    // reads at a time: the second pair begins at 1,225 and its bytes come at 2,325 to the store, one after the other;
-    // the last has them at 2,525, and is sent at 2,625 + 100; then the round trip.
+    // The switch has four cores: all requests reach the node at 110. The node has two cores: two reads are
+    // ready at 125, two at 140. Two reads run at a time. The second pair begins at 1,225, and its bytes reach
+    // the store at 2,325, one after the other. The last request has its bytes at 2,525 and is sent at 2,625 +
+    // 100; then follows the round trip.
     assert_eq!(outcome.seconds, (2_525.0 + 100.0 + 100.0 + 50.0) / 1e6);
 }
 
@@ -135,10 +141,10 @@ fn modern_reads_go_side_by_side_as_far_as_the_store_allows() {
 fn more_cores_serve_more() {
     let rate = |cores| {
         let node = NodeCosts { cores, ..modern().node };
-        let model = Modern { node, network: Network { gbit_s: 1e3, rtt_us: 0.0 }, ..modern() };
+        let model = Modern { node, network: NetworkCosts { gbit_s: 1e3, rtt_us: 0.0 }, ..modern() };
         run(Costs::Modern(model), 24, &[KIB], &[0; 20_000]).throughput
     };
-    // 11 us a request at the node, 11 us at one of four cores of the switch.
+    // A request takes 11 us at the node, and 11 us at one of four cores of the switch.
     for (cores, expected) in [(1, 1e6 / 11.0), (2, 2e6 / 11.0), (8, 4e6 / 11.0)] {
         let rate = rate(cores);
         assert!((rate / expected - 1.0).abs() < 0.01, "{cores} cores: {rate} instead of {expected}");
@@ -146,12 +152,12 @@ fn more_cores_serve_more() {
 }
 
 #[test]
-fn what_a_live_node_cannot_be_is_refused() {
+fn values_out_of_range_are_refused() {
     let broken = [
-        Costs::Modelled(Modelled { chunk_bytes: 1, ..exact() }),
-        Costs::Modelled(Modelled { cores: 0, ..exact() }),
-        Costs::Modelled(Modelled { seek_us: f64::NAN, ..exact() }),
-        Costs::Modern(Modern { network: Network { gbit_s: 0.0, rtt_us: 0.0 }, ..modern() }),
+        Costs::Modelled(ModelledNode { chunk_bytes: 1, ..exact() }),
+        Costs::Modelled(ModelledNode { cores: 0, ..exact() }),
+        Costs::Modelled(ModelledNode { seek_us: f64::NAN, ..exact() }),
+        Costs::Modern(Modern { network: NetworkCosts { gbit_s: 0.0, rtt_us: 0.0 }, ..modern() }),
         Costs::Modern(Modern { node: NodeCosts { cores: 0, ..modern().node }, ..modern() }),
         Costs::Modern(Modern { storage: Storage { reads_at_once: 0, ..Storage::NVME }, ..modern() }),
     ];

@@ -1,60 +1,62 @@
-//! Reads that go on by themselves, and long items in chunks: the live node's way of filling its memory.
+//! Reads as tasks of their own, and long items in chunks, as in the live node.
 //!
-//! A read is begun by the first request that misses and is a task of its own; the request waits for it like those
-//! that come after. Items above the chunk size are read, kept and evicted in chunks, each its own key of the memory
-//! and its own read. A reply asks for its chunks in order, one ahead of the one it waits for, but ahead of need only
-//! for what must be read. What a reply has had read without a gap is one run of the disk.
+//! The first request that misses starts a read, which is a job of its own. The request waits for it like the
+//! requests that come later. Items above the chunk size are read, kept and evicted in chunks. Each chunk is a
+//! key of the memory with a read of its own. A reply requests its chunks in order, one ahead of the chunk
+//! that it waits for. It requests a chunk ahead of need only if the chunk must be read. Chunks that a reply
+//! has had read without a gap are one sequential run of the disk.
 //!
-//! The head of a long item, its length and nothing else, is known without a read; it takes the least charge.
+//! The head of a long item, which is its length only, is known without a read and takes the least charge.
 
 use std::collections::BTreeMap;
 
 use larder_core::Time;
 
-use super::{Engine, Job, NOBODY};
-use crate::cost::{CostModel, Found, Progress};
-use crate::gms::Looked;
+use super::{Engine, Job, NO_JOB};
+use crate::cost::{CostModel, LookupOutcome, RequestProgress};
+use crate::gms::CacheLookup;
 use crate::workload::Workload;
 
-/// Chunks asked for ahead of the one to be sent next.
+/// The number of chunks requested ahead of the next chunk to be sent.
 const AHEAD: usize = 1;
 
-/// What is known of reads beyond the jobs themselves.
+/// The state of reads and chunked replies.
 #[derive(Debug)]
-pub(super) struct Tasks {
+pub(super) struct ReadTasks {
     chunk: u64,
-    /// The memory's key of an item's first chunk; the item's own key is its index. Empty without chunks.
+    /// The memory key of the first chunk, by item. The key of an item is its index. Empty if no item has
+    /// chunks.
     first_keys: BTreeMap<u32, u32>,
     keys: usize,
-    /// When each job's step at its station ends; kept where the model has a timer.
+    /// The end of each job's current step at its station, in ns; used if the model has a timer.
     ends_ns: Vec<u64>,
-    replies: BTreeMap<u32, Reply>,
-    reads: BTreeMap<u32, Piece>,
+    replies: BTreeMap<u32, ChunkedReply>,
+    reads: BTreeMap<u32, ChunkRead>,
 }
 
-/// A reply in chunks under way.
+/// A chunked reply in progress.
 #[derive(Debug, Default)]
-struct Reply {
-    /// The next chunk to ask for.
+struct ChunkedReply {
+    /// The next chunk to request.
     next: u32,
-    /// Bytes in front of it that were read without a gap.
+    /// Bytes before that chunk that were read without a gap.
     run: u64,
-    /// Chunks asked for: their key, and the read that brings it unless it was there.
-    asked: Vec<(u32, Option<u32>)>,
+    /// The requested chunks: the key, and the read in progress if the chunk was not in memory.
+    requested: Vec<(u32, Option<u32>)>,
 }
 
-/// What a task reads.
+/// An item or chunk that a task reads.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct ChunkRead {
     key: u32,
-    /// Memory it takes.
+    /// Memory that it takes, in bytes.
     memory: u64,
     keep: bool,
 }
 
-impl Tasks {
+impl ReadTasks {
     pub(super) fn new(workload: &Workload, model: &impl CostModel) -> Self {
-        let chunk = model.chunk();
+        let chunk = model.chunk_bytes();
         let mut first_keys = BTreeMap::new();
         let mut keys = workload.items.len();
         for (item, index) in workload.items.iter().zip(0..) {
@@ -73,7 +75,7 @@ impl Tasks {
         }
     }
 
-    /// Keys of the memories: items and chunks.
+    /// Returns the number of keys of the memories: items and chunks.
     pub(super) fn keys(&self) -> usize {
         self.keys
     }
@@ -92,127 +94,127 @@ impl Tasks {
 }
 
 impl<M: CostModel> Engine<'_, M> {
-    /// Looks for a request's item and has it read if need be.
-    pub(super) fn look_and_read(&mut self, number: u32) {
-        let Job { node, ask, measured, .. } = self.jobs[number as usize];
-        let item = self.workload.items[ask.item as usize];
-        let found = match self.tasks.first_keys.get(&ask.item).copied() {
-            Some(first) => self.look_for_parts(node, ask.item, first, number),
-            None => match self.begin(number, ask.item, 0, item.bytes) {
-                Begun::Here => Found::Memory,
-                Begun::Joined(_) => Found::Shared,
-                Begun::Reads(_) => Found::Read,
+    /// Looks up a request's item, and starts a read if it is missing.
+    pub(super) fn look_up_or_read(&mut self, number: u32) {
+        let Job { node, request, measured, .. } = self.jobs[number as usize];
+        let item = self.workload.items[request.item as usize];
+        let found = match self.tasks.first_keys.get(&request.item).copied() {
+            Some(first) => self.look_up_chunks(node, request.item, first, number),
+            None => match self.begin_read(number, request.item, 0, item.bytes) {
+                ReadStart::Cached => LookupOutcome::Memory,
+                ReadStart::Joined(_) => LookupOutcome::Shared,
+                ReadStart::Started(_) => LookupOutcome::Read,
             },
         };
         let job = &mut self.jobs[number as usize];
         job.found = found;
-        if found == Found::Memory {
+        if found == LookupOutcome::Memory {
             job.ready = self.now;
         }
-        // Bytes read are counted where reads begin.
-        self.tally.note_found(found, node as usize, 0, measured);
+        // Bytes read are counted when a read begins.
+        self.tally.count_lookup(found, node as usize, 0, measured);
     }
 
-    fn look_for_parts(&mut self, node: u16, item: u32, first: u32, number: u32) -> Found {
-        self.tasks.replies.insert(number, Reply::default());
-        if self.memories.look(node as usize, item) == Looked::Nowhere {
-            self.keep(node, item, 0);
-            return Found::Read;
+    fn look_up_chunks(&mut self, node: u16, item: u32, first: u32, number: u32) -> LookupOutcome {
+        self.tasks.replies.insert(number, ChunkedReply::default());
+        if self.memories.look_up(node as usize, item) == CacheLookup::Miss {
+            self.store_key(node, item, 0);
+            return LookupOutcome::Read;
         }
         let count = self.workload.items[item as usize].bytes.div_ceil(self.tasks.chunk) as u32;
         let all = (first..first + count).all(|key| self.memories.holds(node as usize, key));
-        if all { Found::Memory } else { Found::Read }
+        if all { LookupOutcome::Memory } else { LookupOutcome::Read }
     }
 
-    /// Asks for what belongs to a key: it is there, it is being read, or its read begins now.
-    fn begin(&mut self, number: u32, key: u32, before: u64, bytes: u64) -> Begun {
-        let Job { node, ask, asked, measured, .. } = self.jobs[number as usize];
-        let item = &self.workload.items[ask.item as usize];
-        if item.cacheable && self.memories.look(node as usize, key) != Looked::Nowhere {
-            return Begun::Here;
+    /// Requests a key: it is in memory, its read is in progress, or its read begins now.
+    fn begin_read(&mut self, number: u32, key: u32, before: u64, bytes: u64) -> ReadStart {
+        let Job { node, request, arrived_at, measured, .. } = self.jobs[number as usize];
+        let item = &self.workload.items[request.item as usize];
+        if item.cacheable && self.memories.look_up(node as usize, key) != CacheLookup::Miss {
+            return ReadStart::Cached;
         }
         if let Some(read) = self.reads.get(&(node, key)) {
-            return Begun::Joined(*read);
+            return ReadStart::Joined(*read);
         }
-        let memory = if key == ask.item { item.memory } else { bytes };
+        let memory = if key == request.item { item.memory } else { bytes };
         let keep = item.cacheable && item.bytes <= self.scenario.object_max.get();
         let read = self.add_job(Job {
-            ask,
+            request,
             switch: 0,
-            asked,
+            arrived_at,
             sent: self.now,
             ready: Time::ZERO,
             measured,
             read: true,
             node,
             peer: 0,
-            found: Found::Unknown,
-            seen: 0,
-            progress: Progress::default(),
-            next_sharer: NOBODY,
+            found: LookupOutcome::Unknown,
+            record: 0,
+            progress: RequestProgress::default(),
+            next_sharer: NO_JOB,
         });
-        self.tasks.reads.insert(read, Piece { key, memory, keep });
+        self.tasks.reads.insert(read, ChunkRead { key, memory, keep });
         self.reads.insert((node, key), read);
         self.tally.note_read(node as usize, bytes, measured);
-        let (places, disk) = (self.places[node as usize], self.disk(node as usize, read));
-        let time_ns = super::scaled(self.model.piece_ns(before, bytes), places.disk_factor);
+        let (node_stations, disk) = (self.node_stations[node as usize], self.disk(node as usize, read));
+        let time_ns = super::scale(self.model.chunk_read_ns(before, bytes), node_stations.disk_factor);
         self.enqueue(disk, time_ns, read);
-        Begun::Reads(read)
+        ReadStart::Started(read)
     }
 
-    /// A read has ended: what it brought is kept, and all who wait for it go on.
-    pub(super) fn land(&mut self, number: u32) {
+    /// Ends a read: stores the result and advances all jobs that wait for it.
+    pub(super) fn finish_read(&mut self, number: u32) {
         let node = self.jobs[number as usize].node;
-        let Some(piece) = self.tasks.reads.remove(&number) else { return };
-        if piece.keep {
-            self.keep(node, piece.key, piece.memory);
+        let Some(read) = self.tasks.reads.remove(&number) else { return };
+        if read.keep {
+            self.store_key(node, read.key, read.memory);
         }
-        self.reads.remove(&(node, piece.key));
+        self.reads.remove(&(node, read.key));
         self.wake_sharers(number);
         self.free.push(number);
     }
 
-    /// Takes a reply to its next chunk. True if that must be waited for.
-    pub(super) fn next_part(&mut self, number: u32) -> bool {
+    /// Advances a reply to its next chunk. Returns true if the reply must wait for the chunk.
+    pub(super) fn next_chunk(&mut self, number: u32) -> bool {
         let Some(mut reply) = self.tasks.replies.remove(&number) else { return false };
-        self.ask_for_parts(number, &mut reply);
-        let waits = match reply.asked.first() {
-            Some((key, Some(read))) => self.wait_for(number, *key, *read),
+        self.request_chunks(number, &mut reply);
+        let waits = match reply.requested.first() {
+            Some((key, Some(read))) => self.join_chunk_read(number, *key, *read),
             _ => false,
         };
-        if !reply.asked.is_empty() {
-            reply.asked.remove(0);
+        if !reply.requested.is_empty() {
+            reply.requested.remove(0);
         }
-        let item = self.jobs[number as usize].ask.item;
+        let item = self.jobs[number as usize].request.item;
         let bytes = self.workload.items[item as usize].bytes;
-        if !reply.asked.is_empty() || u64::from(reply.next) * self.tasks.chunk < bytes {
+        if !reply.requested.is_empty() || u64::from(reply.next) * self.tasks.chunk < bytes {
             self.tasks.replies.insert(number, reply);
         }
         waits
     }
 
-    fn ask_for_parts(&mut self, number: u32, reply: &mut Reply) {
-        let Job { ask, node, .. } = self.jobs[number as usize];
-        let Some(first) = self.tasks.first_keys.get(&ask.item).copied() else { return };
-        let (chunk, bytes) = (self.tasks.chunk, self.workload.items[ask.item as usize].bytes);
-        while reply.asked.len() <= AHEAD && u64::from(reply.next) * chunk < bytes {
+    fn request_chunks(&mut self, number: u32, reply: &mut ChunkedReply) {
+        let Job { request, node, .. } = self.jobs[number as usize];
+        let Some(first) = self.tasks.first_keys.get(&request.item).copied() else { return };
+        let (chunk, bytes) = (self.tasks.chunk, self.workload.items[request.item as usize].bytes);
+        while reply.requested.len() <= AHEAD && u64::from(reply.next) * chunk < bytes {
             let key = first + reply.next;
-            if !reply.asked.is_empty() && self.memories.holds(node as usize, key) {
+            if !reply.requested.is_empty() && self.memories.holds(node as usize, key) {
                 break;
             }
             let len = (bytes - u64::from(reply.next) * chunk).min(chunk);
-            let read = match self.begin(number, key, reply.run, len) {
-                Begun::Here => None,
-                Begun::Joined(read) | Begun::Reads(read) => Some(read),
+            let read = match self.begin_read(number, key, reply.run, len) {
+                ReadStart::Cached => None,
+                ReadStart::Joined(read) | ReadStart::Started(read) => Some(read),
             };
             reply.run = if read.is_some() { reply.run + len } else { 0 };
-            reply.asked.push((key, read));
+            reply.requested.push((key, read));
             reply.next += 1;
         }
     }
 
-    /// Hangs a request on a read. False if that has ended.
-    fn wait_for(&mut self, number: u32, key: u32, read: u32) -> bool {
+    /// Adds a job to a read. Returns false if the read has ended.
+    fn join_chunk_read(&mut self, number: u32, key: u32, read: u32) -> bool {
         let node = self.jobs[number as usize].node;
         if self.reads.get(&(node, key)) != Some(&read) {
             return false;
@@ -223,10 +225,10 @@ impl<M: CostModel> Engine<'_, M> {
     }
 }
 
-/// What became of asking for a key.
+/// The result of requesting a key.
 #[derive(Clone, Copy, Debug)]
-enum Begun {
-    Here,
+enum ReadStart {
+    Cached,
     Joined(u32),
-    Reads(u32),
+    Started(u32),
 }

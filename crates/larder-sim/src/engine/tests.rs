@@ -20,12 +20,13 @@ fn settings(policy: PolicyKind) -> Settings {
 }
 
 #[test]
-fn one_node_and_one_client_take_the_sum_of_the_models_times() {
+fn one_client_takes_the_sum_of_the_model_times() {
     let workload = workload(&[8 * KIB, 100 * KIB], &[0, 0, 1, 0, 1]);
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 1 };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
-    // Three times 8 KB, twice 100 KB from memory; each read once: 3 * 930 + 2 * 8,290 + 28,820 + 66,250 us.
+    // Three requests of 8 KB and two of 100 KB from memory, and one read of each: 3 * 930 + 2 * 8,290 +
+    // 28,820 + 66,250 us.
     assert_eq!(outcome.seconds, 0.114_440);
     assert_eq!((outcome.requests, outcome.hits, outcome.shared), (5, 3, 0));
     assert_eq!((outcome.bytes_sent, outcome.bytes_read), (224 * KIB, 108 * KIB));
@@ -42,19 +43,20 @@ fn requests_for_one_file_share_its_read() {
     scenario.arrivals = Arrivals::Closed { clients: 3 };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
     assert_eq!((outcome.hits, outcome.shared, outcome.bytes_read), (0, 2, 8 * KIB));
-    // Three are set up at 145, 290 and 435 us; the read begins at 145 us and takes 28,820; then each is sent in
-    // 640 and taken down in 145 us.
+    // The three are set up at 145, 290 and 435 us. The read begins at 145 us and takes 28,820 us. Then each
+    // reply is sent in 640 us and taken down in 145 us.
     assert_eq!(outcome.seconds, (145.0 + 28_820.0 + 3.0 * 785.0) / 1e6);
 }
 
 #[test]
-fn disks_work_side_by_side_and_share_items_by_rank() {
+fn disks_work_in_parallel_and_share_items_by_rank() {
     let sizes = [8 * KIB; 4];
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 4 };
     scenario.nodes[0].disks = 4;
     let outcome = simulate(&workload(&sizes, &[0, 1, 2, 3]), &scenario).expect("the scenario is valid");
-    // The first is read by 145 + 28,820 us, the others 145 us apart; each is sent and taken down in 785 us.
+    // The first is read after 145 + 28,820 us, the others 145 us apart. Each is sent and taken down in 785
+    // us.
     assert_eq!(outcome.seconds, (28_965.0 + 4.0 * 785.0) / 1e6);
     assert!((outcome.nodes[0].disk_busy - 28_820.0 / 32_105.0).abs() < 1e-9, "each disk reads once");
 }
@@ -66,12 +68,12 @@ fn faster_nodes_take_less_time() {
     scenario.arrivals = Arrivals::Closed { clients: 1 };
     scenario.nodes[0] = SimNode { cpu_speed: 2.0, disk_speed: 4.0, ..scenario.nodes[0] };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
-    // The first request's processor time comes in two parts, 145 + 785 us.
+    // The first request's processor time has two parts, 145 + 785 us.
     assert_eq!(outcome.seconds, (2.0 * 465.0 + 7_205.0) / 1e6);
 }
 
 #[test]
-fn open_arrivals_come_at_their_times_and_wait_at_the_front_end_beyond_s() {
+fn open_arrivals_keep_their_times_and_queue_above_the_limit() {
     let mut workload = workload(&[8 * KIB], &[0, 0, 0, 0]);
     workload.times = [0, 100, 100, 100].map(Time::from_millis).to_vec();
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
@@ -79,14 +81,14 @@ fn open_arrivals_come_at_their_times_and_wait_at_the_front_end_beyond_s() {
     scenario.settings.queue_max = 1;
     scenario.arrivals = Arrivals::Open { speed: 2.0 };
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
-    // At 50 ms one starts, one waits, one is refused.
+    // At 50 ms one request starts, one waits, and one is refused.
     assert_eq!((outcome.requests, outcome.refused), (3, 1));
     assert_eq!(outcome.seconds, (50_000.0 + 2.0 * 930.0) / 1e6);
     assert_eq!(outcome.delay.max_s, 0.029_750, "the first, which missed");
 }
 
 #[test]
-fn a_request_that_waits_too_long_is_refused() {
+fn requests_past_their_deadline_are_refused() {
     let workload = workload(&[500 * KIB], &[0, 0]);
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.settings.admission = Admission::Fixed(1);
@@ -97,7 +99,7 @@ fn a_request_that_waits_too_long_is_refused() {
 }
 
 #[test]
-fn each_node_goes_through_its_part_and_pays_for_what_it_hands_on() {
+fn each_node_pays_for_the_requests_it_forwards() {
     // 29,696 bytes take 2 ms from memory and 20 ms from disk; `hash` sends the one item to one of two nodes.
     let workload = workload(&[29_696], &[0, 0, 0, 0]);
     let mut scenario = Scenario::lard98(2, settings(PolicyKind::Hash));
@@ -120,7 +122,7 @@ fn idle_time_is_time_with_few_requests() {
     scenario.idle_below = 1;
     let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
     let idle: Vec<f64> = outcome.nodes.iter().map(|node| node.idle * outcome.seconds).collect();
-    // Each is busy for one miss: 29,750 us of 1,029,750.
+    // Each node is busy for one miss: 29,750 us of 1,029,750.
     assert!(idle.iter().all(|idle| (idle - 1.0).abs() < 1e-9), "{idle:?}");
 }
 
@@ -137,7 +139,7 @@ fn the_warm_up_is_not_measured() {
 }
 
 #[test]
-fn memory_beyond_one_node_helps_whoever_reaches_it() {
+fn global_memory_helps_every_node() {
     let items = 60_u64;
     let sizes = vec![1 << 20; items as usize];
     let requests: Vec<u32> = (0..1_200).map(|i| (i * 7 % items) as u32).collect();
@@ -177,7 +179,7 @@ fn a_run_repeats_to_the_last_bit() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_scenarios_are_refused() {
     let good = workload(&[1], &[0]);
     let bad = workload(&[1], &[1]);
     let scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
@@ -199,8 +201,9 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn the_steady_throughput_leaves_the_drain_out() {
-    // Two clients on one node: after the first reads, 930 us each; the last request arrives when two are left.
+fn the_steady_throughput_excludes_the_drain() {
+    // Two clients use one node. After the first reads, a request takes 930 us. The last request arrives when
+    // two are left.
     let workload = workload(&[8 * KIB], &[0; 12]);
     let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
     scenario.arrivals = Arrivals::Closed { clients: 2 };

@@ -1,50 +1,53 @@
-//! The world of a switch that hands connections off to nodes: [`larder_core::handoff::EdgeMachine`], driven as the live switch
-//! drives it.
+//! The world of a switch that hands connections off to nodes: [`larder_core::handoff::EdgeMachine`], driven
+//! as the live switch drives it.
 //!
-//! Node 0 is the switch, all others are content nodes. The machine is the live one; what it stands on is a model, which does
-//! what the live parts do in their order:
+//! Node 0 is the switch; all other nodes are content nodes. The state machine is the live one. Its
+//! environment is a model that acts in the same order as the live parts:
 //!
-//! - `plane`: the forwarding plane in the switch's kernel. It outlives the switch's process: a process that starts finds the
-//!   connections of the one before it, and the packets that nobody has read.
-//! - `switch`, `outputs`: the driver: it reads the plane a little late, decides, freezes accepted sockets, and carries out what the
-//!   machine answers. Its process dies and starts again, or another process takes over in good order (a reload).
-//! - `channel`: the control channels. What is sent on one comes in order; it breaks at any moment, each side notices when it does,
-//!   and what is under way by then is lost or is still read.
-//! - `nodes`: sockets and agents of nodes, which refuse, drain, and die with or without their hosts.
-//! - `clients`: they send their requests in one packet or several, again if packets are lost, and once more on the same connection;
-//!   they end, reset, or leave without a word, and come again with the same addresses at once.
-//! - `holds`: what must hold.
+//! - `plane`: the forwarding plane in the switch's kernel. It outlives the switch's process. A new process
+//!   finds the connections of its predecessor, and the packets that no process has read.
+//! - `switch`, `outputs`: the driver. It reads the plane with a delay, decides, freezes accepted sockets and
+//!   executes the machine's outputs. Its process crashes and restarts, or is replaced by another process (a
+//!   reload).
+//! - `channel`: the control channels. Messages on a session arrive in order. A session breaks at any time,
+//!   and each side notices this at its own time. Messages in flight are then lost or still read.
+//! - `nodes`: the sockets and agents of nodes. Nodes refuse connections, drain, and crash with or without
+//!   their hosts.
+//! - `clients`: clients send their requests in one or several packets, retransmit lost packets, and send
+//!   further requests on the same connection. They end with FIN or reset, or leave silently, and reuse the
+//!   same addresses at once.
+//! - `invariants`: the invariants.
 
 mod channel;
 mod clients;
-mod holds;
+mod invariants;
 mod nodes;
 mod outputs;
 mod plane;
 mod switch;
 
-use super::chance::Chance;
-use super::ground::{Ground, Happening, Id, World};
 use super::outcome::Violation;
-use super::protocol::{Broken, Protocol};
-use clients::Conn;
+use super::protocol::{BrokenRule, Protocol};
+use super::rng::FaultRng;
+use super::simulation::{Id, SimEvent, Simulation, World};
+use clients::ClientConnection;
 use core::cell::RefCell;
 use core::time::Duration;
 use larder_core::handoff::EdgeSettings;
 use larder_core::{NodeId, Time};
-use nodes::{Agent, Host};
+use nodes::{Host, NodeAgent};
 use plane::Plane;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use switch::Switch;
+use switch::SwitchProcess;
 
-/// The switch, by its place in the list of all.
+/// The switch's index in the list of nodes.
 pub(super) const SWITCH: Id = 0;
 
-/// A client's port.
-pub(super) type Key = u64;
+/// The port of a client, which identifies its connection.
+pub(super) type ClientPort = u64;
 
-/// Doubt lasts shorter than live, where nothing else happens meanwhile.
+/// Timeouts are shorter than live, because nothing else happens in the meantime.
 pub(super) const SETTINGS: EdgeSettings = EdgeSettings {
     header_wait: Duration::from_millis(2),
     held_max: 200,
@@ -66,15 +69,15 @@ pub(super) const SETTINGS: EdgeSettings = EdgeSettings {
     forward_first: true,
 };
 
-/// An event of this world. `epoch` is the life of the process that it happens to.
+/// An event of this world. `epoch` is the life of the process that handles the event.
 #[derive(Debug)]
 pub(super) enum Event {
     // -- the switch
-    /// It reads what the plane has told.
+    /// The switch reads the events of the plane.
     Read {
         epoch: u64,
     },
-    /// Its regular work.
+    /// The switch's periodic work.
     Tick {
         epoch: u64,
     },
@@ -87,27 +90,27 @@ pub(super) enum Event {
     Judge {
         epoch: u64,
     },
-    /// It hears the first of what channels have told.
+    /// The switch handles the next event of its channels.
     Hear {
         epoch: u64,
     },
     /// The dispatcher has admitted a connection that had to wait.
     Admitted {
         epoch: u64,
-        key: Key,
+        key: ClientPort,
         generation: u64,
     },
-    /// The accept loop has got a connection.
+    /// The accept loop has accepted a connection.
     Accepted {
         conn: Id,
     },
-    /// A socket that is to move is frozen.
+    /// The switch freezes a socket that is to move.
     Freeze {
         epoch: u64,
         conn: Id,
         id: u64,
     },
-    /// A connection has been served here.
+    /// The switch has served a connection itself.
     ServedHere {
         conn: Id,
     },
@@ -123,12 +126,12 @@ pub(super) enum Event {
         epoch: u64,
         node: Id,
     },
-    /// The first of what is on its way to a side of a channel arrives.
+    /// The next message in flight to a side of a session arrives.
     Arrive {
         session: Id,
         at_switch: bool,
     },
-    /// A side notices that its channel has broken.
+    /// A side notices that its session has broken.
     Close {
         session: Id,
         at_switch: bool,
@@ -140,12 +143,12 @@ pub(super) enum Event {
     Snap,
 
     // -- nodes
-    /// A node tells what it has restored, and what has ended.
+    /// A node reports ended connections.
     Flush {
         node: Id,
         epoch: u64,
     },
-    /// A list of all that a node has is made.
+    /// A node lists its connections.
     List {
         node: Id,
         epoch: u64,
@@ -155,11 +158,11 @@ pub(super) enum Event {
         node: Id,
         epoch: u64,
         session: Id,
-        keys: Vec<Key>,
+        keys: Vec<ClientPort>,
     },
     /// A node drains.
     Drain,
-    /// It gives its connections up, one after the other.
+    /// A node gives up its next connections.
     GiveUp {
         node: Id,
         epoch: u64,
@@ -167,20 +170,20 @@ pub(super) enum Event {
     /// A socket at a node sends its reply.
     Sends {
         node: Id,
-        key: Key,
+        key: ClientPort,
         conn: Id,
         tries: u32,
     },
 
-    /// A node looks whether the client of a socket is still there.
+    /// A node checks whether the client of a socket is still there.
     TimesOut {
         node: Id,
-        key: Key,
+        key: ClientPort,
         conn: Id,
     },
 
     // -- clients
-    /// A client sends what has not been answered, or asks again.
+    /// A client retransmits, or sends another request.
     Asks {
         conn: Id,
     },
@@ -189,113 +192,113 @@ pub(super) enum Event {
     },
 }
 
-/// The state that ends with a process.
-pub(super) enum Machine {
-    Switch(Box<Switch>),
-    Node(Agent),
+/// The state that is lost when a process ends.
+pub(super) enum EdgeProcess {
+    Switch(Box<SwitchProcess>),
+    Node(NodeAgent),
 }
 
-/// Connections that the dispatcher counts, by node.
-pub(super) type Loads = Rc<RefCell<BTreeMap<NodeId, i64>>>;
+/// The dispatcher's count of connections, by node.
+pub(super) type LoadCounts = Rc<RefCell<BTreeMap<NodeId, i64>>>;
 
-/// The way of connections to the switch and to nodes.
+/// The mechanism by which connections reach the switch and nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum HandoffMode {
     /// The plane completes handshakes, and nodes accept by cookie.
     Cookie,
-    /// The plane completes handshakes, and nodes get states.
+    /// The plane completes handshakes, and nodes restore transferred states.
     Repair,
-    /// The switch's own TCP accepts, and its sockets move.
+    /// The switch's own TCP accepts connections, and its sockets move.
     Stack,
 }
 
-/// The world.
-pub(super) struct Edge {
-    mode: Mode,
+/// The world of a switch.
+pub(super) struct EdgeWorld {
+    mode: HandoffMode,
     plane: Plane,
-    /// By node; that of the switch is not used.
+    /// The hosts by node; the switch's entry is not used.
     hosts: Vec<Host>,
-    conns: Vec<Conn>,
-    /// The last connection of a port.
-    latest: BTreeMap<Key, Id>,
+    conns: Vec<ClientConnection>,
+    /// The latest connection of each port.
+    latest: BTreeMap<ClientPort, Id>,
     sessions: Vec<channel::Session>,
     ports: u64,
-    /// Connections that a node has at most.
+    /// The largest number of connections of a node.
     places: usize,
-    /// Permille of the connections that this host serves itself.
+    /// Permille of the connections that the switch serves itself.
     here_permille: u64,
-    /// Permille of the decisions that must wait.
+    /// Permille of the decisions that must wait for admission.
     wait_permille: u64,
-    /// The plane is read so late at most. Microseconds.
+    /// The longest delay until the plane is read, in microseconds.
     lag_us: u64,
-    /// The longest delay until a message of a channel is handled. Microseconds.
+    /// The longest delay until a channel event is handled, in microseconds.
     hears_us: u64,
     host_dies: bool,
-    /// The decision that the plane may use again, and until when.
+    /// The decision that the plane may reuse, and its expiry.
     reusable: Option<(NodeId, Time)>,
-    /// Channels break.
+    /// Whether channels break.
     breaks: bool,
-    /// Something has happened for which clients may be reset.
+    /// Whether a fault has occurred that allows resets of clients.
     excused: bool,
 }
 
-impl Edge {
-    pub(super) fn draw(chance: &mut Chance, nodes: usize) -> Self {
+impl EdgeWorld {
+    pub(super) fn draw(rng: &mut FaultRng, nodes: usize) -> Self {
         Self {
-            mode: [Mode::Cookie, Mode::Repair, Mode::Stack][chance.below(3) as usize],
+            mode: [HandoffMode::Cookie, HandoffMode::Repair, HandoffMode::Stack][rng.draw_below(3) as usize],
             plane: Plane::default(),
             hosts: (0..nodes).map(|_| Host::default()).collect(),
             conns: Vec::new(),
             latest: BTreeMap::new(),
             sessions: Vec::new(),
-            ports: 10 + chance.below(200),
-            places: 3 + chance.below(60) as usize,
-            here_permille: chance.below(300),
-            wait_permille: chance.below(200),
-            lag_us: [50, 2_000, 20_000, 50_000][chance.below(4) as usize],
-            hears_us: [100, 5_000, 50_000, 500_000][chance.below(4) as usize],
+            ports: 10 + rng.draw_below(200),
+            places: 3 + rng.draw_below(60) as usize,
+            here_permille: rng.draw_below(300),
+            wait_permille: rng.draw_below(200),
+            lag_us: [50, 2_000, 20_000, 50_000][rng.draw_below(4) as usize],
+            hears_us: [100, 5_000, 50_000, 500_000][rng.draw_below(4) as usize],
             host_dies: false,
             reusable: None,
-            breaks: chance.permille(700),
+            breaks: rng.draw_permille(700),
             excused: false,
         }
     }
 }
 
-impl World for Edge {
-    type Machine = Machine;
+impl World for EdgeWorld {
+    type Machine = EdgeProcess;
     type Message = ();
     type Event = Event;
 
-    fn converges_within(&self) -> Duration {
-        Protocol::Edge.converges_within()
+    fn convergence_time(&self) -> Duration {
+        Protocol::Edge.convergence_time()
     }
 
-    fn machine(&self, me: Id, _: u64) -> Machine {
+    fn create_machine(&self, me: Id, _: u64) -> EdgeProcess {
         match me {
-            SWITCH => Machine::Switch(Box::new(Switch::new())),
-            _ => Machine::Node(Agent::default()),
+            SWITCH => EdgeProcess::Switch(Box::new(SwitchProcess::new())),
+            _ => EdgeProcess::Node(NodeAgent::default()),
         }
     }
 
-    fn begin(ground: &mut Ground<'_, Self>) {
-        ground.switch_starts();
-        (1..ground.nodes.len()).for_each(|node| ground.node_starts(node));
+    fn begin(sim: &mut Simulation<'_, Self>) {
+        sim.start_switch();
+        (1..sim.nodes.len()).for_each(|node| sim.start_node(node));
         for event in [Event::Drain, Event::Drain, Event::Reload, Event::Reload, Event::Reload] {
-            if ground.chance.permille(500) {
-                ground.later(0, 20_000_000, event);
+            if sim.rng.draw_permille(500) {
+                sim.schedule_between(0, 20_000_000, event);
             }
         }
-        if ground.own.breaks {
-            ground.later(0, 1_000_000, Event::Snap);
+        if sim.world.breaks {
+            sim.schedule_between(0, 1_000_000, Event::Snap);
         }
     }
 
-    fn target(&self, _: &mut Chance) -> u64 {
+    fn draw_target(&self, _: &mut FaultRng) -> u64 {
         0
     }
 
-    fn place(ground: &Ground<'_, Self>, event: &Event) -> Option<Id> {
+    fn node_of_event(sim: &Simulation<'_, Self>, event: &Event) -> Option<Id> {
         match event {
             Event::Read { .. }
             | Event::Tick { .. }
@@ -312,7 +315,7 @@ impl World for Edge {
             Event::Arrive { session, at_switch }
             | Event::Close { session, at_switch }
             | Event::Watch { session, at_switch } => {
-                Some(if *at_switch { SWITCH } else { ground.own.sessions[*session].node })
+                Some(if *at_switch { SWITCH } else { sim.world.sessions[*session].node })
             }
             Event::Flush { node, .. }
             | Event::List { node, .. }
@@ -324,96 +327,96 @@ impl World for Edge {
         }
     }
 
-    fn happen(ground: &mut Ground<'_, Self>, event: Event) -> Result<(), Violation> {
+    fn handle_event(sim: &mut Simulation<'_, Self>, event: Event) -> Result<(), Violation> {
         if let Some((node, epoch)) = process_of(&event)
-            && !ground.lives(node, epoch)
+            && !sim.is_alive(node, epoch)
         {
             return Ok(());
         }
         match event {
-            Event::Read { .. } => ground.read(),
-            Event::Tick { epoch } => ground.switch_ticks(epoch),
-            Event::Review { epoch } => ground.review(epoch),
-            Event::Sweep { epoch } => ground.sweep(epoch),
-            Event::Judge { epoch } => ground.judge(epoch),
-            Event::Hear { .. } => ground.hear_next(),
-            Event::Admitted { key, generation, .. } => ground.decide((key, generation), false),
-            Event::Accepted { conn, .. } => ground.accepted(conn),
-            Event::Freeze { conn, id, .. } => ground.freeze(conn, id),
-            Event::ServedHere { conn, .. } => ground.served_here(conn),
-            Event::Reload => ground.reload(),
-            Event::LetGo { epoch, until } => ground.let_go(epoch, until),
-            Event::Attempt { epoch, node } => ground.attempt(epoch, node),
-            Event::Arrive { session, at_switch } => ground.arrive(session, at_switch),
-            Event::Close { session, at_switch } => ground.close(session, at_switch),
-            Event::Watch { session, at_switch } => ground.watch(session, at_switch),
-            Event::Snap => ground.snap(),
-            Event::Flush { node, epoch } => ground.flush(node, epoch),
-            Event::List { node, epoch, session } => ground.list(node, epoch, session),
-            Event::Listed { node, session, keys, .. } => ground.listed(node, session, keys),
-            Event::Drain => ground.drain_some(),
-            Event::GiveUp { node, epoch } => ground.give_up_next(node, epoch),
-            Event::Sends { node, key, conn, tries } => ground.sends(node, key, conn, tries),
-            Event::TimesOut { node, key, conn } => ground.times_out(node, key, conn),
-            Event::Asks { conn } => ground.asks(conn),
-            Event::Leaves { conn } => ground.leaves(conn),
+            Event::Read { .. } => sim.read_plane_events(),
+            Event::Tick { epoch } => sim.tick_switch(epoch),
+            Event::Review { epoch } => sim.review_active(epoch),
+            Event::Sweep { epoch } => sim.sweep_plane(epoch),
+            Event::Judge { epoch } => sim.judge_lists(epoch),
+            Event::Hear { .. } => sim.handle_queued_event(),
+            Event::Admitted { key, generation, .. } => sim.decide_held((key, generation), false),
+            Event::Accepted { conn, .. } => sim.handle_accepted(conn),
+            Event::Freeze { conn, id, .. } => sim.freeze_connection(conn, id),
+            Event::ServedHere { conn, .. } => sim.finish_local_service(conn),
+            Event::Reload => sim.begin_reload(),
+            Event::LetGo { epoch, until } => sim.finish_reload(epoch, until),
+            Event::Attempt { epoch, node } => sim.connect_node(epoch, node),
+            Event::Arrive { session, at_switch } => sim.deliver_next(session, at_switch),
+            Event::Close { session, at_switch } => sim.close_side(session, at_switch),
+            Event::Watch { session, at_switch } => sim.check_silence(session, at_switch),
+            Event::Snap => sim.break_session(),
+            Event::Flush { node, epoch } => sim.report_ends(node, epoch),
+            Event::List { node, epoch, session } => sim.start_list(node, epoch, session),
+            Event::Listed { node, session, keys, .. } => sim.send_list(node, session, keys),
+            Event::Drain => sim.drain_node(),
+            Event::GiveUp { node, epoch } => sim.request_leave(node, epoch),
+            Event::Sends { node, key, conn, tries } => sim.send_reply(node, key, conn, tries),
+            Event::TimesOut { node, key, conn } => sim.time_out_socket(node, key, conn),
+            Event::Asks { conn } => sim.send_client_data(conn),
+            Event::Leaves { conn } => sim.end_client(conn),
         }
     }
 
-    fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
-        ground.comes(request)
+    fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation> {
+        sim.open_connection(request)
     }
 
-    fn forwarded(_: &mut Ground<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
+    fn receive_forwarded(_: &mut Simulation<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn broken(_: &mut Ground<'_, Self>, _: Id) -> Result<(), Violation> {
+    fn handle_broken_connection(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
         Ok(())
     }
 
-    // What the switch takes a node for is read when it is needed.
-    fn takes(_: &mut Ground<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
+    // The switch reads its view of a node when it needs it.
+    fn update_liveness(_: &mut Simulation<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn away(ground: &mut Ground<'_, Self>, node: Id) -> Duration {
-        ground.own.host_dies = node != SWITCH && ground.chance.permille(300);
-        if ground.own.host_dies {
-            ground.say(|| format!("the host of {node} is gone"));
-            // Longer than the switch needs to notice, however it stands.
-            ground.chance.micros(10_000_000, 13_000_000)
+    fn draw_downtime(sim: &mut Simulation<'_, Self>, node: Id) -> Duration {
+        sim.world.host_dies = node != SWITCH && sim.rng.draw_permille(300);
+        if sim.world.host_dies {
+            sim.log(|| format!("the host of {node} is gone"));
+            // The absence is longer than the switch needs to notice it in any state.
+            sim.rng.draw_micros(10_000_000, 13_000_000)
         } else {
-            ground.chance.micros(10_000, 8_000_000)
+            sim.rng.draw_micros(10_000, 8_000_000)
         }
     }
 
-    fn dies(ground: &mut Ground<'_, Self>, node: Id) {
-        if node == SWITCH { ground.switch_dies() } else { ground.node_dies(node) }
+    fn handle_crash(sim: &mut Simulation<'_, Self>, node: Id) {
+        if node == SWITCH { sim.end_switch() } else { sim.end_node(node) }
     }
 
-    fn starts(ground: &mut Ground<'_, Self>, node: Id) {
-        if node == SWITCH { ground.switch_starts() } else { ground.node_starts(node) }
+    fn handle_restart(sim: &mut Simulation<'_, Self>, node: Id) {
+        if node == SWITCH { sim.start_switch() } else { sim.start_node(node) }
     }
 
-    fn hear(_: &mut Ground<'_, Self>, _: Id, _: Id, (): ()) -> Result<(), Violation> {
+    fn receive(_: &mut Simulation<'_, Self>, _: Id, _: Id, (): ()) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn due(_: &Ground<'_, Self>, _: Id) -> Time {
+    fn next_tick(_: &Simulation<'_, Self>, _: Id) -> Time {
         Time::MAX
     }
 
-    fn tick(_: &mut Ground<'_, Self>, _: Id) -> Result<(), Violation> {
+    fn tick(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
         Ok(())
     }
 
-    fn doubt(ground: &mut Ground<'_, Self>) -> Option<String> {
-        ground.unsettled()
+    fn unmet_condition(sim: &mut Simulation<'_, Self>) -> Option<String> {
+        sim.find_violation()
     }
 }
 
-/// The process that an event happens to, and the life of it in which it does.
+/// Returns the process that an event belongs to, with its epoch.
 fn process_of(event: &Event) -> Option<(Id, u64)> {
     match event {
         Event::Read { epoch }
@@ -434,42 +437,42 @@ fn process_of(event: &Event) -> Option<(Id, u64)> {
     }
 }
 
-impl Ground<'_, Edge> {
-    fn is_broken(&self, rule: Broken) -> bool {
-        self.broken == Some(rule)
+impl Simulation<'_, EdgeWorld> {
+    fn is_broken(&self, rule: BrokenRule) -> bool {
+        self.broken_rule == Some(rule)
     }
 
-    /// Something of this world happens after a while.
-    fn later(&mut self, least_us: u64, most_us: u64, event: Event) {
-        let wait = self.chance.micros(least_us, most_us);
-        self.after(wait, Happening::Own(event));
+    /// Schedules an event after a random delay.
+    fn schedule_between(&mut self, least_us: u64, most_us: u64, event: Event) {
+        let wait = self.rng.draw_micros(least_us, most_us);
+        self.schedule(wait, SimEvent::World(event));
     }
 
-    /// Whether a packet is lost.
-    fn loses(&mut self) -> bool {
-        self.trouble && self.chance.permille(30)
+    /// Returns whether a packet is lost.
+    fn is_packet_lost(&mut self) -> bool {
+        self.faults_enabled && self.rng.draw_permille(30)
     }
 
-    fn switch(&mut self) -> Option<&mut Switch> {
+    fn switch(&mut self) -> Option<&mut SwitchProcess> {
         match &mut self.nodes[SWITCH].machine {
-            Machine::Switch(switch) => Some(switch),
-            Machine::Node(_) => None,
+            EdgeProcess::Switch(switch) => Some(switch),
+            EdgeProcess::Node(_) => None,
         }
     }
 
-    fn agent(&mut self, node: Id) -> Option<&mut Agent> {
+    fn agent(&mut self, node: Id) -> Option<&mut NodeAgent> {
         match &mut self.nodes[node].machine {
-            Machine::Node(agent) => Some(agent),
-            Machine::Switch(_) => None,
+            EdgeProcess::Node(agent) => Some(agent),
+            EdgeProcess::Switch(_) => None,
         }
     }
 }
 
-/// A node as the machine knows it.
+/// Returns the id of a node in the state machine.
 pub(super) const fn id_of(node: Id) -> NodeId {
     NodeId(node as u16)
 }
 
-pub(super) const fn place_of(node: NodeId) -> Id {
+pub(super) const fn index_of(node: NodeId) -> Id {
     node.0 as Id
 }

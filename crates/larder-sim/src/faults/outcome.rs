@@ -1,41 +1,41 @@
-//! The outcome of a world: what it went through, or the rule that did not hold.
+//! The outcome of a world: its statistics, or the violation of an invariant.
 
 use core::fmt;
 
 use serde::Serialize;
 
-/// The events that a world went through.
+/// Counts of the events and faults of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Survived {
-    /// Nodes.
+pub struct FaultStats {
+    /// Nodes of the world.
     pub nodes: u64,
     /// Requests accepted.
     pub requests: u64,
     /// Requests forwarded.
     pub forwarded: u64,
-    /// Answered by the initial node itself because the service node did not answer.
+    /// Requests that the initial node served itself because the service node did not answer.
     pub taken_back: u64,
-    /// Aborted in mid-reply.
+    /// Requests aborted in mid-reply.
     pub aborted: u64,
-    /// Cut off with their initial node.
+    /// Requests cut off with their initial node.
     pub cut: u64,
-    /// Messages of the protocol that arrived, a repeated one each time.
+    /// Protocol messages that arrived, including duplicates.
     pub heard: u64,
     /// Messages lost.
     pub lost: u64,
     /// Crashes, each followed by a start under a new epoch.
     pub crashes: u64,
-    /// Times that a node stood still.
+    /// Pauses of nodes.
     pub pauses: u64,
-    /// Times that the network fell into two parts.
+    /// Partitions of the network.
     pub partitions: u64,
-    /// Milliseconds from the last fault until all views were exact.
+    /// Time from the last fault until all views were exact, in milliseconds.
     pub converged_ms: u64,
 }
 
-impl Survived {
-    /// Both together; of the times to converge the longer one.
-    pub(super) fn and(self, other: Self) -> Self {
+impl FaultStats {
+    /// Adds the counts of two worlds; the time to converge is the longer one.
+    pub(super) fn sum(self, other: Self) -> Self {
         Self {
             nodes: self.nodes + other.nodes,
             requests: self.requests + other.requests,
@@ -53,14 +53,14 @@ impl Survived {
     }
 }
 
-/// A rule that did not hold.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The world's seed: the same again shows the same.
+    /// The world's seed, which reproduces the violation.
     pub seed: u64,
-    /// The time, in milliseconds of the simulation.
+    /// The time of the violation, in milliseconds of simulated time.
     pub at_ms: u64,
-    /// The breach.
+    /// A description of the violation.
     pub what: String,
 }
 

@@ -1,90 +1,94 @@
-//! The protocols that nodes speak, and the rules of them that nodes may break.
+//! The protocols of fault worlds, and their rules that nodes may break.
 
 use core::time::Duration;
 
-/// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
+/// The time after the last fault, with every node in sight of every other, within which views are exact
+/// (simulated time).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
 
-/// The protocol that the nodes of a world speak.
+/// The protocol of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Every node knows of the others' loads and memories.
+    /// PRESS: every node knows the loads and memories of the others.
     Press,
-    /// One node decides for all.
+    /// CARD: one node decides for all.
     Card,
-    /// Every node has a routing table.
+    /// WARD: every node has a routing table.
     Ward,
-    /// Switches side by side.
+    /// Several switches in front of the same nodes.
     Switches,
-    /// Nodes hand clients' connections over to each other.
-    Handing,
-    /// A switch hands clients' connections off to nodes.
+    /// Handoff of clients' connections between peers.
+    PeerHandoff,
+    /// Handoff of clients' connections from a switch to nodes.
     Edge,
 }
 
 impl Protocol {
-    /// All.
+    /// All protocols.
     pub const ALL: [Self; 6] =
-        [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::Handing, Self::Edge];
+        [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::PeerHandoff, Self::Edge];
 
-    /// Its name on the command line.
+    /// Returns the protocol's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Press => "press",
             Self::Card => "card",
             Self::Ward => "ward",
             Self::Switches => "switches",
-            Self::Handing => "handing",
+            Self::PeerHandoff => "handing",
             Self::Edge => "edge",
         }
     }
 
-    /// So long after the last fault, of the simulation, rule 4 holds. A dispatcher hears from each node every 10 s at least.
-    pub const fn converges_within(self) -> Duration {
+    /// Returns the simulated time after the last fault within which invariant 4 holds. A dispatcher hears
+    /// from each node at least every 10 s.
+    pub const fn convergence_time(self) -> Duration {
         match self {
             Self::Press => CONVERGES_WITHIN,
             Self::Card => Duration::from_secs(14),
             Self::Ward => Duration::from_secs(8),
             Self::Switches => Duration::from_secs(14),
-            Self::Handing | Self::Edge => Duration::from_secs(20),
+            Self::PeerHandoff | Self::Edge => Duration::from_secs(20),
         }
     }
 }
 
-/// A rule that the nodes of a world break, to show that the breach is seen.
+/// A rule that the nodes of a world break, to show that the violation is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// A service node decides about what was forwarded to it as if a client had asked: breaks rule 2.
+pub enum BrokenRule {
+    /// A service node decides about a forwarded request as about a client's request. Breaks invariant 2.
     ForwardsAgain,
-    /// An initial node forgets a request whose service node did not answer: breaks rule 1.
+    /// An initial node forgets a request whose service node did not answer. Breaks invariant 1.
     ForgetsRequests,
-    /// An initial node gives up on a request whose service node did not answer, and answers it all the same: breaks rule 1.
+    /// An initial node gives up a request whose service node did not answer, and answers it nevertheless.
+    /// Breaks invariant 1.
     EndsTwice,
-    /// A service node does not count the end of what was forwarded to it: breaks rule 3. (CARD: a distributor tells no ends;
-    /// WARD counts nothing; switches: one does not count an end; handing over: a service node tells no ends.)
+    /// A service node does not count the end of a forwarded request. Breaks invariant 3. In CARD, a
+    /// distributor reports no ends. WARD counts nothing. A switch does not count an end. In handoff between
+    /// peers, a service node reports no ends.
     ForgetsEnds,
-    /// Each end counts twice: breaks rule 3. (WARD counts nothing.)
+    /// Each end counts twice. Breaks invariant 3. WARD counts nothing.
     EndsCountTwice,
-    /// Nobody asks for what he has missed (CARD, WARD: no clock strikes): breaks rule 4.
+    /// No node asks for information that it has missed (CARD, WARD: no timer expires). Breaks invariant 4.
     NeverAsks,
-    /// Handing over: a service node does not name what it has when a channel has come up.
+    /// Handoff: a service node does not list its connections when a channel has come up.
     NeverNames,
-    /// Handing over: an agent goes on listening to a node's older connections.
+    /// Handoff: an agent continues to read a node's older sessions.
     HearsTheOld,
-    /// Handing over: what begins a move is sent by whichever connection is up.
+    /// Handoff: a move is sent over whichever session is up.
     SendsByAny,
-    /// Handing over: a socket of which nothing is known goes on here.
+    /// Handoff: a socket in an unknown state continues here.
     ThawsInDoubt,
-    /// Handing over: clients whose node is gone are not told.
+    /// Handoff: clients of a lost node are not reset.
     ForgetsToTell,
-    /// Handing over: packets of what a node still has do not go to it again.
+    /// Handoff: packets of connections that a node still has are not sent to the node again.
     NeverPointsBack,
-    /// Handing over: what rests counts at the dispatcher.
+    /// Handoff: idle connections count at the dispatcher.
     NeverRests,
 }
 
-impl Broken {
-    /// All.
+impl BrokenRule {
+    /// All rules.
     pub const ALL: [Self; 13] = [
         Self::ForwardsAgain,
         Self::ForgetsRequests,
@@ -101,7 +105,7 @@ impl Broken {
         Self::NeverRests,
     ];
 
-    /// Its name on the command line.
+    /// Returns the rule's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ForwardsAgain => "forwards-again",

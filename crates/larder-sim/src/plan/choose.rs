@@ -1,58 +1,61 @@
-//! Which cell is recommended, and why: rules in words beside the code that follows them.
+//! The choice of the recommended cell. The rules are stated here beside the code that follows them.
 //!
-//! *Policies* are taken in order of simplicity: one that knows nothing of contents before one that hashes, before one
-//! that remembers, before one that needs reports, tables or cache events. A simpler policy is preferred while it is within 2 % (or within the error) of the best; without a
-//! goal also within 2 points of the best hit ratio, for reads that are spared are worth something by themselves.
+//! *Policies* are compared in order of simplicity. A policy that knows nothing of contents comes before one
+//! that hashes, then one with a target map, then one that needs reports, tables or cache events. A simpler
+//! policy is preferred if it is within 2 % (or within the error) of the best. Without a goal its hit ratio
+//! must also be within 2 points of the best, because fewer reads are worth something by themselves.
 //!
-//! *With a goal*, clusters are tried from the cheapest on: by price where prices are known; else by nodes, then memory
-//! (throughput, p99), or by memory in all, then nodes (hit ratio, origin bytes). The first on which some policy honours
-//! the goal, its error counted against it, is recommended.
+//! *With a goal*, clusters are tried from the cheapest on: by price if prices are known. Otherwise they are
+//! ordered by nodes, then memory (throughput, p99), or by total memory, then nodes (hit ratio, origin bytes).
+//! The first cluster on which a policy meets the goal, with its error counted against it, is recommended.
 //!
-//! *Where locality does not pay* (on the chosen cluster policies that look at contents gain less than 5 % in throughput
-//! and less than 5 points in hits) the simplest policy that does not look at contents is taken, unless none of these
-//! honours the goal.
+//! *If locality does not pay*, the simplest content-blind policy is taken, unless no such policy meets the
+//! goal. Locality does not pay if content-aware policies gain less than 5 % in throughput and less than 5
+//! points in hits on the chosen cluster.
 //!
-//! *Without a goal*, one node if it carries the stated load, else the log's busiest minute, at 70 % of its throughput
-//! and hits within 2 points of the highest in the grid: the one with the least memory. Else the knee: the least memory in all at which the best policy's hit ratio is within two points of the
-//! highest in the grid; of the clusters with no more memory than that which hit as well, the one with the fewest nodes
-//! that is within 5 % of the highest throughput. Single nodes are left out where the grid has others.
+//! *Without a goal*, a single node is recommended under two conditions. It carries the stated load, or else
+//! the log's busiest minute, at 70 % of its throughput. Its hit ratio is within 2 points of the highest in
+//! the grid. Of several such nodes, the one with the least memory is taken. Otherwise the knee is
+//! recommended: the least total memory at which the best policy's hit ratio is within 2 points of the highest
+//! in the grid. Of the clusters with no more memory and as many hits, the knee has the fewest nodes within 5
+//! % of the highest throughput. Single nodes are excluded if the grid has other clusters.
 
 use larder_core::Bytes;
 
 use super::goal::{Goal, Prices};
 use super::policies::{knows_contents, simplicity};
-use super::result::{Cell, Estimate, Gain, LogFacts, NoGain};
+use super::result::{Cell, Estimate, Gain, LogFacts, LowGainCluster};
 use crate::text::rate;
 
-/// What is near enough, as a share.
+/// The share within which two values count as near.
 const NEAR: f64 = 0.02;
 
-/// What counts as a gain, as a share.
+/// The share from which a difference counts as a gain.
 const GAIN: f64 = 0.05;
 
-/// Share of its throughput at which a node is used without haste.
+/// The share of its throughput at which a node is used in normal operation.
 pub(super) const USUAL_LOAD: f64 = 0.7;
 
-/// What is wanted of a cluster.
+/// The requirements of a cluster.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish {
+pub(super) struct Requirement {
     pub(super) goal: Option<Goal>,
-    /// Requests per second that the goal speaks of; 0: none.
+    /// The load that the goal refers to, in requests per second; 0 if there is none.
     pub(super) load: f64,
-    /// Requests per second that one node must carry where no goal is stated.
+    /// The load that a single node must carry if no goal is stated, in requests per second.
     pub(super) peak: Option<f64>,
     pub(super) prices: Option<Prices>,
 }
 
 /// The cells of one cluster.
 #[derive(Clone, Debug)]
-pub(super) struct Cluster<'c> {
+pub(super) struct ClusterCells<'c> {
     pub(super) nodes: u16,
     pub(super) memory: u64,
     pub(super) cells: Vec<&'c Cell>,
 }
 
-impl Cluster<'_> {
+impl ClusterCells<'_> {
     fn total(&self) -> u64 {
         self.memory.saturating_mul(u64::from(self.nodes))
     }
@@ -71,15 +74,19 @@ impl Cluster<'_> {
     }
 }
 
-/// The grid by clusters, nodes first, then memory.
-pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
-    let mut clusters: Vec<Cluster<'_>> = Vec::new();
+/// Groups the cells by cluster, ordered by nodes, then memory.
+pub(super) fn group_clusters(cells: &[Cell]) -> Vec<ClusterCells<'_>> {
+    let mut clusters: Vec<ClusterCells<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| simplicity(&cell.policy).is_some()) {
-        let same = |c: &&mut Cluster<'_>| (c.nodes, c.memory) == (cell.nodes, cell.memory_bytes);
+        let same = |c: &&mut ClusterCells<'_>| (c.nodes, c.memory) == (cell.nodes, cell.memory_bytes);
         match clusters.iter_mut().find(same) {
             Some(cluster) => cluster.cells.push(cell),
             None => {
-                clusters.push(Cluster { nodes: cell.nodes, memory: cell.memory_bytes, cells: vec![cell] });
+                clusters.push(ClusterCells {
+                    nodes: cell.nodes,
+                    memory: cell.memory_bytes,
+                    cells: vec![cell],
+                });
             }
         }
     }
@@ -87,23 +94,25 @@ pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
     clusters
 }
 
-/// The recommended cell: with a goal the first that honours it, without one a single node that will do, else the knee.
-pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
-    let clusters = clusters(cells);
-    let Some(goal) = wish.goal else {
-        if let Some(single) = single(&clusters, wish) {
-            return deployed(single, &single.cells, Goal::Cost);
+/// Returns the recommended cell. With a goal it is the first cell that meets the goal; without one, a
+/// sufficient single node or else the knee.
+pub(super) fn choose(cells: &[Cell], requirement: Requirement) -> Option<&Cell> {
+    let clusters = group_clusters(cells);
+    let Some(goal) = requirement.goal else {
+        if let Some(single) = find_single_node(&clusters, requirement) {
+            return pick_deployed(single, &single.cells, Goal::Cost);
         }
-        return knee(&clusters).and_then(|at| deployed(at, &hitting(at), Goal::Cost));
+        return find_knee(&clusters).and_then(|at| pick_deployed(at, &near_best_hits(at), Goal::Cost));
     };
-    let honouring =
-        |cluster: &Cluster<'_>| -> bool { cluster.cells.iter().any(|cell| goal.honoured(cell, wish.load)) };
-    let mut order: Vec<&Cluster<'_>> = clusters.iter().filter(|cluster| honouring(cluster)).collect();
-    match (wish.prices, goal) {
+    let honouring = |cluster: &ClusterCells<'_>| -> bool {
+        cluster.cells.iter().any(|cell| goal.is_met_by(cell, requirement.load))
+    };
+    let mut order: Vec<&ClusterCells<'_>> = clusters.iter().filter(|cluster| honouring(cluster)).collect();
+    match (requirement.prices, goal) {
         (prices, Goal::Cost) => {
             let prices = prices?;
-            let price = |cluster: &Cluster<'_>| {
-                let honours = cluster.cells.iter().filter(|cell| goal.honoured(cell, wish.load));
+            let price = |cluster: &ClusterCells<'_>| {
+                let honours = cluster.cells.iter().filter(|cell| goal.is_met_by(cell, requirement.load));
                 honours.map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min)
             };
             order.sort_by(|a, b| price(a).total_cmp(&price(b)));
@@ -118,25 +127,25 @@ pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
     }
     let cluster = order.first()?;
     let honours: Vec<&Cell> =
-        cluster.cells.iter().copied().filter(|cell| goal.honoured(cell, wish.load)).collect();
-    deployed(cluster, &honours, goal)
+        cluster.cells.iter().copied().filter(|cell| goal.is_met_by(cell, requirement.load)).collect();
+    pick_deployed(cluster, &honours, goal)
 }
 
-/// Which of the cells of a cluster that would do is deployed: the simplest near the best of them; where locality does
-/// not pay, near the best of those that do not look at contents, if there are any.
-fn deployed<'c>(cluster: &Cluster<'c>, cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
-    if gain(cluster).is_none_or(|(ratio, points)| pays(ratio, points)) {
-        return simplest(cells, goal);
+/// Returns the cell to deploy among the sufficient cells of a cluster: the simplest near the best of them. If
+/// locality does not pay, it is the simplest near the best content-blind policy, if there is one.
+fn pick_deployed<'c>(cluster: &ClusterCells<'c>, cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
+    if compute_gain(cluster).is_none_or(|(ratio, points)| is_gain_worthwhile(ratio, points)) {
+        return pick_simplest(cells, goal);
     }
-    // What hits a little less is no loss that counts where a gain of 5 points counts as none.
+    // If a gain of 5 points counts as none, slightly fewer hits are no loss.
     let of = if goal == Goal::Cost { &cluster.cells } else { cells };
     let blind: Vec<&Cell> = of.iter().copied().filter(|cell| !knows_contents(&cell.policy)).collect();
-    simplest(&blind, goal).or_else(|| simplest(cells, goal))
+    pick_simplest(&blind, goal).or_else(|| pick_simplest(cells, goal))
 }
 
-/// What knowing contents gains on a cluster: throughput over throughput, and the difference of hit ratios. `None` where
-/// policies of one kind only were compared.
-fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
+/// Returns the gain of content-aware policies on a cluster: the ratio of throughputs, and the difference of
+/// hit ratios. `None` if policies of only one kind were compared.
+fn compute_gain(cluster: &ClusterCells<'_>) -> Option<(f64, f64)> {
     let (blind, knowing) = cluster.best(false).zip(cluster.best(true))?;
     let hits = |knowing: bool| {
         let of = cluster.cells.iter().filter(|cell| knows_contents(&cell.policy) == knowing);
@@ -146,17 +155,20 @@ fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
     Some((ratio, hits(true) - hits(false)))
 }
 
-/// Whether a gain in throughput and hits is worth a policy that looks at contents.
-fn pays(ratio: f64, hits: f64) -> bool {
+/// Returns whether a gain in throughput and hits is worth a content-aware policy.
+fn is_gain_worthwhile(ratio: f64, hits: f64) -> bool {
     ratio >= 1.0 + GAIN || hits >= GAIN
 }
 
-/// A node that needs no cluster, where the grid has others.
-fn single<'a, 'c>(clusters: &'a [Cluster<'c>], wish: Wish) -> Option<&'a Cluster<'c>> {
-    let peak = wish.peak.filter(|_| clusters.iter().any(|cluster| cluster.nodes > 1))?;
-    let highest = clusters.iter().map(Cluster::best_hit).fold(0.0, f64::max);
+/// Returns a sufficient single node, if the grid also has clusters.
+fn find_single_node<'a, 'c>(
+    clusters: &'a [ClusterCells<'c>],
+    requirement: Requirement,
+) -> Option<&'a ClusterCells<'c>> {
+    let peak = requirement.peak.filter(|_| clusters.iter().any(|cluster| cluster.nodes > 1))?;
+    let highest = clusters.iter().map(ClusterCells::best_hit).fold(0.0, f64::max);
     let carries = |cell: &Cell| cell.throughput.low() * USUAL_LOAD >= peak;
-    let will_do = |cluster: &&Cluster<'_>| {
+    let will_do = |cluster: &&ClusterCells<'_>| {
         cluster.nodes == 1
             && cluster.best_hit() >= highest - NEAR
             && cluster.cells.iter().all(|cell| carries(cell))
@@ -164,30 +176,30 @@ fn single<'a, 'c>(clusters: &'a [Cluster<'c>], wish: Wish) -> Option<&'a Cluster
     clusters.iter().filter(will_do).min_by_key(|cluster| cluster.memory)
 }
 
-fn knee<'a, 'c>(clusters: &'a [Cluster<'c>]) -> Option<&'a Cluster<'c>> {
+fn find_knee<'a, 'c>(clusters: &'a [ClusterCells<'c>]) -> Option<&'a ClusterCells<'c>> {
     let several = clusters.iter().any(|cluster| cluster.nodes > 1);
     let eligible = || clusters.iter().filter(|cluster| !several || cluster.nodes > 1);
-    let highest = eligible().map(Cluster::best_hit).fold(0.0, f64::max);
-    let hits = |cluster: &&Cluster<'_>| cluster.best_hit() >= highest - NEAR;
-    let least = eligible().filter(hits).map(Cluster::total).min()?;
-    // Sizes are rounded to two digits, so equal totals differ a little.
-    let as_little = |cluster: &&Cluster<'_>| cluster.total() <= least + least / 20;
+    let highest = eligible().map(ClusterCells::best_hit).fold(0.0, f64::max);
+    let hits = |cluster: &&ClusterCells<'_>| cluster.best_hit() >= highest - NEAR;
+    let least = eligible().filter(hits).map(ClusterCells::total).min()?;
+    // Sizes are rounded to two digits, so equal totals differ slightly.
+    let as_little = |cluster: &&ClusterCells<'_>| cluster.total() <= least + least / 20;
     let left = || eligible().filter(hits).filter(as_little);
-    let most = left().map(Cluster::best_throughput).fold(0.0, f64::max);
+    let most = left().map(ClusterCells::best_throughput).fold(0.0, f64::max);
     left()
         .filter(|cluster| cluster.best_throughput() >= most * (1.0 - GAIN))
         .min_by_key(|cluster| cluster.nodes)
 }
 
-/// The cells of a cluster that hit nearly as well as the best of them.
-fn hitting<'c>(cluster: &Cluster<'c>) -> Vec<&'c Cell> {
+/// Returns the cells of a cluster whose hit ratio is near the best of them.
+fn near_best_hits<'c>(cluster: &ClusterCells<'c>) -> Vec<&'c Cell> {
     let best = cluster.best_hit();
     cluster.cells.iter().copied().filter(|cell| cell.hit_ratio.high() >= best - NEAR).collect()
 }
 
-/// The simplest of the cells that is near the best of them in what the goal is about.
-fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
-    // Higher is better.
+/// Returns the simplest cell that is near the best in the goal's metric.
+fn pick_simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
+    // A higher merit is better.
     let merit = |cell: &Cell| match goal {
         Goal::Hit(_) => cell.hit_ratio,
         Goal::Origin(_) => Estimate { value: -cell.origin_bytes.value, error: cell.origin_bytes.error },
@@ -208,10 +220,10 @@ fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
     cells.iter().filter(near).min_by_key(order).copied()
 }
 
-/// Why this cluster.
-pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
+/// Explains the choice of the cluster.
+pub(super) fn explain_cluster(chosen: &Cell, cells: &[Cell], requirement: Requirement) -> String {
     let grid_has_more = cells.iter().any(|cell| cell.nodes > 1);
-    match (wish.goal, wish.peak) {
+    match (requirement.goal, requirement.peak) {
         (None, Some(peak)) if chosen.nodes == 1 && grid_has_more => {
             let times = chosen.throughput.low() / peak.max(f64::MIN_POSITIVE);
             let times = if times >= 10.0 { format!("{times:.0}") } else { format!("{times:.1}") };
@@ -227,12 +239,12 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
                       points of the best in the grid, on the fewest nodes within 5 % of the most that so much memory \
                       serves."
             .to_owned(),
-        (Some(Goal::Cost), _) if wish.load > 0.0 => format!(
+        (Some(Goal::Cost), _) if requirement.load > 0.0 => format!(
             "It serves a million requests for the lowest price of the clusters in the grid that carry {}.",
-            rate(wish.load)
+            rate(requirement.load)
         ),
         (Some(Goal::Cost), _) => "It serves a million requests for the lowest price in the grid.".to_owned(),
-        (Some(goal), _) if wish.prices.is_some() => {
+        (Some(goal), _) if requirement.prices.is_some() => {
             format!("It is the cheapest cluster of the grid that honours {goal}.")
         }
         (Some(goal @ (Goal::Hit(_) | Goal::Origin(_))), _) => {
@@ -244,24 +256,24 @@ pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
     }
 }
 
-/// Why this policy, and whether locality pays on this cluster.
-pub(super) fn why_policy(
+/// Explains the choice of the policy. Also returns whether locality pays on this cluster.
+pub(super) fn explain_policy(
     chosen: &Cell,
     cells: &[Cell],
     facts: &LogFacts,
     goal: Option<Goal>,
 ) -> (String, bool) {
-    let clusters = clusters(cells);
+    let clusters = group_clusters(cells);
     let same = clusters.iter().find(|c| (c.nodes, c.memory) == (chosen.nodes, chosen.memory_bytes));
-    let known = same.and_then(|c| c.best(false).zip(c.best(true)).zip(gain(c)));
+    let known = same.and_then(|c| c.best(false).zip(c.best(true)).zip(compute_gain(c)));
     let Some(((blind, knowing), (ratio, hits))) = known else {
         return (
             "It is the best of the policies that were compared.".to_owned(),
             knows_contents(&chosen.policy),
         );
     };
-    let (points, pays) = (hits * 100.0, pays(ratio, hits));
-    let limit = why_no_gain(chosen.nodes, chosen.memory_bytes, knowing, facts);
+    let (points, pays) = (hits * 100.0, is_gain_worthwhile(ratio, hits));
+    let limit = explain_low_gain(chosen.nodes, chosen.memory_bytes, knowing, facts);
     let knows = knows_contents(&chosen.policy);
     let text = match goal {
         Some(goal) if !pays && knows => format!(
@@ -295,20 +307,21 @@ pub(super) fn why_policy(
     (text, pays)
 }
 
-/// The clusters on which contents gain less than 5 % in throughput and less than 5 points in hits, single nodes aside.
-pub(super) fn no_gain(cells: &[Cell], facts: &LogFacts) -> Vec<NoGain> {
-    let clusters = clusters(cells);
-    let one = |cluster: &Cluster<'_>| {
-        let (knowing, (ratio, hits)) = cluster.best(true).zip(gain(cluster))?;
-        let why = || why_no_gain(cluster.nodes, cluster.memory, knowing, facts);
+/// Returns the clusters on which content-aware policies gain less than 5 % in throughput and less than 5
+/// points in hits, without single nodes.
+pub(super) fn find_low_gain(cells: &[Cell], facts: &LogFacts) -> Vec<LowGainCluster> {
+    let clusters = group_clusters(cells);
+    let one = |cluster: &ClusterCells<'_>| {
+        let (knowing, (ratio, hits)) = cluster.best(true).zip(compute_gain(cluster))?;
+        let why = || explain_low_gain(cluster.nodes, cluster.memory, knowing, facts);
         let (nodes, memory_bytes) = (cluster.nodes, cluster.memory);
-        let little = !pays(ratio, hits);
-        little.then(|| NoGain { nodes, memory_bytes, ratio, why: why() })
+        let little = !is_gain_worthwhile(ratio, hits);
+        little.then(|| LowGainCluster { nodes, memory_bytes, ratio, why: why() })
     };
     clusters.iter().filter(|cluster| cluster.nodes > 1).filter_map(one).collect()
 }
 
-fn why_no_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> String {
+fn explain_low_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> String {
     if nodes == 1 {
         "there is one node only".to_owned()
     } else if memory >= facts.working_set_bytes {
@@ -329,8 +342,8 @@ fn why_no_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -> Str
     }
 }
 
-/// The chosen cell against the usual ones of the same cluster.
-pub(super) fn gains(chosen: &Cell, cells: &[Cell]) -> Vec<Gain> {
+/// Compares the chosen cell with the usual policies on the same cluster.
+pub(super) fn list_gains(chosen: &Cell, cells: &[Cell]) -> Vec<Gain> {
     let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
     let usual = ["rr", "least-conn", "hash"].into_iter().filter(|name| *name != chosen.policy);
     usual
@@ -374,12 +387,13 @@ pub(in crate::plan) mod tests {
         }
     }
 
-    fn goal(goal: Goal) -> Wish {
-        Wish { goal: Some(goal), load: 1.0, ..Wish::default() }
+    fn goal(goal: Goal) -> Requirement {
+        Requirement { goal: Some(goal), load: 1.0, ..Requirement::default() }
     }
 
-    /// Where locality is said not to pay the policy does not look at contents, or the text names the goal.
-    fn says_what_it_does(chosen: &Cell, cells: &[Cell], goal: Option<Goal>) -> Result<(), TestCaseError> {
+    /// Checks that the policy is content-blind if locality is said not to pay, or that the text names the
+    /// goal.
+    fn check_explanation(chosen: &Cell, cells: &[Cell], goal: Option<Goal>) -> Result<(), TestCaseError> {
         let coverage = larder_trace::stats::Coverage {
             requests_permille: 1_000,
             targets: 1,
@@ -402,20 +416,20 @@ pub(in crate::plan) mod tests {
             rate_peak: None,
             coverage: vec![coverage],
         };
-        let (text, pays) = why_policy(chosen, cells, &facts, goal);
+        let (text, pays) = explain_policy(chosen, cells, &facts, goal);
         let named = goal.is_some_and(|goal| text.contains(&format!("honour {goal}")));
         prop_assert!(pays || !knows_contents(&chosen.policy) || named, "{}: {text}", chosen.policy);
         if named {
             let blind = |cell: &&Cell| !knows_contents(&cell.policy);
             let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
-            let honours = |cell: &Cell| goal.is_some_and(|goal| goal.honoured(cell, 1.0));
+            let honours = |cell: &Cell| goal.is_some_and(|goal| goal.is_met_by(cell, 1.0));
             prop_assert!(!cells.iter().filter(same).filter(blind).any(honours));
         }
         Ok(())
     }
 
     #[test]
-    fn one_node_that_will_do_needs_no_cluster() {
+    fn one_sufficient_node_needs_no_cluster() {
         let cells = [
             cell("rr", 1, 10, 100.0, 0.5),
             cell("rr", 1, 40, 140.0, 0.9),
@@ -423,39 +437,41 @@ pub(in crate::plan) mod tests {
             cell("rr", 4, 10, 300.0, 0.5),
         ];
         let at = |peak: Option<f64>| {
-            let wish = Wish { peak, ..Wish::default() };
-            let chosen = choose(&cells, wish).expect("one");
-            (chosen.nodes, chosen.memory_bytes, why_cluster(chosen, &cells, wish))
+            let requirement = Requirement { peak, ..Requirement::default() };
+            let chosen = choose(&cells, requirement).expect("one");
+            (chosen.nodes, chosen.memory_bytes, explain_cluster(chosen, &cells, requirement))
         };
         let (nodes, memory, why) = at(Some(10.0));
         assert_eq!((nodes, memory), (1, 40));
         assert!(why.starts_with("One node with 40 B serves 14 times"), "{why}");
-        // 100 requests/s are more than 70 % of what one node serves; without a rate nothing is known.
+        // 100 requests/s are more than 70 % of one node's throughput. Without a rate, no single node is
+        // chosen.
         assert_eq!((at(Some(100.0)).0, at(None).0), (4, 4));
     }
 
     #[test]
-    fn the_cheapest_that_carries_the_load() {
+    fn the_cheapest_cluster_that_carries_the_load_is_chosen() {
         let cells = [cell("rr", 1, 10, 100.0, 0.5), cell("rr", 4, 10, 300.0, 0.5)];
         let prices = Some(Prices { node_hour: 1.0, gb_hour: 0.0 });
         let at = |load: f64| {
-            choose(&cells, Wish { goal: Some(Goal::Cost), load, peak: None, prices }).map(|cell| cell.nodes)
+            choose(&cells, Requirement { goal: Some(Goal::Cost), load, peak: None, prices })
+                .map(|cell| cell.nodes)
         };
         assert_eq!([at(0.0), at(200.0), at(400.0)], [Some(1), Some(4), None]);
     }
 
     #[test]
-    fn the_simplest_that_is_near_enough_wins() {
+    fn the_simplest_policy_near_the_best_is_chosen() {
         let cells =
             [cell("lard-r", 4, 10, 100.0, 0.9), cell("hash", 4, 10, 98.5, 0.9), cell("rr", 4, 10, 50.0, 0.5)];
-        let chosen = choose(&cells, Wish::default()).map(|cell| cell.policy.as_str());
+        let chosen = choose(&cells, Requirement::default()).map(|cell| cell.policy.as_str());
         assert_eq!(chosen, Some("hash"));
         assert_eq!(choose(&cells, goal(Goal::Throughput(99.0))).map(|c| c.policy.as_str()), Some("lard-r"));
         assert!(choose(&cells, goal(Goal::Throughput(101.0))).is_none());
     }
 
     #[test]
-    fn the_knee_is_where_more_memory_gives_nothing() {
+    fn the_knee_is_the_least_memory_near_the_best() {
         let mut cells = Vec::new();
         for (nodes, memory, throughput, hit) in [
             (2, 10, 100.0, 0.5),
@@ -466,13 +482,13 @@ pub(in crate::plan) mod tests {
         ] {
             cells.push(cell("lard-r", nodes, memory, throughput, hit));
         }
-        let knee = choose(&cells, Wish::default()).map(|cell| (cell.nodes, cell.memory_bytes));
+        let knee = choose(&cells, Requirement::default()).map(|cell| (cell.nodes, cell.memory_bytes));
         assert_eq!(knee, Some((8, 10)));
     }
 
     proptest! {
         #[test]
-        fn what_is_recommended_honours_the_goal(
+        fn recommendations_meet_the_goal(
             figures in prop::collection::vec((0_usize..6, 1_u16..5, 1_u64..5, 1.0_f64..1e3, 0.0_f64..1.0, 0.0_f64..50.0), 1..40),
             rate in 1.0_f64..1e3, hit in 0.0_f64..1.0,
         ) {
@@ -487,14 +503,14 @@ pub(in crate::plan) mod tests {
             for goal in [Goal::Throughput(rate), Goal::Hit(hit), Goal::Origin(hit * 1e4)] {
                 match choose(&cells, self::goal(goal)) {
                     Some(chosen) => {
-                        prop_assert!(goal.honoured(chosen, 1.0));
-                        says_what_it_does(chosen, &cells, Some(goal))?;
+                        prop_assert!(goal.is_met_by(chosen, 1.0));
+                        check_explanation(chosen, &cells, Some(goal))?;
                     }
-                    None => prop_assert!(!cells.iter().any(|cell| goal.honoured(cell, 1.0))),
+                    None => prop_assert!(!cells.iter().any(|cell| goal.is_met_by(cell, 1.0))),
                 }
             }
-            if let Some(chosen) = choose(&cells, Wish { peak: Some(rate), ..Wish::default() }) {
-                says_what_it_does(chosen, &cells, None)?;
+            if let Some(chosen) = choose(&cells, Requirement { peak: Some(rate), ..Requirement::default() }) {
+                check_explanation(chosen, &cells, None)?;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How often the stated error of a sampled figure covers what a replay of the whole log says.
+//! Tests how often the stated errors of sampled values cover the result of a whole replay.
 
 use std::path::Path;
 
@@ -7,24 +7,24 @@ use larder_trace::{LoadOptions, Trace};
 
 use super::*;
 
-/// Of so many estimates, those that miss the truth; and how wide they are.
+/// The number of estimates that miss the true value, and the widths of their errors.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Covered {
+pub(super) struct ErrorCoverage {
     pub(super) cells: usize,
     pub(super) throughput: usize,
     pub(super) hits: usize,
     pub(super) origin: usize,
-    /// Mean error of throughput over its value.
+    /// Mean error of the throughput, relative to its value.
     pub(super) width: f64,
-    /// Mean error of hit ratios.
+    /// Mean error of the hit ratios.
     pub(super) hit_width: f64,
-    /// Mean of how far throughput is off, over its error: below 1 if errors are honest.
+    /// The largest deviation of the throughput, relative to its error; at most 1 if the errors are honest.
     pub(super) worst: f64,
 }
 
-/// Sampled cells against the same replayed whole.
-pub(super) fn covered(sampled: &Plan, exact: &Plan) -> Covered {
-    let mut of = Covered::default();
+/// Compares sampled cells with the same cells replayed whole.
+pub(super) fn measure_coverage(sampled: &Plan, exact: &Plan) -> ErrorCoverage {
+    let mut of = ErrorCoverage::default();
     for (sample, truth) in sampled.cells.iter().zip(&exact.cells).filter(|(sample, _)| !sample.exact) {
         of.cells += 1;
         of.throughput += usize::from(!sample.throughput.covers(truth.throughput.value));
@@ -40,22 +40,23 @@ pub(super) fn covered(sampled: &Plan, exact: &Plan) -> Covered {
     of
 }
 
-fn shared(name: &str) -> Option<Trace> {
+fn load_shared(name: &str) -> Option<Trace> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces").join(name);
     let (trace, _) = Trace::load(&path, &LoadOptions::default()).ok()?;
     Some(trace)
 }
 
-/// The figures of docs/plan.md: `cargo test --release -p larder-sim --lib plan::coverage -- --ignored --nocapture`.
+/// Prints the values of docs/plan.md: `cargo test --release -p larder-sim --lib plan::coverage -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "minutes; prints the coverage that docs/plan.md states"]
-fn how_often_stated_errors_cover_the_truth() {
+fn stated_errors_cover_the_exact_values() {
     let only = std::env::var("LARDER_COVERAGE").unwrap_or_default();
     let zipf = |targets, requests| generate(&Recipe::zipf(targets, requests, 0.8), 1, 1.0).ok();
     let three = vec![PolicyKind::Rr, PolicyKind::Hash, PolicyKind::LardR];
     let logs: [(&str, Option<Trace>, &[u16], f64); 4] = [
-        ("epa 1-16 nodes", shared("epa-1995.clf.zst"), &[1, 2, 4, 8, 16], 0.1),
-        ("epa 2, 4 nodes", shared("epa-1995.clf.zst"), &[2, 4], 0.1),
+        ("epa 1-16 nodes", load_shared("epa-1995.clf.zst"), &[1, 2, 4, 8, 16], 0.1),
+        ("epa 2, 4 nodes", load_shared("epa-1995.clf.zst"), &[2, 4], 0.1),
         ("zipf 1 M 10 %", zipf(100_000, 1_000_000), &[4, 16], 0.1),
         ("zipf 1 M 5 %", zipf(100_000, 1_000_000), &[4, 16], 0.05),
     ];
@@ -64,21 +65,21 @@ fn how_often_stated_errors_cover_the_truth() {
             println!("{name}: left out");
             continue;
         };
-        let workload = merged(&[trace]);
+        let workload = merge(&[trace]);
         for costs in ["lard98", "modern"] {
             let grid = Options {
                 policies: three.clone(),
                 nodes: nodes.to_vec(),
                 ..Options::new(Costs::by_name(costs).expect("known"))
             };
-            let made = |sampling, seed| {
+            let run_plan = |sampling, seed| {
                 let options = Options { sampling, seeds: vec![seed], ..grid.clone() };
                 plan(&workload, &options, &|_| ()).expect("a plan")
             };
-            let exact = made(Sampling::Exact, 1);
+            let exact = run_plan(Sampling::Exact, 1);
             for seed in 1..=3 {
-                let sampled = made(Sampling::Rate(rate), seed);
-                let of = covered(&sampled, &exact);
+                let sampled = run_plan(Sampling::Rate(rate), seed);
+                let of = measure_coverage(&sampled, &exact);
                 println!("{name} {costs} seed {seed} rate {:.3}: {of:?}", sampled.method.rate);
                 if std::env::var_os("LARDER_CELLS").is_some() {
                     for (s, e) in sampled.cells.iter().zip(&exact.cells).filter(|(s, _)| !s.exact) {

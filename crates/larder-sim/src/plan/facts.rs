@@ -1,4 +1,4 @@
-//! What the log itself says, before anything is simulated.
+//! The facts about the log, which need no simulation.
 
 use larder_core::Time;
 use larder_trace::stats::Coverage;
@@ -6,11 +6,11 @@ use larder_trace::stats::Coverage;
 use super::result::LogFacts;
 use crate::workload::Workload;
 
-/// Shares of the requests at which the coverage is stated, in thousandths.
+/// The shares of the requests at which the coverage is stated, in thousandths.
 const GRID_PERMILLE: [u16; 14] = [100, 200, 300, 400, 500, 600, 700, 800, 900, 950, 970, 980, 990, 1_000];
 
-/// The facts of a log. O(items * log items + requests).
-pub(super) fn of(workload: &Workload, counts: &[u32], warmup: usize) -> LogFacts {
+/// Computes the facts about a log. O(items * log items + requests).
+pub(super) fn compute_facts(workload: &Workload, counts: &[u32], warmup: usize) -> LogFacts {
     let requests = workload.requests.len();
     let measured = (requests - warmup).max(1);
     let mut seen = vec![false; workload.items.len()];
@@ -18,7 +18,7 @@ pub(super) fn of(workload: &Workload, counts: &[u32], warmup: usize) -> LogFacts
         |(at, item): (usize, &u32)| !core::mem::replace(&mut seen[*item as usize], true) && at >= warmup;
     let cold = workload.requests.iter().enumerate().map(first).filter(|cold| *cold).count();
     let asked: f64 = workload.requests.iter().map(|item| workload.items[*item as usize].bytes as f64).sum();
-    let coverage = coverage(workload, counts);
+    let coverage = compute_coverage(workload, counts);
     let span_s = workload
         .times
         .first()
@@ -36,7 +36,7 @@ pub(super) fn of(workload: &Workload, counts: &[u32], warmup: usize) -> LogFacts
         core98_bytes: coverage.iter().find(|p| p.requests_permille == 980).and_then(|p| p.bytes).unwrap_or(0),
         seconds: span_s,
         rate_mean: span_s.map(|span| requests as f64 / span),
-        rate_peak: span_s.map(|_| peak(&workload.times)),
+        rate_peak: span_s.map(|_| find_peak_rate(&workload.times)),
         coverage,
     }
 }
@@ -45,8 +45,8 @@ fn seconds(time: Time) -> f64 {
     time.as_nanos() as f64 / 1e9
 }
 
-/// Requests a second in the busiest minute that begins with a request.
-fn peak(times: &[Time]) -> f64 {
+/// Returns the request rate of the busiest minute that begins with a request, in requests per second.
+fn find_peak_rate(times: &[Time]) -> f64 {
     let mut most = 0;
     let mut begin = 0;
     for (at, time) in times.iter().enumerate() {
@@ -58,7 +58,7 @@ fn peak(times: &[Time]) -> f64 {
     most as f64 / 60.0
 }
 
-fn coverage(workload: &Workload, counts: &[u32]) -> Vec<Coverage> {
+fn compute_coverage(workload: &Workload, counts: &[u32]) -> Vec<Coverage> {
     let mut order: Vec<u32> = (0..counts.len() as u32).filter(|item| counts[*item as usize] > 0).collect();
     order.sort_unstable_by_key(|item| (core::cmp::Reverse(counts[*item as usize]), *item));
     let (requests, bytes) = (workload.requests.len() as u64, workload.bytes());
@@ -96,22 +96,22 @@ mod tests {
 
     #[test]
     fn facts_of_a_log_by_hand() {
-        // Item 0 three times, 1 twice, 2 once; the first two requests warm up.
+        // Item 0 is requested three times, item 1 twice, item 2 once. The first two requests are the warm-up.
         let requests = vec![0, 1, 0, 1, 2, 0];
         let items =
             [100, 10, 1_000].into_iter().zip(1..).map(|(b, id)| Item::file(TargetId(id), b)).collect();
         let times = [0, 30, 59, 60, 61, 200].map(Time::from_secs).to_vec();
         let workload = Workload { items, requests, times };
-        let facts = of(&workload, &workload.counts(), 2);
+        let facts = compute_facts(&workload, &workload.counts(), 2);
         assert_eq!((facts.requests, facts.targets, facts.working_set_bytes), (6, 3, 1_110));
         assert_eq!((facts.hottest_share, facts.cold_share), (0.5, 0.25));
-        // 98 % of six requests are all six; half of them are item 0.
+        // 98 % of six requests are all six; half of them are for item 0.
         assert_eq!(facts.core98_bytes, 1_110);
         assert_eq!(
             facts.coverage.iter().find(|p| p.requests_permille == 500).and_then(|p| p.bytes),
             Some(100)
         );
-        // From 0 s to below 60 s three requests, from 30 s to below 90 s four.
+        // Three requests lie between 0 s and 60 s, four between 30 s and 90 s.
         assert_eq!(facts.rate_peak, Some(4.0 / 60.0));
         assert_eq!(facts.rate_mean, Some(6.0 / 200.0));
     }

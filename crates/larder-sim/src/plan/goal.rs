@@ -1,4 +1,4 @@
-//! What a cluster is wanted for, and when a cell of the grid honours it.
+//! The goals of a plan, and the test whether a cell meets them.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,37 +7,37 @@ use larder_core::Bytes;
 
 use super::result::Cell;
 
-/// What the recommendation must reach.
+/// The goal that the recommended cluster must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least so many requests per second, saturated.
+    /// The least throughput at saturation, in requests per second.
     Throughput(f64),
-    /// At the stated load, 99 in 100 requests take at most so many seconds and none is refused.
+    /// The largest 99th percentile of the delay at the stated load, in seconds. No request may be refused.
     P99(f64),
-    /// At least this share of the requests causes no read of its own, 0 to 1.
+    /// The least share of the requests that cause no read of their own, 0 to 1.
     Hit(f64),
-    /// At the stated load, at most so many bytes per second are read from disk or origin.
+    /// The largest rate of bytes read from disk or origin at the stated load, in bytes per second.
     Origin(f64),
-    /// The lowest price per request served, of the clusters that carry the stated load. Needs [`Prices`].
+    /// The lowest price per request of the clusters that carry the stated load. Needs [`Prices`].
     Cost,
 }
 
-/// What nodes cost, in any currency.
+/// The prices of nodes, in any currency.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Prices {
-    /// A node for an hour, without its memory for contents.
+    /// Price of a node per hour, without its memory for contents.
     pub node_hour: f64,
-    /// 10^9 bytes of memory for contents, for an hour.
+    /// Price of 10^9 bytes of memory for contents per hour.
     pub gb_hour: f64,
 }
 
 impl Prices {
-    /// A cluster for an hour.
+    /// Returns the price of a cluster per hour.
     pub fn hour(&self, nodes: u16, memory: u64) -> f64 {
         f64::from(nodes) * (self.node_hour + memory as f64 / 1e9 * self.gb_hour)
     }
 
-    /// A million requests at a throughput.
+    /// Returns the price of a million requests at a cell's throughput.
     pub fn per_million(&self, cell: &Cell) -> f64 {
         let rate = cell.throughput.low().max(f64::MIN_POSITIVE);
         self.hour(cell.nodes, cell.memory_bytes) / (rate * 3_600.0) * 1e6
@@ -45,13 +45,14 @@ impl Prices {
 }
 
 impl Goal {
-    /// Whether it speaks of a load that must be known.
+    /// Returns whether the goal refers to a load, which must then be known.
     pub const fn needs_load(self) -> bool {
         matches!(self, Self::P99(_) | Self::Origin(_))
     }
 
-    /// Whether a cell honours it even at the unfavourable end of its error. `load` in requests per second.
-    pub fn honoured(self, cell: &Cell, load: f64) -> bool {
+    /// Returns whether a cell meets the goal even at the unfavourable end of its error. `load` is in requests
+    /// per second.
+    pub fn is_met_by(self, cell: &Cell, load: f64) -> bool {
         match self {
             Self::Throughput(rate) => cell.throughput.low() >= rate,
             Self::Hit(share) => cell.hit_ratio.low() >= share,
@@ -64,16 +65,16 @@ impl Goal {
     }
 }
 
-/// A text that states no goal.
+/// A text that is not a goal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a goal: write throughput=5000/s, p99=50ms, hit=95%, origin=20MB/s or cost")]
-pub struct BadGoal(String);
+pub struct GoalError(String);
 
 impl FromStr for Goal {
-    type Err = BadGoal;
+    type Err = GoalError;
 
-    fn from_str(text: &str) -> Result<Self, BadGoal> {
-        let bad = || BadGoal(text.chars().take(60).collect());
+    fn from_str(text: &str) -> Result<Self, GoalError> {
+        let bad = || GoalError(text.chars().take(60).collect());
         let (name, value) = text.split_once('=').map_or((text, ""), |(name, value)| (name, value.trim()));
         let goal = match (name.trim(), value) {
             ("cost", "") => Some(Self::Cost),
@@ -123,7 +124,7 @@ impl fmt::Display for Goal {
     }
 }
 
-/// A number with six digits that count, without zeros at the end.
+/// Formats a number with six significant digits, without trailing zeros.
 pub(super) fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_the_digits_that_count() {
+    fn numbers_have_six_significant_digits() {
         for (value, text) in
             [(0.0, "0"), (0.1 * 0.1, "0.01"), (50.0, "50"), (1.0 / 3.0, "0.333333"), (93_650.4, "93650.4")]
         {
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_read() {
+    fn goals_are_parsed() {
         for (text, goal) in [
             ("throughput=5000/s", Goal::Throughput(5_000.0)),
             ("throughput=5e3", Goal::Throughput(5_000.0)),

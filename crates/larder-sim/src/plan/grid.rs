@@ -1,14 +1,15 @@
-//! What is tried: policies, nodes, memory, and how much of the log.
+//! The grid of a plan: policies, nodes, memory, and the sampled part of the log.
 
 use larder_core::{Bytes, PolicyKind};
 
 use super::result::LogFacts;
-use super::run::Place;
+use super::run::GridPoint;
 use crate::workload::Workload;
 
-/// The six policies compared unless told otherwise. Round robin and least connections are what most clusters run;
-/// `wrr` is the LARD paper's baseline and the best balancer that knows nothing of contents; `hash` is what caches
-/// run; `lard` and `lard-r` are what is to be judged. `random` is left out: it is round robin with worse luck.
+/// The six policies compared by default. Round robin and least connections are what most clusters run. `wrr`
+/// is the LARD paper's baseline and the best content-blind policy. `hash` is what caches run. `lard` and
+/// `lard-r` are the policies to be judged. `random` is left out, because it is round robin with worse
+/// balance.
 pub const POLICIES: [PolicyKind; 6] = [
     PolicyKind::Rr,
     PolicyKind::LeastConn,
@@ -18,19 +19,19 @@ pub const POLICIES: [PolicyKind; 6] = [
     PolicyKind::LardR,
 ];
 
-/// The numbers of nodes tried unless told otherwise.
+/// The numbers of nodes compared by default.
 pub const NODES: [u16; 5] = [1, 2, 4, 8, 16];
 
-/// The memories tried unless told otherwise: from a sixteenth of the working set, which sixteen nodes hold together, in
-/// four equal steps to all of it, which one node holds alone; rounded up to two digits, at least 100 KB.
-pub(super) fn memories(facts: &LogFacts) -> Vec<Bytes> {
+/// Returns the default sizes of a node's memory: four sizes in equal ratios, from a sixteenth of the working
+/// set to all of it. Sizes are rounded up to two digits, and are at least 100 KB.
+pub(super) fn choose_memories(facts: &LogFacts) -> Vec<Bytes> {
     let all = facts.working_set_bytes as f64;
     let mut sizes: Vec<Bytes> = [16.0, 6.35, 2.52, 1.0].map(|part| round_up(all / part)).to_vec();
     sizes.dedup();
     sizes
 }
 
-/// Up to two decimal digits, at least 100 KB.
+/// Rounds up to two decimal digits, at least 100 KB.
 fn round_up(bytes: f64) -> Bytes {
     let mut unit = 10_000_u64;
     let bytes = (bytes.ceil() as u64).max(100_000);
@@ -40,69 +41,74 @@ fn round_up(bytes: f64) -> Bytes {
     Bytes(bytes.div_ceil(unit) * unit)
 }
 
-/// Every place: policies first, then nodes, then memory.
-pub(super) fn places(policies: &[PolicyKind], nodes: &[u16], memory: &[Bytes]) -> Vec<Place> {
-    let mut places = Vec::with_capacity(policies.len() * nodes.len() * memory.len());
+/// Returns every point of the grid, ordered by policy, then nodes, then memory.
+pub(super) fn list_points(policies: &[PolicyKind], nodes: &[u16], memory: &[Bytes]) -> Vec<GridPoint> {
+    let mut points = Vec::with_capacity(policies.len() * nodes.len() * memory.len());
     for policy in policies {
         for count in nodes {
-            places.extend(memory.iter().map(|size| Place { policy: *policy, nodes: *count, memory: *size }));
+            points.extend(memory.iter().map(|size| GridPoint {
+                policy: *policy,
+                nodes: *count,
+                memory: *size,
+            }));
         }
     }
-    places
+    points
 }
 
-/// How much of the log is replayed.
+/// The part of the log that is replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sampling {
-    /// All of it up to [`EXACT_REQUESTS`] requests in all runs; else as much as keeps the grid within
-    /// [`SAMPLED_REQUESTS`].
+    /// The whole log, if all runs together have at most [`EXACT_REQUESTS`] requests. Otherwise samples that
+    /// keep the grid within [`SAMPLED_REQUESTS`].
     #[default]
     Auto,
-    /// All of it.
+    /// The whole log.
     Exact,
     /// Four samples (two at 0.5, three at 0.33) of this share of the targets, above 0 and at most 0.5.
     Rate(f64),
 }
 
-/// Requests of all runs of a grid up to which the whole log is replayed.
+/// The number of requests in all runs of a grid up to which the whole log is replayed.
 pub const EXACT_REQUESTS: u64 = 240_000_000;
 
-/// Requests of all runs of a sampled grid.
+/// The number of requests in all runs of a sampled grid.
 pub const SAMPLED_REQUESTS: u64 = 100_000_000;
 
-/// Disjoint samples of a sampled grid.
+/// The number of disjoint samples of a sampled grid.
 pub(super) const SAMPLES: u32 = 4;
 
-/// Disjoint samples of half the rate.
+/// The number of disjoint samples at half the rate.
 pub(super) const COARSE_SAMPLES: u32 = 2;
 
-/// Share of requests for objects too large for a sample, above which the sample is made larger, up to twice.
+/// The share of requests for objects too large for a sample above which the sample is enlarged, at most
+/// twofold.
 const TOO_LARGE: f64 = 0.005;
 
-/// Requests of a sample for each that may be outstanding (S of the largest cluster). In shorter ones how a cluster
-/// fills counts too much.
+/// The number of requests that a sample needs per outstanding request (S of the largest cluster). In shorter
+/// samples the filling of the cluster weighs too much.
 const REQUESTS_PER_OUTSTANDING: u64 = 50;
 
-/// What decides how much of a log is replayed.
+/// The parameters that determine the sampling rate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    /// Runs of the grid.
+pub(super) struct GridSize {
+    /// The number of runs of the grid.
     pub(super) runs: usize,
     /// The smallest memory of a node.
     pub(super) smallest: Bytes,
-    /// Most requests outstanding in any run.
+    /// The largest number of outstanding requests in any run.
     pub(super) outstanding: u64,
 }
 
-impl Size {
-    /// Requests that a sample needs.
+impl GridSize {
+    /// Returns the number of requests that a sample needs.
     pub(super) const fn floor(self) -> u64 {
         self.outstanding.saturating_mul(REQUESTS_PER_OUTSTANDING)
     }
 
-    /// The largest divisor, at most `q`, whose samples have the requests they need: 1 if none has. Never so small that
-    /// the grid exceeds [`EXACT_REQUESTS`].
-    fn floored(self, requests: u64, q: u32) -> u32 {
+    /// Returns the largest divisor, at most `q`, whose samples have enough requests; 1 if there is none. The
+    /// divisor is never so small that the grid exceeds [`EXACT_REQUESTS`].
+    fn limit_divisor(self, requests: u64, q: u32) -> u32 {
         let enough = (requests / self.floor().max(1)).max(1);
         let most = requests.saturating_mul(self.runs as u64);
         let affordable = if most <= EXACT_REQUESTS {
@@ -114,15 +120,15 @@ impl Size {
     }
 }
 
-/// `1 / rate` of the samples for a grid; 1: the whole log.
-pub(super) fn divisor(workload: &Workload, counts: &[u32], size: Size, sampling: Sampling) -> u32 {
-    let q = wanted(workload, counts, size, sampling);
-    size.floored(workload.requests.len() as u64, q)
+/// Returns `1 / rate` of the samples for a grid; 1 for the whole log.
+pub(super) fn divisor(workload: &Workload, counts: &[u32], size: GridSize, sampling: Sampling) -> u32 {
+    let q = wanted_divisor(workload, counts, size, sampling);
+    size.limit_divisor(workload.requests.len() as u64, q)
 }
 
-/// The divisor before samples that are too short are enlarged.
-pub(super) fn wanted(workload: &Workload, counts: &[u32], size: Size, sampling: Sampling) -> u32 {
-    let Size { runs, smallest, .. } = size;
+/// Returns the divisor before samples that are too short are enlarged.
+pub(super) fn wanted_divisor(workload: &Workload, counts: &[u32], size: GridSize, sampling: Sampling) -> u32 {
+    let GridSize { runs, smallest, .. } = size;
     let all = (workload.requests.len() as u64).saturating_mul(runs as u64);
     match sampling {
         Sampling::Exact => 1,
@@ -132,7 +138,7 @@ pub(super) fn wanted(workload: &Workload, counts: &[u32], size: Size, sampling: 
             let least = all.saturating_mul(u64::from(SAMPLES)).div_ceil(SAMPLED_REQUESTS).min(1 << 20) as u32;
             let mut q = least.max(SAMPLES);
             while q > least.div_ceil(2).max(SAMPLES)
-                && too_large(workload, counts, q, smallest.get()) > TOO_LARGE
+                && share_too_large(workload, counts, q, smallest.get()) > TOO_LARGE
             {
                 q -= q.div_ceil(8);
             }
@@ -141,16 +147,18 @@ pub(super) fn wanted(workload: &Workload, counts: &[u32], size: Size, sampling: 
     }
 }
 
-/// Requests that a hot target must keep in a sample: enough that its first, cold one does not count for much.
+/// The number of requests that a hot target keeps in a sample. The first request misses and must not weigh
+/// too much.
 pub(super) const HOT_KEEPS: u32 = 32;
 
-/// Whether every sample holds a target that is asked for so often.
+/// Returns whether every sample holds a target with this number of requests.
 pub(super) const fn is_hot(count: u32, q: u32) -> bool {
     count / HOT_KEEPS >= q
 }
 
-/// Share of the requests that ask for objects which a memory of `bytes` holds and its part in a sample does not.
-pub(super) fn too_large(workload: &Workload, counts: &[u32], q: u32, bytes: u64) -> f64 {
+/// Returns the share of the requests for objects that a memory of `bytes` holds and its part in a sample does
+/// not.
+pub(super) fn share_too_large(workload: &Workload, counts: &[u32], q: u32, bytes: u64) -> f64 {
     let part = bytes / u64::from(q);
     let lost = |at: usize| !is_hot(counts[at], q) && (part + 1..=bytes).contains(&workload.items[at].memory);
     let requests: u64 = (0..counts.len()).filter(|at| lost(*at)).map(|at| u64::from(counts[at])).sum();

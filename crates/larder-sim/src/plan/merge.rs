@@ -1,4 +1,4 @@
-//! Several logs of one service as one: by time where all have times, one after another otherwise.
+//! Merges several logs of one service: by time if all logs have times, one after another otherwise.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,33 @@ use larder_trace::Trace;
 
 use crate::workload::{Item, Workload};
 
-/// Memory that the live node charges for the smallest object.
+/// The memory that the live node charges for the smallest object, in bytes.
 const OBJECT_MIN: u64 = 512;
 
-/// What is known of a target beside its size.
+/// The identity of a target for the dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sort {
-    /// Its identity for the dispatcher. Several may share one: they are then sent the same way, and take memory each for
-    /// itself.
+pub struct TargetIdentity {
+    /// The target id. Several targets may share one id: they are then sent to the same node, and take memory
+    /// separately.
     pub id: TargetId,
-    /// Its class.
+    /// The service class.
     pub class: ServiceClass,
 }
 
-/// [`merged_as`], each target its own, all of class N.
-pub fn merged(traces: &[Trace]) -> Workload {
-    merged_as(traces, &|name| Sort { id: TargetId::of(name.as_bytes()), class: ServiceClass::N })
+/// Merges traces as [`merge_as`] does, with an id per target and class N.
+pub fn merge(traces: &[Trace]) -> Workload {
+    merge_as(traces, &|name| TargetIdentity { id: TargetId::of(name.as_bytes()), class: ServiceClass::N })
 }
 
-/// The requests of several traces in time order; equal times in the order of the traces. A target's size is the
-/// largest in any of them. If one trace has no times, the traces follow one another and the result has no times.
+/// Merges the requests of several traces in time order; equal times are in the order of the traces. A
+/// target's size is its largest size in any trace. If a trace has no times, the traces follow one another and
+/// the result has no times.
 ///
 /// O(requests * log traces + targets).
-pub fn merged_as(traces: &[Trace], sort: &dyn Fn(&str) -> Sort) -> Workload {
+pub fn merge_as(traces: &[Trace], identify: &dyn Fn(&str) -> TargetIdentity) -> Workload {
     let mut items: Vec<Item> = Vec::new();
     let mut numbers: Vec<Vec<u32>> = Vec::new();
-    // One log needs no table: its targets are distinct already.
+    // A single log needs no table, because its targets are distinct.
     let mut known: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let several = traces.len() > 1;
     for trace in traces {
@@ -44,7 +45,7 @@ pub fn merged_as(traces: &[Trace], sort: &dyn Fn(&str) -> Sort) -> Workload {
             let number =
                 if several { *known.entry(target.name.as_bytes().to_vec()).or_insert(fresh) } else { fresh };
             if number == fresh {
-                items.push(item(sort(&target.name), bytes));
+                items.push(item(identify(&target.name), bytes));
             } else if let Some(item) = items.get_mut(number as usize) {
                 item.bytes = item.bytes.max(bytes);
                 item.memory = item.bytes.max(OBJECT_MIN);
@@ -55,22 +56,22 @@ pub fn merged_as(traces: &[Trace], sort: &dyn Fn(&str) -> Sort) -> Workload {
     }
     let timed = !traces.is_empty() && traces.iter().all(|trace| trace.origin_ns.is_some());
     let (requests, times) =
-        if timed { by_time(traces, &numbers) } else { (in_turn(traces, &numbers), Vec::new()) };
+        if timed { order_by_time(traces, &numbers) } else { (concatenate(traces, &numbers), Vec::new()) };
     Workload { items, requests, times }
 }
 
-fn item(sort: Sort, bytes: u64) -> Item {
-    Item { memory: bytes.max(OBJECT_MIN), class: sort.class, ..Item::file(sort.id, bytes) }
+fn item(identity: TargetIdentity, bytes: u64) -> Item {
+    Item { memory: bytes.max(OBJECT_MIN), class: identity.class, ..Item::file(identity.id, bytes) }
 }
 
-fn in_turn(traces: &[Trace], numbers: &[Vec<u32>]) -> Vec<u32> {
+fn concatenate(traces: &[Trace], numbers: &[Vec<u32>]) -> Vec<u32> {
     let of = |(trace, own): (&Trace, &Vec<u32>)| -> Vec<u32> {
         trace.requests.iter().map(|request| own[request.target as usize]).collect()
     };
     traces.iter().zip(numbers).flat_map(of).collect()
 }
 
-fn by_time(traces: &[Trace], numbers: &[Vec<u32>]) -> (Vec<u32>, Vec<Time>) {
+fn order_by_time(traces: &[Trace], numbers: &[Vec<u32>]) -> (Vec<u32>, Vec<Time>) {
     let origins = || traces.iter().filter_map(|trace| trace.origin_ns);
     let first = origins().min().unwrap_or(0);
     let after = |trace: &Trace| trace.origin_ns.unwrap_or(first).abs_diff(first);
@@ -83,7 +84,7 @@ fn by_time(traces: &[Trace], numbers: &[Vec<u32>]) -> (Vec<u32>, Vec<Time>) {
         order.extend(trace.requests.iter().map(one));
     }
     if traces.len() > 1 {
-        // Stable, and each trace is in order already: equal times stay in the order of the traces.
+        // The sort is stable and each trace is in order, so equal times stay in the order of the traces.
         order.sort_by_key(|(time, _)| *time);
     }
     order.into_iter().map(|(time, item)| (item, Time::from_nanos(time))).unzip()
@@ -119,12 +120,12 @@ mod tests {
     fn logs_are_merged_by_time_and_targets_by_name() {
         let first = trace(Some(100), &[(0, "/a", 1_000), (5, "/b", 10), (9, "/a", 1_000)]);
         let second = trace(Some(98), &[(0, "/c", 7), (7, "/a", 5_000)]);
-        let all = merged(&[first.clone(), second.clone()]);
+        let all = merge(&[first.clone(), second.clone()]);
         assert_eq!(all.requests, [2, 0, 1, 0, 0]);
         assert_eq!(all.times, [0, 2, 7, 7, 11].map(Time::from_secs));
         let sizes: Vec<_> = all.items.iter().map(|item| (item.bytes, item.memory)).collect();
         assert_eq!(sizes, [(5_000, 5_000), (10, 512), (7, 512)]);
-        let untimed = merged(&[first, Trace { origin_ns: None, ..second }]);
+        let untimed = merge(&[first, Trace { origin_ns: None, ..second }]);
         assert_eq!(untimed.requests, [0, 1, 0, 2, 0]);
         assert!(untimed.times.is_empty());
     }

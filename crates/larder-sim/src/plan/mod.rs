@@ -1,21 +1,21 @@
-//! `larder plan`: what policies, nodes and memory would do for the requests of a log.
+//! `larder plan`: predicts the effect of policies, nodes and memory on the requests of a log.
 //!
-//! A log goes through a grid of policies, numbers of nodes and sizes of memory, saturated (S requests outstanding, as
-//! in the LARD paper's simulation, section 3.1), and rules that are stated choose from the grid. Short logs are
-//! replayed whole. Long ones are sampled for the grid, and then replayed whole on the recommended cluster, which gives
-//! its figures without sampling error and measures how far the samples were off; that goes into the stated errors.
+//! A log is replayed on a grid of policies, numbers of nodes and sizes of memory. The cluster is saturated: S
+//! requests are outstanding, as in the LARD paper's simulation (section 3.1). Stated rules choose a cell of
+//! the grid. Short logs are replayed whole. Long logs are sampled for the grid and then replayed whole on the
+//! recommended cluster. The whole replay gives that cluster's values without sampling error and measures the
+//! deviation of the samples, which is added to the stated errors.
 //!
-//! Policies know what they would know of a running cluster: nodes report every 200 ms ([`REPORT_EVERY`]) and tell what
-//! they cache, and `ward` and `part` have the routing table of the log's first part, the one that warms up, as if it were
-//! yesterday's.
+//! Policies know what they would know in a running cluster. Nodes report every 200 ms ([`REPORT_EVERY`]) and
+//! report what they cache. `ward` and `part` have the routing table of the log's warm-up, as if it were
+//! yesterday's log.
 //!
-//! * [`merged`]: several logs as one workload; [`merged_as`] with keys and classes of one's own;
-//! * [`plan`]: the workload and [`Options`] in, a [`Plan`] out. Nothing is read or written here.
+//! * [`merge`] turns several logs into one workload; [`merge_as`] uses the caller's ids and classes.
+//! * [`plan`] turns a workload and [`Options`] into a [`Plan`]. It does no I/O.
 //!
 //! The same workload and options give the same plan on any number of threads.
 
 mod choose;
-mod doubt;
 mod facts;
 mod goal;
 mod grid;
@@ -25,20 +25,21 @@ mod result;
 mod run;
 mod sample;
 mod study;
-mod unreached;
+mod unmet_goal;
+mod warnings;
 
 #[cfg(test)]
 mod coverage;
 #[cfg(test)]
 mod tests;
 
-pub use goal::{BadGoal, Goal, Prices};
+pub use goal::{Goal, GoalError, Prices};
 pub use grid::{EXACT_REQUESTS, NODES, POLICIES, SAMPLED_REQUESTS, Sampling};
 pub use larder_trace::stats::Coverage;
-pub use merge::{Sort, merged, merged_as};
+pub use merge::{TargetIdentity, merge, merge_as};
 pub use result::{
-    AtLoad, CeilingRow, Cell, Check, Estimate, Gain, LogFacts, Method, NoGain, Plan, Recommendation, SCHEMA,
-    Spread,
+    CeilingRow, Cell, Check, Estimate, Gain, LoadDelays, LogFacts, LowGainCluster, Method, Plan,
+    Recommendation, SCHEMA, Spread,
 };
 
 use core::time::Duration;
@@ -50,46 +51,47 @@ use larder_core::{Bytes, PolicyKind};
 use crate::cost::Costs;
 use crate::{SimError, Workload};
 
-/// How often simulated nodes report their load: what a switch asks for unless told otherwise.
+/// The period of the simulated nodes' load reports: the default of the switch.
 pub const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// Most cells of a grid.
+/// The largest number of cells in a grid.
 pub const CELLS_MAX: usize = 10_000;
 
-/// What to plan.
+/// The options of a plan.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Policies to compare, none twice; each makes the grid larger. Default: the six of [`POLICIES`].
+    /// Policies to compare, without duplicates. Default: the six of [`POLICIES`].
     pub policies: Vec<PolicyKind>,
     /// Numbers of nodes, each 1 to 1,024. Default: [`NODES`].
     pub nodes: Vec<u16>,
-    /// Memories of a node for contents. Empty, the default: four sizes from a sixteenth of the working set to all of
-    /// it.
+    /// Sizes of a node's memory for contents. If empty (the default): four sizes from a sixteenth of the
+    /// working set to all of it.
     pub memory: Vec<Bytes>,
-    /// What the cluster is wanted for. Default: nothing, which asks for the knee.
+    /// The goal of the cluster. Default: none, which selects the knee.
     pub goal: Option<Goal>,
-    /// Requests per second that goals and delays speak of. Default: goals take the log's busiest minute, delays 70 % of
-    /// the recommended cell's throughput.
+    /// The load for goals and delays, in requests per second. Default: the log's busiest minute for goals, 70
+    /// % of the recommended cell's throughput for delays.
     pub load: Option<f64>,
-    /// What nodes cost.
+    /// The prices of nodes.
     pub prices: Option<Prices>,
-    /// What requests take of a node.
+    /// The cost model.
     pub costs: Costs,
-    /// What nodes evict first. Default: `gds`.
+    /// The nodes' cache replacement policy. Default: `gds`.
     pub cache: CacheKind,
-    /// The dispatcher's settings but for policy and tables.
+    /// The dispatcher's settings except policy and tables.
     pub settings: Settings,
-    /// Seeds: the first draws samples and arrivals, the others rename targets to show what placement owes to luck. At
-    /// least one. Default: 1 to 5.
+    /// Seeds, at least one. The first seed draws samples and arrivals. The others rename targets, which shows
+    /// the influence of hash placement. Default: 1 to 5.
     pub seeds: Vec<u64>,
-    /// How much of the log is replayed.
+    /// The sampling of the log.
     pub sampling: Sampling,
-    /// Share of the requests, from the first, that warms the memories and is not measured, 0 to 0.9. Default: a third.
+    /// Share of the requests, from the first, that warms the memories and is not measured, 0 to 0.9. Default:
+    /// a third.
     pub warmup: f64,
 }
 
 impl Options {
-    /// The defaults with a cost model.
+    /// Returns the default options with a cost model.
     pub fn new(costs: Costs) -> Self {
         Self {
             policies: POLICIES.to_vec(),
@@ -108,40 +110,40 @@ impl Options {
     }
 }
 
-/// How far a plan has come, in requests simulated.
+/// The progress of a plan, in simulated requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The name of the current step.
     pub what: &'static str,
     /// Requests simulated in this step.
     pub done: u64,
-    /// Requests of the step.
+    /// Requests of this step.
     pub total: u64,
 }
 
 /// A plan that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The log has too little to replay.
+    /// The log has too few requests.
     #[error(
         "the log has {0} requests that can be replayed (GET, status 200, with a body); a plan needs at least 3"
     )]
     TooShort(usize),
-    /// An option makes no sense; the caller is at fault.
+    /// An option is invalid.
     #[error("{0}")]
     Option(String),
-    /// The simulation refuses.
+    /// The simulation rejects its arguments.
     #[error(transparent)]
     Sim(#[from] SimError),
 }
 
-/// Replays a workload through the grid and recommends.
+/// Replays a workload on the grid and recommends a cell.
 ///
-/// Time: requests simulated, [`EXACT_REQUESTS`] at most for a grid that is sampled automatically, besides a few whole
-/// replays of the recommended cluster. Memory: a few times the workload.
+/// Time: the simulated requests, at most [`EXACT_REQUESTS`] for a grid that is sampled automatically, plus a
+/// few whole replays of the recommended cluster. Memory: a few times the workload.
 ///
 /// # Errors
-/// A log without requests, options out of range.
+/// Returns an error for a log without requests, and for options out of range.
 pub fn plan(
     workload: &Workload,
     options: &Options,

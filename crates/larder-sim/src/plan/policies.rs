@@ -1,12 +1,13 @@
-//! What the policies know, and which is simpler than which.
+//! The order of policies by simplicity, and their scaled settings.
 
 use core::time::Duration;
 
 use larder_core::PolicyKind;
 use larder_core::dispatch::Settings;
 
-/// Order of simplicity: what knows nothing first, then what knows loads, then what nodes report; what hashes before what
-/// remembers, before what needs reports, tables or cache events.
+/// The order of simplicity. Content-blind policies come first: those without load information, then those
+/// with loads, then those with node reports. Policies that hash come next, then policies with a target map,
+/// then policies that need reports, tables or cache events.
 const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::Rr,
     PolicyKind::Random,
@@ -33,20 +34,20 @@ const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::LbGc,
 ];
 
-/// Whether a policy looks at what is asked for, and not only at its class.
+/// Returns whether a policy looks at the requested target, and not only at its class.
 pub(super) fn knows_contents(policy: &str) -> bool {
     let hash = simplicity(PolicyKind::Hash.name());
     simplicity(policy) >= hash
 }
 
-/// Its place in the order; `None` if there is no such policy.
+/// Returns the policy's rank of simplicity; `None` if there is no such policy.
 pub(super) fn simplicity(policy: &str) -> Option<usize> {
     SIMPLEST.into_iter().position(|kind| kind.name() == policy)
 }
 
-/// The settings for a log in which everything takes a `q`-th of its time: what policies do every so often, and how long
-/// they remember, must be as much shorter.
-pub(super) fn hastened(settings: &Settings, q: u32) -> Settings {
+/// Returns the settings for a sample in which all events take a `q`-th of their time. The periods and memory
+/// times of the policies are shortened accordingly.
+pub(super) fn scale_times(settings: &Settings, q: u32) -> Settings {
     let mut settings = settings.clone();
     let least = Duration::from_millis(1);
     let faster = |span: Duration| (span / q.max(1)).max(least.min(span));
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_policy_has_its_place() {
+    fn every_policy_has_a_rank() {
         for policy in PolicyKind::ALL {
             assert!(simplicity(policy.name()).is_some(), "{policy}");
         }
@@ -74,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_lived_faster_but_never_in_no_time() {
+    fn times_are_scaled_with_the_sample_but_stay_positive() {
         let usual = Settings::default();
-        assert_eq!(hastened(&usual, 1), usual);
-        let fast = hastened(&usual, 10);
+        assert_eq!(scale_times(&usual, 1), usual);
+        let fast = scale_times(&usual, 10);
         assert_eq!((fast.replication_decay, fast.t_gat), (Duration::from_secs(2), Duration::from_secs(1)));
-        assert!(hastened(&usual, 1_000_000).validate().is_ok());
+        assert!(scale_times(&usual, 1_000_000).validate().is_ok());
     }
 }

@@ -1,20 +1,20 @@
-//! Part of a log that behaves like all of it, in a cluster whose memories are as much smaller.
+//! Samples of a log, for clusters with proportionally smaller memories.
 //!
-//! Spatial sampling (Waldspurger et al., SHARDS, FAST 2015) keeps all requests of some targets, drawn by hash, and
-//! none of the others; a memory smaller by the same factor then hits alike. Three things go beyond the paper, because
-//! a cluster is balanced by load and not by hits alone:
+//! Spatial sampling (Waldspurger et al., SHARDS, FAST 2015) keeps all requests of some targets, drawn by
+//! hash, and none of the others. A proportionally smaller memory then has the same hit ratio. Three points go
+//! beyond the paper, because load balance matters in a cluster besides hits:
 //!
-//! * *Strata.* Targets are ranked by requests; of every `q` neighbours in rank each of the `q` samples gets one, drawn
-//!   by hash. So a sample has its share of the requests (what SHARDS-adj corrects for afterwards), and samples are
-//!   disjoint.
-//! * *Hot targets.* Drawn or not, a target with a hundredth of all requests would make a sample wrong: it would weigh
-//!   `q` times too much or be absent. Targets with enough requests are in every sample, each time with another `q`-th
-//!   of their requests and with a `q`-th of their size in memory (costs stay those of the whole object). Their share
-//!   of the load is then right, and so is the balance of nodes. Under Greedy-Dual-Size the two cuts cancel: a `q`-th
-//!   of the requests to something whose credit, one by its size, is `q` times as large. Under LRU they do not quite,
-//!   and the check against whole replays says by how much.
-//! * *Large targets.* An object larger than a node's part of memory in the sample, but not than its memory, is never
-//!   kept there. `q` is chosen so that few requests ask for such objects, and their share is added to the error.
+//! * *Strata.* Targets are ranked by requests. Of every `q` neighbours in rank, each of the `q` samples gets
+//!   one, drawn by hash. A sample therefore has its share of the requests (which SHARDS-adj corrects
+//!   afterwards), and samples are disjoint.
+//! * *Hot targets.* A target with a hundredth of all requests would distort a sample: it would weigh `q`
+//!   times too much or be absent. Targets with enough requests are therefore in every sample, each time with
+//!   another `q`-th of their requests and a `q`-th of their size in memory. Costs remain those of the whole
+//!   object. Their share of the load, and the balance of nodes, is then right. Under Greedy-Dual-Size the two
+//!   reductions cancel, because the credit of one over the size is `q` times as large. Under LRU they cancel
+//!   only partly; the check against whole replays measures the deviation.
+//! * *Large targets.* An object that fits a node's memory but not its part in the sample is never kept in the
+//!   sample. `q` is chosen so that few requests are for such objects, and their share is added to the error.
 
 use std::borrow::Cow;
 
@@ -22,32 +22,32 @@ use larder_core::TargetId;
 
 use super::grid::{HOT_KEEPS, is_hot};
 use super::policies::knows_contents;
-use super::run::Place;
+use super::run::GridPoint;
 use crate::workload::{Item, Workload};
 
-/// What is replayed.
+/// A sample of a log, or the whole log.
 #[derive(Debug)]
 pub(super) struct Sample<'w> {
     pub(super) workload: Cow<'w, Workload>,
-    /// Requests that warm up.
+    /// The number of requests in the warm-up.
     pub(super) warmup: usize,
-    /// 1 / rate: memories are smaller by this.
+    /// 1 / rate: memories are smaller by this factor.
     pub(super) q: u32,
-    /// The hot targets by their number in the workload, the hottest first.
+    /// The hot targets by their index in the workload, the hottest first.
     hot: Vec<u32>,
 }
 
-/// How samples are drawn from a log.
+/// The partition of a log's targets into samples.
 #[derive(Debug)]
 pub(super) struct Strata<'w> {
     workload: &'w Workload,
-    /// Requests by item.
+    /// The number of requests of each item.
     counts: &'w [u32],
     warmup: usize,
     q: u32,
-    /// By item: the sample that has it, or `HOT`.
+    /// The sample of each item, or `HOT`.
     member: Vec<u32>,
-    /// Draws members, and where the counting of a hot target's requests begins.
+    /// The seed that draws members, and the first counted request of each hot target.
     seed: u64,
     hot: usize,
 }
@@ -55,25 +55,26 @@ pub(super) struct Strata<'w> {
 const HOT: u32 = u32::MAX;
 
 impl<'w> Sample<'w> {
-    /// The whole log.
+    /// Creates a sample that is the whole log.
     pub(super) fn whole(workload: &'w Workload, warmup: usize) -> Self {
         Self { workload: Cow::Borrowed(workload), warmup, q: 1, hot: Vec::new() }
     }
 
-    /// Part of this sample, its requests replaced.
+    /// Creates a sample with the requests of `workload`, a part of this sample.
     pub(super) fn with(&self, workload: &'w Workload, warmup: usize) -> Self {
         Self { workload: Cow::Borrowed(workload), warmup, q: self.q, hot: self.hot.clone() }
     }
 
-    /// What is replayed at a place, and its warm-up. Under a policy that does not look at contents every node reads a
-    /// hot target once, cold: soon over in the log, but `q` times as long in a sample, where the target has a `q`-th of
-    /// its requests. So that the sample is as warm at the end of its warm-up as the log would be, each hot target is
-    /// asked for once per node before (as often as the log's warm-up would at the least).
-    pub(super) fn warmed(&self, place: Place) -> (Cow<'_, Workload>, usize) {
+    /// Returns the requests to replay at a grid point, and their warm-up. Under a content-blind policy every
+    /// node reads a hot target once. This is soon over in the log, but takes `q` times as long in a sample,
+    /// which has a `q`-th of the target's requests. Each hot target is therefore first requested once per
+    /// node, but no more often than in the log's warm-up. The sample is then as warm at the end of its
+    /// warm-up as the log would be.
+    pub(super) fn with_hot_warmup(&self, point: GridPoint) -> (Cow<'_, Workload>, usize) {
         let least = (u64::from(self.q) * u64::from(HOT_KEEPS) * self.warmup as u64
             / self.workload.requests.len().max(1) as u64) as usize;
-        let times = least.min(place.nodes as usize);
-        if times < 2 || self.hot.is_empty() || knows_contents(place.policy.name()) {
+        let times = least.min(point.nodes as usize);
+        if times < 2 || self.hot.is_empty() || knows_contents(point.policy.name()) {
             return (Cow::Borrowed(&*self.workload), self.warmup);
         }
         let most = self.workload.requests.len() / 2 / times;
@@ -86,7 +87,7 @@ impl<'w> Sample<'w> {
 }
 
 impl<'w> Strata<'w> {
-    /// Deals the targets out to `q` samples, `q` at least 2.
+    /// Deals the targets to `q` samples; `q` is at least 2.
     pub(super) fn new(workload: &'w Workload, counts: &'w [u32], warmup: usize, q: u32, seed: u64) -> Self {
         let mut order: Vec<u32> = (0..workload.items.len() as u32).collect();
         let bytes = |item: u32| workload.items[item as usize].bytes;
@@ -98,7 +99,7 @@ impl<'w> Strata<'w> {
         let drawn = |item: u32| draw(seed, workload.items[item as usize].id);
         for block in order[hot..].chunks_mut(q as usize) {
             block.sort_unstable_by_key(|item| (drawn(*item), *item));
-            // The last block is short: who gets one of it is drawn too.
+            // The last block is short, so its samples are drawn as well.
             let shift = if block.len() < q as usize { (seed % u64::from(q)) as u32 } else { 0 };
             for (place, item) in (0_u32..).zip(&*block) {
                 member[*item as usize] = (place + shift) % q;
@@ -107,12 +108,12 @@ impl<'w> Strata<'w> {
         Self { workload, counts, warmup, q, member, seed, hot }
     }
 
-    /// Targets that every sample holds.
+    /// Returns the number of targets that every sample holds.
     pub(super) const fn hot(&self) -> usize {
         self.hot
     }
 
-    /// The sample of that number, below `q`.
+    /// Creates the sample with this number, below `q`.
     pub(super) fn sample(&self, number: u32) -> Sample<'static> {
         let (q, items) = (self.q, &self.workload.items);
         let mut seen: Vec<u32> = (0..items.len())
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_disjoint_and_together_everything() {
+    fn samples_partition_the_requests() {
         let workload = zipf();
         let counts = workload.counts();
         let strata = Strata::new(&workload, &counts, 30_000, 5, 7);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_its_share_of_requests_bytes_and_of_the_hottest() {
+    fn samples_have_their_share_of_requests_and_bytes() {
         let workload = zipf();
         let counts = workload.counts();
         let strata = Strata::new(&workload, &counts, 0, 8, 1);

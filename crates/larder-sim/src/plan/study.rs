@@ -1,35 +1,37 @@
-//! The plan's steps: grid, choice, check, delays, ceilings, spreads.
+//! The steps of a plan: grid, choice, check, delays, ceilings and spreads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Bytes, PolicyKind};
 
-use super::choose::{self, USUAL_LOAD, Wish};
+use super::choose::{self, Requirement, USUAL_LOAD};
 use super::goal::Goal;
 use super::grid;
 use super::result::{
-    AtLoad, CeilingRow, Cell, Check, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread,
+    CeilingRow, Cell, Check, LoadDelays, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread,
 };
-use super::run::{self, Bench, Figures, Place};
+use super::run::{self, GridPoint, RunResult, RunSetup};
 use super::sample::{Sample, Strata};
-use super::unreached::unreached;
+use super::unmet_goal::describe_unmet_goal;
 use super::{Options, PlanError, Progress, facts};
 use crate::cost::{Costs, Lard98};
 use crate::sweep::sweep;
 use crate::workload::Workload;
 use crate::{SimError, ceiling};
 
-/// Requests of all replays of recommended clusters: whole replays while they last, then the largest sample that does.
+/// The number of requests in all replays of recommended clusters: whole replays if they fit, otherwise the
+/// largest sample that fits.
 const CHECK_REQUESTS: u64 = 60_000_000;
 
-/// An error that shrinks with the root of a sample's size is so many times what it shrinks by when the size doubles:
-/// `1 / (sqrt(2) - 1)`.
+/// The factor from an error's decrease when the sample size doubles to the error itself, if the error shrinks
+/// with the root of the size: `1 / (sqrt(2) - 1)`.
 const SMALLNESS: f64 = 2.42;
 
-/// Clusters checked at most: a check may change the choice.
+/// The largest number of checked clusters. A check may change the choice.
 const CHECKS_MAX: usize = 2;
 
+/// The state of a plan in progress.
 pub(super) struct Study<'w> {
     options: &'w Options,
     progress: &'w (dyn Fn(Progress) + Sync),
@@ -38,15 +40,15 @@ pub(super) struct Study<'w> {
     warmup: usize,
     facts: LogFacts,
     memory: Vec<Bytes>,
-    bench: Bench,
+    setup: RunSetup,
     q: u32,
-    /// The divisor that was asked for, where samples would have been too short.
+    /// The requested divisor, which is larger than `q` if samples would have been too short.
     wanted: u32,
-    /// Requests that a sample needs.
+    /// The number of requests that a sample needs.
     floor: u64,
     hot: usize,
     samples: Arc<[Sample<'w>]>,
-    /// Samples of half the rate, to see how much a rate matters.
+    /// Samples at half the rate, which show the influence of the rate.
     coarse: Arc<[Sample<'w>]>,
     load: Option<(f64, String)>,
     runs: usize,
@@ -61,26 +63,27 @@ impl<'w> Study<'w> {
     ) -> Result<Self, PlanError> {
         let counts = workload.counts();
         let warmup = (options.warmup * workload.requests.len() as f64) as usize;
-        let facts = facts::of(workload, &counts, warmup);
-        let memory = if options.memory.is_empty() { grid::memories(&facts) } else { options.memory.clone() };
+        let facts = facts::compute_facts(workload, &counts, warmup);
+        let memory =
+            if options.memory.is_empty() { grid::choose_memories(&facts) } else { options.memory.clone() };
         let load = load(options, &facts)?;
-        let bench = Bench {
+        let setup = RunSetup {
             settings: options.settings.clone(),
             costs: options.costs,
             cache: options.cache,
             seed: options.seeds.first().copied().unwrap_or(1),
         };
         for nodes in &options.nodes {
-            bench.check(Place { policy: PolicyKind::Rr, nodes: *nodes, memory: Bytes(1) })?;
+            setup.check(GridPoint { policy: PolicyKind::Rr, nodes: *nodes, memory: Bytes(1) })?;
         }
         let smallest = memory.iter().copied().min().unwrap_or(Bytes(1));
         let runs = options.policies.len() * options.nodes.len() * memory.len();
         let most = options.nodes.iter().copied().max().unwrap_or(1);
-        let size = grid::Size { runs, smallest, outstanding: run::outstanding(&options.settings, most) };
+        let size = grid::GridSize { runs, smallest, outstanding: run::outstanding(&options.settings, most) };
         let q = grid::divisor(workload, &counts, size, options.sampling);
-        let wanted = grid::wanted(workload, &counts, size, options.sampling);
+        let wanted = grid::wanted_divisor(workload, &counts, size, options.sampling);
         let draw = |q: u32, most: u32| {
-            let strata = Strata::new(workload, &counts, warmup, q, bench.seed);
+            let strata = Strata::new(workload, &counts, warmup, q, setup.seed);
             (sweep(most.min(q) as usize, |number| strata.sample(number as u32)), strata.hot())
         };
         let (samples, hot, coarse) = if q == 1 {
@@ -97,7 +100,7 @@ impl<'w> Study<'w> {
             warmup,
             facts,
             memory,
-            bench,
+            setup,
             q,
             wanted,
             floor: size.floor(),
@@ -119,11 +122,11 @@ impl<'w> Study<'w> {
 
     pub(super) fn plan(mut self) -> Result<Plan, PlanError> {
         let options = self.options;
-        let places = grid::places(&options.policies, &options.nodes, &self.memory);
-        let mut cells = self.cells(&places)?;
-        self.admit_large(&mut cells);
+        let points = grid::list_points(&options.policies, &options.nodes, &self.memory);
+        let mut cells = self.compute_cells(&points)?;
+        self.widen_for_large_objects(&mut cells);
         if matches!(options.goal, Some(Goal::P99(_))) {
-            self.delays("delays", &mut cells)?;
+            self.add_delays("delays", &mut cells)?;
         }
         let checks = self.check(&mut cells)?;
         let chosen = self.choose(&cells).cloned();
@@ -137,64 +140,70 @@ impl<'w> Study<'w> {
             });
             if chosen.at_load.is_none() {
                 let mut same: Vec<Cell> = cells.iter().filter(|cell| cluster(cell)).cloned().collect();
-                self.delays("delays", &mut same)?;
+                self.add_delays("delays", &mut same)?;
                 for cell in &mut cells {
                     if let Some(with) = same.iter().find(|with| cluster(cell) && with.policy == cell.policy) {
                         cell.at_load = with.at_load;
                     }
                 }
             }
-            spreads = self.spreads(chosen)?;
+            spreads = self.measure_spreads(chosen)?;
         }
-        let ceilings = self.ceilings();
-        Ok(self.result(cells, checks, ceilings, spreads))
+        let ceilings = self.compute_ceilings();
+        Ok(self.into_plan(cells, checks, ceilings, spreads))
     }
 
     fn choose<'c>(&self, cells: &'c [Cell]) -> Option<&'c Cell> {
-        choose::choose(cells, self.wish())
+        choose::choose(cells, self.requirement())
     }
 
-    fn wish(&self) -> Wish {
+    fn requirement(&self) -> Requirement {
         let options = self.options;
         let load = match options.goal {
-            // The load at which delays are shown is no wish.
+            // The load at which delays are shown is not a requirement.
             Some(Goal::Cost) | None => options.load.unwrap_or(0.0),
             Some(_) => self.load.as_ref().map_or(0.0, |(load, _)| *load),
         };
-        Wish { goal: options.goal, load, peak: options.load.or(self.facts.rate_peak), prices: options.prices }
+        Requirement {
+            goal: options.goal,
+            load,
+            peak: options.load.or(self.facts.rate_peak),
+            prices: options.prices,
+        }
     }
 
-    /// Runs jobs on all cores and keeps count.
+    /// Runs jobs on all cores, reports progress and counts the runs.
     fn run(
         &mut self,
         what: &'static str,
         jobs: usize,
         weight: impl Fn(usize) -> u64 + Sync + Send,
-        run: impl Fn(usize) -> Result<Figures, SimError> + Sync + Send,
-    ) -> Result<Vec<Figures>, SimError> {
+        run: impl Fn(usize) -> Result<RunResult, SimError> + Sync + Send,
+    ) -> Result<Vec<RunResult>, SimError> {
         let total = (0..jobs).map(&weight).sum();
         let done = AtomicU64::new(0);
         let progress = self.progress;
         progress(Progress { what, done: 0, total });
-        let figures = sweep(jobs, |job| {
-            let figures = run(job);
+        let results = sweep(jobs, |job| {
+            let results = run(job);
             let done = done.fetch_add(weight(job), Ordering::Relaxed) + weight(job);
             progress(Progress { what, done, total });
-            figures
+            results
         });
-        let figures: Vec<Figures> = figures.into_iter().collect::<Result<_, _>>()?;
+        let results: Vec<RunResult> = results.into_iter().collect::<Result<_, _>>()?;
         self.runs += jobs;
-        self.simulated += figures.iter().map(|figures| figures.requests_all).sum::<u64>();
-        Ok(figures)
+        self.simulated += results.iter().map(|results| results.requests_all).sum::<u64>();
+        Ok(results)
     }
 
-    /// Every place on every sample. What a figure moves from samples of half the rate to these tells how wrong it is
-    /// because samples are small, all of them in the same direction; [`SMALLNESS`] times that is added to its error.
-    fn cells(&mut self, places: &[Place]) -> Result<Vec<Cell>, SimError> {
+    /// Runs every grid point on every sample. The change from samples at half the rate shows the bias of
+    /// small samples, which has the same direction in all of them. [`SMALLNESS`] times that change is added
+    /// to the error.
+    fn compute_cells(&mut self, points: &[GridPoint]) -> Result<Vec<Cell>, SimError> {
         let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
-        let mut cells = self.on("grid", &samples, places)?;
+        let mut cells = self.run_grid("grid", &samples, points)?;
         if !coarse.is_empty() {
-            for (cell, small) in cells.iter_mut().zip(self.on("grid, coarser", &coarse, places)?) {
+            for (cell, small) in cells.iter_mut().zip(self.run_grid("grid, coarser", &coarse, points)?) {
                 let pairs = [
                     (&mut cell.throughput, small.throughput),
                     (&mut cell.hit_ratio, small.hit_ratio),
@@ -209,33 +218,33 @@ impl<'w> Study<'w> {
         Ok(cells)
     }
 
-    fn on(
+    fn run_grid(
         &mut self,
         what: &'static str,
         samples: &[Sample<'_>],
-        places: &[Place],
+        points: &[GridPoint],
     ) -> Result<Vec<Cell>, SimError> {
-        let bench = self.bench.clone();
-        let figures = self.run(
+        let setup = self.setup.clone();
+        let results = self.run(
             what,
-            places.len() * samples.len(),
+            points.len() * samples.len(),
             |job| samples[job % samples.len()].workload.requests.len() as u64,
-            |job| bench.saturated(&samples[job % samples.len()], places[job / samples.len()]),
+            |job| setup.run_saturated(&samples[job % samples.len()], points[job / samples.len()]),
         )?;
         let q = samples.first().map_or(1, |sample| sample.q);
-        let runs = figures.chunks(samples.len());
-        Ok(places.iter().zip(runs).map(|(place, runs)| run::cell(*place, runs, q)).collect())
+        let runs = results.chunks(samples.len());
+        Ok(points.iter().zip(runs).map(|(point, runs)| run::summarise_cell(*point, runs, q)).collect())
     }
 
     /// Adds the delays at the load to cells.
-    fn delays(&mut self, what: &'static str, cells: &mut [Cell]) -> Result<(), SimError> {
+    fn add_delays(&mut self, what: &'static str, cells: &mut [Cell]) -> Result<(), SimError> {
         let Some((load, _)) = self.load else { return Ok(()) };
-        let places: Vec<Place> = cells.iter().filter_map(place).collect();
+        let points: Vec<GridPoint> = cells.iter().filter_map(grid_point).collect();
         let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
-        let mut fine = self.delays_on(what, &samples, &places, load)?;
+        let mut fine = self.run_delays(what, &samples, &points, load)?;
         if !coarse.is_empty() {
-            // As for the other figures: what half the rate changes.
-            for (fine, small) in fine.iter_mut().zip(self.delays_on(what, &coarse, &places, load)?) {
+            // As for the other values, the change from half the rate is added to the error.
+            for (fine, small) in fine.iter_mut().zip(self.run_delays(what, &coarse, &points, load)?) {
                 fine.p50_s.error += SMALLNESS * (fine.p50_s.value - small.p50_s.value).abs();
                 fine.p99_s.error += SMALLNESS * (fine.p99_s.value - small.p99_s.value).abs();
             }
@@ -246,28 +255,29 @@ impl<'w> Study<'w> {
         Ok(())
     }
 
-    fn delays_on(
+    fn run_delays(
         &mut self,
         what: &'static str,
         samples: &[Sample<'_>],
-        places: &[Place],
+        points: &[GridPoint],
         load: f64,
-    ) -> Result<Vec<AtLoad>, SimError> {
-        let bench = self.bench.clone();
-        let figures = self.run(
+    ) -> Result<Vec<LoadDelays>, SimError> {
+        let setup = self.setup.clone();
+        let results = self.run(
             what,
-            places.len() * samples.len(),
+            points.len() * samples.len(),
             |job| samples[job % samples.len()].workload.requests.len() as u64,
-            |job| bench.at_load(&samples[job % samples.len()], places[job / samples.len()], load),
+            |job| setup.run_at_load(&samples[job % samples.len()], points[job / samples.len()], load),
         )?;
         let q = samples.first().map_or(1, |sample| sample.q);
-        Ok(figures.chunks(samples.len().max(1)).map(|runs| run::delays(load, runs, q)).collect())
+        Ok(results.chunks(samples.len().max(1)).map(|runs| run::summarise_delays(load, runs, q)).collect())
     }
 
-    /// Objects that a node's memory holds and its part in a sample does not: their requests may hit after all.
-    fn admit_large(&self, cells: &mut [Cell]) {
+    /// Widens the errors for objects that fit a node's memory but not its part in a sample. Their requests
+    /// may hit in the log.
+    fn widen_for_large_objects(&self, cells: &mut [Cell]) {
         for memory in &self.memory {
-            let share = self.too_large(*memory);
+            let share = self.share_too_large(*memory);
             for cell in cells.iter_mut().filter(|cell| cell.memory_bytes == memory.get()) {
                 cell.hit_ratio.error += share;
                 cell.throughput.error += cell.throughput.value * share;
@@ -276,12 +286,16 @@ impl<'w> Study<'w> {
         }
     }
 
-    fn too_large(&self, memory: Bytes) -> f64 {
-        if self.q == 1 { 0.0 } else { grid::too_large(self.workload, &self.counts, self.q, memory.get()) }
+    fn share_too_large(&self, memory: Bytes) -> f64 {
+        if self.q == 1 {
+            0.0
+        } else {
+            grid::share_too_large(self.workload, &self.counts, self.q, memory.get())
+        }
     }
 
-    /// Replays the recommended cluster whole, or with a larger sample, and widens the errors of all other cells by
-    /// what the samples were off. Repeats while that changes the choice.
+    /// Replays the recommended cluster whole, or with a larger sample. Widens the errors of all other cells
+    /// by the deviation of the samples. Repeats while this changes the choice.
     fn check(&mut self, cells: &mut [Cell]) -> Result<Vec<Check>, SimError> {
         let mut checks: Vec<Check> = Vec::new();
         let mut left = CHECK_REQUESTS;
@@ -294,19 +308,20 @@ impl<'w> Study<'w> {
             }
             let mut at: Vec<usize> = (0..cells.len()).collect();
             at.retain(|at| (cells[*at].nodes, cells[*at].memory_bytes) == (nodes, memory));
-            let sample = self.larger_sample(at.len(), left);
-            let places: Vec<Place> = at.iter().filter_map(|at| place(&cells[*at])).collect();
-            let bench = self.bench.clone();
+            let sample = self.draw_larger_sample(at.len(), left);
+            let points: Vec<GridPoint> = at.iter().filter_map(|at| grid_point(&cells[*at])).collect();
+            let setup = self.setup.clone();
             let weight = sample.workload.requests.len() as u64;
-            left = left.saturating_sub(weight * places.len() as u64).max(CHECK_REQUESTS / 4);
-            let figures =
-                self.run("check", places.len(), |_| weight, |job| bench.saturated(&sample, places[job]))?;
-            for (at, (place, figures)) in at.into_iter().zip(places.iter().zip(&figures)) {
-                let known = Check::new(&cells[at], figures, sample.q);
+            left = left.saturating_sub(weight * points.len() as u64).max(CHECK_REQUESTS / 4);
+            let results =
+                self.run("check", points.len(), |_| weight, |job| setup.run_saturated(&sample, points[job]))?;
+            for (at, (point, results)) in at.into_iter().zip(points.iter().zip(&results)) {
+                let known = Check::new(&cells[at], results, sample.q);
                 widen(cells, &known);
                 if sample.q == 1 {
                     let at_load = cells[at].at_load;
-                    cells[at] = Cell { at_load, ..run::cell(*place, core::slice::from_ref(figures), 1) };
+                    cells[at] =
+                        Cell { at_load, ..run::summarise_cell(*point, core::slice::from_ref(results), 1) };
                 }
                 checks.push(known);
             }
@@ -314,18 +329,20 @@ impl<'w> Study<'w> {
         Ok(checks)
     }
 
-    /// The whole log if so many runs of it are affordable, else a sample as large as is, but no smaller than the grid's.
-    fn larger_sample(&self, runs: usize, left: u64) -> Sample<'w> {
+    /// Returns the whole log if `runs` runs of it are affordable. Otherwise returns the largest affordable
+    /// sample, at least as large as the grid's.
+    fn draw_larger_sample(&self, runs: usize, left: u64) -> Sample<'w> {
         let all = self.workload.requests.len() as u64 * runs as u64;
         let q = all.div_ceil(left).min(u64::from(self.q)) as u32;
         if q <= 1 {
             return Sample::whole(self.workload, self.warmup);
         }
-        Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.bench.seed ^ 1).sample(0)
+        Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.setup.seed ^ 1).sample(0)
     }
 
-    /// The ceilings of every cluster: without limit on the whole log, clairvoyant as the mean over the samples.
-    fn ceilings(&self) -> Vec<CeilingRow> {
+    /// Computes the ceilings of every cluster: unbounded on the whole log, clairvoyant as the mean over the
+    /// samples.
+    fn compute_ceilings(&self) -> Vec<CeilingRow> {
         let usual = Lard98::default();
         let costs = if let Costs::Lard98(costs) = &self.options.costs { Some(costs) } else { None };
         let model = costs.unwrap_or(&usual);
@@ -355,9 +372,10 @@ impl<'w> Study<'w> {
         })
     }
 
-    /// How the chosen cell's figures move with the names of the targets and with the part of the log.
-    fn spreads(&mut self, chosen: &Cell) -> Result<Vec<Spread>, SimError> {
-        let Some(place) = place(chosen) else { return Ok(Vec::new()) };
+    /// Measures how the chosen cell's values change with the names of the targets and with the part of the
+    /// log.
+    fn measure_spreads(&mut self, chosen: &Cell) -> Result<Vec<Spread>, SimError> {
+        let Some(point) = grid_point(chosen) else { return Ok(Vec::new()) };
         let samples = Arc::clone(&self.samples);
         let Some(sample) = samples.first() else { return Ok(Vec::new()) };
         let seeds = self.options.seeds.clone();
@@ -369,29 +387,32 @@ impl<'w> Study<'w> {
             times: Vec::new(),
         };
         let halves = [part(&base.requests[..half]), part(&base.requests[half..])];
-        let bench = self.bench.clone();
+        let setup = self.setup.clone();
         let share = self.options.warmup;
-        let of = |workload: &Workload, warmup: usize| bench.saturated(&sample.with(workload, warmup), place);
-        let figures = self.run(
+        let of =
+            |workload: &Workload, warmup: usize| setup.run_saturated(&sample.with(workload, warmup), point);
+        let results = self.run(
             "spread",
             2 + seeds.len(),
             |job| if job < 2 { half as u64 } else { 2 * half as u64 },
             |job| match job {
                 0 | 1 => of(&halves[job], (share * halves[job].requests.len() as f64) as usize),
                 2 => of(&base, warmup),
-                _ => of(&run::renamed(&base, seeds[job - 2]), warmup),
+                _ => of(&run::rename_targets(&base, seeds[job - 2]), warmup),
             },
         )?;
         let on = if q == 1 { "" } else { ", on one sample" };
         let mut spreads = Vec::new();
         if seeds.len() > 1 {
-            spreads.push(spread(format!("{} seeds (names of the targets){on}", seeds.len()), &figures[2..]));
+            spreads
+                .push(find_range(format!("{} seeds (names of the targets){on}", seeds.len()), &results[2..]));
         }
-        spreads.push(spread(format!("the first and the second half of the log alone{on}"), &figures[..2]));
+        spreads
+            .push(find_range(format!("the first and the second half of the log alone{on}"), &results[..2]));
         Ok(spreads)
     }
 
-    fn result(
+    fn into_plan(
         self,
         cells: Vec<Cell>,
         checked: Vec<Check>,
@@ -399,30 +420,31 @@ impl<'w> Study<'w> {
         spreads: Vec<Spread>,
     ) -> Plan {
         let options = self.options;
-        let wish = self.wish();
+        let requirement = self.requirement();
         let chosen = self.choose(&cells);
         let recommendation = chosen.map(|chosen| {
-            let (why_policy, locality_pays) = choose::why_policy(chosen, &cells, &self.facts, wish.goal);
+            let (why_policy, locality_pays) =
+                choose::explain_policy(chosen, &cells, &self.facts, requirement.goal);
             Recommendation {
                 policy: chosen.policy.clone(),
                 nodes: chosen.nodes,
                 memory_bytes: chosen.memory_bytes,
-                why_cluster: choose::why_cluster(chosen, &cells, wish),
+                why_cluster: choose::explain_cluster(chosen, &cells, requirement),
                 why_policy,
                 locality_pays,
-                gains: choose::gains(chosen, &cells),
+                gains: choose::list_gains(chosen, &cells),
                 price_per_million: options.prices.map(|prices| prices.per_million(chosen)),
             }
         });
         let unreached = match (chosen, options.goal) {
-            (None, Some(goal)) => Some(unreached(&cells, goal, wish.load, &ceilings)),
+            (None, Some(goal)) => Some(describe_unmet_goal(&cells, goal, requirement.load, &ceilings)),
             _ => None,
         };
         let method = self.method(checked);
         let mut warnings =
-            super::doubt::warnings(&self.facts, &self.memory, &options.nodes, chosen, &spreads);
-        warnings.extend(super::doubt::small_samples(&method));
-        let no_gain = choose::no_gain(&cells, &self.facts);
+            super::warnings::collect_warnings(&self.facts, &self.memory, &options.nodes, chosen, &spreads);
+        warnings.extend(super::warnings::warn_of_small_samples(&method));
+        let no_gain = choose::find_low_gain(&cells, &self.facts);
         Plan {
             schema: SCHEMA,
             goal: options.goal.map(|goal| goal.to_string()),
@@ -449,20 +471,24 @@ impl<'w> Study<'w> {
             sample_floor: self.floor,
             sample_requests: sizes.sum::<u64>() / self.samples.len().max(1) as u64,
             hot_targets: self.hot as u64,
-            too_large_share: self.memory.iter().map(|memory| self.too_large(*memory)).fold(0.0, f64::max),
+            too_large_share: self
+                .memory
+                .iter()
+                .map(|memory| self.share_too_large(*memory))
+                .fold(0.0, f64::max),
             checked,
             costs: self.options.costs.name().to_owned(),
             cache: self.options.cache.to_string(),
             thresholds: (self.options.settings.t_low, self.options.settings.t_high),
             runs: self.runs,
             requests_simulated: self.simulated,
-            seed: self.bench.seed,
+            seed: self.setup.seed,
         }
     }
 }
 
 impl Check {
-    fn new(cell: &Cell, figures: &Figures, q: u32) -> Self {
+    fn new(cell: &Cell, results: &RunResult, q: u32) -> Self {
         Self {
             policy: cell.policy.clone(),
             nodes: cell.nodes,
@@ -470,14 +496,14 @@ impl Check {
             exact: q == 1,
             rate: 1.0 / f64::from(q),
             sampled_throughput: cell.throughput,
-            throughput: figures.throughput(),
+            throughput: results.throughput(),
             sampled_hit_ratio: cell.hit_ratio,
-            hit_ratio: figures.hit_ratio(),
+            hit_ratio: results.hit_ratio(),
         }
     }
 }
 
-/// Adds to the errors of a policy's sampled cells what its samples were off where the truth is known.
+/// Adds the measured deviation of a policy's samples to the errors of its sampled cells.
 fn widen(cells: &mut [Cell], known: &Check) {
     let off = (known.sampled_throughput.value / known.throughput.max(f64::MIN_POSITIVE) - 1.0).abs();
     let hits_off = (known.sampled_hit_ratio.value - known.hit_ratio).abs();
@@ -489,20 +515,20 @@ fn widen(cells: &mut [Cell], known: &Check) {
     }
 }
 
-fn place(cell: &Cell) -> Option<Place> {
+fn grid_point(cell: &Cell) -> Option<GridPoint> {
     let policy = cell.policy.parse().ok()?;
-    Some(Place { policy, nodes: cell.nodes, memory: Bytes(cell.memory_bytes) })
+    Some(GridPoint { policy, nodes: cell.nodes, memory: Bytes(cell.memory_bytes) })
 }
 
-fn spread(what: String, figures: &[Figures]) -> Spread {
-    let range = |of: fn(&Figures) -> f64| {
-        let values = || figures.iter().map(of);
+fn find_range(what: String, results: &[RunResult]) -> Spread {
+    let range = |of: fn(&RunResult) -> f64| {
+        let values = || results.iter().map(of);
         (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
     };
-    Spread { what, throughput: range(Figures::throughput), hit_ratio: range(Figures::hit_ratio) }
+    Spread { what, throughput: range(RunResult::throughput), hit_ratio: range(RunResult::hit_ratio) }
 }
 
-/// The load that goals speak of.
+/// Returns the load that goals refer to, with its source.
 fn load(options: &Options, facts: &LogFacts) -> Result<Option<(f64, String)>, PlanError> {
     if let Some(load) = options.load {
         return Ok(Some((load, "as stated".to_owned())));

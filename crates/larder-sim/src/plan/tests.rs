@@ -1,11 +1,11 @@
-//! Whole plans of small logs.
+//! Tests of whole plans for small logs.
 
 use larder_trace::synth::{Recipe, generate};
 
 use super::*;
 
 fn log(targets: u32, requests: u64, exponent: f64) -> Workload {
-    merged(&[generate(&Recipe::zipf(targets, requests, exponent), 1, 1.0).expect("possible")])
+    merge(&[generate(&Recipe::zipf(targets, requests, exponent), 1, 1.0).expect("possible")])
 }
 
 fn options() -> Options {
@@ -14,21 +14,21 @@ fn options() -> Options {
 
 fn quiet(_: Progress) {}
 
-fn made(workload: &Workload, options: &Options) -> Plan {
+fn run_plan(workload: &Workload, options: &Options) -> Plan {
     plan(workload, options, &quiet).expect("a plan")
 }
 
 #[test]
 fn a_small_log_is_replayed_whole() {
     let timed = log(2_000, 20_000, 0.8);
-    let plan = made(&Workload { times: Vec::new(), ..timed.clone() }, &options());
+    let plan = run_plan(&Workload { times: Vec::new(), ..timed.clone() }, &options());
     assert_eq!((plan.cells.len(), plan.method.samples, plan.ceilings.len()), (120, 0, 20));
     assert!(plan.cells.iter().all(|cell| cell.exact && cell.throughput.error == 0.0));
     let chosen = plan.recommended().expect("recommended");
     assert!(chosen.nodes > 1 && chosen.at_load.is_some());
     let it = plan.recommendation.as_ref().expect("recommended");
     assert!(it.locality_pays && it.gains[0].over == "rr" && it.gains[0].throughput_ratio.value > 1.5);
-    // One node is one node, whatever the policy says.
+    // On one node, all policies are equal.
     let single = |policy: &str| {
         plan.cells.iter().find(|cell| cell.nodes == 1 && cell.policy == policy).expect("there")
     };
@@ -37,23 +37,24 @@ fn a_small_log_is_replayed_whole() {
         assert_eq!((cell.nodes, cell.memory_bytes), (ceiling.nodes, ceiling.memory_bytes));
         assert!(cell.hit_ratio.value <= ceiling.unbounded_hit_ratio + 1e-9, "{cell:?}");
     }
-    // Where times are known and one node is enough for them, it is said first.
+    // If times are known and one node is sufficient for them, one node is recommended.
     let slow =
         timed.times.iter().map(|time| larder_core::Time::from_nanos(time.as_nanos() * 1_000)).collect();
-    let plan = made(&Workload { times: slow, ..timed }, &options());
+    let plan = run_plan(&Workload { times: slow, ..timed }, &options());
     let it = plan.recommendation.expect("recommended");
     assert!(it.nodes == 1 && it.why_cluster.starts_with("One node with"), "{}", it.why_cluster);
 }
 
 #[test]
-fn samples_too_short_for_the_largest_cluster_are_made_larger() {
+fn short_samples_are_enlarged_for_the_largest_cluster() {
     let workload = log(2_000, 60_000, 0.9);
     let of = |nodes: u16| {
         let sampling = Sampling::Rate(0.01);
         let policies = vec![PolicyKind::Rr];
-        made(&workload, &Options { sampling, policies, nodes: vec![nodes], ..options() }).method
+        run_plan(&workload, &Options { sampling, policies, nodes: vec![nodes], ..options() }).method
     };
-    // 50 times S, 89 and 999: 4,450 of 60,000 requests are a thirteenth, 49,950 nearly all.
+    // Samples need 50 times S, which is 89 and 999. 4,450 of 60,000 requests are a thirteenth; 49,950 are
+    // nearly all.
     let (two, sixteen) = (of(2), of(16));
     assert!((two.rate - 1.0 / 13.0).abs() < 1e-9 && (two.rate_wanted - 0.01).abs() < 1e-9, "{}", two.rate);
     assert_eq!((two.sample_floor, sixteen.sample_floor, sixteen.samples), (4_450, 49_950, 0));
@@ -71,11 +72,12 @@ fn stated_errors_hold_on_sixteen_nodes_under_both_models() {
             memory: vec![Bytes(all / 16), Bytes(all / 4)],
             ..Options::new(Costs::by_name(costs).expect("known"))
         };
-        let exact = made(&workload, &Options { sampling: Sampling::Exact, seeds: vec![1], ..grid.clone() });
+        let exact =
+            run_plan(&workload, &Options { sampling: Sampling::Exact, seeds: vec![1], ..grid.clone() });
         for seed in [1, 2] {
             let sampling = Sampling::Rate(0.1);
-            let sampled = made(&workload, &Options { sampling, seeds: vec![seed], ..grid.clone() });
-            let of = coverage::covered(&sampled, &exact);
+            let sampled = run_plan(&workload, &Options { sampling, seeds: vec![seed], ..grid.clone() });
+            let of = coverage::measure_coverage(&sampled, &exact);
             assert!(of.width < 0.5 && of.hit_width < 0.1, "so wide that they say nothing: {of:?}");
             cells += 3 * of.cells;
             missed += of.throughput + of.hits + of.origin;
@@ -85,9 +87,9 @@ fn stated_errors_hold_on_sixteen_nodes_under_both_models() {
 }
 
 #[test]
-fn where_everything_fits_one_node_locality_does_not_pay() {
+fn locality_does_not_pay_if_one_node_holds_everything() {
     let options = Options { memory: vec![Bytes(10_000_000_000)], nodes: vec![4], ..options() };
-    let plan = made(&log(100, 60_000, 0.8), &options);
+    let plan = run_plan(&log(100, 60_000, 0.8), &options);
     let it = plan.recommendation.expect("recommended");
     assert!(!it.locality_pays && it.why_policy.contains("fits into one node"), "{}", it.why_policy);
     assert!(["rr", "wrr", "least-conn"].contains(&it.policy.as_str()), "{}", it.policy);
@@ -95,12 +97,12 @@ fn where_everything_fits_one_node_locality_does_not_pay() {
 }
 
 #[test]
-fn the_same_plan_on_any_number_of_threads() {
+fn the_plan_does_not_depend_on_the_threads() {
     let workload = log(3_000, 30_000, 0.9);
     let options = Options { sampling: Sampling::Rate(0.1), nodes: vec![2, 4], ..options() };
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        let plan = pool.install(|| made(&workload, &options));
+        let plan = pool.install(|| run_plan(&workload, &options));
         serde_json::to_string(&plan).expect("JSON")
     };
     let one = on(1);
@@ -108,23 +110,23 @@ fn the_same_plan_on_any_number_of_threads() {
 }
 
 #[test]
-fn goals_are_honoured_or_said_to_be_out_of_reach() {
+fn goals_are_met_or_reported_as_unmet() {
     let workload = log(2_000, 20_000, 0.8);
     let options = || Options { nodes: vec![2, 4], ..options() };
-    let base = made(&workload, &options());
+    let base = run_plan(&workload, &options());
     let most = base.cells.iter().map(|cell| cell.throughput.value).fold(0.0, f64::max);
     for goal in [Goal::Throughput(most / 3.0), Goal::Hit(0.7), Goal::Origin(2e6), Goal::P99(1.0)] {
-        let plan = made(&workload, &Options { goal: Some(goal), load: Some(200.0), ..options() });
+        let plan = run_plan(&workload, &Options { goal: Some(goal), load: Some(200.0), ..options() });
         let chosen = plan.recommended().expect("within reach");
-        assert!(goal.honoured(chosen, 200.0), "{goal}: {chosen:?}");
+        assert!(goal.is_met_by(chosen, 200.0), "{goal}: {chosen:?}");
     }
-    let plan = made(&workload, &Options { goal: Some(Goal::Throughput(most * 10.0)), ..options() });
+    let plan = run_plan(&workload, &Options { goal: Some(Goal::Throughput(most * 10.0)), ..options() });
     assert!(plan.recommendation.is_none() && plan.unreached.is_some_and(|text| text.contains("--nodes")));
     let prices = Prices { node_hour: 1.0, gb_hour: 0.1 };
-    let plan = made(&workload, &Options { goal: Some(Goal::Cost), prices: Some(prices), ..options() });
+    let plan = run_plan(&workload, &Options { goal: Some(Goal::Cost), prices: Some(prices), ..options() });
     let it = plan.recommendation.as_ref().expect("there is a cheapest");
     let price = it.price_per_million.expect("prices are known");
-    // Within 2 % of the cheapest, for simplicity's sake.
+    // The choice is within 2 % of the cheapest, because simpler policies are preferred.
     let cheapest = plan.cells.iter().map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min);
     assert!(price <= cheapest * 1.021, "{price} {cheapest}");
 }
@@ -152,16 +154,16 @@ fn options_out_of_range_are_named() {
     assert_eq!(plan(&Workload::default(), &options(), &quiet), Err(PlanError::TooShort(0)));
 }
 
-/// Grid of the sampled plan against the same grid replayed whole. Of 95 % intervals a few may miss; widened by the
-/// check they are wider than that.
+/// Compares the grid of a sampled plan with the same grid replayed whole. A few 95 % intervals may miss.
+/// Widened by the check, they are wider than 95 %.
 #[test]
-fn samples_are_as_far_off_as_they_say() {
+fn sampling_errors_match_the_stated_errors() {
     let workload = log(100_000, 1_000_000, 0.8);
     let policies = vec![PolicyKind::Rr, PolicyKind::Hash, PolicyKind::LardR];
     let memory = [60_000_000, 170_000_000, 430_000_000].map(Bytes).to_vec();
     let grid = Options { policies, nodes: vec![2, 4], memory, ..options() };
-    let exact = made(&workload, &Options { sampling: Sampling::Exact, ..grid.clone() });
-    let sampled = made(&workload, &Options { sampling: Sampling::Rate(1.0 / 8.0), ..grid });
+    let exact = run_plan(&workload, &Options { sampling: Sampling::Exact, ..grid.clone() });
+    let sampled = run_plan(&workload, &Options { sampling: Sampling::Rate(1.0 / 8.0), ..grid });
     let mut missed = Vec::new();
     let pairs = || sampled.cells.iter().zip(&exact.cells).filter(|(sampled, _)| !sampled.exact);
     for (sampled, exact) in pairs() {
@@ -184,7 +186,7 @@ fn samples_are_as_far_off_as_they_say() {
     }
     let count = pairs().count();
     assert!(count >= 12 && missed.len() * 20 <= count, "{} of {count}:\n{}", missed.len(), missed.join("\n"));
-    // And not so wide as to say nothing.
+    // The intervals are also narrow enough to be useful.
     let wide = pairs()
         .filter(|(s, _)| s.throughput.error > 0.3 * s.throughput.value || s.hit_ratio.error > 0.1)
         .count();
@@ -199,7 +201,7 @@ fn every_policy_can_be_planned_with() {
     let memory = vec![Bytes(workload.bytes() / 8)];
     let policies = PolicyKind::ALL.to_vec();
     let all = Options { policies, nodes: vec![4], memory, seeds: vec![1], ..options() };
-    let plan = made(&workload, &all);
+    let plan = run_plan(&workload, &all);
     assert_eq!(plan.cells.len(), PolicyKind::ALL.len());
     let at = |policy: PolicyKind| {
         let is_it = |cell: &&Cell| cell.policy == policy.name();
@@ -208,7 +210,7 @@ fn every_policy_can_be_planned_with() {
     for policy in PolicyKind::ALL {
         assert!(at(policy).throughput.value > 0.0, "{policy}");
     }
-    // The table of the first part sends most requests to owners, which caches them once.
+    // The table of the first part sends most requests to owners, which cache targets once.
     assert!(at(PolicyKind::Part).hit_ratio.value > at(PolicyKind::Rr).hit_ratio.value + 0.1);
     assert!(at(PolicyKind::LbGc).hit_ratio.value > at(PolicyKind::Rr).hit_ratio.value + 0.1);
     let it = plan.recommendation.expect("recommended");

@@ -1,9 +1,11 @@
-//! The analytic model of PRESS: what a cluster whose nodes relay to one another can reach at most.
+//! The analytic model of PRESS: an upper bound on the throughput of a cluster whose nodes relay or hand off
+//! requests.
 //!
-//! After Carrera and Bianchini, "Efficiency vs. Portability in Cluster-Based Network Servers", PPoPP 2001, section 2
-//! and table 1: an open network of M/M/1 queues. A request reaches any node (*initial*), which parses it; with
-//! probability `Q` its file belongs to another node (*service*), which reads it if it has to. A portable server sends
-//! the file back through the initial node; a non-portable one hands the connection over.
+//! It follows Carrera and Bianchini, "Efficiency vs. Portability in Cluster-Based Network Servers", PPoPP
+//! 2001, section 2 and table 1: an open network of M/M/1 queues. A request reaches a random node (the
+//! *initial* node), which parses it. With probability `Q` its file belongs to another node (the *service*
+//! node), which reads the file if necessary. A portable server sends the file back through the initial node;
+//! a non-portable server hands the connection off.
 //!
 //! ```text
 //! F    from z(C/S, F) = H_lo                      the hit rate of the traditional server stands for the working set
@@ -16,59 +18,61 @@
 //! throughput = N / largest demand
 //! ```
 //!
-//! The bracket is the reading [`Reading::M1`]: the service node parses a forwarded request too and pays for its
-//! arrival. The paper does not say so. M1 comes nearest to the peaks that it prints, and was chosen for that among
-//! several, so its agreement is weaker evidence than it looks; [`Reading::M0`] is the model by the letter.
+//! The bracket is the variant [`PressVariant::M1`]: the service node also parses a forwarded request and pays
+//! for its arrival. The paper does not state this. M1 comes nearest to the printed peaks and was chosen for
+//! that among several variants, so its agreement is weaker evidence than it looks. [`PressVariant::M0`] is
+//! the model as printed.
 //!
-//! Interfaces: the initial node's takes the request and the reply; a forwarded request and a relayed reply pass one
-//! interface at each end, in the slow cluster the same that clients use. With the paper's values they never bind.
+//! Interfaces: the initial node's interface carries the request and the reply. A forwarded request and a
+//! relayed reply pass one interface at each end; in the slow cluster it is the interface of the clients. With
+//! the paper's values the interfaces are never the bottleneck.
 
 pub mod zipf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
-use zipf::Harmonic;
+use zipf::HarmonicNumbers;
 
-/// Which text of the model.
+/// The variant of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reading {
-    /// The service node pays nothing for a forwarded request but the file.
+pub enum PressVariant {
+    /// The service node pays only for the file of a forwarded request.
     M0,
-    /// It parses it too and pays for its arrival.
+    /// The service node also parses a forwarded request and pays for its arrival.
     #[default]
     M1,
 }
 
-/// How nodes talk to one another.
+/// The network between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
-    /// User-level communication over its own network of 1 Gb/s.
+    /// User-level communication over a separate network of 1 Gb/s.
     #[default]
     Fast,
-    /// Kernel TCP over the 100 Mb/s network that clients use.
+    /// Kernel TCP over the clients' network of 100 Mb/s.
     Slow,
 }
 
-/// Which server.
+/// The kind of server in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
-    /// Every node for itself.
+    /// Traditional: nodes serve all requests themselves.
     Trad,
-    /// Relays replies between nodes.
+    /// Portable: nodes relay replies.
     Portable,
-    /// Hands connections over.
+    /// Non-portable: nodes hand connections off.
     NonPortable,
 }
 
 impl Server {
-    /// All, in the order of the paper's figures.
+    /// All servers, in the order of the paper's figures.
     pub const ALL: [Self; 3] = [Self::NonPortable, Self::Portable, Self::Trad];
 
-    /// The name in the paper's figures.
+    /// Returns the name in the paper's figures.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Trad => "trad",
@@ -78,54 +82,55 @@ impl Server {
     }
 }
 
-/// The parameters, with the paper's values as defaults. KB are 1,024 bytes.
+/// The parameters of the model, with the paper's values as defaults. KB are 1,024 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Press {
-    /// N: nodes, 1 to 65,534. Default 8.
+    /// N: the number of nodes, 1 to 65,534. Default 8.
     pub nodes: u32,
-    /// Share of requests that one node by itself finds in memory (`H_lo`), above 0 and at most 1. It stands for the
-    /// size of the working set. Default 0.75.
+    /// H_lo: the hit rate of a single node, above 0 and at most 1. It stands for the size of the working set.
+    /// Default 0.75.
     pub hit_rate: f64,
-    /// S: mean file in KB, above 0. Default 16.
+    /// S: the mean file size in KB, above 0. Default 16.
     pub file_kb: f64,
-    /// C: memory of a node in MB of 1,024 KB, above 0. Default 128.
+    /// C: the memory of a node in MB of 1,024 KB, above 0. Default 128.
     pub memory_mb: f64,
-    /// R: share of the memory that holds the same files on every node, 0 to 1. Default 0.15.
+    /// R: the share of the memory that holds the same files on every node, 0 to 1. Default 0.15.
     pub replicated: f64,
-    /// Zipf exponent of the files' popularity, 0 to 5. Default 1.
+    /// The Zipf exponent of the files' popularity, 0 to 5. Default 1.
     pub alpha: f64,
-    /// How nodes talk to one another. Default fast.
+    /// The network between nodes. Default fast.
     pub network: Network,
-    /// Which text of the model. Default M1.
-    pub reading: Reading,
-    /// mu_p: requests that a processor reads and parses in a second, above 0. Default 9,000.
+    /// The variant of the model. Default M1.
+    pub reading: PressVariant,
+    /// mu_p: requests that a processor reads and parses per second, above 0. Default 9,000.
     pub parse_per_s: f64,
-    /// Time to begin sending a reply to a client, in s. Default 0.0001.
+    /// Fixed time to send a reply to a client, in s. Default 0.0001.
     pub reply_s: f64,
-    /// And KB it sends in a second, above 0. Default 11,500.
+    /// Rate of a reply to a client, in KB/s, above 0. Default 11,500.
     pub reply_kb_per_s: f64,
-    /// Disk time to the first byte, in s. Default 0.0188.
+    /// Fixed time of a disk read, in s. Default 0.0188.
     pub disk_s: f64,
-    /// KB it reads in a second, above 0. Default 3,000.
+    /// Rate of the disk, in KB/s, above 0. Default 3,000.
     pub disk_kb_per_s: f64,
-    /// mu_f: requests that a portable server forwards in a second. Default 60,000 fast, 7,000 slow.
+    /// mu_f: requests that a portable server forwards per second. Default 60,000 fast, 7,000 slow.
     pub forward_per_s: Option<f64>,
-    /// The same of a non-portable server. Default 55,000 fast, 6,900 slow.
+    /// mu_f of a non-portable server, per second. Default 55,000 fast, 6,900 slow.
     pub handoff_per_s: Option<f64>,
-    /// Time to begin sending, and to begin receiving, a reply between nodes, in s. Default 0.00001 fast, 0.0001 slow.
+    /// Fixed time to send or to receive a reply between nodes, in s. Default 0.00001 fast, 0.0001 slow.
     pub relay_s: Option<f64>,
-    /// And KB in a second, above 0. Default 80,000 fast, 11,500 slow.
+    /// Rate of a reply between nodes, in KB/s, above 0. Default 80,000 fast, 11,500 slow.
     pub relay_kb_per_s: Option<f64>,
-    /// Time of a message at the interface to clients, in s. Default 0.000004.
+    /// Fixed time of a message at the interface to clients, in s. Default 0.000004.
     pub external_s: f64,
-    /// And KB in a second, above 0. Default 12,000.
+    /// Rate of the interface to clients, in KB/s, above 0. Default 12,000.
     pub external_kb_per_s: f64,
-    /// Time of a message at the interface between nodes of the fast cluster, in s. Default 0.000003.
+    /// Fixed time of a message at the interface between nodes of the fast cluster, in s. Default 0.000003.
     pub internal_s: f64,
-    /// And KB in a second, above 0. Default 64,000.
+    /// Rate of the interface between nodes, in KB/s, above 0. Default 64,000.
     pub internal_kb_per_s: f64,
-    /// Size of a request in KB, from 0; not published, and of no weight. Default 0.25.
+    /// Size of a request in KB, from 0. It is not published and does not matter for the results. Default
+    /// 0.25.
     pub request_kb: f64,
 }
 
@@ -139,7 +144,7 @@ impl Default for Press {
             replicated: 0.15,
             alpha: 1.0,
             network: Network::Fast,
-            reading: Reading::M1,
+            reading: PressVariant::M1,
             parse_per_s: 9_000.0,
             reply_s: 0.0001,
             reply_kb_per_s: 11_500.0,
@@ -158,7 +163,7 @@ impl Default for Press {
     }
 }
 
-/// What a request takes of each kind of resource, mean over all requests and nodes, in seconds.
+/// The demand of a request at each kind of resource, as the mean over all requests and nodes, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Demand {
     /// Processors.
@@ -167,7 +172,7 @@ pub struct Demand {
     pub disk_s: f64,
     /// Interfaces to clients.
     pub external_s: f64,
-    /// Interfaces between nodes; 0 where there are none.
+    /// Interfaces between nodes; 0 if there are none.
     pub internal_s: f64,
 }
 
@@ -186,7 +191,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Its name.
+    /// Returns the resource's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -198,7 +203,7 @@ impl Resource {
 }
 
 impl Demand {
-    /// The resource that is used up first and its demand; the processor if two are equal.
+    /// Returns the bottleneck and its demand; the processor if two demands are equal.
     pub fn largest(&self) -> (Resource, f64) {
         let all = [
             (Resource::Disk, self.disk_s),
@@ -209,8 +214,8 @@ impl Demand {
             .fold((Resource::Cpu, self.cpu_s), |most, next| if next.1 > most.1 { next } else { most })
     }
 
-    /// Mean time of a request in an open network at a given throughput of one node, in s: each resource is an M/M/1
-    /// queue. `None` if a resource is used up.
+    /// Returns the mean response time of a request in an open network at a throughput of one node, in s. Each
+    /// resource is an M/M/1 queue. `None` if a resource is saturated.
     pub fn response_s(&self, per_node_per_s: f64) -> Option<f64> {
         let times = [self.cpu_s, self.disk_s, self.external_s, self.internal_s].map(|demand| {
             let busy = demand * per_node_per_s;
@@ -220,50 +225,50 @@ impl Demand {
     }
 }
 
-/// One server's answer.
+/// The solution for one server.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// Which server.
+pub struct ServerSolution {
+    /// The kind of server.
     pub server: Server,
-    /// What a request takes.
+    /// The demand of a request.
     pub demand: Demand,
-    /// What binds.
+    /// The bottleneck.
     pub binds: Resource,
-    /// Requests per second, whole cluster.
+    /// Requests per second of the whole cluster.
     pub throughput: f64,
 }
 
-/// The model solved for one set of parameters.
+/// The solution of the model for one set of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Solution {
-    /// F: files of the working set, not rounded.
+    /// F: the number of files of the working set, not rounded.
     pub files: f64,
-    /// H of the cluster as a whole.
+    /// H: the hit rate of the whole cluster.
     pub hit_rate_cluster: f64,
-    /// h: hit rate of the files that every node has.
+    /// h: the hit rate of the files that every node has.
     pub hit_rate_replicated: f64,
-    /// Q: share of the requests that are forwarded.
+    /// Q: the share of the requests that are forwarded.
     pub forwarded: f64,
     /// The servers, in the order of [`Server::ALL`].
-    pub servers: [Answer; 3],
+    pub servers: [ServerSolution; 3],
 }
 
 impl Solution {
-    /// Throughput of a server, in requests/s.
+    /// Returns the throughput of a server, in requests/s.
     pub fn throughput(&self, server: Server) -> f64 {
         self.servers.iter().find(|answer| answer.server == server).map_or(0.0, |answer| answer.throughput)
     }
 }
 
 impl Press {
-    /// Solves the model. Constant time.
+    /// Solves the model in constant time.
     ///
     /// # Errors
-    /// A parameter is out of range, or no working set has so low a hit rate (with an exponent above 1 the hottest
-    /// files alone take more).
+    /// Returns an error if a parameter is out of range, or if no working set has so low a hit rate. With an
+    /// exponent above 1 the hottest files alone may take more requests.
     pub fn solve(&self) -> Result<Solution, SimError> {
         self.check()?;
-        let zipf = Harmonic::new(self.alpha);
+        let zipf = HarmonicNumbers::new(self.alpha);
         let files = zipf.files_for(self.held(), self.hit_rate).ok_or(SimError::OutOfRange {
             key: "hit_rate",
             range: "higher: with this exponent and memory the hottest files alone take more requests",
@@ -271,12 +276,12 @@ impl Press {
         Ok(self.solve_for(files, &zipf))
     }
 
-    /// What a server whose cluster finds `hit_rate` of the requests in memory, and forwards `forwarded` of them, can reach:
-    /// the model's queues without its memories, for shares that were measured.
+    /// Solves the queues of the model for a measured hit rate and a measured share of forwarded requests,
+    /// without the model's memories.
     ///
     /// # Errors
-    /// A parameter or share is out of range.
-    pub fn at(&self, server: Server, hit_rate: f64, forwarded: f64) -> Result<Answer, SimError> {
+    /// Returns an error if a parameter or share is out of range.
+    pub fn at(&self, server: Server, hit_rate: f64, forwarded: f64) -> Result<ServerSolution, SimError> {
         self.check()?;
         for (key, share) in [("hit_rate", hit_rate), ("forwarded", forwarded)] {
             if !(0.0..=1.0).contains(&share) {
@@ -286,12 +291,12 @@ impl Press {
         Ok(self.answer(server, hit_rate, forwarded))
     }
 
-    /// Files that a node's memory holds.
+    /// Returns the number of files that a node's memory holds.
     fn held(&self) -> f64 {
         self.memory_mb * 1_024.0 / self.file_kb
     }
 
-    fn solve_for(&self, files: f64, zipf: &Harmonic) -> Solution {
+    fn solve_for(&self, files: f64, zipf: &HarmonicNumbers) -> Solution {
         let (nodes, held) = (f64::from(self.nodes), self.held());
         let together = nodes * (1.0 - self.replicated) * held + self.replicated * held;
         let hit_rate_cluster = zipf.share(together, files);
@@ -305,10 +310,10 @@ impl Press {
         Solution { files, hit_rate_cluster, hit_rate_replicated, forwarded, servers: Server::ALL.map(answer) }
     }
 
-    fn answer(&self, server: Server, hit_rate: f64, forwarded: f64) -> Answer {
+    fn answer(&self, server: Server, hit_rate: f64, forwarded: f64) -> ServerSolution {
         let demand = self.demand(server, hit_rate, forwarded);
         let (binds, most) = demand.largest();
-        Answer { server, demand, binds, throughput: f64::from(self.nodes) / most }
+        ServerSolution { server, demand, binds, throughput: f64::from(self.nodes) / most }
     }
 
     fn demand(&self, server: Server, hit_rate: f64, forwarded: f64) -> Demand {
@@ -323,7 +328,7 @@ impl Press {
             let forward = 1.0 / self.forwards_per_s(server);
             cpu += forwarded * forward;
             between += forwarded * 2.0 * internal(self.request_kb);
-            if self.reading == Reading::M1 {
+            if self.reading == PressVariant::M1 {
                 cpu += forwarded * (parse + forward);
             }
         }
@@ -349,7 +354,8 @@ impl Press {
         }
     }
 
-    /// 1/mu_s, and 1/mu_g: processor time of a file of mean size between nodes, at one end.
+    /// Returns 1/mu_s, which equals 1/mu_g: the processor time to send or receive a file of mean size between
+    /// nodes, in s.
     pub fn relaying_s(&self) -> f64 {
         let (start, rate) = match self.network {
             Network::Fast => (0.000_01, 80_000.0),
@@ -390,23 +396,24 @@ impl Press {
     }
 }
 
-/// The largest gain of one server over another, over the whole space of file sizes and hit rates.
+/// The largest gain of one server over another, over all file sizes and hit rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Peak {
     /// The ratio of the throughputs.
     pub ratio: f64,
-    /// The mean file there, in KB.
+    /// The mean file size at the peak, in KB.
     pub file_kb: f64,
-    /// The hit rate of one node by itself there.
+    /// The hit rate of a single node at the peak.
     pub hit_rate: f64,
 }
 
-/// Searches files of 2 to 64 KB in steps of 1 and hit rates of 10 to 99.5 % in steps of a half (the paper's space; it
-/// begins at 1 % hits, where nothing peaks) for the largest ratio of `of` to `over`, everything else as in `base`.
+/// Searches the largest ratio of the throughputs of `of` and `over`, with all other parameters as in `base`.
+/// The space is files of 2 to 64 KB in steps of 1 KB, and hit rates of 10 to 99.5 % in steps of 0.5 %. The
+/// paper's space begins at 1 %, where no ratio peaks.
 ///
 /// # Errors
-/// As [`Press::solve`]; hit rates that no working set has are passed over.
-pub fn peak(base: &Press, of: Server, over: Server) -> Result<Peak, SimError> {
+/// Fails as [`Press::solve`] does, but skips hit rates that no working set has.
+pub fn find_peak(base: &Press, of: Server, over: Server) -> Result<Peak, SimError> {
     base.check()?;
     let mut most = Peak { ratio: 0.0, file_kb: 0.0, hit_rate: 0.0 };
     for file_kb in (2..=64).map(f64::from) {

@@ -1,102 +1,102 @@
-//! Why a record cannot be replayed.
+//! Errors of a replay.
 
 use larder_core::WireError;
 use larder_core::dispatch::SettingsError;
-use larder_core::record::{RecordError, RedoError};
-use larder_core::tape::Track;
+use larder_core::read_log::RouteSequence;
+use larder_core::record::{RecordError, ReplayStepError};
 use std::io;
 
-/// Why a record cannot be replayed. Fault of the record unless it says otherwise; only [`ReplayError::Io`] may go away
-/// by itself.
+/// An error of a replay. The record is at fault unless stated otherwise. Only [`ReplayError::Io`] may be
+/// temporary.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The record cannot be read. Fault of the machine.
+    /// The record cannot be read. The machine is at fault.
     #[error("the record cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It does not begin as a record does.
+    /// The file does not begin with the magic bytes of a record.
     #[error("this is no record of a switch: it does not begin with LARDEREC")]
     Magic,
-    /// It is of another version.
+    /// The record has an unsupported version.
     #[error("the record is of version {found}, this release reads version {expected}")]
     Version {
-        /// Its version.
+        /// The version of the record.
         found: u8,
-        /// The one that can be read.
+        /// The supported version.
         expected: u8,
     },
-    /// The header makes no sense.
+    /// The header is invalid.
     #[error("the header: {0}")]
     Header(RecordError),
-    /// The settings or nodes make no sense.
+    /// The settings or nodes are invalid.
     #[error("the header: {0}")]
     Settings(#[from] SettingsError),
-    /// A frame makes no sense, or does not follow from what came before.
-    #[error("record {frame}: {trouble}")]
+    /// A frame is invalid, or does not follow from the earlier frames.
+    #[error("record {frame}: {cause}")]
     Frame {
-        /// The frame, counted from 1.
+        /// The number of the frame, from 1.
         frame: u64,
-        /// What is wrong.
-        trouble: Trouble,
+        /// The cause.
+        cause: FrameError,
     },
 }
 
-/// What is wrong with a frame.
+/// The cause of an error in a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    /// The file ends before or in the middle of it.
+pub enum FrameError {
+    /// The file ends before or within the frame.
     #[error("the file ends here without saying that the record does: it was cut, or the switch was killed")]
     NoEnd,
-    /// Its bytes are no frame.
+    /// The bytes are not a valid frame.
     #[error(transparent)]
     Bytes(#[from] WireError),
-    /// It cannot be made anew.
+    /// The decision or change cannot be repeated.
     #[error(transparent)]
-    Redo(#[from] RedoError),
-    /// It is of a generation that it cannot be of.
+    Redo(#[from] ReplayStepError),
+    /// The frame has the wrong generation.
     #[error("it is of generation {found} where {expected} is due")]
     Generation {
-        /// Its generation.
+        /// The generation of the frame.
         found: u64,
-        /// The one due.
+        /// The expected generation.
         expected: u64,
     },
-    /// Nothing else takes the place before it.
+    /// No other frame takes the position before the frame's.
     #[error("it needs {lane} at {place}, and no record brings it there")]
     Gap {
         /// The lane.
-        lane: Track,
-        /// The place it must come to.
+        lane: RouteSequence,
+        /// The position that the lane must reach.
         place: u64,
     },
-    /// Another frame has the same place.
+    /// Another frame has the same position.
     #[error("it is visit {place} to {lane}, and so is record {other}")]
     Twice {
         /// The lane.
-        lane: Track,
-        /// The place.
+        lane: RouteSequence,
+        /// The position.
         place: u64,
-        /// The other frame.
+        /// The number of the other frame.
         other: u64,
     },
     /// Too many frames wait.
     #[error("too many records wait for what comes before record {0}")]
     TooManyWaiting(u64),
     /// The number of frames is wrong.
-    #[error("the end says that there are {said} records before it, and there are {found}")]
+    #[error("the end says that there are {stated} records before it, and there are {found}")]
     Count {
-        /// What the end says.
-        said: u64,
-        /// How many there are.
+        /// The number in the end frame.
+        stated: u64,
+        /// The actual number.
         found: u64,
     },
-    /// Something follows the end.
+    /// Bytes follow the end frame.
     #[error("something follows the end of the record")]
     AfterEnd,
 }
 
 impl ReplayError {
-    /// A trouble with a frame.
-    pub(super) fn at(frame: u64, trouble: impl Into<Trouble>) -> Self {
-        Self::Frame { frame, trouble: trouble.into() }
+    /// Creates an error of a frame.
+    pub(super) fn at(frame: u64, cause: impl Into<FrameError>) -> Self {
+        Self::Frame { frame, cause: cause.into() }
     }
 }

@@ -1,110 +1,115 @@
-//! Replay: a recorded live run, decided anew.
+//! Replay: repeats the decisions of a recorded live run.
 //!
-//! A record ([`larder_core::record`]) holds what a switch's dispatcher was told and what its decisions read. The
-//! replay gives the same settings and nodes to a dispatcher of its own, the one the simulator uses, and lets it make
-//! every decision again, on one thread: membership changes in their order, and between two changes the decisions in
-//! the order in which they visited what is behind a lock (the shards of the target map, the turn, the lots, the
-//! joining nodes). Each decision becomes a line of the decision log ([`larder_core::record::decided_line`]), once as
-//! the record says it was made live and once as it is made here; the two logs must be equal byte for byte.
+//! A record ([`larder_core::record`]) holds the inputs of a switch's dispatcher and the values that its
+//! decisions read. The replay gives the same settings and nodes to a dispatcher of its own, the one that the
+//! simulator uses. This dispatcher makes every decision again, on one thread. Changes of the membership are
+//! repeated in their order. Between two changes, decisions are repeated in the order of their visits to
+//! locked state (the shards of the target map, the turn, the random numbers, the joining nodes). Each
+//! decision becomes a line of the decision log ([`larder_core::record::write_decision_line`]), once from the record
+//! and once from the replay. The two logs must be equal byte for byte.
 //!
-//! **What equality proves.** That the live switch and the simulator decide alike: same code, same state, no decision
-//! that hangs on something neither recorded nor derived (a clock, a hash order, a thread's number, a forgotten race).
-//! Target maps, server sets, evictions from the map, turns, lots, weights, closed nodes, join shares and reasons
-//! are all derived here; a single one that went astray would show in every later decision of its target.
+//! **Equal logs prove** that the live switch and the simulator decide alike. Both have the same code and the
+//! same state, and no decision depends on an input that is neither recorded nor derived (a clock, a hash
+//! order, a thread's number, an overlooked race). Target maps, server sets, evictions from the map, turns,
+//! random numbers, weights, closed nodes, join shares and reasons are all derived here. A single wrong value
+//! would show in every later decision about its target.
 //!
-//! **What it does not prove.** Values that other threads change without a lock come from the record: loads, the count
-//! of outstanding requests, the turn as it was read, and whether the gate let a request in. That they were right when
-//! they were read is for the tests of those counters to show. Times and targets are inputs.
+//! **Equal logs do not prove** that values which other threads change without a lock were right when they
+//! were read. These values come from the record: loads, the count of outstanding requests, the turn as it was
+//! read, and the verdict of the admission gate. The tests of these counters cover them. Times and targets are
+//! inputs.
 //!
-//! A record may be cut, damaged or forged: every such record ends in a [`ReplayError`] that names the frame.
+//! If a record is cut, damaged or forged, the replay ends in a [`ReplayError`] that names the frame.
 
 mod error;
 mod frames;
 mod order;
 
-pub use error::{ReplayError, Trouble};
+pub use error::{FrameError, ReplayError};
 
-use frames::Frames;
-use larder_core::record::{Changed, Decided, End, Frame, changed_line, decided_line, first_visit};
+use frames::FrameReader;
+use larder_core::record::{
+    ChangeRecord, DecisionRecord, EndReason, Frame, first_visit, write_change_line, write_decision_line,
+};
 use larder_core::{Dispatcher, Settings};
-use order::Order;
+use order::VisitOrder;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
 
-/// Frames that may wait for one that comes before them in its lane. Live threads tell what they decided a moment
-/// after they did, so that a few wait; more than this many mean that a frame is missing.
+/// The largest number of frames that may wait for an earlier frame of their lane. Live threads report a
+/// decision shortly after making it, so a few frames wait. If more than this number wait, a frame is missing.
 pub const WAITING_MAX: usize = 1 << 20;
 
-/// One line of both logs.
+/// A line of both logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The frame of the record, counted from 1.
+pub struct LogLine {
+    /// The number of the frame, from 1.
     pub frame: u64,
-    /// The line as the record says it was decided live, with its line feed.
+    /// The line of the recorded decision, with its line feed.
     pub live: String,
-    /// The line as it was decided here, with its line feed.
+    /// The line of the repeated decision, with its line feed.
     pub replayed: String,
 }
 
-impl Row {
-    /// Whether both were decided alike.
+impl LogLine {
+    /// Returns whether both lines are equal.
     pub fn agrees(&self) -> bool {
         self.live == self.replayed
     }
 }
 
-/// What a replay has seen so far.
+/// The summary of a replay so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// The policy.
     pub policy: String,
-    /// Decisions made anew.
+    /// Repeated decisions.
     pub decisions: u64,
-    /// Changes made anew.
+    /// Repeated changes.
     pub changes: u64,
     /// Lines that differ.
     pub differing: u64,
-    /// Frames behind a gap that the recorder left where it could not follow; they are in neither log.
+    /// Frames behind a gap that the recorder left when it was overrun; they are in neither log.
     pub left_out: u64,
-    /// The most frames that waited for an earlier one.
+    /// The largest number of frames that waited for an earlier frame.
     pub waited_max: usize,
-    /// How the record ends; `None` before its end.
+    /// The name of the record's end; `None` before its end.
     pub end: Option<&'static str>,
 }
 
-/// A replay under way: an iterator over the lines of both logs, in the order of the record.
+/// A replay in progress: an iterator over the lines of both logs, in the order of the record.
 #[derive(Debug)]
 pub struct Replay<R> {
-    frames: Frames<R>,
+    frames: FrameReader<R>,
     dispatcher: Dispatcher,
     generation: u64,
-    order: Order,
-    /// Decisions read and not made yet, by frame.
-    waiting: BTreeMap<u64, Decided>,
-    /// Lines in the order of the record from `next_row` on; `None` where the decision waits.
-    rows: VecDeque<Option<Row>>,
+    order: VisitOrder,
+    /// The decisions that have been read but not repeated, by frame.
+    waiting: BTreeMap<u64, DecisionRecord>,
+    /// Lines in the order of the record from `next_row` on; `None` if the decision waits.
+    rows: VecDeque<Option<LogLine>>,
     next_row: u64,
     ended: bool,
     summary: Summary,
 }
 
 impl<R: BufRead> Replay<R> {
-    /// Reads the header and sets the dispatcher up.
+    /// Reads the header and creates the dispatcher.
     ///
     /// # Errors
-    /// It is no record, of another version, or its settings make no sense.
+    /// Returns an error if the input is not a record, has another version, or has invalid settings.
     pub fn open(input: R) -> Result<Self, ReplayError> {
         Self::open_with(input, |_| {})
     }
 
-    /// Like [`Replay::open`], with settings altered: how the same inputs would have been decided otherwise. Decisions
-    /// that then read something else than the record holds end the replay.
+    /// Opens a replay with altered settings, which shows how the same inputs would be decided under them. The
+    /// replay ends at a decision that reads other values than the record holds.
     ///
     /// # Errors
-    /// As [`Replay::open`].
+    /// Fails as [`Replay::open`] does.
     pub fn open_with(input: R, alter: impl FnOnce(&mut Settings)) -> Result<Self, ReplayError> {
-        let (frames, mut header) = Frames::open(input)?;
+        let (frames, mut header) = FrameReader::open(input)?;
         alter(&mut header.settings);
         let policy = header.settings.policy.to_string();
         let dispatcher = Dispatcher::with_routes(header.settings, header.routes, &header.nodes)?;
@@ -112,7 +117,7 @@ impl<R: BufRead> Replay<R> {
             frames,
             dispatcher,
             generation: 0,
-            order: Order::default(),
+            order: VisitOrder::default(),
             waiting: BTreeMap::new(),
             rows: VecDeque::new(),
             next_row: 1,
@@ -121,34 +126,34 @@ impl<R: BufRead> Replay<R> {
         })
     }
 
-    /// What was seen so far.
+    /// Returns the summary so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Reads one frame and makes what can be made with it.
+    /// Reads one frame, and repeats the decisions that it completes.
     fn step(&mut self) -> Result<(), ReplayError> {
         let Some((number, frame)) = self.frames.next()? else {
-            return self.frames.fail(Trouble::NoEnd);
+            return self.frames.fail(FrameError::NoEnd);
         };
         match frame {
-            Frame::Decided(decided) => self.take(number, decided),
-            Frame::Changed(changed) => self.change(number, &changed),
+            Frame::Decision(decided) => self.replay_decision(number, decided),
+            Frame::Change(changed) => self.replay_change(number, &changed),
             Frame::End(end, frames) => self.end(number, end, frames),
         }
     }
 
-    fn take(&mut self, number: u64, decided: Decided) -> Result<(), ReplayError> {
+    fn replay_decision(&mut self, number: u64, decided: DecisionRecord) -> Result<(), ReplayError> {
         if decided.generation != self.generation {
             let (found, expected) = (decided.generation, self.generation);
-            return self.frames.fail(Trouble::Generation { found, expected });
+            return self.frames.fail(FrameError::Generation { found, expected });
         }
         self.rows.push_back(None);
         if self.rows.len() > WAITING_MAX {
-            return self.frames.fail(Trouble::TooManyWaiting(self.next_row));
+            return self.frames.fail(FrameError::TooManyWaiting(self.next_row));
         }
-        if let Some((lane, place)) = self.order.missing(&decided.tape) {
-            self.order.wait(lane, place, number).map_err(|trouble| self.frames.error(trouble))?;
+        if let Some((lane, place)) = self.order.find_missing(&decided.read_log) {
+            self.order.add_waiting(lane, place, number).map_err(|cause| self.frames.error(cause))?;
             self.waiting.insert(number, decided);
             self.summary.waited_max = self.summary.waited_max.max(self.waiting.len());
             return Ok(());
@@ -156,11 +161,13 @@ impl<R: BufRead> Replay<R> {
         let mut ready = vec![(number, decided)];
         while let Some((number, decided)) = ready.pop() {
             for number in self.decide(number, decided)? {
-                // One that waited for this lane may wait for another one still.
+                // A frame that waited for this lane may have to wait for another one.
                 let Some(decided) = self.waiting.get(&number) else { continue };
-                match self.order.missing(&decided.tape) {
+                match self.order.find_missing(&decided.read_log) {
                     Some((lane, place)) => {
-                        self.order.wait(lane, place, number).map_err(|trouble| self.frames.error(trouble))?;
+                        self.order
+                            .add_waiting(lane, place, number)
+                            .map_err(|cause| self.frames.error(cause))?;
                     }
                     None => ready.extend(self.waiting.remove(&number).map(|decided| (number, decided))),
                 }
@@ -169,54 +176,60 @@ impl<R: BufRead> Replay<R> {
         Ok(())
     }
 
-    /// Makes a decision anew; gives the frames that have waited for it.
-    fn decide(&mut self, number: u64, decided: Decided) -> Result<Vec<u64>, ReplayError> {
-        let Decided { at, cause, request, tape, outcome, .. } = decided;
+    /// Repeats a decision, and returns the frames that have waited for it.
+    fn decide(&mut self, number: u64, decided: DecisionRecord) -> Result<Vec<u64>, ReplayError> {
+        let DecisionRecord { at, cause, request, read_log: tape, outcome, .. } = decided;
         let first = first_visit(&tape);
-        let made = self.dispatcher.redecide(at, cause, &request, tape);
+        let made = self.dispatcher.replay_decision(at, cause, &request, tape);
         let (again, visits) = made.map_err(|error| ReplayError::at(number, error))?;
         let (mut live, mut replayed) = (String::new(), String::new());
-        decided_line(&mut live, self.generation, first, at, request.target, outcome);
+        write_decision_line(&mut live, self.generation, first, at, request.target, outcome);
         let own = visits.first().map(|visit| (visit.track, visit.at));
-        decided_line(&mut replayed, self.generation, own, at, request.target, again);
+        write_decision_line(&mut replayed, self.generation, own, at, request.target, again);
         self.summary.decisions += 1;
-        self.put(Row { frame: number, live, replayed });
-        Ok(visits.iter().filter_map(|visit| self.order.pass(*visit)).collect())
+        self.put(LogLine { frame: number, live, replayed });
+        Ok(visits.iter().filter_map(|visit| self.order.record_visit(*visit)).collect())
     }
 
-    fn change(&mut self, number: u64, changed: &Changed) -> Result<(), ReplayError> {
+    fn replay_change(&mut self, number: u64, changed: &ChangeRecord) -> Result<(), ReplayError> {
         if let Some((frame, decided)) = self.waiting.first_key_value() {
-            let waits = self.order.missing(&decided.tape).map(|(lane, place)| Trouble::Gap { lane, place });
-            return Err(ReplayError::at(*frame, waits.unwrap_or(Trouble::NoEnd)));
+            let waits = self
+                .order
+                .find_missing(&decided.read_log)
+                .map(|(lane, place)| FrameError::Gap { lane, place });
+            return Err(ReplayError::at(*frame, waits.unwrap_or(FrameError::NoEnd)));
         }
         if changed.generation != self.generation + 1 {
             let (found, expected) = (changed.generation, self.generation + 1);
-            return self.frames.fail(Trouble::Generation { found, expected });
+            return self.frames.fail(FrameError::Generation { found, expected });
         }
         self.generation += 1;
-        let made = self.dispatcher.rechange(changed.at, &changed.change, changed.tape.clone());
+        let made = self.dispatcher.replay_change(changed.at, &changed.change, changed.read_log.clone());
         let (node, visits) = made.map_err(|error| ReplayError::at(number, error))?;
-        // Nothing waits at a change.
-        visits.iter().for_each(|visit| _ = self.order.pass(*visit));
+        // No frame waits at a change.
+        visits.iter().for_each(|visit| _ = self.order.record_visit(*visit));
         let (mut live, mut replayed) = (String::new(), String::new());
-        changed_line(&mut live, self.generation, changed.at, &changed.change, changed.node);
-        changed_line(&mut replayed, self.generation, changed.at, &changed.change, node);
+        write_change_line(&mut live, self.generation, changed.at, &changed.change, changed.node);
+        write_change_line(&mut replayed, self.generation, changed.at, &changed.change, node);
         self.summary.changes += 1;
         self.rows.push_back(None);
-        self.put(Row { frame: number, live, replayed });
+        self.put(LogLine { frame: number, live, replayed });
         Ok(())
     }
 
-    fn end(&mut self, number: u64, end: End, frames: u64) -> Result<(), ReplayError> {
+    fn end(&mut self, number: u64, end: EndReason, frames: u64) -> Result<(), ReplayError> {
         if frames != number - 1 {
-            return self.frames.fail(Trouble::Count { said: frames, found: number - 1 });
+            return self.frames.fail(FrameError::Count { stated: frames, found: number - 1 });
         }
         self.frames.finish()?;
-        if end == End::Complete
+        if end == EndReason::Complete
             && let Some((frame, decided)) = self.waiting.first_key_value()
         {
-            let waits = self.order.missing(&decided.tape).map(|(lane, place)| Trouble::Gap { lane, place });
-            return Err(ReplayError::at(*frame, waits.unwrap_or(Trouble::NoEnd)));
+            let waits = self
+                .order
+                .find_missing(&decided.read_log)
+                .map(|(lane, place)| FrameError::Gap { lane, place });
+            return Err(ReplayError::at(*frame, waits.unwrap_or(FrameError::NoEnd)));
         }
         let made = self.rows.iter().take_while(|row| row.is_some()).count();
         self.summary.left_out = (self.rows.len() - made) as u64;
@@ -226,7 +239,7 @@ impl<R: BufRead> Replay<R> {
         Ok(())
     }
 
-    fn put(&mut self, row: Row) {
+    fn put(&mut self, row: LogLine) {
         self.summary.differing += u64::from(!row.agrees());
         let at = usize::try_from(row.frame - self.next_row).unwrap_or(usize::MAX);
         if let Some(slot) = self.rows.get_mut(at) {
@@ -236,7 +249,7 @@ impl<R: BufRead> Replay<R> {
 }
 
 impl<R: BufRead> Iterator for Replay<R> {
-    type Item = Result<Row, ReplayError>;
+    type Item = Result<LogLine, ReplayError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -1,44 +1,50 @@
-//! In which order decisions of one generation are to be made anew.
+//! The order in which the decisions of one generation are repeated.
 //!
-//! A decision visits lanes (locked state, counters), each at a place that its tape names. It can be made once each of
-//! those lanes has come to its place. Places are those of one real run, so that the order has no circle.
+//! A decision visits lanes (locked state, counters), each at a position that its tape names. It can be
+//! repeated once each of these lanes has reached its position. Positions come from one real run, so the order
+//! has no cycle.
 
-use super::error::Trouble;
-use larder_core::tape::{Entry, Track, Visit};
+use super::error::FrameError;
+use larder_core::read_log::{ReadLogEntry, RouteSequence, SequenceVisit};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where each lane has come to, and who waits for it.
+/// The position of each lane, and the frames that wait for positions.
 #[derive(Debug, Default)]
-pub(super) struct Order {
-    places: BTreeMap<Track, u64>,
-    waiting: BTreeMap<(Track, u64), u64>,
+pub(super) struct VisitOrder {
+    places: BTreeMap<RouteSequence, u64>,
+    waiting: BTreeMap<(RouteSequence, u64), u64>,
 }
 
-impl Order {
-    /// The first lane that has not come to where this tape needs it. Only the first visit to a lane counts: later
-    /// ones of the same decision follow from it.
-    pub(super) fn missing(&self, tape: &[Entry]) -> Option<(Track, u64)> {
+impl VisitOrder {
+    /// Returns the first lane that has not reached the position that this tape needs. Only the first visit to
+    /// a lane counts, because later visits of the same decision follow from it.
+    pub(super) fn find_missing(&self, tape: &[ReadLogEntry]) -> Option<(RouteSequence, u64)> {
         let mut seen = BTreeSet::new();
         for entry in tape {
-            let Entry::Visit(lane, place) = *entry else { continue };
-            let came = self.places.get(&lane).copied().unwrap_or(0);
-            if seen.insert(lane) && came != place {
+            let ReadLogEntry::Visit(lane, place) = *entry else { continue };
+            let position = self.places.get(&lane).copied().unwrap_or(0);
+            if seen.insert(lane) && position != place {
                 return Some((lane, place));
             }
         }
         None
     }
 
-    /// A frame waits until `lane` comes to `place`.
-    pub(super) fn wait(&mut self, lane: Track, place: u64, frame: u64) -> Result<(), Trouble> {
+    /// Makes a frame wait until `lane` reaches `place`.
+    pub(super) fn add_waiting(
+        &mut self,
+        lane: RouteSequence,
+        place: u64,
+        frame: u64,
+    ) -> Result<(), FrameError> {
         match self.waiting.insert((lane, place), frame) {
             None => Ok(()),
-            Some(other) => Err(Trouble::Twice { lane, place, other }),
+            Some(other) => Err(FrameError::Twice { lane, place, other }),
         }
     }
 
-    /// A lane was visited; gives the frame that has waited for where it has come to.
-    pub(super) fn pass(&mut self, visit: Visit) -> Option<u64> {
+    /// Records a visit to a lane. Returns the frame that has waited for the lane's new position.
+    pub(super) fn record_visit(&mut self, visit: SequenceVisit) -> Option<u64> {
         self.places.insert(visit.track, visit.next);
         self.waiting.remove(&(visit.track, visit.next))
     }

@@ -6,7 +6,7 @@
 //! chosen by highest random weight (rendezvous hashing) among the nodes that take requests, and the client gets no
 //! cookie.
 //!
-//! The dispatcher decides whether a node takes its sticky clients ([`larder_core::dispatch::Tie`]).
+//! The dispatcher decides whether a node takes its sticky clients ([`larder_core::dispatch::RequestAffinity`]).
 
 use super::error::EditError;
 use super::fields::field_name;

@@ -186,7 +186,7 @@ fn piece(name: &str, braced: &str, stage: TemplateStage) -> Result<Piece, EditEr
         let text = error.to_string();
         match text.rsplit_once(": ") {
             Some((what, right)) => EditError::new(what, right),
-            None => EditError::new(text, "see docs/routes.md"),
+            None => EditError::new(text, "see docs/operate/routes.md"),
         }
     })
 }

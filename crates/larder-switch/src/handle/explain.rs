@@ -74,7 +74,7 @@ impl SwitchHandle {
         let affinity = shared
             .decider
             .affinity(&request, &head, now, |name| cookie_in_field(headers.get("cookie")?, name));
-        let request = affinity.map_or(request, |affinity| request.with_tie(affinity.tie));
+        let request = affinity.map_or(request, |affinity| request.with_affinity(affinity.tie));
         let route = shared.decider.routing.route(request.route);
         let explanation = shared.decider.dispatcher.explain_request(now, &request);
         let mut key = Vec::new();

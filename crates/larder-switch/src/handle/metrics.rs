@@ -15,7 +15,7 @@ use crate::metrics::{
     STATES, TOTAL, TRANSITIONS,
 };
 use crate::shared::Shared;
-use larder_core::{Found, NodeId, NodeRow, Reason, ServiceClass};
+use larder_core::{CacheResult, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, TlsHandshakeOutcome};
 use larder_spans::Tracer;
@@ -86,7 +86,7 @@ impl MetricsCollector {
         }
         let mut cache = describe(encoder, &table::CACHE)?;
         for (node, name) in who() {
-            for (index, outcome) in [Found::Hit, Found::Miss].into_iter().enumerate() {
+            for (index, outcome) in [CacheResult::Hit, CacheResult::Miss].into_iter().enumerate() {
                 count(&mut cache, &[("node", name), ("outcome", outcome.name())], sum(node, CACHE + index))?;
             }
         }
@@ -287,7 +287,7 @@ impl MetricsCollector {
         }
         let mut elsewhere = describe(encoder, &table::PEER_LOAD)?;
         for row in rows.iter().filter(|_| peer_switches.is_some()) {
-            let requests = self.shared.decider.dispatcher.nodes().elsewhere(row.id);
+            let requests = self.shared.decider.dispatcher.nodes().peer_requests(row.id);
             elsewhere.encode_family(&[("node", &*row.name)])?.encode_gauge(&requests)?;
         }
         let mut told = describe(encoder, &table::SETS)?;

@@ -3,7 +3,7 @@
 use super::routes::ShareError;
 use super::status::{SwitchHandle, UnknownNode};
 use crate::reload_counts::ReloadCounts;
-use larder_core::{Handover, HandoverError, Time};
+use larder_core::{Snapshot, SnapshotError, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -129,7 +129,7 @@ impl SwitchHandle {
     /// Returns the snapshot of the policies' state for [`SwitchHandle::load_snapshot`].
     pub fn snapshot(&self) -> Vec<u8> {
         let routes = self.shared.decider.routing.all().map(|(id, route)| (id, &*route.name));
-        Handover::of(&self.shared.decider.dispatcher, routes).encode()
+        Snapshot::capture(&self.shared.decider.dispatcher, routes).encode()
     }
 
     /// Loads a snapshot of another process's policies. Must be called after the nodes are set and before the first
@@ -138,12 +138,12 @@ impl SwitchHandle {
     ///
     /// # Errors
     /// The snapshot has another version or is malformed; nothing is changed.
-    pub fn load_snapshot(&self, bytes: &[u8]) -> Result<usize, HandoverError> {
-        let handover = Handover::decode(bytes)?;
+    pub fn load_snapshot(&self, bytes: &[u8]) -> Result<usize, SnapshotError> {
+        let handover = Snapshot::decode(bytes)?;
         if self.shared.observers.recorder.is_some() {
             return Ok(0);
         }
-        let lay = |(id, name): (_, &str)| handover.lay(&self.shared.decider.dispatcher, id, name);
+        let lay = |(id, name): (_, &str)| handover.restore(&self.shared.decider.dispatcher, id, name);
         Ok(self.shared.decider.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
     }
 

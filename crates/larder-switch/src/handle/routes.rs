@@ -1,7 +1,7 @@
 //! Status and commands of routes.
 
 use super::status::SwitchHandle;
-use larder_core::census::{Census, Taken};
+use larder_core::census::{Census, CensusPeriod};
 use larder_core::policy::table::RouteTable;
 use larder_core::rules::Matcher;
 use larder_core::{PolicyKind, RouteId, ServiceClass};
@@ -167,7 +167,7 @@ impl SwitchHandle {
     ///
     /// # Errors
     /// There is no such route, or its policy uses no table.
-    pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<Taken, RouteError> {
+    pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<CensusPeriod, RouteError> {
         let id = self.route(route)?;
         match &self.shared.decider.routing.route(id).census {
             Some(census) => Ok(census.take(carry_permille)),

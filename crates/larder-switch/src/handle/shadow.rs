@@ -103,7 +103,7 @@ impl SwitchHandle {
         let (all, lately) = report.as_ref().map_or_else(Default::default, |report| report.live);
         Some(ShadowStatus {
             one_in: feed.sampler.one_in(),
-            looked_at: report.as_ref().map_or(0, |report| report.looked_at),
+            looked_at: report.as_ref().map_or(0, |report| report.sampled),
             dropped: feed.dropped(),
             queue_max: QUEUE_MAX,
             state_mb: report.as_ref().map_or(0.0, |report| report.state_bytes as f64 / 1e6),

@@ -1,7 +1,7 @@
 //! Status of peer switches.
 
 use super::status::SwitchHandle;
-use larder_core::switches::{OtherView, SwitchesCounts};
+use larder_core::switches::{PeerSwitchSummary, SwitchesCounts};
 use larder_peers::CounterValues;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -75,14 +75,14 @@ pub struct SetsStatus {
 impl From<SwitchesCounts> for SetsStatus {
     fn from(counts: SwitchesCounts) -> Self {
         Self {
-            told: counts.sets_told,
+            told: counts.sets_sent,
             taken: counts.sets_taken,
             same: counts.sets_same,
             older: counts.sets_older,
             too_large: counts.sets_too_large,
             missed: counts.missed,
             parts_asked: counts.parts_asked,
-            strange: counts.strange,
+            strange: counts.invalid,
         }
     }
 }
@@ -95,7 +95,7 @@ impl SwitchHandle {
         let members = network.as_ref().map(|network| network.members());
         let (others, sets) = peer_switches.peers_and_counts(self.shared.decider.clock.now());
         let sets = SetsStatus::from(sets);
-        let other = |other: OtherView| {
+        let other = |other: PeerSwitchSummary| {
             let mut members = members.iter().flat_map(|members| members.iter());
             let member = members.find(|member| member.name.as_str() == &*other.name);
             PeerSwitchStatus {
@@ -105,20 +105,20 @@ impl SwitchHandle {
                 up: other.up,
                 silent_s: other.silent.as_secs_f64(),
                 unknown: other.unknown,
-                asking: other.asking,
+                asking: other.requesting,
                 requests: other.requests,
             }
         };
         let nodes = self.shared.decider.dispatcher.nodes();
-        let there = nodes.rows().into_iter().map(|row| (row.name.to_string(), nodes.elsewhere(row.id)));
+        let there = nodes.rows().into_iter().map(|row| (row.name.to_string(), nodes.peer_requests(row.id)));
         let machine = peer_switches.machine();
         Some(SwitchesStatus {
             name: peer_switches.config.network.name.to_string(),
             listen: network.as_ref().map(|network| network.local_addr()),
             incarnation: network.as_ref().map(|network| network.incarnation()),
-            whole: machine.is_whole(),
+            whole: machine.is_complete(),
             others: others.into_iter().map(other).collect(),
-            apart: machine.elsewhere().apart,
+            apart: machine.peer_state().equal_within,
             elsewhere: there.filter(|(_, requests)| *requests > 0).collect(),
             sets,
             network: network.map(|network| network.counters().read()),

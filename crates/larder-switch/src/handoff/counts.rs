@@ -1,7 +1,7 @@
 //! Counters of the edge.
 
 use super::mechanism::{Delivery, DeliveryReason, Mechanism};
-use larder_core::handoff::End;
+use larder_core::handoff::ConnectionEnd;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub(crate) struct HandoffCounts {
     delivered: [[AtomicU64; DeliveryReason::ALL.len()]; Mechanism::ALL.len()],
-    ended: [AtomicU64; End::ALL.len()],
+    ended: [AtomicU64; ConnectionEnd::ALL.len()],
     /// Held packets that could not be forwarded.
     lost: AtomicU64,
     /// First packets read so late that their clients may have retransmitted them to another switch.
@@ -42,7 +42,7 @@ impl HandoffCounts {
         self.delivered[mechanism as usize][reason].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn ended(&self, end: End) {
+    pub(crate) fn ended(&self, end: ConnectionEnd) {
         self.ended[end as usize].fetch_add(1, Relaxed);
     }
 
@@ -80,8 +80,8 @@ impl HandoffCounts {
     }
 
     /// Returns the ended handed-off connections by kind of end.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = (End, u64)> {
-        End::ALL.into_iter().zip(&self.ended).map(|(end, cell)| (end, cell.load(Relaxed)))
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (ConnectionEnd, u64)> {
+        ConnectionEnd::ALL.into_iter().zip(&self.ended).map(|(end, cell)| (end, cell.load(Relaxed)))
     }
 
     /// Returns the lost packets, the late first packets and the connections not accepted.

@@ -33,6 +33,7 @@ use larder_core::rules::Headers;
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_kernel::FlowKey;
 use larder_kernel::abi::flow_flag;
+use larder_kernel::frame::TcpFrame;
 use larder_kernel::plane::FlowTotals;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -212,7 +213,7 @@ impl Edge {
                 EdgeEvent::Input(Input::Opened { key, decision, load, at: self.time_before(age) })
             }
             DatapathEvent::Later { key, packet } => EdgeEvent::Later(key, packet.into()),
-            DatapathEvent::Woke { key, node } => EdgeEvent::Input(Input::Woke { key, node }),
+            DatapathEvent::Woke { key, node } => EdgeEvent::Input(Input::Active { key, node }),
             DatapathEvent::Ended { key, flags, account, age } => {
                 if !self.config.fixes.keep_entry && flags & flow_flag::CLIENT_FIN != 0 {
                     self.datapath.remove_flow(key);
@@ -330,7 +331,7 @@ impl Edge {
         match lease.arrive(self.decider.clock.now(), pending.request) {
             Ok(Some(decision)) => self.finish_decision(pending, lease, Ok(decision)),
             Ok(None) => {
-                self.handle_input(Input::Waits { key, generation: pending.generation });
+                self.handle_input(Input::AwaitAdmission { key, generation: pending.generation });
                 let edge = self.clone();
                 tokio::spawn(async move {
                     let outcome = lease.wait().await;
@@ -372,7 +373,7 @@ impl Edge {
                 let (decision, load) = ConnectionLoad::new(started, delivery, text);
                 let mut machine = lock(&self.machine);
                 let now = self.decider.clock.now();
-                self.drive(&mut machine, now, Input::At { key, generation, decision, load });
+                self.drive(&mut machine, now, Input::HandOff { key, generation, decision, load });
                 if let Some(head) = head
                     && machine.connection(key).is_some_and(|one| one.decision.node == decision.node)
                 {
@@ -395,7 +396,7 @@ impl Edge {
 
     /// Lets this host's own stack accept a held connection. The accept loop finds the decision.
     fn accept_here(&self, key: FlowKey, generation: u64, delivery: Delivery, outcome: Option<Placement>) {
-        self.handle_input(Input::Here { key, generation, verdict: (delivery, outcome) });
+        self.handle_input(Input::AcceptHere { key, generation, verdict: (delivery, outcome) });
     }
 
     /// Stores a decision for the accept loop.
@@ -453,7 +454,7 @@ impl Edge {
 
     /// Checks whether a later request of a connection at `node` would have gone to the same node.
     fn check_locality(&self, key: FlowKey, node: Option<NodeId>, packet: &[u8]) {
-        let Some(segment) = frame::segment(packet) else { return };
+        let Some(segment) = TcpFrame::parse(packet) else { return };
         // A packet that does not begin a request says nothing.
         let Opening::Http(header) = opening::parse(segment.payload) else { return };
         let Some(node) = node else { return };
@@ -500,5 +501,5 @@ fn client_ended(key: FlowKey, flags: u8, account: FlowTotals, at: Time) -> Input
         ClientEnd::Fin { answered: flags & flow_flag::ACKED != 0 }
     };
     let FlowTotals { acknowledged, requests } = account;
-    Input::ClientEnded { key, end, account: larder_core::handoff::Account { acknowledged, requests }, at }
+    Input::ClientEnded { key, end, account: larder_core::handoff::FlowAccount { acknowledged, requests }, at }
 }

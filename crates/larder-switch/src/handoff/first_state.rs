@@ -10,7 +10,7 @@ use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
 use larder_core::handoff::Input;
 use larder_kernel::FlowKey;
-use larder_kernel::plane::is_undamaged;
+use larder_kernel::frame::is_undamaged;
 use larder_kernel::repair::Checkpoint;
 use std::sync::Arc;
 
@@ -40,12 +40,12 @@ impl Edge {
                 let delivery = Delivery { mechanism: Mechanism::Repair, reason: DeliveryReason::Repair };
                 let (decision, load) = ConnectionLoad::new(started, delivery, text);
                 let state = ConnectionState { checkpoint, unread: Vec::new() };
-                Input::State { key, generation, decision, load, state, first_seq, complete }
+                Input::SendState { key, generation, decision, load, state, first_seq, complete }
             }
             // The packets cannot make a state: for example, timestamps are missing or a checksum is wrong.
             None => {
                 let verdict = (Delivery::relay(DeliveryReason::Failed), Some(Ok(started)));
-                Input::Here { key, generation, verdict }
+                Input::AcceptHere { key, generation, verdict }
             }
         };
         self.drive(&mut machine, self.decider.clock.now(), input);

@@ -53,9 +53,10 @@ pub(crate) use slots::node_key;
 /// Entry points for the fuzz targets.
 #[doc(hidden)]
 pub(crate) mod fuzzing {
-    use super::frame::{Frame, payload, segment};
+    use super::frame::{Frame, payload};
     use super::mechanism::FirstBytes;
     use super::opening::{self, Opening};
+    use larder_kernel::frame::TcpFrame;
 
     /// Parses growing prefixes of a connection: a verdict must not change when more bytes follow.
     pub fn fuzz_first(bytes: &[u8]) {
@@ -79,7 +80,7 @@ pub(crate) mod fuzzing {
             held.push(Frame::new(frame, None));
             bytes = rest;
         }
-        let mut payloads = held.iter().filter_map(|frame| segment(&frame.bytes)).map(|s| s.payload);
+        let mut payloads = held.iter().filter_map(|frame| TcpFrame::parse(&frame.bytes)).map(|s| s.payload);
         let first = payloads.find(|payload| !payload.is_empty()).unwrap_or_default();
         assert!(payload(&held).starts_with(first));
     }

@@ -167,16 +167,16 @@ impl Edge {
             }
             FromNode::FindHolders(question) => self.answer_locate(node, &question),
             FromNode::Offer(connection) => {
-                drop(self.handle_input(Input::Leave { node, key: connection.into() }));
+                drop(self.handle_input(Input::RequestTransfer { node, key: connection.into() }));
             }
             FromNode::Transfer(handoff) => {
                 let Handoff { connection, first_seq, checkpoint, request, .. } = handoff;
                 let state = ConnectionState { checkpoint: checkpoint.0, unread: request.0 };
-                self.handle_input(Input::GivenUp { node, key: connection.into(), first_seq, state });
+                self.handle_input(Input::TransferState { node, key: connection.into(), first_seq, state });
             }
             FromNode::ShuttingDown => self.node_shutting_down(node),
             FromNode::Withdraw(connection) => {
-                drop(self.handle_input(Input::Stay { node, key: connection.into() }));
+                drop(self.handle_input(Input::TransferFailed { node, key: connection.into() }));
             }
             // Lists are handled by `handle_connection_list`.
             FromNode::Connections(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
@@ -187,9 +187,9 @@ impl Edge {
     pub(super) async fn handle_connection_list(&self, node: NodeId, live: ConnectionPage) {
         let named = |socket: ConnectionId| (FlowKey::from(socket.connection), socket.first_seq);
         let connections = live.connections.into_iter().map(named).collect();
-        self.handle_input(Input::Named { node, connections, last: live.last });
+        self.handle_input(Input::Listed { node, connections, last: live.last });
         while lock(&self.machine).has_lists() {
-            self.handle_input(Input::Judge);
+            self.handle_input(Input::CompareList);
             // Other tasks get their turn.
             tokio::task::yield_now().await;
         }

@@ -10,8 +10,10 @@ use super::parts::{
 };
 use crate::lease::Lease;
 use crate::metrics::HandoffEnd;
-use larder_core::dispatch::Served;
-use larder_core::handoff::{AcceptReason, End, EndedConnection, Input, Note, Output, Say};
+use larder_core::dispatch::ReplyFeedback;
+use larder_core::handoff::{
+    AcceptReason, ConnectionEnd, EndedConnection, Input, LogEvent, Output, TransferMessage,
+};
 use larder_core::{Decision, NodeId, Request, TargetId, Time, handoff};
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_kernel::FlowKey;
@@ -72,9 +74,9 @@ impl Edge {
 
     fn execute(&self, machine: &LiveMachine, output: Output<LiveParts>, inputs: &mut Inputs) {
         match output {
-            Output::Point { key, to, by } => {
+            Output::Route { key, to, by } => {
                 let done = self.set_destination(key, to);
-                inputs.push_back(Input::Pointed { key, by, done });
+                inputs.push_back(Input::Routed { key, by, done });
             }
             Output::Forward { node, packet } => self.counts.sent(&self.datapath.forward(node, &packet.bytes)),
             Output::Inject(packet) => self.counts.sent(&self.datapath.accept_here(&packet.bytes)),
@@ -112,10 +114,10 @@ impl Edge {
                 let next = self.next_node(from, request);
                 inputs.push_back(Input::Chosen { key, from, next });
             }
-            Output::Tell { node, key, say } => self.send_say(node, key, say),
+            Output::Tell { node, key, message: say } => self.send_say(node, key, say),
             Output::Ask { node, first } => self.request_connections(node, first),
             Output::Resumed { key, node } => self.adopt(key, node, DeliveryReason::Resumed, inputs),
-            Output::Stranger { key, node } => self.adopt(key, node, DeliveryReason::Adopted, inputs),
+            Output::Unknown { key, node } => self.adopt(key, node, DeliveryReason::Adopted, inputs),
             Output::Entered { key, moved } => self.entered(machine, key, moved),
             Output::LoadChanged(node) => self.set_bases(node),
             Output::Ended(ended) => self.ended(ended),
@@ -131,7 +133,7 @@ impl Edge {
         let (delivery, outcome) = accept_decision(reason);
         // The decision is stored first, because the accept loop may accept the connection at once.
         self.add_pending_accept(key, delivery, outcome);
-        self.set_destination(key, handoff::To::Here);
+        self.set_destination(key, handoff::FlowTarget::Here);
         for packet in packets {
             self.counts.sent(&self.datapath.accept_here(&packet.bytes));
         }
@@ -157,11 +159,11 @@ impl Edge {
     }
 
     /// Sends a node a message about a connection that it gives up.
-    fn send_say(&self, node: NodeId, key: FlowKey, say: Say) {
+    fn send_say(&self, node: NodeId, key: FlowKey, say: TransferMessage) {
         let message = match say {
-            Say::Give => ToNode::RequestState(key.into()),
-            Say::Taken => ToNode::Transferred(key.into()),
-            Say::Keep => ToNode::Keep(key.into()),
+            TransferMessage::Give => ToNode::RequestState(key.into()),
+            TransferMessage::Taken => ToNode::Transferred(key.into()),
+            TransferMessage::Keep => ToNode::Keep(key.into()),
         };
         if let Err(error) = self.channels.send(node, &message) {
             // The node asks again when its channel is up.
@@ -182,10 +184,12 @@ impl Edge {
     }
 
     /// Sets the destination of a connection's packets. Returns false if the flow table is full.
-    fn set_destination(&self, key: FlowKey, to: handoff::To) -> bool {
+    fn set_destination(&self, key: FlowKey, to: handoff::FlowTarget) -> bool {
         let to = match to {
-            handoff::To::Node(node) => Destination::Node(node),
-            handoff::To::Held | handoff::To::Here | handoff::To::Reset => Destination::Here,
+            handoff::FlowTarget::Node(node) => Destination::Node(node),
+            handoff::FlowTarget::Held | handoff::FlowTarget::Here | handoff::FlowTarget::Reset => {
+                Destination::Here
+            }
         };
         let entered = self.datapath.put_flow(key, to);
         if let Err(error) = &entered {
@@ -236,14 +240,14 @@ impl Edge {
         let now = self.decider.clock.now();
         let EndedConnection { key, mut load, decision, end, bytes, requests, total, rested } = ended;
         let node = decision.node;
-        if end == End::Closed
+        if end == ConnectionEnd::Closed
             && requests <= 1
             && let Some(bytes) = bytes.filter(|bytes| *bytes > 0)
         {
             self.history.note_reply(load.request.target, bytes);
             if !rested {
-                let served = Served { elapsed: total, first_byte: None, found: None };
-                self.decider.dispatcher.served(now, &load.request, node, &served);
+                let served = ReplyFeedback { elapsed: total, first_byte: None, found: None };
+                self.decider.dispatcher.observe_reply(now, &load.request, node, &served);
             }
         }
         load.lease.release(now);
@@ -256,18 +260,18 @@ impl Edge {
         self.log(key, decision, &load, bytes, total);
     }
 
-    fn handle_note(&self, note: Note<FlowKey>) {
+    fn handle_note(&self, note: LogEvent<FlowKey>) {
         let repair = |reason| self.counts.delivered(Delivery { mechanism: Mechanism::Repair, reason });
         match note {
-            Note::Moved(_) => repair(DeliveryReason::Repair),
-            Note::Transferred(_) => repair(DeliveryReason::Drain),
-            Note::NotTaken(key, reason) => {
+            LogEvent::Moved(_) => repair(DeliveryReason::Repair),
+            LogEvent::Transferred(_) => repair(DeliveryReason::Drain),
+            LogEvent::NotTaken(key, reason) => {
                 tracing::info!(%key, reason, "handoff refused by the node: the connection stays where it was");
             }
-            Note::Unheard(key) => {
+            LogEvent::Unheard(key) => {
                 tracing::warn!(%key, "handoff timed out: no answer from the node, the connection is reset");
             }
-            Note::LeftToSuccessor(key) => {
+            LogEvent::LeftToSuccessor(key) => {
                 tracing::debug!(%key, "handoff under way at a reload: the next process takes over");
             }
         }
@@ -275,7 +279,7 @@ impl Edge {
 }
 
 /// Returns the decision for the accept loop.
-fn accept_decision(reason: AcceptReason<LiveParts>) -> <LiveParts as handoff::Parts>::Verdict {
+fn accept_decision(reason: AcceptReason<LiveParts>) -> <LiveParts as handoff::EdgeTypes>::Verdict {
     let decided = |reason, (decision, load): (Decision, ConnectionLoad)| {
         (Delivery::relay(reason), Some(Ok(load.started(decision))))
     };

@@ -5,7 +5,9 @@ use super::frame::Frame;
 use super::log_text::LogText;
 use super::mechanism::Delivery;
 use crate::lease::{Lease, Placement, StartedRequest};
-use larder_core::handoff::{self, Answer, EdgeMachine, EdgeSettings, Flow, Input, Output, Parts, To, View};
+use larder_core::handoff::{
+    self, EdgeMachine, EdgeSettings, EdgeTypes, Flow, FlowLookup, FlowTarget, Input, Output, SocketOutcome,
+};
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_kernel::FlowKey;
 use larder_kernel::abi::{self, flow_flag, flow_state};
@@ -68,13 +70,13 @@ impl DerefMut for EdgeState {
 #[derive(Debug)]
 pub(crate) struct LiveParts;
 
-impl Parts for LiveParts {
+impl EdgeTypes for LiveParts {
     type Key = FlowKey;
     type Packet = Frame;
     type Load = ConnectionLoad;
     type Verdict = (Delivery, Option<Placement>);
     type State = ConnectionState;
-    type Waiter = oneshot::Sender<Answer<ConnectionLoad>>;
+    type Waiter = oneshot::Sender<SocketOutcome<ConnectionLoad>>;
 }
 
 /// State of a connection, as its node receives it.
@@ -111,7 +113,7 @@ impl ConnectionLoad {
     }
 }
 
-impl handoff::Load for ConnectionLoad {
+impl handoff::ConnectionLoad for ConnectionLoad {
     fn release(&mut self, now: Time) {
         self.lease.release(now);
     }
@@ -129,7 +131,7 @@ impl handoff::Load for ConnectionLoad {
 /// Read-only view of the datapath.
 pub(super) struct DatapathView<'f>(pub(super) &'f dyn Datapath);
 
-impl View<FlowKey> for DatapathView<'_> {
+impl FlowLookup<FlowKey> for DatapathView<'_> {
     fn flow(&self, key: FlowKey) -> Option<Flow> {
         self.0.flow(key).as_ref().map(flow)
     }
@@ -143,10 +145,10 @@ impl View<FlowKey> for DatapathView<'_> {
 pub(super) fn flow(flow: &abi::Flow) -> Flow {
     Flow {
         to: match flow.state {
-            flow_state::NODE => To::Node(NodeId(flow.node)),
-            flow_state::HOLD => To::Held,
-            flow_state::LOCAL => To::Here,
-            _ => To::Reset,
+            flow_state::NODE => FlowTarget::Node(NodeId(flow.node)),
+            flow_state::HOLD => FlowTarget::Held,
+            flow_state::LOCAL => FlowTarget::Here,
+            _ => FlowTarget::Reset,
         },
         fin: flow.flags & flow_flag::CLIENT_FIN != 0,
         reset: flow.flags & flow_flag::CLIENT_RST != 0,

@@ -309,7 +309,7 @@ impl Edge {
         // The order matters: no connection is held once all held connections have been accepted.
         self.datapath.stop_events();
         self.process_events();
-        self.handle_input(Input::LetGo);
+        self.handle_input(Input::ReleasePlane);
         self.gone.send_replace(true);
         self.channels.close_all();
         self.datapath.detach();

@@ -2,7 +2,7 @@
 //!
 //! The order of the steps avoids races. First the plane forwards the connection's packets, which wait at the node.
 //! Then the socket is frozen and read, and its state is sent. The frozen socket is kept until the machine reports the
-//! outcome ([`Answer`]).
+//! outcome ([`SocketOutcome`]).
 
 use super::datapath::Datapath as _;
 use super::edge::Edge;
@@ -11,7 +11,7 @@ use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use super::outputs::MoveStart;
 use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
-use larder_core::handoff::{Answer, Input};
+use larder_core::handoff::{Input, SocketOutcome};
 use larder_kernel::FlowKey;
 use larder_kernel::repair::{self, FreezeError, FrozenState, freeze};
 use std::io;
@@ -81,9 +81,11 @@ impl Edge {
             }
         };
         match answer.await {
-            Ok(Answer::Close) => close_silently(key, socket),
-            Ok(Answer::Thaw(decision, load)) if !frozen => keep_socket(key, socket, Some((decision, load))),
-            Ok(Answer::Thaw(decision, load)) => match repair::resume(socket.as_fd()) {
+            Ok(SocketOutcome::Close) => close_silently(key, socket),
+            Ok(SocketOutcome::Thaw(decision, load)) if !frozen => {
+                keep_socket(key, socket, Some((decision, load)))
+            }
+            Ok(SocketOutcome::Thaw(decision, load)) => match repair::resume(socket.as_fd()) {
                 Ok(()) => keep_socket(key, socket, Some((decision, load))),
                 Err(error) => {
                     tracing::warn!(%error, %key, "socket not restored: connection reset");
@@ -91,7 +93,7 @@ impl Edge {
                     MoveOutcome::Lost
                 }
             },
-            Ok(Answer::Abort) => {
+            Ok(SocketOutcome::Abort) => {
                 abort(key, socket);
                 MoveOutcome::Lost
             }

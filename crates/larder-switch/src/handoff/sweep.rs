@@ -4,7 +4,7 @@ use super::datapath::Datapath as _;
 use super::edge::Edge;
 use super::lock::lock;
 use super::parts;
-use larder_core::handoff::{Flow, Input, To};
+use larder_core::handoff::{Flow, FlowTarget, Input};
 use larder_core::{NodeState, Time};
 use larder_handoff::channel::message::ToNode;
 use larder_kernel::FlowKey;
@@ -41,7 +41,7 @@ impl Edge {
         let mut odd: Vec<(FlowKey, Flow)> = Vec::new();
         self.datapath.each_flow(&mut |key, flow| {
             let flow = parts::flow(&flow);
-            if lock(&self.machine).note_seen(key, &flow, now) {
+            if lock(&self.machine).record_seen(key, &flow, now) {
                 odd.push((key, flow));
             }
         });
@@ -60,7 +60,7 @@ impl Edge {
         let mut count = 0;
         self.datapath.each_flow(&mut |_, flow| {
             let flow = parts::flow(&flow);
-            let goes_on = matches!(flow.to, To::Node(_)) && !flow.has_ended();
+            let goes_on = matches!(flow.to, FlowTarget::Node(_)) && !flow.has_ended();
             count += usize::from(goes_on && flow.silence(now) < FORGOTTEN_AFTER);
         });
         count

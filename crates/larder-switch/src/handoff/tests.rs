@@ -362,9 +362,9 @@ impl Bench {
     fn reconcile(&self, node: NodeId, live: &HashSet<FlowKey>, as_of: Time) {
         self.edge.handle_input_at(as_of, Input::Up { node });
         let connections = live.iter().map(|key| (*key, 0)).collect();
-        self.edge.handle_input(Input::Named { node, connections, last: true });
+        self.edge.handle_input(Input::Listed { node, connections, last: true });
         while lock(&self.edge.machine).has_lists() {
-            self.edge.handle_input(Input::Judge);
+            self.edge.handle_input(Input::CompareList);
         }
     }
 

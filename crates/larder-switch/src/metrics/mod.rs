@@ -11,7 +11,7 @@ pub use table::{METRICS, Metric, MetricKind};
 
 use crate::failure::Failure;
 use cells::{Cells, HISTOGRAM_CELLS, bounds_s};
-use larder_core::{Decision, Found, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
+use larder_core::{CacheResult, Decision, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
 use std::time::Duration;
 
 /// Kind of a retry.
@@ -93,7 +93,7 @@ pub(crate) struct RequestEnd {
     /// Whether the reply is complete.
     pub(crate) complete: bool,
     pub(crate) failure: Option<Failure>,
-    pub(crate) cache: Option<Found>,
+    pub(crate) cache: Option<CacheResult>,
     pub(crate) body_bytes: u64,
     pub(crate) queued: Option<Duration>,
     pub(crate) first_byte: Option<Duration>,
@@ -151,7 +151,7 @@ impl Metrics {
         cells.add(block + CLASS + class, 1);
         cells.add(block + BYTES, ended.body_bytes);
         if let Some(cache) = ended.cache {
-            cells.add(block + CACHE + usize::from(cache == Found::Miss), 1);
+            cells.add(block + CACHE + usize::from(cache == CacheResult::Miss), 1);
         }
         if let Some(first_byte) = ended.first_byte {
             cells.observe(block + FIRST_BYTE, first_byte);
@@ -292,7 +292,7 @@ mod tests {
             status: Some(204),
             complete: true,
             failure: None,
-            cache: Some(Found::Miss),
+            cache: Some(CacheResult::Miss),
             body_bytes: 7,
             queued: None,
             first_byte: Some(Duration::from_micros(70)),

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
 use larder_core::dispatch::SettingsError;
-use larder_core::switches::{OtherView, Out, Switches, SwitchesCounts};
+use larder_core::switches::{PeerSwitchSummary, Switches, SwitchesCounts, SwitchesOutput};
 use larder_core::{Dispatcher, Time};
 use larder_peers::{CounterValues, Event, Events, LinkDirection, Name, Network, SendError};
 use std::collections::BTreeMap;
@@ -112,9 +112,9 @@ impl PeerSwitches {
     }
 
     /// Returns the peers and the counters of messages.
-    pub(crate) fn peers_and_counts(&self, now: Time) -> (Vec<OtherView>, SwitchesCounts) {
+    pub(crate) fn peers_and_counts(&self, now: Time) -> (Vec<PeerSwitchSummary>, SwitchesCounts) {
         let machine = self.machine();
-        (machine.others(now), machine.counts())
+        (machine.statuses(now), machine.counts())
     }
 }
 
@@ -184,14 +184,14 @@ async fn exchange_messages(
             },
             _ = ticks.tick() => None,
         };
-        let (now, mut out) = (decider.clock.now(), Out::default());
+        let (now, mut out) = (decider.clock.now(), SwitchesOutput::default());
         handle_event(decider, peer_switches, now, &mut names, event, &mut out);
         send(network, &names, &out);
         decider.waiters.deliver(&decider.dispatcher, now, out.started);
     }
-    let (now, mut out) = (decider.clock.now(), Out::default());
+    let (now, mut out) = (decider.clock.now(), SwitchesOutput::default());
     let mut machine = peer_switches.machine();
-    names.values().for_each(|name| machine.left(now, name, &decider.dispatcher, &mut out));
+    names.values().for_each(|name| machine.remove_switch(now, name, &decider.dispatcher, &mut out));
     drop(machine);
     decider.waiters.deliver(&decider.dispatcher, now, out.started);
 }
@@ -203,7 +203,7 @@ fn handle_event(
     now: Time,
     names: &mut BTreeMap<Name, Arc<str>>,
     event: Option<Event>,
-    out: &mut Out,
+    out: &mut SwitchesOutput,
 ) {
     let (dispatcher, mut machine) = (&decider.dispatcher, peer_switches.machine());
     let known = |names: &BTreeMap<Name, Arc<str>>, name: &Name| names.get(name).cloned();
@@ -213,34 +213,34 @@ fn handle_event(
             tracing::info!(name = %member.name, address = %member.address, "peer switch: joined");
             let name: Arc<str> = Arc::from(member.name.as_str());
             names.insert(member.name, name.clone());
-            machine.joined(now, &name, dispatcher, out);
+            machine.add_switch(now, &name, dispatcher, out);
         }
         Some(Event::Left(member, why)) => {
             tracing::info!(name = %member.name, ?why, "peer switch: left");
             if let Some(name) = names.remove(&member.name) {
-                machine.left(now, &name, dispatcher, out);
+                machine.remove_switch(now, &name, dispatcher, out);
             }
         }
         Some(Event::LinkUp(peer, way)) => match (known(names, &peer.name), way) {
-            (Some(name), LinkDirection::Outbound) => machine.up(&name, now, dispatcher, out),
-            (Some(name), LinkDirection::Inbound) => machine.afresh(&name),
+            (Some(name), LinkDirection::Outbound) => machine.link_up(&name, now, dispatcher, out),
+            (Some(name), LinkDirection::Inbound) => machine.interrupt_link(&name),
             (None, _) => {}
         },
         Some(Event::LinkDown(peer, LinkDirection::Outbound)) => {
-            _ = known(names, &peer.name).inspect(|name| machine.down(name));
+            _ = known(names, &peer.name).inspect(|name| machine.link_down(name));
         }
         // The machine forgets the load of the peer after a while without messages.
         Some(Event::LinkDown(_, LinkDirection::Inbound)) => {}
         Some(Event::Message(peer, message)) => {
             let Some(name) = known(names, &peer.name) else { return };
-            if let Err(error) = machine.message(now, &name, &message, dispatcher, out) {
+            if let Err(error) = machine.receive(now, &name, &message, dispatcher, out) {
                 tracing::warn!(%name, %error, "peer switch: invalid message");
             }
         }
     }
 }
 
-fn send(network: &Network, names: &BTreeMap<Name, Arc<str>>, out: &Out) {
+fn send(network: &Network, names: &BTreeMap<Name, Arc<str>>, out: &SwitchesOutput) {
     for outgoing in &out.messages {
         let message = Bytes::copy_from_slice(&outgoing.message);
         let sent = match &outgoing.to {

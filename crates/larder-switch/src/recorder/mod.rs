@@ -13,7 +13,8 @@
 mod writer;
 
 use larder_core::record::{
-    Changed, Decided, End, Frame, Header, RecordError, Witness, changed_line, decided_line, first_visit,
+    ChangeRecord, DecisionRecord, EndReason, Frame, Header, RecordError, RecordSink, first_visit,
+    write_change_line, write_decision_line,
 };
 use serde::Serialize;
 use std::fs::File;
@@ -75,7 +76,7 @@ pub enum RecordStartError {
     Header(#[from] RecordError),
 }
 
-/// State of a recording. Other values are those of [`End`].
+/// State of a recording. Other values are those of [`EndReason`].
 const RECORDING: u8 = 0x80;
 const WRITE_FAILED: u8 = 0x81;
 
@@ -102,7 +103,7 @@ impl Progress {
         match self.state.load(Acquire) {
             RECORDING => "recording",
             WRITE_FAILED => "write_failed",
-            state => End::ALL.get(usize::from(state)).map_or("unknown", |end| end.name()),
+            state => EndReason::ALL.get(usize::from(state)).map_or("unknown", |end| end.name()),
         }
     }
 }
@@ -148,7 +149,7 @@ impl Recorder {
     /// Ends the record and waits until everything is written. A second call does nothing.
     pub(crate) fn finish(&self) {
         let Some(thread) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        self.progress.end(End::Complete as u8);
+        self.progress.end(EndReason::Complete as u8);
         // The writer reads until it gets this message, or has ended.
         let _ = self.queue.send(Message::Finish);
         let _ = thread.join();
@@ -163,20 +164,20 @@ impl Recorder {
         if self.progress.state.load(Acquire) != RECORDING {
             return false;
         }
-        let Ok(bytes) = frame.encode() else { return self.stop(End::TooLong) };
+        let Ok(bytes) = frame.encode() else { return self.stop(EndReason::TooLong) };
         let line = if self.logs { line(frame) } else { String::new() };
         let size = (bytes.len() + line.len()) as u64;
         if self.progress.waiting.fetch_add(size, Relaxed) + size > QUEUE_BYTES_MAX {
-            return self.stop(End::Overrun);
+            return self.stop(EndReason::Overrun);
         }
         match self.queue.try_send(Message::Frame { bytes, line }) {
             Ok(()) => true,
-            Err(TrySendError::Full(_)) => self.stop(End::Overrun),
+            Err(TrySendError::Full(_)) => self.stop(EndReason::Overrun),
             Err(TrySendError::Disconnected(_)) => false,
         }
     }
 
-    fn stop(&self, end: End) -> bool {
+    fn stop(&self, end: EndReason) -> bool {
         if self.progress.end(end as u8) {
             tracing::error!(why = end.name(), "recording of decisions stopped");
         }
@@ -184,13 +185,13 @@ impl Recorder {
     }
 }
 
-impl Witness for Recorder {
-    fn decided(&self, decided: Decided) -> bool {
-        self.put(&Frame::Decided(decided))
+impl RecordSink for Recorder {
+    fn record_decision(&self, decided: DecisionRecord) -> bool {
+        self.put(&Frame::Decision(decided))
     }
 
-    fn changed(&self, changed: Changed) -> bool {
-        self.put(&Frame::Changed(changed))
+    fn record_change(&self, changed: ChangeRecord) -> bool {
+        self.put(&Frame::Change(changed))
     }
 }
 
@@ -215,13 +216,13 @@ fn create(path: &Path) -> Result<BufWriter<File>, RecordStartError> {
 fn line(frame: &Frame) -> String {
     let mut line = String::with_capacity(80);
     match frame {
-        Frame::Decided(decided) => {
-            let first = first_visit(&decided.tape);
+        Frame::Decision(decided) => {
+            let first = first_visit(&decided.read_log);
             let (generation, target) = (decided.generation, decided.request.target);
-            decided_line(&mut line, generation, first, decided.at, target, decided.outcome);
+            write_decision_line(&mut line, generation, first, decided.at, target, decided.outcome);
         }
-        Frame::Changed(changed) => {
-            changed_line(&mut line, changed.generation, changed.at, &changed.change, changed.node);
+        Frame::Change(changed) => {
+            write_change_line(&mut line, changed.generation, changed.at, &changed.change, changed.node);
         }
         Frame::End(..) => {}
     }
@@ -234,13 +235,13 @@ mod tests {
     use larder_core::dispatch::Cause;
     use larder_core::{Arrival, Refusal, Request, Settings, TargetId, Time};
 
-    fn decided() -> Decided {
-        Decided {
+    fn decided() -> DecisionRecord {
+        DecisionRecord {
             generation: 0,
             at: Time::ZERO,
             cause: Cause::Arrive,
             request: Request::new(TargetId(1)),
-            tape: Vec::new(),
+            read_log: Vec::new(),
             outcome: Arrival::Refused(Refusal::NoNode),
         }
     }
@@ -258,13 +259,13 @@ mod tests {
         let (file, log) = (path("whole"), path("whole-log"));
         let config = RecordConfig { log: Some(log.clone()), ..RecordConfig::file(&file) };
         let recorder = Recorder::open(&config, &header()).expect("opens");
-        assert!((0..5).all(|_| recorder.decided(decided())));
+        assert!((0..5).all(|_| recorder.record_decision(decided())));
         recorder.finish();
-        assert!(!recorder.decided(decided()), "it is over");
+        assert!(!recorder.record_decision(decided()), "it is over");
         let status = recorder.status();
         let bytes = std::fs::read(&file).expect("reads");
         assert_eq!((status.state, status.frames, status.bytes), ("complete", 5, bytes.len() as u64));
-        let end = Frame::End(End::Complete, 5).encode().expect("short enough");
+        let end = Frame::End(EndReason::Complete, 5).encode().expect("short enough");
         assert!(bytes.ends_with(&end));
         assert_eq!(std::fs::read_to_string(&log).expect("reads").lines().count(), 5);
         for file in [file, log] {
@@ -292,7 +293,7 @@ mod tests {
         let file = path("bytes");
         let recorder = Recorder::open(&RecordConfig::file(&file), &header()).expect("opens");
         recorder.progress.waiting.store(QUEUE_BYTES_MAX, Relaxed);
-        assert!(!recorder.decided(decided()));
+        assert!(!recorder.record_decision(decided()));
         assert_eq!(recorder.status().state, "overrun");
         drop(recorder);
         std::fs::remove_file(file).expect("removes");
@@ -309,14 +310,14 @@ mod tests {
         });
         let (queue, messages) = sync_channel(2);
         let recorder = Recorder { progress: progress.clone(), queue, logs: false, writer: Mutex::new(None) };
-        let told: Vec<bool> = (0..4).map(|_| recorder.decided(decided())).collect();
+        let told: Vec<bool> = (0..4).map(|_| recorder.record_decision(decided())).collect();
         assert_eq!(told, [true, true, false, false]);
         assert_eq!(recorder.status().state, "overrun");
         let file = path("overrun");
         let writer = Writer::new(create(&file).expect("a file"), None, progress);
         drop(recorder);
         writer.run(b"", &messages);
-        let end = Frame::End(End::Overrun, 2).encode().expect("short enough");
+        let end = Frame::End(EndReason::Overrun, 2).encode().expect("short enough");
         assert!(std::fs::read(&file).expect("reads").ends_with(&end));
         std::fs::remove_file(file).expect("removes");
     }
@@ -324,7 +325,7 @@ mod tests {
     #[test]
     fn a_full_disk_ends_the_recording() {
         let recorder = Recorder::open(&RecordConfig::file("/dev/full"), &header()).expect("opens");
-        recorder.decided(decided());
+        recorder.record_decision(decided());
         recorder.finish();
         assert_eq!(recorder.status().state, "write_failed");
     }

@@ -1,7 +1,7 @@
 //! Thread that writes a record.
 
 use super::{Progress, RECORDING, WRITE_FAILED};
-use larder_core::record::{End, Frame};
+use larder_core::record::{EndReason, Frame};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -56,10 +56,10 @@ impl Writer {
             self.progress.frames.store(frames, Relaxed);
         }
         // If the sender was dropped, all queued frames were written.
-        self.progress.end(End::Complete as u8);
+        self.progress.end(EndReason::Complete as u8);
         let state = self.progress.state.load(Acquire);
         debug_assert_ne!(state, RECORDING, "it has just been ended");
-        let end = End::ALL.get(usize::from(state)).copied().unwrap_or(End::Overrun);
+        let end = EndReason::ALL.get(usize::from(state)).copied().unwrap_or(EndReason::Overrun);
         let end = Frame::End(end, frames).encode().map_err(io::Error::other)?;
         self.put(&end)?;
         self.record.flush()?;

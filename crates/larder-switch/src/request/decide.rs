@@ -86,7 +86,7 @@ impl Requests {
         });
         if let Some(affinity) = affinity {
             exchange.cookie_node = affinity.by_cookie.then_some(affinity.node);
-            exchange.request = exchange.request.with_tie(affinity.tie);
+            exchange.request = exchange.request.with_affinity(affinity.tie);
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::access_fields::AccessFields;
 use crate::failure::Failure;
 use crate::metrics::RequestEnd;
 use crate::shadow::ShadowFeed;
-use larder_core::dispatch::{Found, Served};
-use larder_core::shadow::Seen;
+use larder_core::dispatch::{CacheResult, ReplyFeedback};
+use larder_core::shadow::ObservedRequest;
 use larder_core::{Bytes, NodeId, TargetId, Time};
 use larder_edge::access::Record;
 use larder_http::h1::{ReplyHead, RequestHead, Version};
@@ -95,12 +95,12 @@ impl Requests {
     /// Reports a whole reply of a node to the dispatcher and the route's census. The request still holds its load.
     fn report_served(&self, exchange: &Exchange, node: NodeId, report: &Report, now: Time) {
         let is_useful = matches!(report.status, Some(200..=299 | 304));
-        let served = Served {
+        let served = ReplyFeedback {
             elapsed: now - exchange.attempt_began,
             first_byte: exchange.first_byte.map(|after| (exchange.arrived + after) - exchange.attempt_began),
             found: exchange.cache.filter(|_| is_useful),
         };
-        self.shared.decider.dispatcher.served(now, &exchange.request, node, &served);
+        self.shared.decider.dispatcher.observe_reply(now, &exchange.request, node, &served);
         let census = self.shared.decider.routing.route(exchange.request.route).census.as_ref();
         if let Some(census) = census.filter(|_| is_useful) {
             census.count(exchange.request.target, Bytes(report.body_bytes));
@@ -116,7 +116,7 @@ impl Requests {
         }
         if let Some(decision) = exchange.decision {
             let waited = answered.unwrap_or(now) - exchange.attempt_began;
-            self.shared.decider.dispatcher.unserved(now, &exchange.request, decision.node, waited);
+            self.shared.decider.dispatcher.observe_failure(now, &exchange.request, decision.node, waited);
         }
     }
 
@@ -134,7 +134,7 @@ impl Requests {
             reason: ended.reason.map(larder_core::Reason::name).or(exchange.own_reply),
             error: ended.failure.map(Failure::name),
             attempts: exchange.attempts,
-            cache: ended.cache.map(Found::name),
+            cache: ended.cache.map(CacheResult::name),
             queue: ended.queued,
             connect: exchange.connect,
             first_byte: ended.first_byte,
@@ -177,7 +177,7 @@ fn show(
 ) {
     let is_useful = matches!(report.status, Some(200 | 206 | 304));
     let is_whole = report.status == Some(200) && request.method() == b"GET";
-    feed.show(Seen {
+    feed.show(ObservedRequest {
         at: now,
         request: exchange.request,
         node,

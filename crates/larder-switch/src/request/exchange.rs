@@ -11,7 +11,7 @@ use crate::handoff::mechanism::Delivery;
 use crate::lease::{Lease, Placement};
 use crate::metrics::RetryKind;
 use crate::shared::Shared;
-use larder_core::{Decision, Found, NodeId, Request, TargetId, Time};
+use larder_core::{CacheResult, Decision, NodeId, Request, TargetId, Time};
 use larder_http::h1::SavedFields;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) struct Exchange {
     pub(super) encoder: Option<(Encoder, bool)>,
     pub(super) copies: Vec<RequestCopy>,
     /// Delay after which a second node is asked in the current attempt.
-    pub(super) hedges_after: Option<Duration>,
+    pub(super) hedge_timeout: Option<Duration>,
     /// The attempt at the second node, while both are asked.
     pub(super) hedge: Option<SecondAttempt>,
     /// Whether failures of the current attempt were noted while two nodes were asked.
@@ -66,7 +66,7 @@ pub(crate) struct Exchange {
     pub(super) has_failed: bool,
     /// Time after which a rate-limited client may retry. Seconds.
     pub(super) retry_after_s: Option<u32>,
-    pub(super) cache: Option<Found>,
+    pub(super) cache: Option<CacheResult>,
     /// Whether caches may store the reply; computed only for the shadow.
     pub(super) cacheable: bool,
     /// Time when the request head was complete.
@@ -108,7 +108,7 @@ impl Exchange {
             client_target: None,
             encoder: None,
             copies: Vec::new(),
-            hedges_after: None,
+            hedge_timeout: None,
             hedge: None,
             race_failure_noted: false,
             cookie_node: None,

@@ -6,7 +6,7 @@ use super::requests::Requests;
 use crate::edits::{FieldRules, FieldValues, RequestFacts};
 use crate::target;
 use larder_core::rules::{Head, Headers};
-use larder_core::{Found, Reason};
+use larder_core::{CacheResult, Reason};
 use larder_edge::Fields;
 use larder_http::h1::{self, FieldName, RequestHead};
 
@@ -53,7 +53,7 @@ impl Requests {
                 node: node.as_ref().map(|node| &*node.name),
                 reason: exchange.decision.map(|decision| decision.reason).map(Reason::name),
                 status,
-                cache: exchange.cache.map(Found::name),
+                cache: exchange.cache.map(CacheResult::name),
             })
         })
     }

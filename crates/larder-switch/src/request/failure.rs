@@ -17,7 +17,7 @@ use crate::metrics::RetryKind;
 use crate::{health, node_log};
 use larder_core::{Decision, Refusal};
 use larder_http::h1::{ReplyHead, RequestHead};
-use larder_http::relay::{self, ClientFault, Http2Fault, Next, Stage, Then};
+use larder_http::relay::{self, AfterAnswer, ClientFault, Http2Fault, Next, Stage};
 use std::io;
 
 /// Returns the failure for a fault of the client.
@@ -96,7 +96,7 @@ impl Requests {
         }
         let failure = exchange.failure.unwrap_or(failure);
         let mut answer = self.fail(client, exchange, heads.0, failure);
-        answer.then = Then::Closes;
+        answer.then = AfterAnswer::Close;
         Next::Answer(answer)
     }
 

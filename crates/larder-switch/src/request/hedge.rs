@@ -11,7 +11,7 @@ use crate::node_log;
 use crate::shared::Shared;
 use larder_core::{Decision, Request, Time};
 use larder_http::h1::RequestHead;
-use larder_http::relay::RaceEvent;
+use larder_http::relay::HedgeEvent;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,12 @@ impl Drop for SecondAttempt {
         }
         if self.lease.is_some() {
             let now = self.shared.decider.clock.now();
-            self.shared.decider.dispatcher.unserved(now, &self.request, self.decision.node, now - self.asked);
+            self.shared.decider.dispatcher.observe_failure(
+                now,
+                &self.request,
+                self.decision.node,
+                now - self.asked,
+            );
         }
     }
 }
@@ -88,12 +93,12 @@ impl Requests {
     }
 
     /// Handles an event of the race between two nodes.
-    pub(super) fn on_race_event(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
+    pub(super) fn on_race_event(&self, exchange: &mut Exchange, event: HedgeEvent<'_>) {
         let Some(second) = exchange.hedge.as_ref().map(|hedge| hedge.decision.node) else { return };
         let Some(first) = exchange.decision.map(|decision| decision.node) else { return };
         let node = |is_second| self.shared.decider.nodes.get(if is_second { second } else { first });
         match event {
-            RaceEvent::Failed { is_second, failure } => {
+            HedgeEvent::Failed { is_second, failure } => {
                 exchange.race_failure_noted = true;
                 let found = node_failure(failure.stage, &failure.error);
                 if is_second {
@@ -108,12 +113,12 @@ impl Requests {
                     }
                 }
             }
-            RaceEvent::Discarded { is_second, status } => {
+            HedgeEvent::Discarded { is_second, status } => {
                 if let Some(node) = node(is_second) {
                     health::outliers::note_status((&self.shared.decider, &self.shared.guards), &node, status);
                 }
             }
-            RaceEvent::Won { is_second } => {
+            HedgeEvent::Won { is_second } => {
                 // The other node has failed.
                 if exchange.node_charged
                     && let Some(node) = node(!is_second)

@@ -37,8 +37,8 @@ use exchange::Exchange;
 use larder_edge::ServerIo;
 use larder_http::h1::{ReplyHead, RequestHead};
 use larder_http::relay::{
-    Answer, ClientFault, ClientHandle, Failure, Http2Fault, Limits, Next, Passage, Proxy, RaceEvent, Refusal,
-    Report, Unfit,
+    Answer, ClientFault, ClientHandle, Failure, HedgeEvent, Http2Fault, Limits, MessageRejection, Next,
+    Proxy, Refusal, ReplyForwarding, Report,
 };
 use node::Server;
 use std::io;
@@ -96,15 +96,15 @@ impl Proxy for Requests {
         exchange.connect = Some(took);
     }
 
-    fn hedges_after(&self, exchange: &Exchange) -> Option<Duration> {
-        exchange.hedges_after
+    fn hedge_timeout(&self, exchange: &Exchange) -> Option<Duration> {
+        exchange.hedge_timeout
     }
 
-    fn rival(&self, _: &Client, exchange: &mut Exchange) -> Option<Server> {
+    fn hedge_server(&self, _: &Client, exchange: &mut Exchange) -> Option<Server> {
         self.start_hedge(exchange)
     }
 
-    fn on_race(&self, exchange: &mut Exchange, event: RaceEvent<'_>) {
+    fn on_hedge_event(&self, exchange: &mut Exchange, event: HedgeEvent<'_>) {
         self.on_race_event(exchange, event);
     }
 
@@ -114,10 +114,10 @@ impl Proxy for Requests {
         exchange: &mut Exchange,
         piece: &[u8],
         is_last: bool,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), MessageRejection> {
         self.check_body(exchange, piece, is_last).map_err(|failure| {
             exchange.failure = Some(failure);
-            Unfit
+            MessageRejection
         })
     }
 
@@ -127,7 +127,7 @@ impl Proxy for Requests {
         exchange: &mut Exchange,
         request: &RequestHead,
         reply: &mut ReplyHead,
-    ) -> Result<Passage, Unfit> {
+    ) -> Result<ReplyForwarding, MessageRejection> {
         self.receive_head(client, exchange, request, reply)
     }
 

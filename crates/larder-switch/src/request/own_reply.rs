@@ -8,7 +8,7 @@ use super::requests::Requests;
 use crate::failure::{ERROR_HEADER, Failure};
 use larder_edge::Fields;
 use larder_http::h1::{Body, Fault, RequestHead};
-use larder_http::relay::{Answer, Refusal, Then};
+use larder_http::relay::{AfterAnswer, Answer, Refusal};
 
 impl Requests {
     /// Adds the fields that every reply of the switch itself has, and applies the header rules.
@@ -57,7 +57,7 @@ impl Requests {
             Failure::Unauthorized | Failure::Denied => head.body() != Body::None,
             failure => failure.status() < 500,
         };
-        answer.then = if closes { Then::Closes } else { Then::GoesOn };
+        answer.then = if closes { AfterAnswer::Close } else { AfterAnswer::KeepAlive };
         if failure == Failure::Unauthorized
             && let Some(guard) = &self.shared.decider.routing.route(exchange.request.route).edits.guard
         {

@@ -41,7 +41,7 @@ impl Requests {
         if let Some(resume) = &exchange.resume {
             resume.apply(head);
         }
-        exchange.hedges_after = self.hedge_delay(exchange, head);
+        exchange.hedge_timeout = self.hedge_delay(exchange, head);
         Ok(())
     }
 

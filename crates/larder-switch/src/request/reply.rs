@@ -7,11 +7,11 @@ use super::requests::Requests;
 use crate::edits::{Sticky, StickyBy};
 use crate::failure::Failure;
 use crate::{health, signals};
-use larder_core::Found;
-use larder_core::cache_status::{Member, members, split_outside_quotes};
+use larder_core::CacheResult;
+use larder_core::cache_status::{CacheStatusMember, members, split_outside_quotes};
 use larder_edge::Fields;
 use larder_http::h1::{Fault, ReplyHead, RequestHead};
-use larder_http::relay::{Passage, Unfit};
+use larder_http::relay::{MessageRejection, ReplyForwarding};
 
 impl Requests {
     /// Handles the head of a node's final reply.
@@ -21,24 +21,24 @@ impl Requests {
         exchange: &mut Exchange,
         request: &RequestHead,
         reply: &mut ReplyHead,
-    ) -> Result<Passage, Unfit> {
+    ) -> Result<ReplyForwarding, MessageRejection> {
         let now = self.shared.decider.clock.now();
         exchange.reply_head_at = Some(now);
         if let Some(resume) = &exchange.resume {
             exchange.resume_refused = !resume.is_continued_by(reply);
-            return if exchange.resume_refused { Err(Unfit) } else { Ok(Passage::Rest) };
+            return if exchange.resume_refused { Err(MessageRejection) } else { Ok(ReplyForwarding::Rest) };
         }
         exchange.first_byte = Some(now - exchange.arrived);
         self.learn_from_reply(exchange, request, reply);
         let edited = self.edit_reply(client, exchange, request, reply);
         if edited.is_err() {
             exchange.failure = Some(Failure::Internal);
-            return Err(Unfit);
+            return Err(MessageRejection);
         }
         if self.shared.long_lived.applies_to(request.method(), reply.status(), &reply.fields) {
             exchange.become_long_lived(now);
         }
-        Ok(if exchange.encoder.is_some() { Passage::Changed } else { Passage::AsIs })
+        Ok(if exchange.encoder.is_some() { ReplyForwarding::Changed } else { ReplyForwarding::AsIs })
     }
 
     /// Records what the reply says about the node, its cache and the target.
@@ -50,8 +50,8 @@ impl Requests {
         let cache = cache_status.and_then(|field| members(field.value).last());
         exchange.cache = cache.and_then(|cache| cache.found());
         if self.shared.observers.shadow.is_some() {
-            exchange.cacheable =
-                exchange.cache == Some(Found::Hit) || is_cacheable(method, &reply.fields, cache.as_ref());
+            exchange.cacheable = exchange.cache == Some(CacheResult::Hit)
+                || is_cacheable(method, &reply.fields, cache.as_ref());
         }
         let target = exchange.request.target;
         if let Some(node) =
@@ -150,7 +150,7 @@ impl Requests {
 
 /// Whether caches may store a reply that was not in the node's memory: by the reason that the node gives for
 /// forwarding the request, otherwise by the reply's `Cache-Control` (RFC 9111 section 3).
-fn is_cacheable(method: &[u8], reply: &impl Fields, cache: Option<&Member<'_>>) -> bool {
+fn is_cacheable(method: &[u8], reply: &impl Fields, cache: Option<&CacheStatusMember<'_>>) -> bool {
     let forbids = |value: &[u8]| {
         split_outside_quotes(value, b',').any(|directive| {
             let name = directive.trim_ascii().split(|byte| *byte == b'=').next().unwrap_or_default();

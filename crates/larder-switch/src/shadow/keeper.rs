@@ -2,7 +2,7 @@
 
 use super::{ShadowFeed, lock};
 use crate::decider::Decider;
-use larder_core::shadow::{LiveNode, Seen, Shadow};
+use larder_core::shadow::{LiveNode, ObservedRequest, Shadow};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -21,7 +21,11 @@ pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<ShadowFeed>) {
     }
 }
 
-fn run((decider, feed): &(Weak<Decider>, Weak<ShadowFeed>), mut shadow: Shadow, seen: &Receiver<Seen>) {
+fn run(
+    (decider, feed): &(Weak<Decider>, Weak<ShadowFeed>),
+    mut shadow: Shadow,
+    seen: &Receiver<ObservedRequest>,
+) {
     let mut look_at = Instant::now();
     loop {
         if Instant::now() >= look_at {
@@ -30,7 +34,7 @@ fn run((decider, feed): &(Weak<Decider>, Weak<ShadowFeed>), mut shadow: Shadow, 
             look(&decider, &feed, &mut shadow);
         }
         match seen.recv_timeout(look_at.saturating_duration_since(Instant::now())) {
-            Ok(request) => shadow.see(&request),
+            Ok(request) => shadow.observe(&request),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -39,7 +43,7 @@ fn run((decider, feed): &(Weak<Decider>, Weak<ShadowFeed>), mut shadow: Shadow, 
 
 /// Updates the nodes and the report.
 fn look(decider: &Decider, feed: &ShadowFeed, shadow: &mut Shadow) {
-    shadow.follow(decider.clock.now(), nodes(decider, feed));
+    shadow.update_nodes(decider.clock.now(), nodes(decider, feed));
     *lock(&feed.report) = Some(shadow.report());
 }
 

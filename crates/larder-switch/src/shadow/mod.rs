@@ -16,7 +16,7 @@ pub(crate) use keeper::start;
 pub(crate) use memory::learn;
 
 use larder_core::dispatch::SettingsError;
-use larder_core::shadow::{Report, Sampler, Seen, Shadow};
+use larder_core::shadow::{ObservedRequest, Report, Sampler, Shadow};
 use larder_core::{Bytes, RouteSpec, Settings, TargetId, Time};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,10 +31,10 @@ pub(crate) const QUEUE_MAX: usize = 8_192;
 pub(crate) struct ShadowFeed {
     config: ShadowConfig,
     pub(crate) sampler: Arc<Sampler>,
-    queue: SyncSender<Seen>,
+    queue: SyncSender<ObservedRequest>,
     dropped: AtomicU64,
     /// State of the thread before it is started.
-    not_started: Mutex<Option<(Shadow, Receiver<Seen>)>>,
+    not_started: Mutex<Option<(Shadow, Receiver<ObservedRequest>)>>,
     report: Mutex<Option<Report>>,
     /// Reported sizes of memory caches by node name.
     reported_sizes: Mutex<BTreeMap<Arc<str>, Bytes>>,
@@ -69,7 +69,7 @@ impl ShadowFeed {
     }
 
     /// Queues a request, or counts it as dropped.
-    pub(crate) fn show(&self, seen: Seen) {
+    pub(crate) fn show(&self, seen: ObservedRequest) {
         if self.queue.try_send(seen).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }

@@ -34,7 +34,7 @@ use crate::decider::Decider;
 use crate::dial::Dialer;
 use crate::node::Node;
 use failure::SignalFailure;
-use larder_core::dispatch::{CacheEvent, Found};
+use larder_core::dispatch::{CacheEvent, CacheResult};
 use larder_core::nodes::LoadReport;
 use larder_core::policy::PolicyKind;
 use larder_core::policy::thresholds::LowRule;
@@ -179,7 +179,7 @@ pub(crate) fn note_reply(
     (decider, signals): (&Decider, &Signals),
     node: &Node,
     target: TargetId,
-    cache: Option<Found>,
+    cache: Option<CacheResult>,
     reply: &mut impl Fields,
 ) {
     if signals.source == SignalSource::Orca && orca::has_report(reply) {
@@ -200,9 +200,9 @@ pub(crate) fn note_reply(
         && !node.signals.is_streaming()
     {
         let event = match outcome {
-            Found::Hit => CacheEvent::Stored,
+            CacheResult::Hit => CacheEvent::Stored,
             // The target is being fetched now, but the old copy has left.
-            Found::Miss => CacheEvent::Gone,
+            CacheResult::Miss => CacheEvent::Gone,
         };
         decider.dispatcher.cache_event(decider.clock.now(), node.id, target, event);
         node.signals.event(EventKind::Passive);
@@ -269,13 +269,13 @@ pub(crate) mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::policy::thresholds::Training;
+    use larder_core::policy::thresholds::TrainingSettings;
 
     #[test]
     fn signals_are_off_until_a_policy_needs_them() {
         let of = |policy| Settings { policy, ..Settings::default() };
         let mut learning = of(PolicyKind::LardR);
-        learning.thresholds.low = LowRule::Learned(Training::default());
+        learning.thresholds.low = LowRule::Learned(TrainingSettings::default());
         let signals = |routes: &[Settings], source| {
             let config = SignalsConfig { source, ..SignalsConfig::default() };
             let signals = Signals::new(config, SignalNeeds::new(routes));

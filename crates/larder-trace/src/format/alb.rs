@@ -1,24 +1,45 @@
-//! Access logs of AWS's load balancers: Application, and Classic with HTTP listeners.
+//! Access logs of AWS load balancers: Application, and Classic with HTTP listeners.
 //!
-//! `type time elb client:port target:port seconds seconds seconds status target-status received sent "request" ...`; Classic
-//! ones have no type. The time is that of the reply. The request has the whole URL. Sizes include the reply's header.
+//! `type time elb client:port target:port seconds seconds seconds status target-status received sent
+//! "request" ...`. Classic load balancers write no type. The time is that of the reply. The request has the
+//! whole URL. Sizes include the header of the reply.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use super::timestamp;
-use super::words::{Fields, body, client, record, status, without_port};
+use super::words::{FieldIter, make_record, parse_body, parse_client, parse_status, without_port};
 use crate::record::{Reason, Record};
 
-/// Reads one line (without its line end).
-pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
-    let mut fields = Fields(line);
+/// Parses one line, without its line end.
+fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+    let mut fields = FieldIter(line);
     let first = fields.next().ok_or(Reason::NoTime)?;
-    let time_ns =
-        timestamp::rfc3339(first).or_else(|| timestamp::rfc3339(fields.next()?)).ok_or(Reason::NoTime)?;
+    let time_ns = timestamp::parse_rfc3339(first)
+        .or_else(|| timestamp::parse_rfc3339(fields.next()?))
+        .ok_or(Reason::NoTime)?;
     let address = fields.nth(1).ok_or(Reason::NoRequest)?;
-    // Behind the address stand the target and three durations.
-    let status = status(fields.nth(4).ok_or(Reason::NoStatus)?)?;
-    let body = body(fields.nth(2).ok_or(Reason::BadSize)?)?;
+    // The target and three durations follow the address.
+    let status = parse_status(fields.nth(4).ok_or(Reason::NoStatus)?)?;
+    let body = parse_body(fields.nth(2).ok_or(Reason::BadSize)?)?;
     let request = fields.next().ok_or(Reason::NoRequest)?;
-    Ok(record(time_ns, client(without_port(address)), request, status, body))
+    Ok(make_record(time_ns, parse_client(without_port(address)), request, status, body))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct AlbParser;
+
+impl LogFormat for AlbParser {
+    const NAME: &'static str = "alb";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes))
+    }
 }
 
 #[cfg(test)]
@@ -35,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn both_generations_are_read() {
+    fn both_load_balancer_types_are_parsed() {
         let record = parse(LINE).expect("a good line");
         // date -u -d '2018-07-02 22:23:00' +%s
         assert_eq!(record.time_ns, Some(1_530_570_180_186_641_000));
@@ -46,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_without_a_request() {
+    fn lines_without_a_request_are_errors() {
         let line = LINE.replace("GET https://www.example.com:443/a b?c HTTP/1.1", "- - - ");
         assert!(!parse(&line).expect("a good line").is_replayable());
         for (line, reason) in [

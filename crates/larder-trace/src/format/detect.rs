@@ -1,27 +1,26 @@
-//! The format of a file: as the user names it, as the file's name claims, or as its first bytes show.
+//! Detection of the format of a file: by its name, or by its first bytes.
 
 use std::ops::ControlFlow;
-use std::str::FromStr;
 
-use super::parser::Parser;
-use super::{Format, oracle, worldcup};
+use super::{Format, FormatParser};
 use crate::error::TraceError;
 
-/// Unpacked bytes by which the format is told.
+/// Number of unpacked bytes from which the format is detected.
 pub(crate) const DETECT_BYTES: usize = 64 << 10;
 
-/// Bytes of a line that fits no format which are shown.
+/// Largest number of bytes shown of a line that has no known format.
 const SAMPLE_BYTES: usize = 80;
 
 impl Format {
-    /// The format a file name claims: only [`Format::Keys64`], which the bytes cannot claim.
+    /// Returns the format that the extension of a file name implies. The extension of a compression is
+    /// ignored.
     pub(crate) fn of_file_name(name: &str) -> Option<Self> {
         let name =
             [".gz", ".zst", ".xz", ".bz2"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        name.ends_with(".u64be").then_some(Self::Keys64)
+        Self::ALL.into_iter().find(|format| format.file_extension().is_some_and(|end| name.ends_with(end)))
     }
 
-    /// The format the first bytes of a file show. `whole` says that there are no more bytes.
+    /// Detects the format from the first bytes of a file. `whole` is true if the file has no more bytes.
     pub(crate) fn detect(head: &[u8], whole: bool) -> Result<Self, TraceError> {
         if head.is_empty() {
             return Err(TraceError::Empty);
@@ -29,45 +28,33 @@ impl Format {
         if looks_like_text(head) {
             return detect_text(head, whole).ok_or_else(|| unknown(head, "text"));
         }
-        if oracle::fits(head) {
-            Ok(Self::OracleGeneral)
-        } else if worldcup::fits(head) {
-            Ok(Self::WorldCup98)
-        } else if let Some(format) = detect_text(head, whole) {
-            // A log with some binary garbage in its first lines is still a log.
-            Ok(format)
-        } else {
-            Err(unknown(head, "binary"))
-        }
+        // The last format in the table is tried first.
+        let binary = Self::ALL.into_iter().rev().find(|format| format.fits(head));
+        // A log with binary garbage in its first lines is still a log.
+        binary.or_else(|| detect_text(head, whole)).ok_or_else(|| unknown(head, "binary"))
     }
 }
 
-impl FromStr for Format {
-    type Err = TraceError;
-
-    fn from_str(name: &str) -> Result<Self, TraceError> {
-        let known = Self::ALL.into_iter().find(|format| format.name() == name);
-        known.ok_or_else(|| TraceError::NoSuchFormat(name.chars().take(40).collect()))
-    }
-}
-
+/// Returns whether at most 1 % of the bytes are control characters.
 fn looks_like_text(head: &[u8]) -> bool {
     let odd = head.iter().filter(|&&b| b < b' ' && !matches!(b, b'\n' | b'\r' | b'\t')).count();
     odd * 100 <= head.len()
 }
 
-/// The text format of most lines that fit any; of equals the first. The last line may be cut off by the sample, so it
-/// counts only if it is the file's last.
+/// Returns the text format that most lines have. Among equal counts, the first format in [`Format::ALL`]
+/// wins.
+///
+/// The last line may be cut off by the sample. It counts only if it is the last line of the file.
 fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
     let mut lines: Vec<&[u8]> = head.split(|&b| b == b'\n').collect();
     if !whole && lines.len() > 1 {
         lines.pop();
     }
     let count = |format: &Format| {
-        let mut parser = Parser::new(*format, None);
+        let mut parser = FormatParser::new(*format, None);
         let fits = |line: &&&[u8]| {
             let mut fits = false;
-            // Only the first request of a line is looked at.
+            // Only the first request of a line is needed.
             let _ = parser.parse(line.strip_suffix(b"\r").unwrap_or(line), |parsed| {
                 fits = parsed.is_ok();
                 ControlFlow::Break(())
@@ -76,11 +63,12 @@ fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
         };
         lines.iter().filter(fits).count()
     };
-    let texts = Format::ALL.into_iter().filter(|format| Parser::new(*format, None).record_bytes().is_none());
+    let texts = Format::ALL.into_iter().filter(|format| format.record_bytes().is_none());
     let counted = texts.rev().map(|format| (count(&format), format));
     counted.filter(|(n, _)| *n > 0).max_by_key(|(n, _)| *n).map(|(_, format)| format)
 }
 
+/// Returns the error for a file without a known format. It shows the first line that is not blank.
 fn unknown(head: &[u8], what: &'static str) -> TraceError {
     let lines = (1_u64..).zip(head.split(|&b| b == b'\n'));
     let (number, line) = lines.clone().find(|(_, line)| !line.trim_ascii().is_empty()).unwrap_or((1, head));
@@ -94,15 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
-        for format in Format::ALL {
-            assert_eq!(format.name().parse::<Format>().expect("its own name"), format);
-        }
-        assert!(matches!("csv".parse::<Format>(), Err(TraceError::NoSuchFormat(_))));
-    }
-
-    #[test]
-    fn rubbish_is_named_and_shown() {
+    fn unknown_content_gives_an_error_with_a_sample() {
         let rubbish: Vec<u8> =
             (0..10_000_u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let error = Format::detect(&rubbish, true).expect_err("no format");
@@ -116,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_name_claims_bare_keys() {
+    fn bare_keys_are_detected_by_name_only() {
         assert_eq!(Format::of_file_name("a.u64be.zst"), Some(Format::Keys64));
         assert_eq!(Format::of_file_name("a.u64be.xz"), Some(Format::Keys64));
         assert_eq!(Format::of_file_name("a.u64be"), Some(Format::Keys64));
@@ -124,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_with_a_bad_start_is_a_log() {
+    fn a_log_with_a_bad_start_is_detected() {
         let log = b"# comment\n\x00\x01\nh - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.1\" 200 1\n";
         assert_eq!(Format::detect(log, true).expect("one good line"), Format::Clf);
     }

@@ -1,70 +1,152 @@
-//! JSON lines: each is an object for a request, whose fields are found by a table of keys.
+//! JSON lines: each line is an object for a request. A table of keys determines the fields.
 //!
-//! Each server has a table of its own; for other JSON the user gives one: [`json_fields`](super::json_fields). A key with points leads into
-//! nested objects, or is a key that has points. Values may be numbers or texts. Notes:
-//! * Time is RFC 3339, as in the Common Log Format, or seconds (or milliseconds and so on) since 1970.
-//! * The target is a path with its query, or a whole URL. A query of its own is joined to a path that has none.
-//! * nginx without `escape=json` writes `\xHH` into strings, which is no JSON: it is read as in nginx's own logs.
-//! * `null` and `-` mean that there is no such thing: a size of 0, an unknown client.
+//! Each server has its own table. For other JSON logs the user gives a table: see
+//! [`json_fields`](super::json_fields). A key with points is a path into nested objects, or a key that
+//! contains points. Values may be numbers or strings.
+//! - The time is in RFC 3339, in the notation of the Common Log Format, or a number of seconds, milliseconds
+//!   and so on since 1970.
+//! - The target is a path with its query, or a whole URL. A separate query is joined to a path that has none.
+//! - nginx without `escape=json` writes `\xHH` into strings, which is invalid JSON. It is parsed as in the
+//!   other logs of nginx.
+//! - `null` and `-` mean that the value is missing: a size of 0, or an unknown client.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
 
 use memchr::memmem;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::json_fields::{Field, JsonFields, KEYS_MAX, Keys, Table};
+use super::json_fields::{Field, JsonFields, KEYS_MAX, KeyTable, Keys};
+use super::log_format::LogFormat;
 use super::timestamp::{self, CommonClock};
-use super::words::{self, client, join, origin_form, request_line, without_any_port};
+use super::words::{self, join_query, origin_form, parse_client, split_request_line, without_any_port};
 use crate::record::{Client, Key, Method, Reason, Record};
 
-/// Reads the lines of one table.
-pub(crate) struct Parser {
+/// A server that writes its access log as JSON lines.
+pub(crate) trait JsonServer {
+    /// The name of the format.
+    const NAME: &'static str;
+
+    /// The keys of a line.
+    const KEYS: KeyTable;
+}
+
+/// The parser of the log of a known server.
+pub(crate) struct ServerParser<S> {
+    lines: LineParser,
+    server: PhantomData<S>,
+}
+
+impl<S: JsonServer> Default for ServerParser<S> {
+    fn default() -> Self {
+        const { check_keys(S::KEYS) };
+        let keys = S::KEYS.iter().map(|&(field, key)| (field, Cow::Borrowed(key))).collect();
+        Self { lines: LineParser::new(keys), server: PhantomData }
+    }
+}
+
+impl<S: JsonServer> LogFormat for ServerParser<S> {
+    const NAME: &'static str = S::NAME;
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(self.lines.parse(bytes))
+    }
+}
+
+/// Checks at compile time that a table has at most [`KEYS_MAX`] keys, and a key for each field that every log
+/// needs.
+const fn check_keys(keys: KeyTable) {
+    assert!(keys.len() <= KEYS_MAX, "too many keys");
+    let mut found = 0_u32;
+    let mut i = 0;
+    while i < keys.len() {
+        found |= 1 << keys[i].0 as u32;
+        i += 1;
+    }
+    let required = [Field::Time, Field::Method, Field::Path, Field::Status, Field::Bytes, Field::Client];
+    let mut i = 0;
+    while i < required.len() {
+        assert!(found & (1 << required[i] as u32) != 0, "a field without a key");
+        i += 1;
+    }
+}
+
+/// The parser for the keys of the user. Without keys no line has a request.
+pub(crate) struct JsonParser(LineParser);
+
+impl Default for JsonParser {
+    fn default() -> Self {
+        Self(LineParser::new(Keys::new()))
+    }
+}
+
+impl LogFormat for JsonParser {
+    const NAME: &'static str = "json";
+
+    fn new(fields: Option<&JsonFields>) -> Self {
+        fields.map_or_else(Self::default, |fields| Self(LineParser::new(fields.keys().clone())))
+    }
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(self.0.parse(bytes))
+    }
+}
+
+/// The parser of lines with given keys.
+struct LineParser {
     keys: Keys,
-    /// Strings whose escapes are resolved.
+    clock: CommonClock,
+    /// Text of strings whose escapes were resolved.
     unescaped: Vec<u8>,
-    mended: Vec<u8>,
+    /// The line with valid escapes, if it was repaired.
+    repaired: Vec<u8>,
+    /// The target, if a query was joined to a path.
     target: Vec<u8>,
 }
 
-impl Parser {
-    /// For a known server.
-    pub(crate) fn of_server(table: Table) -> Self {
-        Self::new(table.iter().map(|&(field, key)| (field, Cow::Borrowed(key))).collect())
-    }
-
-    /// For the user's keys.
-    pub(crate) fn of_user(fields: &JsonFields) -> Self {
-        Self::new(fields.keys().clone())
-    }
-
+impl LineParser {
+    /// Creates a parser for these keys.
     fn new(keys: Keys) -> Self {
-        Self { keys, unescaped: Vec::new(), mended: Vec::new(), target: Vec::new() }
+        Self {
+            keys,
+            clock: CommonClock::default(),
+            unescaped: Vec::new(),
+            repaired: Vec::new(),
+            target: Vec::new(),
+        }
     }
 
-    /// Reads one line (without its line end). `clock` is kept from line to line.
-    pub(crate) fn parse<'a>(
-        &'a mut self,
-        line: &'a [u8],
-        clock: &mut CommonClock,
-    ) -> Result<Record<'a>, Reason> {
+    /// Parses one line, without its line end.
+    fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Record<'a>, Reason> {
         if line.first() != Some(&b'{') {
             return Err(Reason::NotJson);
         }
-        let Self { keys, unescaped, mended, target } = self;
+        let Self { keys, clock, unescaped, repaired, target } = self;
         let values = match scan(line, keys, unescaped) {
             Ok(values) => values,
-            Err(_) if mend(line, mended) => scan(mended, keys, unescaped).map_err(|_| Reason::NotJson)?,
+            Err(_) if repair_escapes(line, repaired) => {
+                scan(repaired, keys, unescaped).map_err(|_| Reason::NotJson)?
+            }
             Err(_) => return Err(Reason::NotJson),
         };
-        let line = Line { keys, values, unescaped };
-        line.record(clock, target)
+        let line = ScannedLine { keys, values, unescaped };
+        line.make_record(clock, target)
     }
 }
 
-/// Writes the line with each `\xHH` escaped, so that it stands for the same four characters in JSON. False if the line
-/// has none.
-fn mend(line: &[u8], out: &mut Vec<u8>) -> bool {
+/// Escapes the backslash of each `\xHH`, so that the JSON string contains these four characters. Returns
+/// false if the line contains no `\x`.
+fn repair_escapes(line: &[u8], out: &mut Vec<u8>) -> bool {
     if memmem::find(line, br"\x").is_none() {
         return false;
     }
@@ -83,55 +165,55 @@ fn mend(line: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A value that a record may need.
+/// The value of a key.
 #[derive(Clone, Copy, Default)]
-enum Value<'l> {
-    /// The key is not there, or has an object or an array.
+enum JsonValue<'l> {
+    /// The line does not have the key, or the value is an object, an array or a boolean.
     #[default]
     Absent,
     Null,
     Text(&'l [u8]),
-    /// A text with escapes: where it begins and ends among the unescaped bytes.
+    /// A string with escapes: its range in the unescaped text.
     Unescaped(usize, usize),
     Integer(u64),
     Number(f64),
 }
 
-type Values<'l> = [Value<'l>; KEYS_MAX];
+type KeyValues<'l> = [JsonValue<'l>; KEYS_MAX];
 
-/// The values of the keys in a line.
-fn scan<'l>(line: &'l [u8], keys: &Keys, unescaped: &mut Vec<u8>) -> serde_json::Result<Values<'l>> {
+/// Parses a line. Returns the values of the keys.
+fn scan<'l>(line: &'l [u8], keys: &Keys, unescaped: &mut Vec<u8>) -> serde_json::Result<KeyValues<'l>> {
     unescaped.clear();
-    let mut values = Values::default();
-    let wanted = Wanted { exact: None, nested: (1 << keys.len().min(KEYS_MAX)) - 1, depth_bytes: 0 };
+    let mut values = KeyValues::default();
+    let key_match = KeyMatch { exact: None, nested: (1 << keys.len().min(KEYS_MAX)) - 1, depth_bytes: 0 };
     let mut deserializer = serde_json::Deserializer::from_slice(line);
-    Scanner { keys, values: &mut values, unescaped, wanted }.deserialize(&mut deserializer)?;
+    Scanner { keys, values: &mut values, unescaped, key_match }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(values)
 }
 
-/// The keys that a value belongs to.
+/// The relation of a value to the keys of the table.
 #[derive(Clone, Copy)]
-struct Wanted {
-    /// The key whose value it is.
+struct KeyMatch {
+    /// The index of the key that the value belongs to.
     exact: Option<usize>,
-    /// The keys that lead into it, as a set.
+    /// The keys that lead into the value, as a bit set of indices.
     nested: u32,
-    /// How many bytes of those keys lead to it.
+    /// Length of the part of these keys that has been matched, in bytes.
     depth_bytes: usize,
 }
 
-/// Reads one value into the values.
+/// A deserializer that stores one value, or the values nested in it.
 struct Scanner<'s, 'l> {
     keys: &'s Keys,
-    values: &'s mut Values<'l>,
+    values: &'s mut KeyValues<'l>,
     unescaped: &'s mut Vec<u8>,
-    wanted: Wanted,
+    key_match: KeyMatch,
 }
 
 impl<'l> Scanner<'_, 'l> {
-    fn put<E>(self, value: Value<'l>) -> Result<(), E> {
-        if let Some(slot) = self.wanted.exact.and_then(|at| self.values.get_mut(at)) {
+    fn store<E>(self, value: JsonValue<'l>) -> Result<(), E> {
+        if let Some(slot) = self.key_match.exact.and_then(|at| self.values.get_mut(at)) {
             *slot = value;
         }
         Ok(())
@@ -154,13 +236,13 @@ impl<'l> Visitor<'l> for Scanner<'_, 'l> {
     }
 
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
-        let Wanted { nested, depth_bytes, .. } = self.wanted;
-        while let Some(wanted) = map.next_key_seed(KeyScanner { keys: self.keys, nested, depth_bytes })? {
-            if wanted.exact.is_none() && wanted.nested == 0 {
+        let KeyMatch { nested, depth_bytes, .. } = self.key_match;
+        while let Some(key_match) = map.next_key_seed(KeyScanner { keys: self.keys, nested, depth_bytes })? {
+            if key_match.exact.is_none() && key_match.nested == 0 {
                 map.next_value::<IgnoredAny>()?;
             } else {
                 let (keys, values, unescaped) = (self.keys, &mut *self.values, &mut *self.unescaped);
-                map.next_value_seed(Scanner { keys, values, unescaped, wanted })?;
+                map.next_value_seed(Scanner { keys, values, unescaped, key_match })?;
             }
         }
         Ok(())
@@ -172,38 +254,38 @@ impl<'l> Visitor<'l> for Scanner<'_, 'l> {
     }
 
     fn visit_borrowed_str<E>(self, text: &'l str) -> Result<(), E> {
-        self.put(Value::Text(text.as_bytes()))
+        self.store(JsonValue::Text(text.as_bytes()))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
         let begin = self.unescaped.len();
         self.unescaped.extend_from_slice(text.as_bytes());
         let end = self.unescaped.len();
-        self.put(Value::Unescaped(begin, end))
+        self.store(JsonValue::Unescaped(begin, end))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<(), E> {
-        self.put(Value::Integer(value))
+        self.store(JsonValue::Integer(value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<(), E> {
-        self.put(Value::Number(value as f64))
+        self.store(JsonValue::Number(value as f64))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<(), E> {
-        self.put(Value::Number(value))
+        self.store(JsonValue::Number(value))
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        self.put(Value::Absent)
+        self.store(JsonValue::Absent)
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        self.put(Value::Null)
+        self.store(JsonValue::Null)
     }
 }
 
-/// Finds the keys that a key of the object stands for or leads into.
+/// A deserializer that finds the keys of the table that match a key of the object.
 struct KeyScanner<'s> {
     keys: &'s Keys,
     nested: u32,
@@ -211,130 +293,143 @@ struct KeyScanner<'s> {
 }
 
 impl<'l> DeserializeSeed<'l> for KeyScanner<'_> {
-    type Value = Wanted;
+    type Value = KeyMatch;
 
-    fn deserialize<D: Deserializer<'l>>(self, deserializer: D) -> Result<Wanted, D::Error> {
+    fn deserialize<D: Deserializer<'l>>(self, deserializer: D) -> Result<KeyMatch, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
 impl Visitor<'_> for KeyScanner<'_> {
-    type Value = Wanted;
+    type Value = KeyMatch;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
 
-    fn visit_str<E>(self, key: &str) -> Result<Wanted, E> {
-        let mut wanted = Wanted { exact: None, nested: 0, depth_bytes: self.depth_bytes + key.len() + 1 };
+    fn visit_str<E>(self, key: &str) -> Result<KeyMatch, E> {
+        let mut key_match =
+            KeyMatch { exact: None, nested: 0, depth_bytes: self.depth_bytes + key.len() + 1 };
         for (at, (_, path)) in self.keys.iter().enumerate() {
             if self.nested & (1 << at) == 0 {
                 continue;
             }
             let rest = &path.as_bytes()[self.depth_bytes..];
             if rest == key.as_bytes() {
-                wanted.exact = Some(at);
+                key_match.exact = Some(at);
             } else if rest.get(key.len()) == Some(&b'.') && rest.starts_with(key.as_bytes()) {
-                wanted.nested |= 1 << at;
+                key_match.nested |= 1 << at;
             }
         }
-        Ok(wanted)
+        Ok(key_match)
     }
 }
 
-/// A scanned line.
-struct Line<'a> {
+/// A parsed line.
+struct ScannedLine<'a> {
     keys: &'a Keys,
-    values: Values<'a>,
+    values: KeyValues<'a>,
     unescaped: &'a [u8],
 }
 
-impl<'a> Line<'a> {
-    fn record(&self, clock: &mut CommonClock, target: &'a mut Vec<u8>) -> Result<Record<'a>, Reason> {
-        let time_ns = match self.first(Field::Time) {
-            None if self.has(Field::Time) => return Err(Reason::NoTime),
+impl<'a> ScannedLine<'a> {
+    fn make_record(&self, clock: &mut CommonClock, target: &'a mut Vec<u8>) -> Result<Record<'a>, Reason> {
+        let time_ns = match self.first_value(Field::Time) {
+            None if self.has_key(Field::Time) => return Err(Reason::NoTime),
             None => None,
-            Some(value) => Some(self.time(value, clock).ok_or(Reason::NoTime)?),
+            Some(value) => Some(self.parse_time(value, clock).ok_or(Reason::NoTime)?),
         };
         let (method, path) = self.request().ok_or(Reason::NoRequest)?;
         let path = origin_form(path);
-        let query =
-            self.first(Field::Query).and_then(|query| self.text(query)).filter(|_| !path.contains(&b'?'));
-        let status = match self.first(Field::Status) {
-            None if self.has(Field::Status) => return Err(Reason::NoStatus),
+        let query = self
+            .first_value(Field::Query)
+            .and_then(|query| self.text(query))
+            .filter(|_| !path.contains(&b'?'));
+        let status = match self.first_value(Field::Status) {
+            None if self.has_key(Field::Status) => return Err(Reason::NoStatus),
             None => 200,
-            Some(value) => self.status(value)?,
+            Some(value) => self.parse_status(value)?,
         };
-        let body = self.first(Field::Bytes).map(|value| self.body(value)).transpose()?;
-        let client =
-            self.first(Field::Client).and_then(|client| self.text(client)).map_or(Client::Unknown, address);
-        Ok(Record { time_ns, client, method, target: Key::Name(join(path, query, target)), status, body })
+        let body = self.first_value(Field::Bytes).map(|value| self.parse_body(value)).transpose()?;
+        let client = self
+            .first_value(Field::Client)
+            .and_then(|client| self.text(client))
+            .map_or(Client::Unknown, parse_address);
+        Ok(Record {
+            time_ns,
+            client,
+            method,
+            target: Key::Name(join_query(path, query, target)),
+            status,
+            body,
+        })
     }
 
-    /// Method and target: of the first key that is there.
+    /// Returns the method and the target. They are those of the first key that is present.
     fn request(&self) -> Option<(Method, &'a [u8])> {
         let (field, text) = self.keys.iter().zip(&self.values).find_map(|((field, _), value)| {
             let text = matches!(field, Field::Path | Field::Request).then(|| self.text(*value))??;
             Some((*field, text))
         })?;
         if field == Field::Request {
-            return Some(request_line(text));
+            return Some(split_request_line(text));
         }
-        let method = match self.first(Field::Method) {
+        let method = match self.first_value(Field::Method) {
             Some(method) => Method::of(self.text(method)?),
-            None if self.has(Field::Method) => return None,
+            None if self.has_key(Field::Method) => return None,
             None => Method::Get,
         };
         Some((method, text))
     }
 
-    /// The value of the first key for the field that is there.
-    fn first(&self, wanted: Field) -> Option<Value<'a>> {
+    /// Returns the value of the first key for this field that is present.
+    fn first_value(&self, wanted: Field) -> Option<JsonValue<'a>> {
         let values = self.keys.iter().zip(&self.values);
         values
             .filter(|((field, _), _)| *field == wanted)
             .map(|(_, value)| *value)
-            .find(|value| !matches!(value, Value::Absent))
+            .find(|value| !matches!(value, JsonValue::Absent))
     }
 
-    fn has(&self, wanted: Field) -> bool {
+    /// Returns whether the table has a key for this field.
+    fn has_key(&self, wanted: Field) -> bool {
         self.keys.iter().any(|(field, _)| *field == wanted)
     }
 
-    fn text(&self, value: Value<'a>) -> Option<&'a [u8]> {
+    fn text(&self, value: JsonValue<'a>) -> Option<&'a [u8]> {
         match value {
-            Value::Text(text) => Some(text),
-            Value::Unescaped(begin, end) => self.unescaped.get(begin..end),
+            JsonValue::Text(text) => Some(text),
+            JsonValue::Unescaped(begin, end) => self.unescaped.get(begin..end),
             _ => None,
         }
     }
 
-    fn time(&self, value: Value<'a>, clock: &mut CommonClock) -> Option<i64> {
+    fn parse_time(&self, value: JsonValue<'a>, clock: &mut CommonClock) -> Option<i64> {
         match value {
-            Value::Integer(value) => timestamp::epoch_integer(value),
-            Value::Number(value) => timestamp::epoch_number(value),
-            value => timestamp::any(self.text(value)?, clock),
+            JsonValue::Integer(value) => timestamp::epoch_integer_ns(value),
+            JsonValue::Number(value) => timestamp::epoch_number_ns(value),
+            value => timestamp::parse_any(self.text(value)?, clock),
         }
     }
 
-    fn status(&self, value: Value<'a>) -> Result<u16, Reason> {
+    fn parse_status(&self, value: JsonValue<'a>) -> Result<u16, Reason> {
         match value {
-            Value::Integer(code @ 0..=999) => u16::try_from(code).map_err(|_| Reason::NoStatus),
-            value => words::status(self.text(value).ok_or(Reason::NoStatus)?),
+            JsonValue::Integer(code @ 0..=999) => u16::try_from(code).map_err(|_| Reason::NoStatus),
+            value => words::parse_status(self.text(value).ok_or(Reason::NoStatus)?),
         }
     }
 
-    fn body(&self, value: Value<'a>) -> Result<u64, Reason> {
+    fn parse_body(&self, value: JsonValue<'a>) -> Result<u64, Reason> {
         match value {
-            Value::Null => Ok(0),
-            Value::Integer(bytes) => Ok(bytes),
-            value => words::body(self.text(value).ok_or(Reason::BadSize)?),
+            JsonValue::Null => Ok(0),
+            JsonValue::Integer(bytes) => Ok(bytes),
+            value => words::parse_body(self.text(value).ok_or(Reason::BadSize)?),
         }
     }
 }
 
-fn address(text: &[u8]) -> Client<'_> {
-    client(without_any_port(text))
+fn parse_address(text: &[u8]) -> Client<'_> {
+    parse_client(without_any_port(text))
 }
 
 #[cfg(test)]
@@ -342,21 +437,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::json_fields::CADDY;
+    use crate::format::caddy::CaddyParser;
 
-    fn parser(fields: &str) -> Parser {
-        Parser::of_user(&fields.parse().expect("good fields"))
+    fn parser(fields: &str) -> LineParser {
+        LineParser::new(JsonFields::parse(fields).expect("good fields").keys().clone())
     }
 
-    /// Target, status and size of a line.
-    fn read(parser: &mut Parser, line: &str) -> Result<(String, u16, Option<u64>), Reason> {
-        let record = parser.parse(line.as_bytes(), &mut CommonClock::default())?;
+    /// Parses a line. Returns its target, status and size.
+    fn read(parser: &mut LineParser, line: &str) -> Result<(String, u16, Option<u64>), Reason> {
+        let record = parser.parse(line.as_bytes())?;
         let Key::Name(name) = record.target else { panic!("logs have names") };
         Ok((String::from_utf8_lossy(name).into_owned(), record.status, record.body))
     }
 
     #[test]
-    fn keys_are_nested_or_have_points() {
+    fn keys_match_nested_objects_and_dotted_names() {
         let mut parser = parser("path=http.request.uri,bytes=size");
         let good = |size| Ok(("/a".to_owned(), 200, size));
         for line in [
@@ -389,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_say_what_is_missing() {
+    fn other_lines_give_the_missing_part() {
         let mut parser = parser("time=t,path=p,status=s,method=m");
         let line = r#"{"t":1,"p":"/","s":200,"m":"GET"}"#;
         assert!(read(&mut parser, line).is_ok());
@@ -409,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn the_escapes_of_nginx_are_kept() {
+    fn nginx_escapes_are_kept() {
         let mut parser = parser("path=p");
         let target = |line: &str| read(&mut parser, line).map(|read| read.0);
         let lines = [r#"{"p":"/a\x22b","agent":"\x22\xC3"}"#, r#"{"p":"/a\\x22b"}"#];
@@ -418,8 +513,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_in_a_record_or_a_reason(tail in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = parser("path=a.b").parse(&[b"{".to_vec(), tail].concat(), &mut CommonClock::default());
+        fn any_bytes_give_a_record_or_an_error(tail in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = parser("path=a.b").parse(&[b"{".to_vec(), tail].concat());
         }
 
         #[test]
@@ -429,7 +524,7 @@ mod tests {
                 *place = byte;
             }
             line.truncate(cut);
-            let _ = Parser::of_server(CADDY).parse(&line, &mut CommonClock::default());
+            let _ = CaddyParser::default().lines.parse(&line);
         }
     }
 }

@@ -1,28 +1,32 @@
-//! Mooncake's traces of LLM serving: JSON lines with a timestamp (ms), input and output length (tokens) and the ids of
-//! the input's 512-token prefix blocks.
+//! Mooncake's traces of LLM serving.
 //!
-//! A block id is a target: serving the request needs each of its blocks, and the node that still holds them saves the
-//! work of computing them. A target's size is counted in tokens.
+//! A JSON line has a timestamp (ms), input and output length (tokens) and the ids of the 512-token prefix
+//! blocks of the input. A block id is a target. A request needs each of its blocks, and the node that still
+//! holds them need not compute them again. The size of a target is counted in tokens.
+
+use std::ops::ControlFlow;
 
 use serde::Deserialize;
 
-use crate::record::{Client, Key, Method, Reason, Record};
+use super::log_format::LogFormat;
+use crate::record::{Client, Key, Method, Reason, Record, TokenSums};
+use crate::size_unit::SizeUnit;
 
-/// Tokens of a block.
-pub(crate) const BLOCK_TOKENS: u64 = 512;
+/// Tokens per block.
+const BLOCK_TOKENS: u64 = 512;
 
-/// One request line. Unknown fields are ignored: later traces of the family add some.
+/// A request line. Unknown fields are ignored, because later traces of this family add some.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Line {
+struct RequestLine {
     timestamp: i64,
-    pub(crate) input_length: u64,
-    pub(crate) output_length: u64,
+    input_length: u64,
+    output_length: u64,
     hash_ids: Vec<u64>,
 }
 
-impl Line {
-    /// The request's block references.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record<'static>> + '_ {
+impl RequestLine {
+    /// Returns a record for each block of the request.
+    fn records(&self) -> impl Iterator<Item = Record<'static>> + '_ {
         self.hash_ids.iter().map(|&block| Record {
             time_ns: Some(self.timestamp.saturating_mul(1_000_000)),
             client: Client::Unknown,
@@ -34,12 +38,45 @@ impl Line {
     }
 }
 
-/// Reads one line (without its line end).
-pub(crate) fn parse(line: &[u8]) -> Result<Line, Reason> {
+/// Parses one line, without its line end.
+fn parse(line: &[u8]) -> Result<RequestLine, Reason> {
     if line.first() != Some(&b'{') {
         return Err(Reason::NotJson);
     }
     serde_json::from_slice(line).map_err(|_| Reason::NotJson)
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct MooncakeParser {
+    /// Token sums of the valid lines; `None` before the first of them.
+    tokens: Option<TokenSums>,
+}
+
+impl LogFormat for MooncakeParser {
+    const NAME: &'static str = "mooncake";
+    const NUMBERED_TARGETS: bool = true;
+    const SIZE_UNIT: SizeUnit = SizeUnit::Tokens;
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match parse(bytes) {
+            Err(reason) => take(Err(reason)),
+            Ok(line) => {
+                let sums = self.tokens.get_or_insert_default();
+                sums.input = sums.input.saturating_add(line.input_length);
+                sums.output = sums.output.saturating_add(line.output_length);
+                line.records().try_for_each(|record| take(Ok(record)))
+            }
+        }
+    }
+
+    fn tokens(&self) -> Option<TokenSums> {
+        self.tokens
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_in_a_line_or_a_reason(tail in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_give_a_line_or_an_error(tail in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = parse(&[b"{".to_vec(), tail].concat());
         }
     }

@@ -1,15 +1,19 @@
-//! libCacheSim's oracleGeneral: 24-byte packed records, all fields little-endian.
+//! The format oracleGeneral of libCacheSim: packed records of 24 bytes, with little-endian fields.
 //!
-//! time (u32, seconds), object (u64), bytes (u32), next access (i64: the number of the record that asks for the object
-//! next, or -1 for never). Only reads are recorded; they count as GETs answered 200.
+//! The fields are time (u32, seconds), object (u64), bytes (u32) and next access (i64). The next access is
+//! the number of the next record for this object, or -1 for never. Only reads are recorded. They count as GET
+//! requests with status 200.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use crate::record::{Client, Key, Method, Reason, Record};
 
-/// Bytes of a record.
-pub(crate) const RECORD_BYTES: usize = 24;
+/// Size of a record in bytes.
+const RECORD_BYTES: usize = 24;
 
-/// Reads one record.
-pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
+/// Parses one record.
+fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     let (time, object, size, _) = fields(record).ok_or(Reason::Partial)?;
     Ok(Record {
         time_ns: Some(i64::from(time) * 1_000_000_000),
@@ -21,12 +25,13 @@ pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
     })
 }
 
-/// Whether the first bytes of a file are such records: times do not step back, and each next access lies ahead.
-pub(crate) fn fits(head: &[u8]) -> bool {
+/// Returns whether the first bytes of a file are such records: times never decrease, and each next access is
+/// in the future.
+fn fits(head: &[u8]) -> bool {
     let mut last = 0;
     let mut seen = 0_i64;
     for (time, _, _, next) in head.chunks_exact(RECORD_BYTES).filter_map(fields) {
-        // Writers number records from 0 or 1, and some put the largest number for never.
+        // Writers number records from 0 or 1, and some write the largest number for never.
         if time < last || !(next == -1 || next > seen) {
             return false;
         }
@@ -36,6 +41,7 @@ pub(crate) fn fits(head: &[u8]) -> bool {
     seen > 0
 }
 
+/// Splits a record into its fields.
 fn fields(record: &[u8]) -> Option<(u32, u64, u32, i64)> {
     let (time, rest) = record.split_first_chunk::<4>()?;
     let (object, rest) = rest.split_first_chunk::<8>()?;
@@ -47,6 +53,28 @@ fn fields(record: &[u8]) -> Option<(u32, u64, u32, i64)> {
         u32::from_le_bytes(*size),
         i64::from_le_bytes(*next),
     ))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct OracleParser;
+
+impl LogFormat for OracleParser {
+    const NAME: &'static str = "oracle-general";
+    const RECORD_BYTES: Option<usize> = Some(RECORD_BYTES);
+    const NUMBERED_TARGETS: bool = true;
+
+    fn fits(head: &[u8]) -> bool {
+        fits(head)
+    }
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes))
+    }
 }
 
 #[cfg(test)]

@@ -1,23 +1,44 @@
 //! Server access logs of Amazon S3.
 //!
-//! `owner bucket [time] client requester id operation key "request" status error bytes ...`. Operations that are no request
-//! (of lifecycle rules) have no status and are malformed.
+//! A line is `owner bucket [time] client requester id operation key "request" status error bytes ...`.
+//! Operations without a request, such as those of lifecycle rules, have no status. Their lines are malformed.
 
+use std::ops::ControlFlow;
+
+use super::log_format::LogFormat;
 use super::timestamp::CommonClock;
-use super::words::{Fields, body, client, record, status};
+use super::words::{FieldIter, make_record, parse_body, parse_client, parse_status};
 use crate::record::{Reason, Record};
 
-/// Reads one line (without its line end). `clock` is kept from line to line.
-pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
-    let mut fields = Fields(line);
+/// Parses one line, without its line end. `clock` is kept from line to line.
+fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
+    let mut fields = FieldIter(line);
     let time = fields.nth(2).and_then(|time| <&[u8; 26]>::try_from(time).ok());
     let time_ns = time.and_then(|time| clock.read(time)).ok_or(Reason::NoTime)?;
     let address = fields.next().ok_or(Reason::NoRequest)?;
-    // Behind the address stand the requester, the request's id, the operation and the key.
+    // The requester, the request id, the operation and the key follow the address.
     let request = fields.nth(4).ok_or(Reason::NoRequest)?;
-    let status = status(fields.next().ok_or(Reason::NoStatus)?)?;
-    let body = body(fields.nth(1).ok_or(Reason::BadSize)?)?;
-    Ok(record(time_ns, client(address), request, status, body))
+    let status = parse_status(fields.next().ok_or(Reason::NoStatus)?)?;
+    let body = parse_body(fields.nth(1).ok_or(Reason::BadSize)?)?;
+    Ok(make_record(time_ns, parse_client(address), request, status, body))
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct S3Parser {
+    clock: CommonClock,
+}
+
+impl LogFormat for S3Parser {
+    const NAME: &'static str = "s3";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        take(parse(bytes, &mut self.clock))
+    }
 }
 
 #[cfg(test)]
@@ -34,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_as_documented() {
+    fn a_documented_line_is_parsed() {
         let record = parse(LINE).expect("a good line");
         // date -u -d '2019-02-06 00:00:38' +%s
         assert_eq!(record.time_ns, Some(1_549_411_238_000_000_000));
@@ -44,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_say_what_is_missing() {
+    fn other_lines_give_the_missing_part() {
         let with = |old: &str, new: &str| LINE.replace(old, new);
         for (line, expected) in [
             (with("\"GET /bucket1/a/b.jpg?x-foo=bar HTTP/1.1\" 200", "\"-\" -"), Reason::NoStatus),

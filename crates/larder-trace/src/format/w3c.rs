@@ -1,16 +1,21 @@
-//! The W3C's extended log file format, as IIS and CloudFront write it.
+//! The extended log file format of the W3C, as IIS and CloudFront write it.
 //!
-//! Lines that begin with `#` are directives. `#Fields:` names the columns of the lines below it, until the next one: a
-//! server that restarts writes a new header into the same file. IIS separates columns with spaces and writes a plus sign
-//! for a space inside, CloudFront separates them with tabs, and others quote what holds spaces. Notes:
-//! * Times are UTC. Where there is no column `date`, the date is that of the directive `#Date:`.
-//! * IIS writes no `sc-bytes` unless told to: then the size is unknown. CloudFront's includes the reply's header.
-//! * A log without a column for the method or the status records GETs answered 200.
+//! Lines that begin with `#` are directives. `#Fields:` names the columns of the following lines, up to the
+//! next `#Fields:`. A server that restarts may write a new header into the same file. IIS separates columns
+//! with spaces, and replaces a space in a value with a plus sign. CloudFront separates columns with tabs.
+//! Other servers quote values with spaces.
+//! - Times are in UTC. If there is no column `date`, the date is that of the directive `#Date:`.
+//! - IIS writes `sc-bytes` only if configured to. Otherwise the size is unknown. The size in CloudFront
+//!   includes the header of the reply.
+//! - If a log has no column for the method or the status, its lines count as GET requests with status 200.
+
+use std::ops::ControlFlow;
 
 use memchr::{memchr, memchr_iter};
 
+use super::log_format::LogFormat;
 use super::timestamp;
-use super::words::{Fields, body, client, join, origin_form, status};
+use super::words::{FieldIter, join_query, origin_form, parse_body, parse_client, parse_status};
 use crate::record::{Client, Key, Method, Reason, Record};
 
 /// A column that a record needs.
@@ -27,6 +32,7 @@ enum Column {
     Bytes,
 }
 
+/// The columns by their names.
 const COLUMNS: [(&[u8], Column); 10] = [
     (b"date", Column::Date),
     (b"time", Column::Time),
@@ -40,17 +46,17 @@ const COLUMNS: [(&[u8], Column); 10] = [
     (b"bytes", Column::Bytes),
 ];
 
-/// The directives so far.
+/// The directives that have been read.
 #[derive(Default)]
-pub(crate) struct Header {
-    /// For each column of the lines its meaning, if a record needs it; no columns before the first `#Fields:`.
+struct Header {
+    /// The meaning of each column, if a record needs it. Empty before the first `#Fields:`.
     columns: Vec<Option<Column>>,
     date: Option<[u8; 10]>,
 }
 
-/// Reads one line (without its line end). A directive is taken into the header and gives no record. `target` is where a
-/// path and its query are joined.
-pub(crate) fn parse<'a>(
+/// Parses one line, without its line end. A directive changes the header and gives no record. `target` is a
+/// buffer for joining a path and its query.
+fn parse<'a>(
     line: &'a [u8],
     header: &mut Header,
     target: &'a mut Vec<u8>,
@@ -65,10 +71,11 @@ pub(crate) fn parse<'a>(
     header.record(header.values(line), target).map(Some)
 }
 
-/// The words of a line that a record needs, by [`Column`].
-type Values<'a> = [Option<&'a [u8]>; COLUMNS.len()];
+/// The values of a line that a record needs, indexed by [`Column`].
+type ColumnValues<'a> = [Option<&'a [u8]>; COLUMNS.len()];
 
 impl Header {
+    /// Reads a directive.
     fn read(&mut self, line: &[u8]) {
         let Some(colon) = memchr(b':', line) else { return };
         let value = line[colon + 1..].trim_ascii();
@@ -82,8 +89,9 @@ impl Header {
         }
     }
 
-    fn values<'a>(&self, line: &'a [u8]) -> Values<'a> {
-        let mut values = Values::default();
+    /// Splits a line into its values.
+    fn values<'a>(&self, line: &'a [u8]) -> ColumnValues<'a> {
+        let mut values = ColumnValues::default();
         let mut take = |words: &mut dyn Iterator<Item = &'a [u8]>| {
             for (column, word) in self.columns.iter().zip(words) {
                 if let Some(column) = column {
@@ -94,21 +102,22 @@ impl Header {
         if memchr(b'\t', line).is_some() {
             take(&mut line.split(|&b| b == b'\t'));
         } else if memchr_iter(b' ', line).count() < self.columns.len() {
-            // A quote here is a part of its word.
+            // In such a line, a quote is part of its value.
             take(&mut line.split(|&b| b == b' '));
         } else {
-            take(&mut Fields(line));
+            take(&mut FieldIter(line));
         }
         values
     }
 
-    fn record<'a>(&self, values: Values<'a>, target: &'a mut Vec<u8>) -> Result<Record<'a>, Reason> {
+    /// Creates the record of a line.
+    fn record<'a>(&self, values: ColumnValues<'a>, target: &'a mut Vec<u8>) -> Result<Record<'a>, Reason> {
         let of = |column: Column| values[column as usize];
-        // A line that is too short to have a column is not one without it.
+        // A line may be too short to have a value in a column that the header names.
         let has = |column: Column| self.columns.iter().flatten().any(|known| *known as u8 == column as u8);
         let date = of(Column::Date).map_or(self.date.as_ref(), |date| date.try_into().ok());
         let time_ns =
-            date.zip(of(Column::Time)).and_then(|(date, time)| timestamp::date_and_clock(date, time));
+            date.zip(of(Column::Time)).and_then(|(date, time)| timestamp::parse_date_and_clock(date, time));
         let method = match of(Column::Method) {
             None if has(Column::Method) => return Err(Reason::NoRequest),
             word => word.map_or(Method::Get, Method::of),
@@ -116,20 +125,43 @@ impl Header {
         let path = of(Column::Stem).or_else(|| of(Column::Uri)).ok_or(Reason::NoRequest)?;
         let status = match of(Column::Status) {
             None if has(Column::Status) => return Err(Reason::NoStatus),
-            word => word.map_or(Ok(200), status)?,
+            word => word.map_or(Ok(200), parse_status)?,
         };
         let body = match of(Column::Bytes) {
             None if has(Column::Bytes) => return Err(Reason::BadSize),
-            word => word.map(body).transpose()?,
+            word => word.map(parse_body).transpose()?,
         };
         Ok(Record {
             time_ns: Some(time_ns.ok_or(Reason::NoTime)?),
-            client: of(Column::Client).map_or(Client::Unknown, client),
+            client: of(Column::Client).map_or(Client::Unknown, parse_client),
             method,
-            target: Key::Name(join(origin_form(path), of(Column::Query), target)),
+            target: Key::Name(join_query(origin_form(path), of(Column::Query), target)),
             status,
             body,
         })
+    }
+}
+
+/// The parser of this format.
+#[derive(Default)]
+pub(crate) struct W3cParser {
+    header: Header,
+    /// The target, if a query was joined to a path.
+    target: Vec<u8>,
+}
+
+impl LogFormat for W3cParser {
+    const NAME: &'static str = "w3c";
+
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Result<Record<'_>, Reason>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match parse(bytes, &mut self.header, &mut self.target).transpose() {
+            Some(parsed) => take(parsed),
+            None => ControlFlow::Continue(()),
+        }
     }
 }
 
@@ -139,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Targets, sizes and reasons of the lines that are no directives.
+    /// Returns the target and the size, or the reason, of each line that is no directive.
     fn read(log: &str) -> Vec<Result<(String, Option<u64>), Reason>> {
         let mut header = Header::default();
         let mut out = Vec::new();
@@ -201,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_in_a_record_or_a_reason(lines in prop::collection::vec(
+        fn any_bytes_give_a_record_or_an_error(lines in prop::collection::vec(
             prop::collection::vec(prop::sample::select(&b"#Fields: cs-uri date time\t\"2024-05-01 10:00:01"[..]), 0..60), 0..6))
         {
             let mut header = Header::default();

@@ -1,22 +1,25 @@
-//! Parts of a line that several formats share: words and quoted fields, request lines, addresses, sizes.
+//! Parts of a line that several formats share: words and quoted fields, request lines, addresses and sizes.
 
 use memchr::{memchr, memchr_iter, memrchr};
 
 use crate::record::{Client, Key, Method, Reason, Record};
 
-/// The fields of a line: words between spaces, `"..."` or `[...]`, the last two without their quotes and brackets. A
-/// field in quotes or brackets ends where the closing one has a space or nothing behind it and is not escaped.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+/// An iterator over the fields of a line: words between spaces, `"..."` or `[...]`, without quotes and
+/// brackets.
+///
+/// A field in quotes or brackets ends at a closing mark. The mark is not escaped, and is followed by a space
+/// or by the end of the line.
+pub(crate) struct FieldIter<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for FieldIter<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
         let line = self.0;
         let closed = match *line {
             [] => return None,
-            [b'"', ref rest @ ..] => closing(b'"', rest),
-            [b'[', ref rest @ ..] => closing(b']', rest),
+            [b'"', ref rest @ ..] => find_closing(b'"', rest),
+            [b'[', ref rest @ ..] => find_closing(b']', rest),
             _ => None,
         };
         let (field, rest) = match closed {
@@ -28,17 +31,18 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-fn closing(mark: u8, text: &[u8]) -> Option<usize> {
+/// Returns the position of the closing mark.
+fn find_closing(mark: u8, text: &[u8]) -> Option<usize> {
     memchr_iter(mark, text).find(|&at| matches!(text[at + 1..], [] | [b' ', ..]) && !is_escaped(&text[..at]))
 }
 
-/// Whether a quote right behind `before` is escaped: an odd number of backslashes precedes it.
+/// Returns whether a quote after `before` is escaped, because an odd number of backslashes precedes it.
 pub(crate) fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
 }
 
-/// The method and the target of a request line.
-pub(crate) fn request_line(request: &[u8]) -> (Method, &[u8]) {
+/// Splits a request line into the method and the target.
+pub(crate) fn split_request_line(request: &[u8]) -> (Method, &[u8]) {
     let Some(space) = memchr(b' ', request) else { return (Method::Other, request) };
     let rest = &request[space + 1..];
     let target = match memrchr(b' ', rest) {
@@ -48,7 +52,7 @@ pub(crate) fn request_line(request: &[u8]) -> (Method, &[u8]) {
     (Method::of(&request[..space]), target.trim_ascii())
 }
 
-/// The path and query of a target that may be a whole URL, as load balancers log it.
+/// Returns the path and the query of a target, which may be a whole URL.
 pub(crate) fn origin_form(target: &[u8]) -> &[u8] {
     match target.strip_prefix(b"http://").or_else(|| target.strip_prefix(b"https://")) {
         None => target,
@@ -56,8 +60,8 @@ pub(crate) fn origin_form(target: &[u8]) -> &[u8] {
     }
 }
 
-/// The path with its query, joined in `target` where there is one.
-pub(crate) fn join<'a>(path: &'a [u8], query: Option<&[u8]>, target: &'a mut Vec<u8>) -> &'a [u8] {
+/// Joins a path and its query in `target`. Returns the path if there is no query.
+pub(crate) fn join_query<'a>(path: &'a [u8], query: Option<&[u8]>, target: &'a mut Vec<u8>) -> &'a [u8] {
     let query = match query {
         None | Some(b"" | b"-") => return path,
         Some(query) => query.strip_prefix(b"?").unwrap_or(query),
@@ -69,55 +73,58 @@ pub(crate) fn join<'a>(path: &'a [u8], query: Option<&[u8]>, target: &'a mut Vec
     target
 }
 
-/// A status code: up to three digits. Servers write 0 or 000 where the client left before the reply.
-pub(crate) fn status(word: &[u8]) -> Result<u16, Reason> {
-    let code = decimal(word).filter(|code| *code <= 999).ok_or(Reason::NoStatus)?;
+/// Parses a status code of up to three digits. Servers write 0 or 000 if the client disconnected before the
+/// reply.
+pub(crate) fn parse_status(word: &[u8]) -> Result<u16, Reason> {
+    let code = parse_decimal(word).filter(|code| *code <= 999).ok_or(Reason::NoStatus)?;
     u16::try_from(code).map_err(|_| Reason::NoStatus)
 }
 
-/// The size of a reply; `-` and nothing stand for no body.
-pub(crate) fn body(word: &[u8]) -> Result<u64, Reason> {
+/// Parses the size of a reply. `-` and an empty word mean that there was no body.
+pub(crate) fn parse_body(word: &[u8]) -> Result<u64, Reason> {
     match word {
         b"-" | b"" => Ok(0),
-        digits => decimal(digits).ok_or(Reason::BadSize),
+        digits => parse_decimal(digits).ok_or(Reason::BadSize),
     }
 }
 
-/// A client; `-` and nothing stand for an unknown one.
-pub(crate) fn client(name: &[u8]) -> Client<'_> {
+/// Returns a client. `-` and an empty name mean that the client is unknown.
+pub(crate) fn parse_client(name: &[u8]) -> Client<'_> {
     match name {
         b"-" | b"" => Client::Unknown,
         name => Client::Name(name),
     }
 }
 
-/// The address of `address:port`. Brackets around the address are dropped.
+/// Returns the address in `address:port`. Brackets around the address are removed.
 pub(crate) fn without_port(text: &[u8]) -> &[u8] {
     let address = memrchr(b':', text).map_or(text, |colon| &text[..colon]);
     address.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or(address)
 }
 
-/// The address of a text that may be an address alone: only brackets or a single colon show that there is a port.
+/// Returns the address in a text with an optional port. Only brackets or a single colon show that there is a
+/// port.
 pub(crate) fn without_any_port(text: &[u8]) -> &[u8] {
     let has_port = text.first() == Some(&b'[') || memchr_iter(b':', text).count() == 1;
     if has_port { without_port(text) } else { text }
 }
 
-/// A record with a time, from the fields of a line.
-pub(crate) fn record<'a>(
+/// Creates a record with a time and a size from the fields of a line.
+pub(crate) fn make_record<'a>(
     time_ns: i64,
     client: Client<'a>,
     request: &'a [u8],
     status: u16,
     body: u64,
 ) -> Record<'a> {
-    let (method, target) = request_line(request);
+    let (method, target) = split_request_line(request);
     let target = Key::Name(origin_form(target));
     Record { time_ns: Some(time_ns), client, method, target, status, body: Some(body) }
 }
 
-/// A number of decimal digits only; `None` if there are none or it is over 64 bits.
-pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+/// Parses a decimal number. Returns `None` if there is a byte other than a digit, no digit, or a value beyond
+/// 64 bits.
+pub(crate) fn parse_decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
@@ -135,7 +142,7 @@ mod tests {
     use super::*;
 
     fn fields(line: &str) -> Vec<String> {
-        Fields(line.as_bytes()).map(|field| String::from_utf8_lossy(field).into_owned()).collect()
+        FieldIter(line.as_bytes()).map(|field| String::from_utf8_lossy(field).into_owned()).collect()
     }
 
     #[test]
@@ -149,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_lose_their_host() {
+    fn hosts_are_removed_from_targets() {
         for (target, expected) in [
             ("/a?b=http://c/d", "/a?b=http://c/d"),
             ("http://example.org:80/a?b", "/a?b"),
@@ -162,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lose_their_port() {
+    fn ports_are_removed_from_addresses() {
         for (text, expected) in [
             ("192.0.2.1:80", "192.0.2.1"),
             ("2001:db8::1:80", "2001:db8::1"),
@@ -182,23 +189,26 @@ mod tests {
 
     #[test]
     fn decimals_are_checked() {
-        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_decimal(b"18446744073709551615"), Some(u64::MAX));
         for bad in [&b""[..], b"-", b"1x", b"18446744073709551616"] {
-            assert_eq!(decimal(bad), None);
+            assert_eq!(parse_decimal(bad), None);
         }
         assert_eq!(
-            (status(b"000"), status(b"1000"), status(b"-1")),
+            (parse_status(b"000"), parse_status(b"1000"), parse_status(b"-1")),
             (Ok(0), Err(Reason::NoStatus), Err(Reason::NoStatus))
         );
-        assert_eq!((body(b"-"), body(b"7"), body(b"1k")), (Ok(0), Ok(7), Err(Reason::BadSize)));
+        assert_eq!(
+            (parse_body(b"-"), parse_body(b"7"), parse_body(b"1k")),
+            (Ok(0), Ok(7), Err(Reason::BadSize))
+        );
     }
 
     proptest! {
         #[test]
-        fn any_bytes_have_fields(line in prop::collection::vec(prop::sample::select(&b"ab \"\\[]:"[..]), 0..40)) {
-            let length: usize = Fields(&line).map(<[u8]>::len).sum();
+        fn any_bytes_are_split_into_fields(line in prop::collection::vec(prop::sample::select(&b"ab \"\\[]:"[..]), 0..40)) {
+            let length: usize = FieldIter(&line).map(<[u8]>::len).sum();
             prop_assert!(length <= line.len());
-            let _ = (origin_form(&line), without_port(&line), without_any_port(&line), request_line(&line));
+            let _ = (origin_form(&line), without_port(&line), without_any_port(&line), split_request_line(&line));
         }
     }
 }

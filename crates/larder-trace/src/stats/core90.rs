@@ -1,54 +1,58 @@
-//! The core-90 % set: the fewest most requested targets that take 90 % of the requests, and its change by the day.
+//! The core-90 % set and its change from day to day. The set is the smallest set of most requested targets
+//! with at least 90 % of the requests.
 //!
-//! WARD (section 3.4) places files by yesterday's log. What that costs hangs on the requests that go to targets of
-//! today's core which were not in yesterday's: at its site less than 3 % of a day's requests. A day is 24 hours from
-//! the first request; a last day that ends before its 23rd hour is left out, and times that step back count into the
-//! day at hand.
+//! WARD (section 3.4) places files by the log of the previous day. The cost depends on the share of requests
+//! for targets of today's core that were not in yesterday's core. At the site of the paper this share is
+//! below 3 % per day. A day has 24 hours and is counted from the first request. A last day that ends before
+//! its 24th hour is left out. If times decrease, the requests count for the current day.
 
 use serde::Serialize;
 
-use super::locality::Ranking;
+use super::locality::RankedTargets;
 
+/// Length of a day in nanoseconds.
 const DAY_NS: i64 = 86_400_000_000_000;
+/// The last day is whole if its last request is in its 24th hour. In nanoseconds.
 const LAST_DAY_MIN_NS: i64 = DAY_NS / 24 * 23;
-/// Days that are followed; what comes later is left out of the day-by-day figures.
+/// Largest number of days that are compared. Later days are left out of the daily figures.
 const DAYS_MAX: usize = 1_000;
 
-/// The set over the whole trace, and how it changes.
+/// The core-90 % set of the whole trace, and its change from day to day.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Core90 {
-    /// Targets in the set.
+    /// Number of targets in the set.
     pub targets: u64,
     /// Their share of all targets, 0 to 1.
     pub targets_share: f64,
-    /// Their sizes together; `None` where the file states no sizes.
+    /// Total size of these targets; `None` if the file has no sizes.
     pub bytes: Option<u64>,
     /// Their share of the working set, 0 to 1.
     pub working_set_share: Option<f64>,
-    /// One entry a day from the second on; empty for traces of less than two days.
+    /// One entry per day from the second day on. Empty for traces of less than two days.
     pub days: Vec<DayChange>,
-    /// Mean of the days' [`DayChange::new_share`]; `None` without days.
+    /// Mean of [`DayChange::new_share`] over the days; `None` without days.
     pub new_share_mean: Option<f64>,
-    /// Largest of the days' [`DayChange::new_share`]; `None` without days.
+    /// Maximum of [`DayChange::new_share`] over the days; `None` without days.
     pub new_share_max: Option<f64>,
 }
 
-/// How a day's core differs from that of the day before it.
+/// The difference between the core of a day and that of the day before.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DayChange {
-    /// Number of the day, from 0 at the first request; days without requests are skipped.
+    /// Number of the day, from 0 at the first request. Days without requests are skipped.
     pub day: u64,
-    /// The day's requests.
+    /// Number of requests of the day.
     pub requests: u64,
-    /// Targets in the day's core.
+    /// Number of targets in the core of the day.
     pub targets: u64,
-    /// Those of them that were not in the core of the day before.
+    /// Number of these targets that were not in the core of the day before.
     pub new_targets: u64,
-    /// Share of the day's requests that go to those, 0 to 1.
+    /// Share of the requests of the day for these new targets, 0 to 1.
     pub new_share: f64,
 }
 
-pub(super) fn of(ranking: &Ranking, days: Days, sized: bool) -> Option<Core90> {
+/// Returns the core-90 % set; `None` without requests.
+pub(super) fn compute(ranking: &RankedTargets, days: CoreTracker, sized: bool) -> Option<Core90> {
     let whole = *ranking.coverage(sized).iter().find(|point| point.requests_permille == 900)?;
     let shares = || days.changes.iter().map(|day| day.new_share);
     let n = days.changes.len();
@@ -63,26 +67,29 @@ pub(super) fn of(ranking: &Ranking, days: Days, sized: bool) -> Option<Core90> {
     })
 }
 
-/// Follows the core day by day.
+/// The counts of the current day, and the cores of the days before.
 #[derive(Default)]
-pub(super) struct Days {
+pub(super) struct CoreTracker {
     first_ns: Option<i64>,
     day: i64,
+    /// Latest time since the first request, in nanoseconds.
     last_ns: i64,
-    /// The day's requests per target.
+    /// Number of requests per target in the current day.
     counts: Vec<u32>,
-    /// Per target, the number of the last closed day in whose core it was, from 1; 0 for none.
+    /// For each target, the number of the last closed day whose core has it, from 1; 0 for none.
     core_of: Vec<u32>,
+    /// Number of closed days.
     closed: u32,
     changes: Vec<DayChange>,
 }
 
-impl Days {
+impl CoreTracker {
+    /// Counts a request.
     pub(super) fn add(&mut self, target: u32, time_ns: i64) {
         let first = *self.first_ns.get_or_insert(time_ns);
         let day = time_ns.saturating_sub(first) / DAY_NS;
         if day > self.day {
-            self.close();
+            self.close_day();
             self.day = day;
         }
         self.last_ns = self.last_ns.max(time_ns.saturating_sub(first));
@@ -97,14 +104,15 @@ impl Days {
         self.counts[index] = self.counts[index].saturating_add(1);
     }
 
-    /// Ends the last day.
+    /// Ends the last day, if it is whole.
     pub(super) fn finish(&mut self) {
         if self.last_ns - self.day * DAY_NS >= LAST_DAY_MIN_NS {
-            self.close();
+            self.close_day();
         }
     }
 
-    fn close(&mut self) {
+    /// Closes the current day: determines its core, and compares it with the core of the day before.
+    fn close_day(&mut self) {
         if self.closed as usize > DAYS_MAX {
             return;
         }
@@ -148,8 +156,9 @@ mod tests {
 
     #[test]
     fn a_day_is_compared_with_the_day_before() {
-        let mut days = Days::default();
-        // Day 0: target 0 takes all. Day 1: target 1 takes two thirds, 0 the rest. Day 2: as day 1.
+        let mut days = CoreTracker::default();
+        // On day 0 target 0 has all requests. On day 1 target 1 has two thirds and target 0 has one third.
+        // Day 2 is like day 1.
         days.add(0, 1_000);
         for hour in [25, 49, 71] {
             for target in [1, 1, 0] {
@@ -168,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn a_short_last_day_is_left_out() {
-        let mut days = Days::default();
+    fn a_short_last_day_is_omitted() {
+        let mut days = CoreTracker::default();
         for hour in [0, 23, 24, 30] {
             days.add(0, hour * HOUR_NS);
         }

@@ -1,7 +1,8 @@
-//! The one pass over the requests: what each target is asked for.
+//! The pass over the requests that counts the requests of each target.
 //!
-//! A log's rare targets lie far apart in memory, and a lookup waits for its cache line. So requests are gathered into
-//! small batches whose lookups stand close together: the processor then waits for several at once.
+//! The counts of rare targets are far apart in memory, so that each lookup waits for a cache line. Requests
+//! are therefore collected in small batches. The lookups of a batch follow one another closely, so that the
+//! processor waits for several cache lines at once.
 
 use std::ops::ControlFlow;
 
@@ -9,48 +10,50 @@ use crate::intern::{self, Interner};
 use crate::read::Limits;
 use crate::record::{Key, Record};
 use crate::report::ReadReport;
+use crate::size_unit::SizeUnit;
 use crate::stats::Span;
-use crate::stats::core90::Days;
-use crate::trace::{SizeUnit, Trace};
+use crate::stats::core90::CoreTracker;
+use crate::trace::Trace;
 
-/// One target's tally.
+/// The counts of one target.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    /// Requests.
+pub(super) struct TargetCounts {
+    /// Number of requests.
     pub(super) requests: u64,
-    /// Largest reply.
+    /// Size of the largest reply.
     pub(super) size: u64,
-    /// All replies together; saturates.
+    /// Total size of all replies. It saturates.
     pub(super) transferred: u64,
 }
 
-/// Requests of a batch.
+/// Number of requests in a batch.
 const BATCH: usize = 64;
 
-/// A request whose target has not been looked up yet.
-struct Pending {
+/// A request whose target has not been looked up.
+struct QueuedRequest {
     hash: u64,
-    /// Where the key ends in the batch's bytes; it begins where the one before ends.
+    /// End of the key in the bytes of the batch. The key starts at the end of the previous key.
     end: usize,
     size: u64,
     time_ns: Option<i64>,
 }
 
-/// Tallies in order of first appearance.
-pub(super) struct Counter {
-    pub(super) targets: Vec<Tally>,
+/// The counts of all targets, in order of first appearance.
+pub(super) struct TargetCounter {
+    pub(super) targets: Vec<TargetCounts>,
     pub(super) replayable: u64,
     pub(super) over_targets_max: u64,
     keys: Interner,
-    batch: Vec<Pending>,
+    batch: Vec<QueuedRequest>,
     batch_keys: Vec<u8>,
     times: Option<(i64, i64)>,
-    days: Days,
+    core_tracker: CoreTracker,
     has_sizes: bool,
     trace_unit: Option<SizeUnit>,
 }
 
-impl Counter {
+impl TargetCounter {
+    /// Creates an empty counter.
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             targets: Vec::new(),
@@ -60,17 +63,19 @@ impl Counter {
             batch: Vec::with_capacity(BATCH),
             batch_keys: Vec::new(),
             times: None,
-            days: Days::default(),
+            core_tracker: CoreTracker::default(),
             has_sizes: false,
             trace_unit: None,
         }
     }
 
+    /// Counts the requests of a trace.
     pub(super) fn of_trace(trace: &Trace) -> Self {
         let mut counter = Self::new(&Limits::default());
-        counter.targets = vec![Tally::default(); trace.targets.len()];
+        counter.targets = vec![TargetCounts::default(); trace.targets.len()];
         counter.trace_unit = Some(trace.size_unit);
-        // A trace's targets stand in order of first appearance only if it came from a file in time order.
+        // The targets of a trace are in order of first appearance only if the trace was loaded from a file in
+        // time order.
         let mut order = vec![u32::MAX; trace.targets.len()];
         let mut next = 0;
         for request in &trace.requests {
@@ -89,6 +94,7 @@ impl Counter {
         counter
     }
 
+    /// Counts a request of a file, if it is replayable.
     pub(super) fn take(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if !record.is_replayable() {
             return ControlFlow::Continue(());
@@ -102,13 +108,14 @@ impl Counter {
         }
         let hash = intern::hash(&self.batch_keys[start..]);
         let (end, size) = (self.batch_keys.len(), record.body.unwrap_or(0));
-        self.batch.push(Pending { hash, end, size, time_ns: record.time_ns });
+        self.batch.push(QueuedRequest { hash, end, size, time_ns: record.time_ns });
         if self.batch.len() == BATCH {
             self.count_batch();
         }
         ControlFlow::Continue(())
     }
 
+    /// Looks up the targets of the batch, and counts its requests.
     fn count_batch(&mut self) {
         let mut targets = [None; BATCH];
         let mut start = 0;
@@ -117,7 +124,7 @@ impl Counter {
             start = pending.end;
         }
         if self.keys.len() > self.targets.len() {
-            self.targets.resize(self.keys.len(), Tally::default());
+            self.targets.resize(self.keys.len(), TargetCounts::default());
         }
         let batch = std::mem::take(&mut self.batch);
         for (pending, target) in batch.iter().zip(targets) {
@@ -131,6 +138,7 @@ impl Counter {
         self.batch_keys.clear();
     }
 
+    /// Counts a request of a known target.
     fn add(&mut self, target: u32, size: u64, time_ns: Option<i64>) {
         let tally = &mut self.targets[target as usize];
         tally.requests += 1;
@@ -139,18 +147,19 @@ impl Counter {
         if let Some(time) = time_ns {
             let (first, last) = self.times.unwrap_or((time, time));
             self.times = Some((first.min(time), last.max(time)));
-            self.days.add(target, time);
+            self.core_tracker.add(target, time);
         }
     }
 
-    /// Ends the counting; the days so far.
-    pub(super) fn finish(&mut self) -> Days {
+    /// Ends the counting. Returns the daily figures.
+    pub(super) fn finish(&mut self) -> CoreTracker {
         self.count_batch();
-        let mut days = std::mem::take(&mut self.days);
+        let mut days = std::mem::take(&mut self.core_tracker);
         days.finish();
         days
     }
 
+    /// Returns the times of the first and the last request, if the requests have times.
     pub(super) fn span(&self) -> Option<Span> {
         self.times.map(|(first_ns, last_ns)| Span {
             first_ns,
@@ -159,9 +168,10 @@ impl Counter {
         })
     }
 
+    /// Returns the unit of the sizes.
     pub(super) fn size_unit(&self, report: Option<&ReadReport>) -> SizeUnit {
         let has_sizes = self.has_sizes || self.replayable == 0;
-        let of_file = report.map(|report| SizeUnit::of(report.format, has_sizes));
+        let of_file = report.map(|report| report.format.size_unit(has_sizes));
         self.trace_unit.or(of_file).unwrap_or(SizeUnit::Unknown)
     }
 }

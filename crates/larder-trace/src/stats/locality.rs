@@ -1,47 +1,47 @@
 //! Targets by rank, and the three locality curves of WARD (Cherkasova and Karlsson, HPL-2001-2, figure 4).
 //!
-//! All three follow the same walk from the most requested target down: which share of the requests is covered by which
-//! share of the targets (density), of the working set (working-set locality), and what share of the transferred bytes
-//! that is (bytes-transferred locality). They are given on one grid of request shares.
+//! Each curve is a function of the share of requests that the most requested targets cover. The value is the
+//! share of the targets (density), of the working set (working-set locality) or of the transferred bytes
+//! (bytes-transferred locality). All curves use the same grid of request shares.
 
 use serde::Serialize;
 
-use super::count::Tally;
+use super::count::TargetCounts;
 
 /// The grid, in thousandths of the requests.
 const GRID_PERMILLE: [u16; 15] =
     [100, 200, 300, 400, 500, 600, 700, 800, 900, 950, 955, 970, 980, 990, 1_000];
 
-/// What the most requested targets that take a share of the requests are.
+/// The most requested targets that cover a share of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Coverage {
-    /// The share of the requests, in thousandths.
+    /// Share of the requests, in thousandths.
     pub requests_permille: u16,
-    /// The fewest most-requested targets that take at least that share.
+    /// Smallest number of most requested targets with at least this share.
     pub targets: u64,
     /// Their share of all targets, 0 to 1.
     pub targets_share: f64,
-    /// Their sizes together: the memory that covers the share. `None` where the file states no sizes.
+    /// Total size of these targets: the memory that covers the share. `None` if the file has no sizes.
     pub bytes: Option<u64>,
     /// Their share of the working set, 0 to 1.
     pub working_set_share: Option<f64>,
-    /// Their replies' share of all transferred bytes, 0 to 1.
+    /// Share of their replies in all transferred bytes, 0 to 1.
     pub transferred_share: Option<f64>,
 }
 
-/// Targets by requests, most first, equal ones in order of first appearance.
-pub(super) struct Ranking {
-    tallies: Vec<Tally>,
+/// The targets by falling number of requests. Equal ones are in order of first appearance.
+pub(super) struct RankedTargets {
+    tallies: Vec<TargetCounts>,
     requests: u64,
     working_set: u64,
     transferred: u64,
 }
 
-impl Ranking {
-    pub(super) fn new(targets: &[Tally]) -> Self {
+impl RankedTargets {
+    pub(super) fn new(targets: &[TargetCounts]) -> Self {
         let mut tallies = targets.to_vec();
         tallies.sort_by_key(|tally| std::cmp::Reverse(tally.requests));
-        let sum = |part: fn(&Tally) -> u64| tallies.iter().map(part).fold(0, u64::saturating_add);
+        let sum = |part: fn(&TargetCounts) -> u64| tallies.iter().map(part).fold(0, u64::saturating_add);
         let (requests, working_set, transferred) =
             (sum(|t| t.requests), sum(|t| t.size), sum(|t| t.transferred));
         Self { tallies, requests, working_set, transferred }
@@ -63,20 +63,21 @@ impl Ranking {
         self.transferred
     }
 
+    /// Returns the number of requests for the most requested target.
     pub(super) fn hottest(&self) -> u64 {
         self.tallies.first().map_or(0, |tally| tally.requests)
     }
 
-    /// Requests by rank.
+    /// Returns the number of requests by rank.
     pub(super) fn counts(&self) -> Vec<u64> {
         self.tallies.iter().map(|tally| tally.requests).collect()
     }
 
-    /// The curves; empty without requests.
+    /// Returns the points of the curves. There are none without requests.
     pub(super) fn coverage(&self, sized: bool) -> Vec<Coverage> {
         let mut points = Vec::with_capacity(GRID_PERMILLE.len());
         let mut grid = GRID_PERMILLE.into_iter().peekable();
-        let mut sum = Tally::default();
+        let mut sum = TargetCounts::default();
         for (rank, tally) in (1_u64..).zip(&self.tallies) {
             sum.requests += tally.requests;
             sum.size = sum.size.saturating_add(tally.size);
@@ -88,11 +89,12 @@ impl Ranking {
         points
     }
 
+    /// Returns whether this number of requests is at least this share of all requests.
     fn covers(&self, requests: u64, permille: u16) -> bool {
         u128::from(requests) * 1_000 >= u128::from(self.requests) * u128::from(permille)
     }
 
-    fn point(&self, requests_permille: u16, targets: u64, sum: &Tally, sized: bool) -> Coverage {
+    fn point(&self, requests_permille: u16, targets: u64, sum: &TargetCounts, sized: bool) -> Coverage {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         Coverage {
             requests_permille,
@@ -113,12 +115,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn points_rise_and_cover_what_they_say(counts in prop::collection::vec((1_u64..50, 0_u64..1_000), 1..60)) {
+        fn points_rise_and_cover_their_share(counts in prop::collection::vec((1_u64..50, 0_u64..1_000), 1..60)) {
             let tallies: Vec<_> = counts
                 .iter()
-                .map(|&(requests, size)| Tally { requests, size, transferred: requests * size })
+                .map(|&(requests, size)| TargetCounts { requests, size, transferred: requests * size })
                 .collect();
-            let ranking = Ranking::new(&tallies);
+            let ranking = RankedTargets::new(&tallies);
             let points = ranking.coverage(true);
             prop_assert_eq!(points.len(), GRID_PERMILLE.len());
             prop_assert!(points.is_sorted_by_key(|point| (point.targets, point.bytes)));

@@ -1,8 +1,9 @@
-//! What a trace looks like to a cluster of caches: how much is asked for, how unevenly, and what memory would hold it.
+//! Statistics of a trace for cache clusters: the number of requests, their distribution over targets, and the
+//! memory that would serve them.
 //!
-//! Figures count replayable requests only (GET, status 200, a body; see [`Record::is_replayable`]); the
-//! [`ReadReport`] beside them says what else the file holds. A target's size is its largest reply. Ranks go by
-//! requests, most first; equal counts stand in order of first appearance.
+//! Only replayable requests are counted: GET, status 200, with a body (see [`Record::is_replayable`]). The
+//! [`ReadReport`] shows the other contents of the file. The size of a target is that of its largest reply.
+//! Targets are ranked by falling number of requests. Equal counts are in order of first appearance.
 
 mod core90;
 mod count;
@@ -19,112 +20,114 @@ use crate::error::TraceError;
 use crate::read::{Progress, ReadOptions, read, read_from};
 use crate::record::Record;
 use crate::report::ReadReport;
-use crate::trace::{SizeUnit, Trace};
+use crate::size_unit::SizeUnit;
+use crate::trace::Trace;
 
 pub use core90::{Core90, DayChange};
 pub use locality::Coverage;
-pub(crate) use table::thousands;
+pub(crate) use table::format_thousands;
 pub use zipf::Zipf;
 
-use count::Counter;
-use locality::Ranking;
+use count::TargetCounter;
+use locality::RankedTargets;
 
-/// First and last time of the counted requests.
+/// The times of the first and the last counted request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Span {
-    /// Nanoseconds since 1970 UTC, or since the file's own origin.
+    /// Time of the first request in nanoseconds since 1970 UTC, or since the origin of the file.
     pub first_ns: i64,
-    /// As `first_ns`.
+    /// Time of the last request, like `first_ns`.
     pub last_ns: i64,
-    /// From first to last, in seconds.
+    /// Time from the first to the last request, in seconds.
     pub seconds: f64,
 }
 
-/// Mean token counts of an LLM trace's requests.
+/// Mean token counts of the requests of an LLM trace.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MeanTokens {
-    /// Input tokens of a request.
+    /// Mean number of input tokens.
     pub input: f64,
-    /// Output tokens of a request.
+    /// Mean number of output tokens.
     pub output: f64,
 }
 
 /// The statistics of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stats {
-    /// What was read; `None` for a trace that was not read from a file.
+    /// The report of the file; `None` for a trace that was not read from a file.
     pub read: Option<ReadReport>,
-    /// Counted requests.
+    /// Number of counted requests.
     pub requests: u64,
-    /// Distinct targets among them.
+    /// Number of distinct targets.
     pub targets: u64,
-    /// What the sizes below are counted in.
+    /// The unit of the sizes below.
     pub size_unit: SizeUnit,
-    /// All targets' sizes together; `None` where the file states no sizes.
+    /// Total size of all targets; `None` if the file has no sizes.
     pub working_set: Option<u64>,
-    /// All replies' bodies together; `None` where the file states no sizes.
+    /// Total size of all replies; `None` if the file has no sizes.
     pub transferred: Option<u64>,
-    /// Mean body of a reply; `None` where the file states no sizes.
+    /// Mean size of a reply; `None` if the file has no sizes.
     pub reply_mean: Option<f64>,
-    /// Mean size of a target; `None` where the file states no sizes.
+    /// Mean size of a target; `None` if the file has no sizes.
     pub target_mean: Option<f64>,
-    /// Share of the requests that go to the most requested target, 0 to 1.
+    /// Share of the requests for the most requested target, 0 to 1.
     pub hottest_share: f64,
-    /// Share of the requests that find their target asked for before: the hit ratio of an endless cache, 0 to 1.
+    /// Share of the requests whose target was requested before: the hit ratio of an infinite cache, 0 to 1.
     pub endless_hit_ratio: f64,
-    /// Times; `None` in formats without.
+    /// Times of the requests; `None` in formats without times.
     pub span: Option<Span>,
-    /// Mean tokens of a request, in formats that have them.
+    /// Mean token counts, in formats that have them.
     pub tokens_mean: Option<MeanTokens>,
-    /// Popularity against rank; `None` where too few targets are requested often enough.
+    /// Zipf fit of popularity by rank; `None` if too few targets have enough requests.
     pub zipf: Option<Zipf>,
-    /// The smallest set of most requested targets that takes 90 % of the requests, and how it changes by the day.
+    /// The core-90 % set and its change from day to day; `None` without requests.
     pub core90: Option<Core90>,
-    /// Density, working-set and bytes-transferred locality on one grid of request shares.
+    /// Density, working-set locality and bytes-transferred locality.
     pub coverage: Vec<Coverage>,
 }
 
 impl Stats {
-    /// The statistics of a file, in one pass.
+    /// Computes the statistics of a file in one pass.
     ///
     /// # Errors
-    /// As [`read`].
+    /// As for [`read`].
     pub fn of_file(
         path: &Path,
         options: &ReadOptions,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, TraceError> {
-        let mut counter = Counter::new(&options.limits);
+        let mut counter = TargetCounter::new(&options.limits);
         let report = read(path, options, |record: &Record<'_>| counter.take(record), on_progress)?;
-        Ok(Self::of_counts(counter, Some(report)))
+        Ok(Self::from_counts(counter, Some(report)))
     }
 
-    /// The statistics of a stream, in one pass.
+    /// Computes the statistics of a stream in one pass.
     ///
     /// # Errors
-    /// As [`read_from`].
+    /// As for [`read_from`].
     pub fn of_reader(
         reader: impl Read,
         options: &ReadOptions,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, TraceError> {
-        let mut counter = Counter::new(&options.limits);
+        let mut counter = TargetCounter::new(&options.limits);
         let report = read_from(reader, options, |record: &Record<'_>| counter.take(record), on_progress)?;
-        Ok(Self::of_counts(counter, Some(report)))
+        Ok(Self::from_counts(counter, Some(report)))
     }
 
-    /// The statistics of a trace in memory. Equal to those of the file it was loaded from, up to the order of
-    /// targets first asked for within a file's disorder of times.
+    /// Computes the statistics of a trace in memory. They equal those of its file, except for the order of
+    /// targets with equal counts if the file is not in time order.
     pub fn of_trace(trace: &Trace) -> Self {
-        Self::of_counts(Counter::of_trace(trace), None)
+        Self::from_counts(TargetCounter::of_trace(trace), None)
     }
 
-    /// The grid point at a share of the requests in thousandths, if the grid has it.
+    /// Returns the grid point at this share of the requests in thousandths, if the grid has it.
     pub fn coverage_at(&self, requests_permille: u16) -> Option<&Coverage> {
         self.coverage.iter().find(|point| point.requests_permille == requests_permille)
     }
 
-    fn of_counts(mut counter: Counter, mut report: Option<ReadReport>) -> Self {
+    /// Computes the statistics from the counts.
+    fn from_counts(mut counter: TargetCounter, mut report: Option<ReadReport>) -> Self {
         let days = counter.finish();
         if let Some(report) = &mut report {
             report.replayable = counter.replayable;
@@ -132,7 +135,7 @@ impl Stats {
         }
         let size_unit = counter.size_unit(report.as_ref());
         let sized = size_unit != SizeUnit::Unknown;
-        let ranking = Ranking::new(&counter.targets);
+        let ranking = RankedTargets::new(&counter.targets);
         let (requests, targets) = (ranking.requests(), ranking.targets());
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let tokens_mean = report.as_ref().and_then(|report| {
@@ -153,7 +156,7 @@ impl Stats {
             span: counter.span(),
             tokens_mean,
             zipf: zipf::fit(&ranking.counts()),
-            core90: core90::of(&ranking, days, sized),
+            core90: core90::compute(&ranking, days, sized),
             coverage: ranking.coverage(sized),
             read: report,
         }
@@ -164,7 +167,8 @@ impl Stats {
 mod tests {
     use super::*;
 
-    /// Four requests of /a (largest 100), two of /b (10), one each of /c (1) and /d (1,000); 8 in all, over 60 s.
+    /// Eight requests in 60 s: four of /a (largest reply 100), two of /b (10), one of /c (1), one of /d
+    /// (1,000).
     const LOG: &str = r#"x - - [20/Feb/2016:00:00:00 +0000] "GET /b HTTP/1.1" 200 10
 x - - [20/Feb/2016:00:00:10 +0000] "GET /a HTTP/1.1" 200 100
 x - - [20/Feb/2016:00:00:20 +0000] "GET /a HTTP/1.1" 200 50
@@ -190,7 +194,8 @@ x - - [20/Feb/2016:00:01:00 +0000] "GET /a HTTP/1.1" 200 100
         assert_eq!(stats.hottest_share, 0.5);
         assert_eq!(stats.endless_hit_ratio, 0.5);
         assert_eq!(stats.span.expect("times").seconds, 60.0);
-        // Half of the requests: /a. Six of eight: /a and /b. 90 % of eight is 7.2: all four.
+        // Half of the requests are for /a. Six of eight are for /a and /b. 90 % of eight is 7.2, which takes
+        // all four targets.
         let bytes = |permille| stats.coverage_at(permille).and_then(|point| point.bytes);
         assert_eq!(
             (bytes(500), bytes(700), bytes(900), bytes(1_000)),
@@ -200,13 +205,13 @@ x - - [20/Feb/2016:00:01:00 +0000] "GET /a HTTP/1.1" 200 100
     }
 
     #[test]
-    fn the_table_and_the_json_stay_as_they_are() {
+    fn table_and_json_match_the_snapshots() {
         insta::assert_snapshot!("table", stats().to_string());
         insta::assert_json_snapshot!("json", stats());
     }
 
     #[test]
-    fn targets_beyond_the_limit_are_left_out_and_counted() {
+    fn targets_beyond_the_limit_are_counted() {
         let limits = crate::Limits { targets_max: 2, ..crate::Limits::default() };
         let options = ReadOptions { limits, ..ReadOptions::default() };
         let stats = Stats::of_reader(LOG.as_bytes(), &options, &mut |_| ()).expect("a good log");

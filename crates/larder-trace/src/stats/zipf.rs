@@ -1,37 +1,39 @@
 //! The Zipf exponent: how steeply popularity falls with rank.
 //!
-//! Requests to the target of rank r are modelled as proportional to r^-a. A straight fit through every target would be
-//! a fit of the tail, where almost all targets are; so ranks are put into bins of equal width on the logarithmic axis
-//! (four to an octave), each bin is one point (geometric mean rank, mean requests), and a is the negated slope of the
-//! least-squares line through the points' logarithms. Ranks whose target has fewer than ten requests are left out:
-//! there, counts are steps.
+//! The number of requests for the target of rank r is modelled as proportional to r^-a. A fit through all
+//! targets would be a fit of the tail, which has almost all targets. Ranks are therefore put into bins of
+//! equal width on the logarithmic axis, four per octave. Each bin is one point: its geometric mean rank and
+//! its mean number of requests. The exponent a is the negated slope of the least-squares line through the
+//! logarithms of the points. Targets with fewer than ten requests are left out, because their counts form
+//! steps.
 
 use serde::Serialize;
 
-/// Fewest requests of a target that takes part.
+/// Smallest number of requests of a target in the fit.
 const REQUESTS_MIN: u64 = 10;
-/// Fewest targets that make a fit.
+/// Smallest number of targets for a fit.
 const TARGETS_MIN: usize = 10;
-/// Bins to a doubling of the rank.
+/// Number of bins per doubling of the rank.
 const BINS_PER_OCTAVE: f64 = 4.0;
 
-/// A fitted exponent.
+/// A fitted Zipf exponent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Zipf {
     /// The exponent a in requests ~ rank^-a.
     pub exponent: f64,
-    /// How much of the points' variance the line explains, 0 to 1.
+    /// Share of the variance of the points that the line explains, 0 to 1.
     pub r_squared: f64,
-    /// Ranks that took part.
+    /// Number of ranks in the fit.
     pub ranks: u64,
-    /// The method, in words.
+    /// A description of the method.
     pub method: &'static str,
 }
 
 const METHOD: &str = "least squares of ln(requests) on ln(rank), one point per quarter octave of rank, \
                       targets with at least 10 requests";
 
-/// Fits the exponent to requests by rank, most first.
+/// Fits the exponent to the number of requests by rank, largest first. Returns `None` if there are too few
+/// targets.
 pub(super) fn fit(counts: &[u64]) -> Option<Zipf> {
     let ranks = counts.partition_point(|&requests| requests >= REQUESTS_MIN);
     if ranks < TARGETS_MIN {
@@ -49,11 +51,12 @@ pub(super) fn fit(counts: &[u64]) -> Option<Zipf> {
         yy += y * y;
     }
     let r_squared = if yy < 1e-12 { 1.0 } else { xy * xy / (xx * yy) };
-    // Minus zero would print as such.
+    // The addition avoids a printed minus zero.
     Some(Zipf { exponent: -xy / xx + 0.0, r_squared, ranks: ranks as u64, method: METHOD })
 }
 
-/// (ln rank, ln requests), one a bin. Ten ranks make more than one bin, so the points never share an abscissa.
+/// Returns one point (ln rank, ln requests) per bin. Ten ranks have more than one bin, so that the points
+/// never all have the same abscissa.
 fn points(counts: &[u64]) -> Vec<(f64, f64)> {
     let bin_of = |rank: usize| (libm::log2(rank as f64) * BINS_PER_OCTAVE) as u64;
     let mut points = Vec::new();
@@ -86,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_popular_targets_make_no_fit() {
+    fn too_few_popular_targets_give_no_fit() {
         assert_eq!(fit(&[100; 9]), None);
         assert_eq!(fit(&[9; 1_000]), None);
         assert_eq!(fit(&[]), None);

@@ -1,7 +1,8 @@
-//! Mixes of static documents and CGI programs, asked for by clients who fetch pages and think: the workloads of the CAP
-//! paper's prototype (Casalicchio and Colajanni, WWW 2001, section 5).
+//! Mixes of static documents and CGI programs. Clients request pages and think between them: the workloads of
+//! the prototype in the CAP paper (Casalicchio and Colajanni, WWW 2001, section 5).
 //!
-//! The paper's clients are WebStone 2.1's with think times, embedded objects and Pareto sizes added. Three scenarios:
+//! The clients of the paper are those of WebStone 2.1 with think times, embedded objects and Pareto sizes.
+//! There are three scenarios:
 //!
 //! | mix | static | CPU-light | CPU-intensive | CPU and disk |
 //! |---|---|---|---|---|
@@ -9,20 +10,23 @@
 //! | `light` | 80 % | 20 % | | |
 //! | `intensive` | 80 % | 10 % | 6 % | 4 % |
 //!
-//! Shares are of the requests, as the paper has them: every object of a page, base page or embedded, is drawn by the
-//! mix. With [`Shares::Pages`] only base pages are, and what they embed is static, as in [`super::sessions`].
+//! As in the paper, shares are shares of the requests: the mix determines every object of a page, base page
+//! or embedded. With [`Shares::Pages`] the mix determines only base pages, and embedded objects are static,
+//! as in [`super::sessions`].
 //!
-//! Ours, where the paper leaves it open:
-//! * its `light` scenario is 20 % CPU-light: the numbers are printed for the dynamic scenario as a whole only;
-//! * sizes are Pareto with the shape and scale of the tail of its simulation (1.383, from 2,924 bytes; up to 2 MiB:
-//!   mean 9.8 kB), think times and objects per page those of its simulation;
-//! * the tree holds 2,000 documents, popularity Zipf with exponent 0.8;
-//! * "three CGI services" are one URL each ([`MixRecipe::programs`] makes it more), whose replies have 4 KiB;
-//! * service demands are 5 ms of processor time (light), 50 ms (intensive), 30 ms and 10 places of a disk (CPU and
-//!   disk). They matter to a simulator only: a live program takes what it takes.
+//! The paper leaves some values open. We chose:
+//! - The `light` scenario has 20 % CPU-light requests. The paper prints the numbers only for the dynamic
+//!   scenarios together.
+//! - Sizes have the Pareto distribution of the tail in its simulation (1.383, from 2,924 bytes), up to 2 MiB,
+//!   with a mean of 9.8 kB. Think times and objects per page are those of its simulation.
+//! - The tree has 2,000 documents with Zipf popularity of exponent 0.8.
+//! - "Three CGI services" are one URL each, with replies of 4 KiB. [`MixRecipe::programs`] sets the number of
+//!   URLs.
+//! - Service demands are 5 ms of processor time (light), 50 ms (intensive), and 30 ms with 10 disk reads (CPU
+//!   and disk). They matter only for a simulator. A live program takes its real time.
 //!
-//! A mix is a list of [`Sessions`] of one page each, all beginning at time zero: a client of a closed loop takes the
-//! next one whenever it has thought.
+//! A mix is a list of [`Sessions`] with one page each, which all begin at time zero. A client of a closed
+//! loop takes the next one after its think time.
 
 use core::fmt;
 use core::str::FromStr;
@@ -32,31 +36,31 @@ use larder_core::class::ServiceClass;
 use super::SynthError;
 use super::draw::{Pareto, Ranks};
 use super::rng::Stream;
-use super::sessions::{Page, Session, SessionRecipe, Sessions, Site, SiteItem, whole};
+use super::sessions::{Page, Session, SessionRecipe, Sessions, Site, SiteItem, round_to_count};
 
-/// First part of every key, in the order of [`Mix::shares`].
+/// The first part of every key, in the order of [`Mix::shares`].
 const KINDS: [&str; 4] = ["static", "light", "cpu", "disk"];
-/// Length of a program's reply.
+/// Size of the reply of a program in bytes.
 const REPLY_BYTES: u64 = 4_096;
-/// Largest document.
+/// Size of the largest document in bytes.
 const BYTES_MAX: f64 = (2_u64 << 20) as f64;
 
-/// The scenarios.
+/// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mix {
     /// Documents only.
     Static,
-    /// A fifth of the requests runs a program that takes little.
+    /// A fifth of the requests runs programs with a low demand.
     Light,
-    /// A fifth runs programs, half of them demanding.
+    /// A fifth of the requests runs programs, half of them with a high demand.
     Intensive,
 }
 
 impl Mix {
-    /// Every mix.
+    /// All mixes.
     pub const ALL: [Self; 3] = [Self::Static, Self::Light, Self::Intensive];
 
-    /// Its name in files.
+    /// Returns the name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Static => "static",
@@ -65,7 +69,7 @@ impl Mix {
         }
     }
 
-    /// Shares in thousandths: static, CPU-light, CPU-intensive, CPU and disk.
+    /// Returns the shares in thousandths: static, CPU-light, CPU-intensive, CPU and disk.
     pub const fn shares(self) -> [u16; 4] {
         match self {
             Self::Static => [1_000, 0, 0, 0],
@@ -90,41 +94,41 @@ impl FromStr for Mix {
     }
 }
 
-/// What the shares of a mix are shares of.
+/// The objects to which the shares of a mix apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shares {
-    /// Requests: each object of a page is drawn by the mix.
+    /// Requests: the mix determines each object of a page.
     #[default]
     Requests,
-    /// Pages: each base page is drawn by the mix, embedded objects are static.
+    /// Pages: the mix determines each base page. Embedded objects are static.
     Pages,
 }
 
-/// What a mix is made by.
+/// The parameters of a mix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixRecipe {
     /// The scenario.
     pub mix: Mix,
-    /// What its shares are of.
+    /// The objects to which the shares of the scenario apply.
     pub of: Shares,
-    /// Pages to make, 1 to 10,000,000. Clients begin again when they have used them up.
+    /// Number of pages, 1 to 10,000,000. Clients start again after the last page.
     pub pages: u32,
-    /// Documents of the tree, 1 to 10,000,000.
+    /// Number of documents, 1 to 10,000,000.
     pub documents: u32,
-    /// Exponent of their popularity, 0 to 5.
+    /// Zipf exponent of the popularity of documents, 0 to 5.
     pub exponent: f64,
-    /// Their sizes in bytes.
+    /// Distribution of document sizes in bytes.
     pub bytes: Pareto,
-    /// URLs of each kind of program, each equally likely, 1 to 1,000,000.
+    /// Number of URLs of each kind of program, 1 to 1,000,000. They are equally likely.
     pub programs: u32,
-    /// Objects per page, the base page included.
+    /// Distribution of objects per page, including the base page.
     pub objects: Pareto,
-    /// From a page's end to the next page's begin, in seconds.
+    /// Distribution of the time from the end of a page to the start of the next page, in seconds.
     pub think_s: Pareto,
 }
 
 impl MixRecipe {
-    /// The paper's, with 20,000 pages.
+    /// Returns the parameters of the paper, with 20,000 pages.
     pub fn cap01(mix: Mix) -> Self {
         let SessionRecipe { objects, think_s, .. } = SessionRecipe::cap01(Site::PublishingStatic);
         Self {
@@ -140,38 +144,39 @@ impl MixRecipe {
         }
     }
 
-    /// Makes the pages. The same recipe and seed give the same on every machine.
+    /// Generates the pages. The same recipe and seed give the same pages on every machine.
     ///
     /// # Errors
-    /// A figure out of range.
+    /// A parameter is out of range.
     pub fn sessions(&self, seed: u64) -> Result<Sessions, SynthError> {
-        self.check()?;
-        let (items, documents) = (self.items(seed), self.documents as usize);
+        self.check_ranges()?;
+        let (items, documents) = (self.make_items(seed), self.documents as usize);
         let ranks = Ranks::new(documents, self.exponent);
-        let mut chance = Stream::new(seed, "mix");
+        let mut random = Stream::new(seed, "mix");
         let mut made = Sessions { items, sessions: Vec::new(), pages: Vec::new(), objects: Vec::new() };
         for number in 0..self.pages {
             let from = made.objects.len() as u32;
-            for place in 0..whole(self.objects.draw(&mut chance)) {
+            for place in 0..round_to_count(self.objects.draw(&mut random)) {
                 let drawn = place == 0 || self.of == Shares::Requests;
-                let kind = if drawn { self.kind(&mut chance) } else { 0 };
+                let kind = if drawn { self.draw_kind(&mut random) } else { 0 };
                 made.objects.push(match kind {
-                    0 => ranks.draw(&mut chance) as u32,
+                    0 => ranks.draw(&mut random) as u32,
                     kind => {
                         let first = self.documents + (kind as u32 - 1) * self.programs;
-                        first + chance.below(u64::from(self.programs)) as u32
+                        first + random.below(u64::from(self.programs)) as u32
                     }
                 });
             }
-            let think_ns = (self.think_s.draw(&mut chance) * 1e9) as u64;
+            let think_ns = (self.think_s.draw(&mut random) * 1e9) as u64;
             made.pages.push(Page { objects: from..made.objects.len() as u32, secure: false, think_ns });
             made.sessions.push(Session { at_ns: 0, pages: number..number + 1 });
         }
         Ok(made)
     }
 
-    fn kind(&self, chance: &mut Stream) -> usize {
-        let (mut left, mut kind) = (chance.below(1_000), 0);
+    /// Draws the kind of an object.
+    fn draw_kind(&self, random: &mut Stream) -> usize {
+        let (mut left, mut kind) = (random.below(1_000), 0);
         while left >= u64::from(self.mix.shares()[kind]) {
             left -= u64::from(self.mix.shares()[kind]);
             kind += 1;
@@ -179,8 +184,8 @@ impl MixRecipe {
         kind
     }
 
-    /// Documents, most popular first, then the programs of each kind.
-    fn items(&self, seed: u64) -> Vec<SiteItem> {
+    /// Returns the documents, most popular first, followed by the programs of each kind.
+    fn make_items(&self, seed: u64) -> Vec<SiteItem> {
         let count = f64::from(self.documents);
         let mut sizes: Vec<f64> =
             (0..self.documents).map(|i| self.bytes.quantile((f64::from(i) + 0.5) / count)).collect();
@@ -211,7 +216,8 @@ impl MixRecipe {
         items
     }
 
-    fn check(&self) -> Result<(), SynthError> {
+    /// Checks the ranges of the parameters.
+    fn check_ranges(&self) -> Result<(), SynthError> {
         let check = |good: bool, what, range| {
             if good { Ok(()) } else { Err(SynthError::OutOfRange { what, range }) }
         };
@@ -250,7 +256,7 @@ mod tests {
             let made = MixRecipe::cap01(mix).sessions(1).expect("in range");
             for (kind, permille) in KINDS.into_iter().zip(mix.shares()) {
                 let (got, want) = (share(&made, &format!("/{kind}/")), f64::from(permille) / 1_000.0);
-                // Some 64,000 requests: six standard deviations are below 0.01.
+                // There are about 64,000 requests: six standard deviations are below 0.01.
                 assert!((got - want).abs() < 0.01, "{mix} {kind}: {got}");
             }
             assert_eq!(mix.name().parse(), Ok(mix));
@@ -259,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn with_shares_of_pages_only_base_pages_are_programs() {
+    fn page_shares_make_only_base_pages_programs() {
         let recipe = MixRecipe { of: Shares::Pages, ..MixRecipe::cap01(Mix::Intensive) };
         let made = recipe.sessions(1).expect("in range");
         let is_static = |item: u32| item < recipe.documents;
@@ -273,7 +279,7 @@ mod tests {
         let recipe = MixRecipe::cap01(Mix::Static);
         let made = recipe.sessions(3).expect("in range");
         let mean = made.items[..2_000].iter().map(|item| item.bytes as f64).sum::<f64>() / 2_000.0;
-        // Even quantiles leave out the last half step of the tail.
+        // The quantiles leave out the last half step of the tail.
         assert!((mean / recipe.bytes.mean() - 1.0).abs() < 0.05, "{mean} for {}", recipe.bytes.mean());
         let mut sizes: Vec<u64> = made.items[..2_000].iter().map(|item| item.bytes).collect();
         sizes.sort_unstable();
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_and_bad_figures_are_named() {
+    fn a_seed_is_deterministic_and_bad_figures_are_errors() {
         let recipe = MixRecipe { pages: 500, programs: 7, ..MixRecipe::cap01(Mix::Intensive) };
         assert_eq!(recipe.sessions(1), recipe.sessions(1));
         assert_ne!(recipe.sessions(1), recipe.sessions(2));

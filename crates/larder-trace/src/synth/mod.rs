@@ -1,18 +1,20 @@
-//! Seeded synthetic traces, fitted to the published figures of real ones.
+//! Synthetic traces from a seed, fitted to the published figures of real traces.
 //!
-//! Real traces are other people's data; their figures are public. A [`Recipe`] holds such figures, and [`generate`]
-//! makes a trace that has them:
-//! 1. a popularity curve by rank through what is known ([`Popularity`]);
-//! 2. whole numbers of requests for each rank, so that every target's share is exact and not one draw of many;
-//! 3. an order and times ([`Drift`] for daily change);
-//! 4. sizes, laid on the ranks as the finished trace has them, so that each published coverage point is met to the
-//!    request it falls on ([`SizeGoal`]).
+//! Real traces often cannot be published, but their figures are public. A [`Recipe`] has these figures, and
+//! [`generate`] creates a trace with them:
+//! 1. a popularity curve by rank through the known points ([`Popularity`]),
+//! 2. a whole number of requests for each rank, so that the share of every target is exact and not drawn,
+//! 3. an order and times ([`Drift`] models daily change),
+//! 4. sizes by the ranks of the finished trace, so that each published coverage point is met at its request
+//!    ([`SizeGoal`]).
 //!
-//! The same recipe, seed and scale give the same trace on every machine: chance is xoshiro256++ with streams derived
-//! from the seed, mathematics are `libm`'s in double precision, and nothing depends on hash order.
+//! The same recipe, seed and scale give the same trace on every machine. Random numbers are from
+//! xoshiro256++, with streams derived from the seed. Functions are those of `libm` in double precision.
+//! Nothing depends on hash order.
 //!
-//! Requests of a recipe are independent of one another apart from their counts and days. Users who fetch pages and
-//! think are made by [`sessions`] and [`mix`], users who go through a profile again and again by [`profiles`].
+//! The requests of a recipe are independent of one another, apart from their counts and days. [`sessions`]
+//! and [`mix`] generate users who request pages and think. [`profiles`] generates users who repeat a recorded
+//! profile.
 
 pub mod draw;
 pub mod mix;
@@ -26,62 +28,64 @@ mod sizes;
 
 use larder_core::{Bytes, Time};
 
-use crate::trace::{Request, SizeUnit, Target, Trace};
+use crate::size_unit::SizeUnit;
+use crate::trace::{Request, Target, Trace};
 use crate::write::ORIGIN_S;
 
 pub use larder_core::class::ServiceClass;
 pub use order::Drift;
-pub use popularity::{CurvePoint, Popularity};
-pub use recipe::{CoverageGoal, Hot, Recipe};
+pub use popularity::{Popularity, PopularityPoint};
+pub use recipe::{CoverageGoal, HotTargets, Recipe};
 pub use rng::Stream;
 pub use sizes::SizeGoal;
 
-/// Most targets of a recipe.
+/// Largest number of targets of a recipe.
 const TARGETS_MAX: u64 = 1 << 24;
-/// Most requests of a recipe.
+/// Largest number of requests of a recipe.
 const REQUESTS_MAX: u64 = 1_000_000_000;
+/// Length of a day in seconds.
 const DAY_S: f64 = 86_400.0;
 
-/// A trace that cannot be made; the arguments are at fault.
+/// Reason why a trace cannot be generated. The caller is at fault.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SynthError {
     /// No recipe has this name.
     #[error("'{0}' is not a recipe; known are {known}", known = Recipe::NAMES.join(", "))]
     NoSuchRecipe(String),
-    /// A figure lies outside its range.
+    /// A parameter is out of range.
     #[error("{what} must be {range}")]
     OutOfRange {
-        /// Which.
+        /// The parameter.
         what: &'static str,
-        /// What it may be.
+        /// The range.
         range: &'static str,
     },
-    /// The scaled trace is too small to have the recipe's shape.
+    /// The scaled trace is too small for the shape of the recipe.
     #[error("too small for this recipe's shape ({what}): take a larger scale, or more targets and requests")]
     TooSmall {
-        /// What does not fit.
+        /// The part of the shape that does not fit.
         what: &'static str,
     },
 }
 
-/// Makes a trace. `scale`, above 0 and at most 1, multiplies targets, requests, bytes and the time span; the shape, the
-/// shares and the arrival rate stay.
+/// Generates a trace. `scale` is above 0 and at most 1. It multiplies targets, requests, bytes and the time
+/// span. The shape, the shares and the arrival rate do not change.
 ///
 /// # Errors
-/// [`SynthError`] when a figure is out of range or the scale leaves too little to have a shape.
+/// [`SynthError`] if a parameter is out of range, or the scale is too small for the shape.
 pub fn generate(recipe: &Recipe, seed: u64, scale: f64) -> Result<Trace, SynthError> {
-    let sketch = Sketch::new(recipe, scale)?;
-    let counts = sketch.counts()?;
-    let days = order::days(&counts, recipe.drift.as_ref(), seed);
-    let numbering = Numbering::new(&counts, &days);
-    let sizes = sketch.sizes(&counts, &numbering, seed)?;
+    let scaled = ScaledRecipe::new(recipe, scale)?;
+    let counts = scaled.counts()?;
+    let days = order::order_requests(&counts, recipe.drift.as_ref(), seed);
+    let numbers = TargetNumbers::new(&counts, &days);
+    let sizes = scaled.sizes(&counts, &numbers, seed)?;
     let mut times = Stream::new(seed, "times");
     let mut requests = Vec::with_capacity(days.iter().map(Vec::len).sum());
     for (day, ranks) in days.iter().enumerate() {
-        let (start, span) = sketch.day(day);
-        let at = order::times(ranks.len(), start, span, &mut times);
+        let (start, span) = scaled.day_span(day);
+        let at = order::draw_times(ranks.len(), start, span, &mut times);
         for (&rank, time) in ranks.iter().zip(at) {
-            let target = numbering.of_rank[rank as usize];
+            let target = numbers.by_rank[rank as usize];
             requests.push(Request { time, target, client: 0, size: Bytes(sizes[target as usize]) });
         }
     }
@@ -97,42 +101,45 @@ pub fn generate(recipe: &Recipe, seed: u64, scale: f64) -> Result<Trace, SynthEr
     Ok(Trace { targets, requests, size_unit: SizeUnit::Bytes, origin_ns: Some(ORIGIN_S * 1_000_000_000) })
 }
 
-/// Target numbers: a trace numbers its targets by first appearance, and statistics rank equal counts by that.
-struct Numbering {
+/// The numbers of the targets. A trace numbers its targets by first appearance, and statistics rank equal
+/// counts by these numbers.
+struct TargetNumbers {
     /// Number of each generated rank.
-    of_rank: Vec<u32>,
-    /// Generated ranks in the order of the statistics' ranking.
+    by_rank: Vec<u32>,
+    /// The generated ranks in the order of the ranking of the statistics.
     ranking: Vec<u32>,
 }
 
-impl Numbering {
+impl TargetNumbers {
     fn new(counts: &[u64], days: &[Vec<u32>]) -> Self {
-        let mut of_rank = vec![u32::MAX; counts.len()];
+        let mut by_rank = vec![u32::MAX; counts.len()];
         let mut ranking: Vec<u32> = Vec::with_capacity(counts.len());
         for &rank in days.iter().flatten() {
-            let number = &mut of_rank[rank as usize];
+            let number = &mut by_rank[rank as usize];
             if *number == u32::MAX {
                 *number = ranking.len() as u32;
                 ranking.push(rank);
             }
         }
-        // Stable: equal counts stay in order of appearance.
+        // The sort is stable, so that equal counts stay in order of appearance.
         ranking.sort_by_key(|&rank| std::cmp::Reverse(counts[rank as usize]));
-        Self { of_rank, ranking }
+        Self { by_rank, ranking }
     }
 }
 
 /// A recipe at a scale.
-struct Sketch<'r> {
+struct ScaledRecipe<'r> {
     recipe: &'r Recipe,
     scale: f64,
     targets: usize,
-    /// Requests to all but the hot targets.
+    /// Number of requests for targets that are not hot.
     requests: u64,
+    /// Number of requests for hot targets.
     requests_hot: u64,
 }
 
-impl<'r> Sketch<'r> {
+impl<'r> ScaledRecipe<'r> {
+    /// Checks the ranges of the parameters, and computes the scaled numbers.
     fn new(recipe: &'r Recipe, scale: f64) -> Result<Self, SynthError> {
         let check = |good: bool, what, range| {
             if good { Ok(()) } else { Err(SynthError::OutOfRange { what, range }) }
@@ -163,13 +170,14 @@ impl<'r> Sketch<'r> {
         Ok(Self { recipe, scale, targets, requests: all - requests_hot, requests_hot })
     }
 
-    /// Requests by generated rank; the hot targets stand behind the others.
+    /// Returns the number of requests by generated rank. The hot targets follow the others.
     fn counts(&self) -> Result<Vec<u64>, SynthError> {
         let shares = self.recipe.popularity.shares(self.targets, self.requests)?;
-        let mut counts = popularity::counts(&shares, self.requests, u64::from(self.recipe.every_target));
+        let mut counts =
+            popularity::round_to_counts(&shares, self.requests, u64::from(self.recipe.every_target));
         counts.retain(|&count| count > 0);
         if let Some(hot) = &self.recipe.hot {
-            let each = popularity::counts(
+            let each = popularity::round_to_counts(
                 &vec![1.0 / f64::from(hot.targets); hot.targets as usize],
                 self.requests_hot,
                 0,
@@ -179,28 +187,28 @@ impl<'r> Sketch<'r> {
         Ok(counts)
     }
 
-    /// Sizes by number, fitted along the statistics' ranking of the targets that are not hot.
-    fn sizes(&self, counts: &[u64], numbering: &Numbering, seed: u64) -> Result<Vec<u64>, SynthError> {
+    /// Returns the sizes by target number. They are fitted along the ranking of the targets that are not hot.
+    fn sizes(&self, counts: &[u64], numbers: &TargetNumbers, seed: u64) -> Result<Vec<u64>, SynthError> {
         let hot = self.recipe.hot.map_or((counts.len(), 0), |hot| {
             (counts.len().saturating_sub(hot.targets as usize), hot.size.get())
         });
         let (plain, of_hot): (Vec<u32>, Vec<u32>) =
-            numbering.ranking.iter().partition(|&&rank| (rank as usize) < hot.0);
+            numbers.ranking.iter().partition(|&&rank| (rank as usize) < hot.0);
         let ranked: Vec<u64> = plain.iter().map(|&rank| counts[rank as usize]).collect();
         let stretches = self.stretches(&ranked)?;
-        let plan = sizes::Plan { counts: &ranked, stretches: &stretches, goal: self.recipe.sizes };
-        let fitted = sizes::by_rank(&plan, &mut Stream::new(seed, "sizes"));
+        let plan = sizes::SizePlan { counts: &ranked, stretches: &stretches, goal: self.recipe.sizes };
+        let fitted = sizes::assign_sizes(&plan, &mut Stream::new(seed, "sizes"));
         let mut sizes = vec![hot.1; plain.len() + of_hot.len()];
         for (&rank, size) in plain.iter().zip(fitted) {
-            sizes[numbering.of_rank[rank as usize] as usize] = size;
+            sizes[numbers.by_rank[rank as usize] as usize] = size;
         }
         Ok(sizes)
     }
 
-    /// Where the coverage points fall in these ranked counts, and the bytes between them.
+    /// Returns the end and the bytes of each stretch of ranks between two coverage points.
     fn stretches(&self, ranked: &[u64]) -> Result<Vec<(usize, u64)>, SynthError> {
         let Some(all) = self.recipe.bytes else { return Ok(Vec::new()) };
-        let scaled = |bytes: Bytes| (bytes.get() as f64 * self.scale).round() as u64;
+        let scaled_bytes = |bytes: Bytes| (bytes.get() as f64 * self.scale).round() as u64;
         let requests: u64 = ranked.iter().sum();
         let (mut end, mut covered, mut bytes) = (0, 0, 0);
         let mut stretches = Vec::new();
@@ -210,18 +218,18 @@ impl<'r> Sketch<'r> {
                 covered += ranked[end];
                 end += 1;
             }
-            if end == start || end == ranked.len() || scaled(goal.bytes) <= bytes {
+            if end == start || end == ranked.len() || scaled_bytes(goal.bytes) <= bytes {
                 return Err(SynthError::TooSmall { what: "no targets between two coverage points" });
             }
-            stretches.push((end, scaled(goal.bytes) - bytes));
-            bytes = scaled(goal.bytes);
+            stretches.push((end, scaled_bytes(goal.bytes) - bytes));
+            bytes = scaled_bytes(goal.bytes);
         }
-        stretches.push((ranked.len(), scaled(all).saturating_sub(bytes)));
+        stretches.push((ranked.len(), scaled_bytes(all).saturating_sub(bytes)));
         Ok(stretches)
     }
 
-    /// Start and length of a day in seconds; without drift, of the whole span.
-    fn day(&self, day: usize) -> (f64, f64) {
+    /// Returns the start and the length of a day in seconds. Without drift, they are those of the whole span.
+    fn day_span(&self, day: usize) -> (f64, f64) {
         match self.recipe.drift {
             Some(_) => (day as f64 * DAY_S, DAY_S),
             None => (0.0, self.recipe.span_s as f64 * self.scale),
@@ -235,7 +243,7 @@ mod tests {
     use crate::Stats;
 
     #[test]
-    fn the_same_seed_gives_the_same_trace_and_another_another() {
+    fn equal_seeds_give_equal_traces() {
         let recipe = Recipe::by_name("rice-like").expect("a recipe");
         let make = |seed| generate(&recipe, seed, 0.02).expect("possible");
         assert_eq!(make(1), make(1));
@@ -244,8 +252,8 @@ mod tests {
 
     #[test]
     fn a_trace_is_the_same_on_every_machine() {
-        // The hash of the whole trace as this generator makes it. A change of it changes every published result that
-        // rests on a seed: it belongs into the changelog.
+        // The hash of the whole trace. If it changes, every published result that depends on a seed changes,
+        // and the changelog must mention it.
         let recipe = Recipe::by_name("ibm-like").expect("a recipe");
         let trace = generate(&recipe, 42, 0.02).expect("possible");
         let mut log = Vec::new();
@@ -270,7 +278,7 @@ mod tests {
     #[test]
     fn hot_targets_take_their_share_and_have_their_size() {
         for (share, targets) in [(0.05, 50), (0.5, 1)] {
-            let hot = Hot { share, targets, size: Bytes(30_000) };
+            let hot = HotTargets { share, targets, size: Bytes(30_000) };
             let recipe = Recipe { hot: Some(hot), ..Recipe::by_name("rice+hot").expect("a recipe") };
             let trace = generate(&recipe, 1, 0.02).expect("possible");
             let (mut counts, mut to_hot) = (vec![0_u64; trace.targets.len()], 0);
@@ -290,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn figures_out_of_range_are_named() {
+    fn figures_out_of_range_are_errors() {
         let rice = Recipe::by_name("rice-like").expect("a recipe");
         let out = |recipe: &Recipe, scale| generate(recipe, 1, scale).expect_err("impossible").to_string();
         assert_eq!(out(&rice, 0.0), "the scale must be above 0 and at most 1");
         assert_eq!(out(&rice, f64::NAN), "the scale must be above 0 and at most 1");
         assert!(out(&rice, 0.0001).starts_with("too small"));
-        let hot = Hot { share: 0.6, ..Hot::default() };
+        let hot = HotTargets { share: 0.6, ..HotTargets::default() };
         assert!(out(&Recipe { hot: Some(hot), ..rice }, 0.1).contains("0.05 to 0.5"));
         assert!(out(&Recipe::zipf(0, 10, 1.0), 1.0).contains("number of targets"));
         assert!(matches!(Recipe::by_name("x"), Err(SynthError::NoSuchRecipe(_))));

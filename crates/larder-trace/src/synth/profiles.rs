@@ -1,19 +1,19 @@
-//! Users who go through recorded profiles: the four workloads of the HACC paper (Zhang, Barrientos, Chen and Seltzer,
-//! USENIX Windows NT Symposium 1999, table 1 and section 4).
+//! Users who repeat recorded profiles: the four workloads of the HACC paper (Zhang, Barrientos, Chen and
+//! Seltzer, USENIX Windows NT Symposium 1999, table 1 and section 4).
 //!
-//! A profile is a sequence of requests with a pause after each; every simulated user replays one again and again, as
-//! the paper's DBench does. The paper's profiles come from logs that are not public. These are drawn, with its figures
-//! where it gives some:
+//! A profile is a sequence of requests with a pause after each. Every simulated user repeats one profile, as
+//! DBench in the paper does. The profiles of the paper are from logs that are not public. These profiles are
+//! generated, with the published figures where there are some:
 //!
 //! | workload | published | ours |
 //! |---|---|---|
-//! | `baseline` | 367 files, 100 MB; 40 % of 5 to 8 KB, the rest to 1.4 MB; each equally likely; 2 s between requests | the rest follows a power law whose exponent makes the sum |
-//! | `fas` | 5,715 files, 80 MB, skewed | Zipf with exponent 0.9, sizes of [`Recipe`](super::Recipe)'s distribution scaled to the sum, pauses as in `baseline` |
-//! | `domino` | a database of 129 MB, results of about 6 KB, pauses of 29.8 s; OpenDocument about 200 ms, OpenView 0.5 to 2.0 s | 84 views of 256 to 768 KB, ten documents of 96 KB in each (with the views 123 MB); one request in five opens a view; views by Zipf with exponent 0.8, documents alike; processor time 30 ms and 100 ms: with 12 and 32 to 96 pages from disk the unloaded times, and the published 20 to 50 % of the processors |
-//! | `asp` | 4,495 files, 54 MB, 5 % of the requests run a script; everything fits into 64 MB | as `fas`; 30 scripts of 8 KB, each 250 ms of processor time, which with 3 ms for a file gives the published processor shares |
+//! | `baseline` | 367 files, 100 MB; 40 % of 5 to 8 KB, the rest to 1.4 MB; each equally likely; 2 s between requests | the rest follows a power law whose exponent gives the sum |
+//! | `fas` | 5,715 files, 80 MB, skewed | Zipf with exponent 0.9, sizes of the distribution of [`Recipe`](super::Recipe) scaled to the sum, pauses as in `baseline` |
+//! | `domino` | a database of 129 MB, results of about 6 KB, pauses of 29.8 s; OpenDocument about 200 ms, OpenView 0.5 to 2.0 s | 84 views of 256 to 768 KB, ten documents of 96 KB in each (with the views 123 MB); one request in five opens a view; views by Zipf with exponent 0.8, documents equally likely; processor time 30 ms and 100 ms, which with 12 and 32 to 96 pages from disk gives the unloaded times, and the published 20 to 50 % of the processors |
+//! | `asp` | 4,495 files, 54 MB, 5 % of the requests run a script; everything fits into 64 MB | as `fas`; 30 scripts of 8 KB with 250 ms of processor time each, which with 3 ms per file gives the published processor shares |
 //!
-//! KB and MB are 1,024 and 1,024^2 bytes. There are 500 profiles of 40 requests (the paper: about 500 for Domino).
-//! Pauses of logs are exponential here, of the same mean.
+//! KB and MB are 1,024 and 1,024^2 bytes. There are 500 profiles of 40 requests. The paper has about 500 for
+//! Domino. The pauses of logs are exponential, with the same mean.
 
 use larder_core::class::ServiceClass;
 
@@ -25,22 +25,26 @@ use super::sizes::quantiles;
 
 const KIB: f64 = 1_024.0;
 const MIB: f64 = 1_048_576.0;
+/// Number of profiles.
 const PROFILES: usize = 500;
+/// Requests of a profile.
 const REQUESTS: usize = 40;
 
 const VIEWS: usize = 84;
 const DOCUMENTS_PER_VIEW: usize = 10;
 const DOCUMENT_BYTES: u64 = 96 << 10;
+/// Share of the requests of `domino` that open a view, 0 to 1.
 const OPEN_VIEW_SHARE: f64 = 0.2;
 const SCRIPTS: usize = 30;
+/// Share of the requests of `asp` that run a script, 0 to 1.
 const SCRIPT_SHARE: f64 = 0.05;
 
-/// The workloads.
+/// A workload of the HACC paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProfileKind {
-    /// Static files, each equally likely.
+    /// Static files, all equally likely.
     Baseline,
-    /// Static files of a university.
+    /// Static files of a university, with skewed popularity.
     Fas,
     /// Documents and views of a database.
     Domino,
@@ -49,10 +53,10 @@ pub enum ProfileKind {
 }
 
 impl ProfileKind {
-    /// Every workload.
+    /// All workloads.
     pub const ALL: [Self; 4] = [Self::Baseline, Self::Fas, Self::Domino, Self::Asp];
 
-    /// Its name in files.
+    /// Returns the name of the workload in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Baseline => "baseline",
@@ -62,7 +66,7 @@ impl ProfileKind {
         }
     }
 
-    /// Mean pause between two requests of a user, in seconds.
+    /// Returns the mean pause between two requests of a user, in seconds.
     pub const fn pause_s(self) -> f64 {
         match self {
             Self::Domino => 29.8,
@@ -83,62 +87,65 @@ impl core::str::FromStr for ProfileKind {
 /// A request of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// What for: an index into [`Profiles::items`].
+    /// The item, as an index into [`Profiles::items`].
     pub item: u32,
-    /// From the reply's end to the next request, in ns.
+    /// Pause from the end of the reply to the next request, in ns.
     pub pause_ns: u64,
 }
 
-/// Items and profiles.
+/// The items and the profiles of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
-    /// What the site offers.
+    /// The items of the site.
     pub items: Vec<SiteItem>,
-    /// The profiles, none of them empty.
+    /// The profiles. None is empty.
     pub profiles: Vec<Vec<Visit>>,
 }
 
-/// Draws what is asked for next.
-type Draw = Box<dyn Fn(&mut Stream) -> usize>;
+/// A function that draws the index of the next item.
+type ItemSampler = Box<dyn Fn(&mut Stream) -> usize>;
 
-/// Makes a workload. The same seed gives the same on every machine.
+/// Generates a workload. The same seed gives the same workload on every machine.
 pub fn profiles(kind: ProfileKind, seed: u64) -> Profiles {
     let mut sizes = Stream::new(seed, "profile-sizes");
-    let mut chance = Stream::new(seed, "profiles");
-    let (items, draw): (Vec<SiteItem>, Draw) = match kind {
+    let mut random = Stream::new(seed, "profiles");
+    let (items, draw): (Vec<SiteItem>, ItemSampler) = match kind {
         ProfileKind::Baseline => {
             let ranks = Ranks::new(367, 0.0);
-            (files(baseline_sizes(), &mut sizes), Box::new(move |chance| ranks.draw(chance)))
+            (make_files(baseline_sizes(), &mut sizes), Box::new(move |random| ranks.draw(random)))
         }
         ProfileKind::Fas => {
             let ranks = Ranks::new(5_715, 0.9);
-            (files(log_sizes(5_715, 80.0 * MIB), &mut sizes), Box::new(move |chance| ranks.draw(chance)))
+            (
+                make_files(scaled_sizes(5_715, 80.0 * MIB), &mut sizes),
+                Box::new(move |random| ranks.draw(random)),
+            )
         }
         ProfileKind::Domino => {
             let views = Ranks::new(VIEWS, 0.8);
-            let draw = move |chance: &mut Stream| {
-                let view = views.draw(chance) * (DOCUMENTS_PER_VIEW + 1);
-                let opens = chance.unit() < OPEN_VIEW_SHARE;
-                view + if opens { 0 } else { 1 + chance.below(DOCUMENTS_PER_VIEW as u64) as usize }
+            let draw = move |random: &mut Stream| {
+                let view = views.draw(random) * (DOCUMENTS_PER_VIEW + 1);
+                let opens = random.unit() < OPEN_VIEW_SHARE;
+                view + if opens { 0 } else { 1 + random.below(DOCUMENTS_PER_VIEW as u64) as usize }
             };
-            (database(&mut sizes), Box::new(draw))
+            (make_database(&mut sizes), Box::new(draw))
         }
         ProfileKind::Asp => {
             let ranks = Ranks::new(4_495 - SCRIPTS, 0.9);
             let scripts = Ranks::new(SCRIPTS, 0.9);
-            let mut items: Vec<SiteItem> = (0..SCRIPTS).map(script).collect();
-            items.extend(files(log_sizes(4_495 - SCRIPTS, 54.0 * MIB), &mut sizes));
-            let draw = move |chance: &mut Stream| {
-                if chance.unit() < SCRIPT_SHARE { scripts.draw(chance) } else { SCRIPTS + ranks.draw(chance) }
+            let mut items: Vec<SiteItem> = (0..SCRIPTS).map(make_script).collect();
+            items.extend(make_files(scaled_sizes(4_495 - SCRIPTS, 54.0 * MIB), &mut sizes));
+            let draw = move |random: &mut Stream| {
+                if random.unit() < SCRIPT_SHARE { scripts.draw(random) } else { SCRIPTS + ranks.draw(random) }
             };
             (items, Box::new(draw))
         }
     };
     let mut visit = || {
-        let item = draw(&mut chance) as u32;
+        let item = draw(&mut random) as u32;
         let pause_s = match kind {
             ProfileKind::Baseline | ProfileKind::Fas => kind.pause_s(),
-            ProfileKind::Domino | ProfileKind::Asp => exponential(kind.pause_s(), &mut chance),
+            ProfileKind::Domino | ProfileKind::Asp => exponential(kind.pause_s(), &mut random),
         };
         Visit { item, pause_ns: (pause_s * 1e9) as u64 }
     };
@@ -146,9 +153,9 @@ pub fn profiles(kind: ProfileKind, seed: u64) -> Profiles {
     Profiles { items, profiles }
 }
 
-/// Files with these sizes in random order of popularity.
-fn files(mut sizes: Vec<f64>, chance: &mut Stream) -> Vec<SiteItem> {
-    chance.shuffle(&mut sizes);
+/// Returns files with these sizes, in random order of popularity.
+fn make_files(mut sizes: Vec<f64>, random: &mut Stream) -> Vec<SiteItem> {
+    random.shuffle(&mut sizes);
     let file = |(number, bytes): (usize, f64)| SiteItem {
         key: format!("/dir{}/file{number}", number % 20),
         bytes: bytes.max(1.0) as u64,
@@ -160,8 +167,9 @@ fn files(mut sizes: Vec<f64>, chance: &mut Stream) -> Vec<SiteItem> {
     sizes.into_iter().enumerate().map(file).collect()
 }
 
-/// Two in five even between 5 and 8 KB; the rest between 8 KB and 1.4 MB with a density in proportion to x^-b, where b
-/// makes the sum 100 MB.
+/// Returns the file sizes of `baseline`. Two in five are evenly spaced between 5 and 8 KB. The rest are
+/// between 8 KB and 1.4 MB, with a density proportional to x^-b. The exponent b is chosen so that the sum is
+/// 100 MB.
 fn baseline_sizes() -> Vec<f64> {
     let small = 147;
     let even = |i: usize, n: usize| (i as f64 + 0.5) / n as f64;
@@ -175,21 +183,22 @@ fn baseline_sizes() -> Vec<f64> {
     let (mut low, mut high) = (0.0, 0.99);
     for _ in 0..40 {
         let middle = (low + high) / 2.0;
-        // A steeper law has the smaller sum.
+        // A larger exponent gives a smaller sum.
         if sizes(middle).iter().sum::<f64>() > 100.0 * MIB { low = middle } else { high = middle }
     }
     sizes((low + high) / 2.0)
 }
 
-/// Sizes as logs have them, with this sum.
-fn log_sizes(count: usize, bytes: f64) -> Vec<f64> {
+/// Returns sizes with the distribution of logs, scaled to the sum `bytes`.
+fn scaled_sizes(count: usize, bytes: f64) -> Vec<f64> {
     let sizes = quantiles(count);
     let factor = bytes / sizes.iter().sum::<f64>();
     sizes.into_iter().map(|size| size * factor).collect()
 }
 
-/// Each view and then its documents. A switch tells views and actions apart, not documents (HACC section 3.1).
-fn database(chance: &mut Stream) -> Vec<SiteItem> {
+/// Returns the views, each followed by its documents. A switch distinguishes views and actions, but not
+/// documents (HACC, section 3.1).
+fn make_database(random: &mut Stream) -> Vec<SiteItem> {
     let mut items = Vec::new();
     for view in 0..VIEWS {
         let opened = |action: &str, bytes: u64, cpu_us| SiteItem {
@@ -200,13 +209,14 @@ fn database(chance: &mut Stream) -> Vec<SiteItem> {
             places: (bytes / (8 << 10)) as u16,
             cpu_us,
         };
-        items.push(opened("OpenView", (256 + chance.below(513)) << 10, 100_000));
+        items.push(opened("OpenView", (256 + random.below(513)) << 10, 100_000));
         items.extend((0..DOCUMENTS_PER_VIEW).map(|_| opened("OpenDocument", DOCUMENT_BYTES, 30_000)));
     }
     items
 }
 
-fn script(number: usize) -> SiteItem {
+/// Returns a script of `asp`.
+fn make_script(number: usize) -> SiteItem {
     SiteItem {
         key: format!("/script{number}.asp"),
         bytes: 8 << 10,
@@ -252,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_requests_have_their_shares() {
+    fn request_kinds_have_their_shares() {
         let share = |kind, wanted: fn(&SiteItem) -> bool| {
             let made = profiles(kind, 1);
             let visits: Vec<&Visit> = made.profiles.iter().flatten().collect();
             let count = visits.iter().filter(|visit| wanted(&made.items[visit.item as usize])).count();
             count as f64 / visits.len() as f64
         };
-        // 20,000 draws: six standard deviations are 0.017 and 0.009.
+        // There are 20,000 draws. Six standard deviations are 0.017 and 0.009.
         assert!((share(ProfileKind::Domino, |item| item.cpu_us == 100_000) - 0.2).abs() < 0.017);
         assert!((share(ProfileKind::Asp, |item| item.class == ServiceClass::Cb) - 0.05).abs() < 0.009);
         assert!(share(ProfileKind::Fas, |item| item.key == "/dir0/file0") > 0.03);

@@ -1,25 +1,29 @@
-//! The recipes: what is published of each trace, and what we chose where nothing is.
+//! The recipes: the published figures of each trace, and our choices where nothing is published.
 //!
 //! | recipe | source of the figures |
 //! |---|---|
 //! | `rice-like`, `ibm-like` | LARD (Pai et al., ASPLOS 1998), section 3.2: targets, bytes, hottest share, memory for 97, 98, 99 % |
-//! | `deepblue-like`, `rice+hot` | the same, section 4.2: fits one 32 MB cache; 5 to 50 % of the requests to hot targets |
+//! | `deepblue-like`, `rice+hot` | LARD, section 4.2: fits into one 32 MB cache; 5 to 50 % of the requests go to hot targets |
 //! | `hp-like` | WARD (Cherkasova and Karlsson, HPL-2001-2), sections 3.1 and 3.4 |
-//! | `hp-hours-like` | the same without days and drift: section 3.1's log of a few hours |
+//! | `hp-hours-like` | WARD without days and drift: the log of a few hours of section 3.1 |
 //! | `clarknet-like`, `rutgers-like`, `forth-like`, `combined-like` | PRESS (Carrera and Bianchini, PPoPP 2001), table 2: files, mean file, requests, mean reply, exponent; for ClarkNet also the first and tenth target of the log's second week |
-//! | `nasa-like` | what is left of PRESS's Combined without its other three; requests of the archive's two logs |
+//! | `nasa-like` | the rest of Combined of PRESS without its other three; requests of the archive's two logs |
 //!
-//! MB are 10^6 bytes; PRESS's KB are 1,024.
+//! MB are 10^6 bytes. The KB of PRESS are 1,024 bytes.
 //!
-//! Ours: the number of requests of the LARD traces and of HP's days, time spans where none is stated, the size of
-//! `deepblue-like` and its exponent, the tilt (how far popular targets are small) where no mean reply is published,
-//! that IBM's and Rice's covering targets have the mean size, and HP's file count at 95.5 %.
+//! We chose:
+//! - the number of requests of the LARD traces and of the days of HP;
+//! - time spans where none is published;
+//! - the size of `deepblue-like` and its exponent;
+//! - the tilt where no mean reply is published (the tilt says how much smaller popular targets are);
+//! - the mean target size for the targets at the coverage points of IBM and Rice;
+//! - the number of HP files at 95.5 % of the requests.
 
 use larder_core::Bytes;
 
 use super::SynthError;
 use super::order::Drift;
-use super::popularity::{CurvePoint, Popularity};
+use super::popularity::{Popularity, PopularityPoint};
 use super::sizes::SizeGoal;
 
 const MB: u64 = 1_000_000;
@@ -27,59 +31,60 @@ const KIB: f64 = 1_024.0;
 const HOUR_S: u64 = 3_600;
 const DAY_S: u64 = 24 * HOUR_S;
 
-/// A published point: the memory that covers a share of the requests.
+/// A published coverage point: the memory that covers a share of the requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoverageGoal {
     /// Share of the requests, in thousandths.
     pub requests_permille: u16,
-    /// The most requested targets that take it have these bytes together.
+    /// Total size of the most requested targets that take this share.
     pub bytes: Bytes,
-    /// And they are this share of all targets, 0 to 1.
+    /// Number of these targets as a share of all targets, 0 to 1.
     pub targets_share: f64,
 }
 
-/// Extra targets that draw many requests.
+/// Additional targets with many requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hot {
-    /// Share of all requests that go to them, 0.05 to 0.5.
+pub struct HotTargets {
+    /// Share of all requests to these targets, 0.05 to 0.5.
     pub share: f64,
-    /// How many they are, 1 to 1,000; they are equally popular.
+    /// Number of these targets, 1 to 1,000. They are equally popular.
     pub targets: u32,
-    /// Size of each.
+    /// Size of each target.
     pub size: Bytes,
 }
 
-impl Default for Hot {
-    /// A fifth of the requests to five targets of 50 kB.
+impl Default for HotTargets {
+    /// Returns five targets of 50 kB with a fifth of the requests.
     fn default() -> Self {
         Self { share: 0.2, targets: 5, size: Bytes(50_000) }
     }
 }
 
-/// What a synthetic trace is made by. The public fields can be changed before [`generate`](super::generate).
+/// The parameters of a synthetic trace. The public fields can be changed before
+/// [`generate`](super::generate).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
-    /// Its name; targets are named after it.
+    /// Name of the recipe. The names of the targets contain it.
     pub name: String,
-    /// Distinct targets, 1 to 16,777,216.
+    /// Number of distinct targets, 1 to 16,777,216.
     pub targets: u32,
-    /// Requests, 1 to 1,000,000,000.
+    /// Number of requests, 1 to 1,000,000,000.
     pub requests: u64,
-    /// All targets' sizes together; as the size distribution gives if `None`.
+    /// Total size of all targets. With `None` it follows from the size distribution.
     pub bytes: Option<Bytes>,
-    /// How popularity falls with rank.
+    /// The distribution of requests over ranks.
     pub popularity: Popularity,
-    /// Published coverage points, rising.
+    /// Published coverage points, in rising order.
     pub coverage: Vec<CoverageGoal>,
-    /// How size and popularity go together.
+    /// The relation of size and popularity.
     pub sizes: SizeGoal,
-    /// From the first request to the last, in seconds.
+    /// Time from the first request to the last, in seconds.
     pub span_s: u64,
-    /// Daily change, if any; the span is then its days, whatever the scale.
+    /// Daily change of the targets. With drift the span is the number of its days at every scale.
     pub drift: Option<Drift>,
-    /// Hot targets on top, if any.
-    pub hot: Option<Hot>,
-    /// Whether every target is asked for at least once.
+    /// Additional hot targets.
+    pub hot: Option<HotTargets>,
+    /// Whether every target has at least one request.
     pub every_target: bool,
 }
 
@@ -99,29 +104,29 @@ impl Recipe {
         "rice+hot",
     ];
 
-    /// The recipe of that name.
+    /// Returns the recipe with this name.
     ///
     /// # Errors
-    /// [`SynthError::NoSuchRecipe`].
+    /// Returns [`SynthError::NoSuchRecipe`] for an unknown name.
     pub fn by_name(name: &str) -> Result<Self, SynthError> {
         Ok(match name {
-            "rice-like" => rice(),
-            "ibm-like" => ibm(),
-            "hp-like" => hp(),
-            "hp-hours-like" => Self { name: name.to_owned(), drift: None, span_s: 4 * HOUR_S, ..hp() },
-            "clarknet-like" => clarknet(),
-            "nasa-like" => press(name, 5_486, 46.4, 3_461_613, 18.6, 0.78, 62 * DAY_S),
-            "rutgers-like" => press(name, 18_370, 27.3, 498_646, 19.0, 0.79, 25 * DAY_S),
-            "forth-like" => press(name, 11_931, 19.3, 400_335, 8.8, 0.81, 25 * DAY_S),
-            "combined-like" => press(name, 64_651, 21.6, 12_590_736, 16.2, 0.78, 62 * DAY_S),
-            "deepblue-like" => deepblue(),
-            "rice+hot" => Self { name: name.to_owned(), hot: Some(Hot::default()), ..rice() },
+            "rice-like" => rice_recipe(),
+            "ibm-like" => ibm_recipe(),
+            "hp-like" => hp_recipe(),
+            "hp-hours-like" => Self { name: name.to_owned(), drift: None, span_s: 4 * HOUR_S, ..hp_recipe() },
+            "clarknet-like" => clarknet_recipe(),
+            "nasa-like" => press_recipe(name, 5_486, 46.4, 3_461_613, 18.6, 0.78, 62 * DAY_S),
+            "rutgers-like" => press_recipe(name, 18_370, 27.3, 498_646, 19.0, 0.79, 25 * DAY_S),
+            "forth-like" => press_recipe(name, 11_931, 19.3, 400_335, 8.8, 0.81, 25 * DAY_S),
+            "combined-like" => press_recipe(name, 64_651, 21.6, 12_590_736, 16.2, 0.78, 62 * DAY_S),
+            "deepblue-like" => deepblue_recipe(),
+            "rice+hot" => Self { name: name.to_owned(), hot: Some(HotTargets::default()), ..rice_recipe() },
             _ => return Err(SynthError::NoSuchRecipe(name.chars().take(40).collect())),
         })
     }
 
-    /// A plain trace: Zipf-like popularity, lognormal body and Pareto tail sizes independent of popularity. Targets
-    /// too rare for the number of requests do not occur.
+    /// Returns a plain trace with Zipf popularity. Sizes have a lognormal body and a Pareto tail, and are
+    /// independent of popularity. Targets that are too rare for the number of requests do not occur.
     pub fn zipf(targets: u32, requests: u64, exponent: f64) -> Self {
         Self {
             name: "zipf".to_owned(),
@@ -138,9 +143,15 @@ impl Recipe {
         }
     }
 
-    /// A recipe through published coverage points.
-    fn fitted(name: &str, targets: u32, requests: u64, hottest: f64, coverage: Vec<CoverageGoal>) -> Self {
-        let point = |goal: &CoverageGoal| CurvePoint {
+    /// Returns a recipe whose popularity curve goes through the published coverage points.
+    fn with_coverage(
+        name: &str,
+        targets: u32,
+        requests: u64,
+        hottest: f64,
+        coverage: Vec<CoverageGoal>,
+    ) -> Self {
+        let point = |goal: &CoverageGoal| PopularityPoint {
             targets: goal.targets_share,
             requests: f64::from(goal.requests_permille) / 1_000.0,
         };
@@ -155,36 +166,42 @@ impl Recipe {
     }
 }
 
-/// A coverage point whose targets have the trace's mean size.
-fn even(requests_permille: u16, bytes_mb: u64, working_set_mb: u64) -> CoverageGoal {
+/// Returns a coverage point whose targets have the mean size of the trace.
+fn mean_size_goal(requests_permille: u16, bytes_mb: u64, working_set_mb: u64) -> CoverageGoal {
     let targets_share = bytes_mb as f64 / working_set_mb as f64;
     CoverageGoal { requests_permille, bytes: Bytes(bytes_mb * MB), targets_share }
 }
 
-fn rice() -> Recipe {
-    let coverage = vec![even(970, 560, 1_418), even(980, 705, 1_418), even(990, 927, 1_418)];
+fn rice_recipe() -> Recipe {
+    let coverage = vec![
+        mean_size_goal(970, 560, 1_418),
+        mean_size_goal(980, 705, 1_418),
+        mean_size_goal(990, 927, 1_418),
+    ];
     Recipe {
         bytes: Some(Bytes(1_418 * MB)),
         sizes: SizeGoal::Tilt(0.25),
         span_s: 61 * DAY_S,
-        ..Recipe::fitted("rice-like", 37_703, 2_500_000, 0.02, coverage)
+        ..Recipe::with_coverage("rice-like", 37_703, 2_500_000, 0.02, coverage)
     }
 }
 
-fn ibm() -> Recipe {
-    let coverage = vec![even(970, 51, 1_029), even(980, 80, 1_029), even(990, 182, 1_029)];
+fn ibm_recipe() -> Recipe {
+    let coverage =
+        vec![mean_size_goal(970, 51, 1_029), mean_size_goal(980, 80, 1_029), mean_size_goal(990, 182, 1_029)];
     Recipe {
         bytes: Some(Bytes(1_029 * MB)),
         sizes: SizeGoal::Tilt(0.25),
         span_s: 84 * HOUR_S,
-        ..Recipe::fitted("ibm-like", 38_527, 5_000_000, 0.05, coverage)
+        ..Recipe::with_coverage("ibm-like", 38_527, 5_000_000, 0.05, coverage)
     }
 }
 
-/// 4.5 % of the files take 90 % of the requests and less than 2 % of the working set; 5 % of the working set take
-/// 95.5 % of the requests and 65 % of the bytes. Of the requests of a day less than 3 % go to targets that are new in
-/// its core. The hottest share is not published.
-fn hp() -> Recipe {
+/// Returns the recipe of the HP trace. 4.5 % of the files take 90 % of the requests and less than 2 % of the
+/// working set. 5 % of the working set take 95.5 % of the requests and 65 % of the bytes. Less than 3 % of a
+/// day's requests go to targets that are new in the core of that day. The share of the most popular file is
+/// not published.
+fn hp_recipe() -> Recipe {
     let working_set = 20_166 * MB / 10;
     let coverage = vec![
         CoverageGoal { requests_permille: 900, bytes: Bytes(working_set * 19 / 1_000), targets_share: 0.045 },
@@ -195,20 +212,22 @@ fn hp() -> Recipe {
         sizes: SizeGoal::TransferredShare { point: 1, share: 0.65 },
         drift: Some(Drift { days: 5, fresh_popular: 0.01, fresh_rare: 0.15, steady_top: 20 }),
         span_s: 5 * DAY_S,
-        ..Recipe::fitted("hp-like", 69_067, 5_000_000, 0.05, coverage)
+        ..Recipe::with_coverage("hp-like", 69_067, 5_000_000, 0.05, coverage)
     }
 }
 
-fn clarknet() -> Recipe {
-    // The second week's log: 20,731 and 12,465 of 1,486,327 requests of status 200.
+fn clarknet_recipe() -> Recipe {
+    // The log of the second week has 1,486,327 requests of status 200. The first target has 20,731 of them
+    // and the tenth 12,465.
     let top = vec![(1, 20_731.0 / 1_486_327.0), (10, 12_465.0 / 1_486_327.0)];
     Recipe {
         popularity: Popularity::Knee { top, exponent: 0.77 },
-        ..press("clarknet-like", 28_864, 14.2, 2_978_121, 9.7, 0.77, 14 * DAY_S)
+        ..press_recipe("clarknet-like", 28_864, 14.2, 2_978_121, 9.7, 0.77, 14 * DAY_S)
     }
 }
 
-fn press(
+/// Returns a recipe from the figures of PRESS, table 2.
+fn press_recipe(
     name: &str,
     targets: u32,
     target_kib: f64,
@@ -227,7 +246,7 @@ fn press(
     }
 }
 
-fn deepblue() -> Recipe {
+fn deepblue_recipe() -> Recipe {
     Recipe {
         name: "deepblue-like".to_owned(),
         bytes: Some(Bytes(24 * MB)),

@@ -1,8 +1,11 @@
-//! Chance: xoshiro256++ (Blackman and Vigna), one stream for each use.
+//! Random number streams by xoshiro256++ (Blackman and Vigna), one for each use.
 //!
-//! A stream's state is filled by SplitMix64 from the XXH3-64 hash of the run's seed (8 bytes, little-endian) and the
-//! stream's name, so that a draw more in one place moves nothing in another. Everything drawn is made from whole
-//! 64-bit outputs by the few lines below and from `libm`, which computes the same bits on every machine.
+//! SplitMix64 initializes the state of a stream from an XXH3-64 hash. The hash is over the seed of the run (8
+//! bytes, little-endian) and the name of the stream. Therefore an additional draw in one place changes
+//! nothing in another.
+//!
+//! All values are computed from whole 64-bit outputs and with `libm`, which gives the same bits on every
+//! machine.
 
 use larder_core::TargetId;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -13,18 +16,19 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub struct Stream(Xoshiro256PlusPlus);
 
 impl Stream {
-    /// The stream of that name under a seed.
+    /// Creates the stream of this name for a seed.
     pub fn new(seed: u64, name: &str) -> Self {
         let hash = TargetId::of_parts(&[&seed.to_le_bytes(), name.as_bytes()]).0;
         Self(Xoshiro256PlusPlus::seed_from_u64(hash))
     }
 
-    /// Uniform in 0 to 1, 1 excluded, in steps of 2^-53.
+    /// Returns a uniform value of at least 0 and below 1, a multiple of 2^-53.
     pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in 0 to `n`, `n` excluded and at least 1, without bias (Lemire's multiplication method).
+    /// Returns a uniform integer of at least 0 and below `n`, without bias (multiplication method of Lemire).
+    /// `n` is at least 1.
     pub fn below(&mut self, n: u64) -> u64 {
         let reject = n.wrapping_neg() % n;
         loop {
@@ -35,7 +39,7 @@ impl Stream {
         }
     }
 
-    /// Brings the items into random order, every order equally likely.
+    /// Shuffles the items. Every order is equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (2..=items.len()).rev() {
             items.swap(end - 1, self.below(end as u64) as usize);
@@ -48,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_differ_by_seed_and_by_name_and_repeat() {
+    fn streams_repeat_and_differ_by_seed_and_name() {
         let first = |seed, name| Stream::new(seed, name).below(u64::MAX);
         assert_eq!(first(1, "order"), first(1, "order"));
         assert_ne!(first(1, "order"), first(2, "order"));
@@ -56,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_are_even() {
+    fn draws_are_uniform() {
         let mut stream = Stream::new(7, "test");
         let mut counts = [0_u32; 6];
         let mut sum = 0.0;
@@ -64,7 +68,7 @@ mod tests {
             counts[stream.below(6) as usize] += 1;
             sum += stream.unit();
         }
-        // Ten thousand each; six standard deviations are 550.
+        // Ten thousand of each are expected. Six standard deviations are 550.
         assert!(counts.iter().all(|count| count.abs_diff(10_000) < 550), "{counts:?}");
         assert!((sum / 60_000.0 - 0.5).abs() < 0.01);
     }

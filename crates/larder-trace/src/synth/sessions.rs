@@ -1,28 +1,34 @@
-//! Sessions of users at a site that offers several services: the workload of the CAP paper (Casalicchio and
+//! Sessions of users at a site with several services: the workload of the CAP paper (Casalicchio and
 //! Colajanni, WWW 2001, section 4.2 and table 1).
 //!
 //! ```text
-//! sessions begin           at random, so many a second (100 to 300)
+//! sessions begin           at random times, 100 to 300 per second
 //! pages per session        inverse Gaussian, mu 3.86, lambda 9.46
 //! objects per page         Pareto, shape 1.33, from 1; the base page included
 //! think time               Pareto, shape 1.4, from 2 s
 //! object sizes             lognormal body (7.640, 1.705), Pareto tail (1.383, from 2,924 bytes)
 //! ```
 //!
-//! Each page is of one kind, drawn by the site's mix: static; lightly dynamic, of which a document may be kept in
-//! memory with probability 0.3; the result of a database query (class DB), never kept; secure (CB); or both (DCB).
+//! Each page has one kind, which is drawn by the mix of the site. A page is one of:
+//! - static;
+//! - lightly dynamic: such a document is cacheable with probability 0.3;
+//! - a result of a database query (class DB), never cacheable;
+//! - secure (class CB);
+//! - both a query result and secure (class DCB).
 //!
-//! Ours, where the paper leaves it open:
-//! * whole numbers are the nearest, at least 1; pages have at most 100 objects (mean 3.2, not 4.0), think times at most
-//!   100 s (mean 5.6 s, not 7), sizes at most 2 MiB;
-//! * 7 % of the documents have a size of the tail;
-//! * the tree holds 8,000 documents, a quarter of them base pages, and each kind's share of the tree is its share of the
-//!   pages; popularity is Zipf with exponent 0.8 among base pages and among the others, independent of size. The paper
-//!   gives the interval between two hits of a page as Weibull without its parameters;
-//! * "40 % of the requests" are 40 % of the pages: a user's request is for a page. All objects of a secure page are
-//!   secure. Of a page made from a database only the base is, its embedded objects being static documents;
-//! * a query reads 5 to 15 places of the database, each number equally likely;
-//! * kinds of pages are independent of one another within a session; session arrivals are a Poisson process.
+//! The paper leaves some values open. We chose:
+//! - Integers are rounded to the nearest and are at least 1. Pages have at most 100 objects (mean 3.2, not
+//!   4.0). Think times are at most 100 s (mean 5.6 s, not 7). Sizes are at most 2 MiB.
+//! - 7 % of the documents have a size of the tail.
+//! - The tree has 8,000 documents, a quarter of them base pages. The share of each kind in the tree is its
+//!   share of the pages.
+//! - Popularity is Zipf with exponent 0.8 among base pages and among the others, independent of size. The
+//!   paper gives the interval between two hits of a page as Weibull, without parameters.
+//! - "40 % of the requests" are 40 % of the pages, because a request of a user is for a page. All objects of
+//!   a secure page are secure. A page from a database has a base page from the database and static embedded
+//!   objects.
+//! - A query reads 5 to 15 places of the database, each number equally likely.
+//! - The kinds of the pages of a session are independent. Session arrivals are a Poisson process.
 
 use core::fmt;
 use core::ops::Range;
@@ -35,48 +41,49 @@ use super::draw::{InverseGaussian, Pareto, Ranks, exponential};
 use super::rng::Stream;
 use super::sizes::quantiles;
 
-/// Largest document.
+/// Size of the largest document in bytes.
 const BYTES_MAX: f64 = (2_u64 << 20) as f64;
-/// Places of the database that a query reads.
+/// Number of database places that a query reads.
 const PLACES: Range<u64> = 5..16;
 /// Share of the documents that are base pages.
 const BASE_SHARE: f64 = 0.25;
 
-/// Something that a site offers.
+/// A document, a query result or a program of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteItem {
-    /// What a switch decides by. Several items may share one, where a switch does not look closer.
+    /// The key that a switch uses to choose a server. Several items can share a key if the switch does not
+    /// distinguish them.
     pub key: String,
-    /// Bytes of it.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What it needs.
+    /// The services that the item needs.
     pub class: ServiceClass,
-    /// Whether a server may keep it in memory.
+    /// Whether a server may keep the item in memory.
     pub cacheable: bool,
-    /// Places of a database that are read for it.
+    /// Number of database places that a server reads to make the item.
     pub places: u16,
-    /// Processor time of making it, in us.
+    /// Processor time to make the item, in us.
     pub cpu_us: u32,
 }
 
-/// The sites of the paper's experiments.
+/// A site of the experiments of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Site {
-    /// All documents static.
+    /// All documents are static.
     PublishingStatic,
-    /// All documents lightly dynamic.
+    /// All documents are lightly dynamic.
     PublishingLight,
-    /// 60 % static, 40 % database.
+    /// 60 % static and 40 % database.
     Transaction,
-    /// 30 % static, 30 % lightly dynamic, 40 % secure.
+    /// 30 % static, 30 % lightly dynamic and 40 % secure.
     CommerceA,
-    /// 30 % static, 30 % lightly dynamic, 20 % secure, 20 % database.
+    /// 30 % static, 30 % lightly dynamic, 20 % secure and 20 % database.
     CommerceB,
-    /// 30 % static, 30 % lightly dynamic, 20 % secure, 10 % database, 10 % both.
+    /// 30 % static, 30 % lightly dynamic, 20 % secure, 10 % database and 10 % both.
     CommerceC,
 }
 
-/// Kinds of pages, in the order of [`Site::mix`].
+/// The kinds of pages, in the order of [`Site::mix`].
 const KINDS: [&str; 5] = ["static", "light", "db", "cb", "dcb"];
 const STATIC: usize = 0;
 const LIGHT: usize = 1;
@@ -84,7 +91,7 @@ const DB: usize = 2;
 const DCB: usize = 4;
 
 impl Site {
-    /// Every site.
+    /// All sites.
     pub const ALL: [Self; 6] = [
         Self::PublishingStatic,
         Self::PublishingLight,
@@ -94,7 +101,7 @@ impl Site {
         Self::CommerceC,
     ];
 
-    /// Its name in files.
+    /// Returns the name of the site in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PublishingStatic => "publishing-static",
@@ -106,7 +113,8 @@ impl Site {
         }
     }
 
-    /// Shares of the pages in thousandths: static, lightly dynamic, database, secure, secure from a database.
+    /// Returns the shares of the pages in thousandths: static, lightly dynamic, database, secure, secure and
+    /// database.
     pub const fn mix(self) -> [u16; 5] {
         match self {
             Self::PublishingStatic => [1_000, 0, 0, 0, 0],
@@ -118,7 +126,7 @@ impl Site {
         }
     }
 
-    /// Shares of the pages by class, in thousandths, in the order of [`ServiceClass::ALL`].
+    /// Returns the shares of the pages by class in thousandths, in the order of [`ServiceClass::ALL`].
     pub const fn classes(self) -> [u16; ServiceClass::COUNT] {
         let [plain, light, db, cb, dcb] = self.mix();
         [plain + light, db, cb, dcb]
@@ -143,31 +151,31 @@ impl FromStr for Site {
     }
 }
 
-/// What sessions are made by.
+/// The parameters of a set of sessions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRecipe {
-    /// What is offered.
+    /// The site.
     pub site: Site,
-    /// Sessions that begin in a second, above 0, at most 100,000. The paper's are 100 to 300.
+    /// Sessions that begin per second, above 0 and at most 100,000. The paper has 100 to 300.
     pub sessions_per_s: f64,
-    /// For how long sessions begin, in seconds, above 0, at most 100,000.
+    /// Time during which sessions begin, in seconds, above 0 and at most 100,000.
     pub span_s: f64,
-    /// Documents of the tree, 100 to 10,000,000.
+    /// Number of documents of the tree, 100 to 10,000,000.
     pub documents: u32,
-    /// Exponent of their popularity, 0 to 5.
+    /// Zipf exponent of their popularity, 0 to 5.
     pub exponent: f64,
-    /// Share of the lightly dynamic documents that may be kept in memory, 0 to 1.
+    /// Share of the lightly dynamic documents that are cacheable, 0 to 1.
     pub light_cacheable: f64,
-    /// Pages per session.
+    /// Distribution of the pages per session.
     pub pages: InverseGaussian,
-    /// Objects per page, the base page included.
+    /// Distribution of the objects per page, including the base page.
     pub objects: Pareto,
-    /// From a page's end to the next page's begin, in seconds.
+    /// Distribution of the time from the end of a page to the start of the next page, in seconds.
     pub think_s: Pareto,
 }
 
 impl SessionRecipe {
-    /// The paper's, with 100 sessions a second for 100 s.
+    /// Returns the parameters of the paper, with 100 sessions per second for 100 s.
     pub fn cap01(site: Site) -> Self {
         Self {
             site,
@@ -182,16 +190,16 @@ impl SessionRecipe {
         }
     }
 
-    /// Makes the sessions. The same recipe and seed give the same on every machine.
+    /// Generates the sessions. The same recipe and seed give the same sessions on every machine.
     ///
     /// # Errors
-    /// A figure out of range.
+    /// Returns [`SynthError::OutOfRange`] if a parameter is out of range.
     pub fn sessions(&self, seed: u64) -> Result<Sessions, SynthError> {
-        self.check()?;
-        let tree = Tree::new(self, seed);
+        self.check_ranges()?;
+        let tree = DocumentTree::new(self, seed);
         let mut sessions =
             Sessions { items: Vec::new(), sessions: Vec::new(), pages: Vec::new(), objects: Vec::new() };
-        let (mut arrivals, mut chance) = (Stream::new(seed, "sessions"), Stream::new(seed, "pages"));
+        let (mut arrivals, mut random) = (Stream::new(seed, "sessions"), Stream::new(seed, "pages"));
         let mut at_s = 0.0;
         loop {
             at_s += exponential(1.0 / self.sessions_per_s, &mut arrivals);
@@ -199,8 +207,8 @@ impl SessionRecipe {
                 break;
             }
             let from = sessions.pages.len() as u32;
-            for _ in 0..whole(self.pages.draw(&mut chance)) {
-                self.page(&tree, &mut chance, &mut sessions);
+            for _ in 0..round_to_count(self.pages.draw(&mut random)) {
+                self.add_page(&tree, &mut random, &mut sessions);
             }
             let pages = from..sessions.pages.len() as u32;
             sessions.sessions.push(Session { at_ns: (at_s * 1e9) as u64, pages });
@@ -209,19 +217,20 @@ impl SessionRecipe {
         Ok(sessions)
     }
 
-    fn page(&self, tree: &Tree, chance: &mut Stream, sessions: &mut Sessions) {
-        let (mut left, mut kind) = (chance.below(1_000), 0);
+    /// Draws one page and appends it and its objects.
+    fn add_page(&self, tree: &DocumentTree, random: &mut Stream, sessions: &mut Sessions) {
+        let (mut left, mut kind) = (random.below(1_000), 0);
         while left >= u64::from(self.site.mix()[kind]) {
             left -= u64::from(self.site.mix()[kind]);
             kind += 1;
         }
         let from = sessions.objects.len() as u32;
-        sessions.objects.push(tree.draw(&tree.bases[kind], chance));
+        sessions.objects.push(tree.draw_item(&tree.bases[kind], random));
         let embedded = &tree.embedded[if kind == DB { STATIC } else { kind }];
-        for _ in 1..whole(self.objects.draw(chance)) {
-            sessions.objects.push(tree.draw(embedded, chance));
+        for _ in 1..round_to_count(self.objects.draw(random)) {
+            sessions.objects.push(tree.draw_item(embedded, random));
         }
-        let think_ns = (self.think_s.draw(chance) * 1e9) as u64;
+        let think_ns = (self.think_s.draw(random) * 1e9) as u64;
         sessions.pages.push(Page {
             objects: from..sessions.objects.len() as u32,
             secure: kind > DB,
@@ -229,7 +238,8 @@ impl SessionRecipe {
         });
     }
 
-    fn check(&self) -> Result<(), SynthError> {
+    /// Checks the ranges of the parameters.
+    fn check_ranges(&self) -> Result<(), SynthError> {
         let check = |good: bool, what, range| {
             if good { Ok(()) } else { Err(SynthError::OutOfRange { what, range }) }
         };
@@ -254,26 +264,30 @@ impl SessionRecipe {
     }
 }
 
-/// The nearest whole number, at least 1.
-pub(super) fn whole(value: f64) -> u64 {
+/// Rounds to the nearest integer that is at least 1.
+pub(super) fn round_to_count(value: f64) -> u64 {
     (value + 0.5).max(1.0) as u64
 }
 
-/// Documents and query results by kind of page, most popular first.
-struct Tree {
+/// The documents and query results by kind of page, with the most popular first.
+struct DocumentTree {
+    /// All items.
     items: Vec<SiteItem>,
+    /// The base pages by kind, as ranges of `items`.
     bases: Vec<(Range<u32>, Ranks)>,
+    /// The embedded objects by kind, as ranges of `items`.
     embedded: Vec<(Range<u32>, Ranks)>,
 }
 
-impl Tree {
+impl DocumentTree {
     fn new(recipe: &SessionRecipe, seed: u64) -> Self {
         let mut tree = Self { items: Vec::new(), bases: Vec::new(), embedded: Vec::new() };
-        let mut chance = Stream::new(seed, "tree");
+        let mut random = Stream::new(seed, "tree");
         for (kind, share) in recipe.site.mix().into_iter().enumerate() {
             let count = f64::from(recipe.documents) * f64::from(share) / 1_000.0;
             let bases = (count * BASE_SHARE).round() as usize;
-            // Embedded objects of database pages are static documents: those of its share join the static ones.
+            // The embedded objects of database pages are static documents. Therefore the database share of
+            // them is added to the static ones.
             let others = match kind {
                 STATIC => {
                     (count + f64::from(recipe.documents) * f64::from(recipe.site.mix()[DB]) / 1_000.0)
@@ -282,25 +296,26 @@ impl Tree {
                 DB => 0.0,
                 _ => count * (1.0 - BASE_SHARE),
             };
-            let base = tree.add(recipe, kind, "page", bases, &mut chance);
-            let embedded = tree.add(recipe, kind, "object", others.round() as usize, &mut chance);
+            let base = tree.add_items(recipe, kind, "page", bases, &mut random);
+            let embedded = tree.add_items(recipe, kind, "object", others.round() as usize, &mut random);
             tree.bases.push(base);
             tree.embedded.push(embedded);
         }
         tree
     }
 
-    fn add(
+    /// Adds `count` items of a kind and returns their range and popularity.
+    fn add_items(
         &mut self,
         recipe: &SessionRecipe,
         kind: usize,
         what: &str,
         count: usize,
-        chance: &mut Stream,
+        random: &mut Stream,
     ) -> (Range<u32>, Ranks) {
         let from = self.items.len() as u32;
         let mut sizes = quantiles(count);
-        chance.shuffle(&mut sizes);
+        random.shuffle(&mut sizes);
         let class =
             [ServiceClass::N, ServiceClass::N, ServiceClass::Db, ServiceClass::Cb, ServiceClass::Dcb][kind];
         for (number, size) in sizes.into_iter().enumerate() {
@@ -309,9 +324,9 @@ impl Tree {
                 key: format!("/{}/{what}/{number}", KINDS[kind]),
                 bytes: size.clamp(1.0, BYTES_MAX) as u64,
                 class: if kind == DCB && !queried { ServiceClass::Cb } else { class },
-                cacheable: !queried && (kind != LIGHT || chance.unit() < recipe.light_cacheable),
+                cacheable: !queried && (kind != LIGHT || random.unit() < recipe.light_cacheable),
                 places: if queried {
-                    (PLACES.start + chance.below(PLACES.end - PLACES.start)) as u16
+                    (PLACES.start + random.below(PLACES.end - PLACES.start)) as u16
                 } else {
                     0
                 },
@@ -321,51 +336,52 @@ impl Tree {
         (from..self.items.len() as u32, Ranks::new(count, recipe.exponent))
     }
 
-    fn draw(&self, (range, ranks): &(Range<u32>, Ranks), chance: &mut Stream) -> u32 {
-        range.start + ranks.draw(chance) as u32
+    /// Draws the index of an item.
+    fn draw_item(&self, (range, ranks): &(Range<u32>, Ranks), random: &mut Stream) -> u32 {
+        range.start + ranks.draw(random) as u32
     }
 }
 
-/// A user's visit.
+/// A visit of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// When it begins, in ns.
+    /// Start of the session, in ns.
     pub at_ns: u64,
-    /// Its pages, one after another: a range of [`Sessions::pages`].
+    /// The pages of the session in order, as a range of [`Sessions::pages`].
     pub pages: Range<u32>,
 }
 
 /// A request for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Base page first, then what it embeds: a range of [`Sessions::objects`].
+    /// The base page and then the embedded objects, as a range of [`Sessions::objects`].
     pub objects: Range<u32>,
-    /// Whether it comes over an encrypted channel.
+    /// Whether the request uses an encrypted channel.
     pub secure: bool,
-    /// How long the user then thinks before the next page, in ns.
+    /// Think time of the user before the next page, in ns.
     pub think_ns: u64,
 }
 
-/// All sessions.
+/// A set of sessions with all pages and objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// What the site offers.
+    /// The items of the site.
     pub items: Vec<SiteItem>,
-    /// By their begin.
+    /// The sessions, ordered by start.
     pub sessions: Vec<Session>,
     /// The pages of all sessions.
     pub pages: Vec<Page>,
-    /// The objects of all pages: indexes into `items`.
+    /// The objects of all pages, as indexes into `items`.
     pub objects: Vec<u32>,
 }
 
 impl Sessions {
-    /// A page's objects.
+    /// Returns the objects of a page.
     pub fn objects_of(&self, page: &Page) -> &[u32] {
         &self.objects[page.objects.start as usize..page.objects.end as usize]
     }
 
-    /// Bytes of all documents; results of queries are none.
+    /// Returns the total bytes of all documents, without the results of queries.
     pub fn tree_bytes(&self) -> u64 {
         self.items.iter().filter(|item| item.places == 0).map(|item| item.bytes).sum()
     }
@@ -383,12 +399,13 @@ mod tests {
     fn sessions_have_the_papers_figures() {
         let sessions = made(Site::PublishingStatic);
         let mean = |sum: f64, count: usize| sum / count as f64;
-        // 10,000 expected; six standard deviations are 600.
+        // 10,000 are expected. Six standard deviations are 600.
         assert!(sessions.sessions.len().abs_diff(10_000) < 600);
         assert!(sessions.sessions.is_sorted_by_key(|session| session.at_ns));
         let pages = mean(sessions.pages.len() as f64, sessions.sessions.len());
         assert!((pages - 3.86).abs() < 0.08, "{pages}");
-        // The nearest whole number of a Pareto draw within 1 to 100, at least 1: 1 + sum of P(X >= n + 1/2).
+        // The expected value of a Pareto draw within 1 to 100, rounded to the nearest integer: 1 + sum of P(X
+        // >= n + 1/2).
         let (recipe, shape) = (SessionRecipe::cap01(Site::PublishingStatic), 1.33_f64);
         let above = |x: f64| (x.powf(-shape) - 100_f64.powf(-shape)) / (1.0 - 100_f64.powf(-shape));
         let expected = 1.0 + (1..100).map(|n| above(f64::from(n) + 0.5)).sum::<f64>();
@@ -399,13 +416,14 @@ mod tests {
         assert!((think / recipe.think_s.mean() - 1.0).abs() < 0.03, "{think}");
         let mut sizes: Vec<u64> = sessions.items.iter().map(|item| item.bytes).collect();
         sizes.sort_unstable();
-        // The body's median is e^7.640 = 2,080 bytes; the tail lies above 2,924 and moves it up by 7 / 93 of a half.
+        // The median of the body is e^7.640 = 2,080 bytes. The tail is above 2,924 bytes and increases the
+        // median by 7 / 93 of a half.
         assert!((2_080..2_500).contains(&sizes[sizes.len() / 2]), "{}", sizes[sizes.len() / 2]);
         assert_eq!(sizes.len(), 8_000);
     }
 
     #[test]
-    fn pages_are_mixed_as_the_site_says() {
+    fn pages_have_the_mix_of_the_site() {
         for site in Site::ALL {
             let sessions = made(site);
             let mut classes = [0.0; ServiceClass::COUNT];
@@ -436,7 +454,7 @@ mod tests {
     fn lightly_dynamic_documents_are_cacheable_with_their_probability() {
         let sessions = made(Site::PublishingLight);
         let cacheable = sessions.items.iter().filter(|item| item.cacheable).count() as f64;
-        // 2,400 expected; six standard deviations are 246.
+        // 2,400 are expected. Six standard deviations are 246.
         assert!((cacheable - 2_400.0).abs() < 246.0, "{cacheable}");
         assert!(made(Site::PublishingStatic).items.iter().all(|item| item.cacheable));
     }
@@ -457,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_out_of_range_are_named() {
+    fn figures_out_of_range_are_errors() {
         let recipe = SessionRecipe::cap01(Site::CommerceA);
         let out = |recipe: SessionRecipe| recipe.sessions(1).expect_err("out of range").to_string();
         assert!(out(SessionRecipe { sessions_per_s: 0.0, ..recipe.clone() }).contains("sessions per second"));

@@ -1,4 +1,5 @@
-//! ward-analysis: a log and a cluster in, a core, a partition and what they promise out.
+//! The ward-analysis itself. The input is a log and a cluster. The result is a core, a partition and the
+//! expected overhead.
 
 use larder_core::policy::table::{Place, RouteTable, RouteTableError};
 use larder_core::{Bytes, TargetId};
@@ -8,30 +9,32 @@ use super::costs::WardCosts;
 use super::frequency::{Frequencies, Frequency};
 use super::partition::{Balance, partition};
 use super::reach::nodes_reached;
-use super::search::{Overhead, Split, Tally, Walk, WardCluster, keepable};
+use super::search::{CoreSizes, Overhead, Split, TargetTotals, WardCluster, keepable_rows};
 
-/// Most nodes that ward-analysis partitions for: its partitioning takes time by targets times nodes.
+/// Maximum number of nodes for ward-analysis. The time of the partition is proportional to targets times
+/// nodes.
 pub const WARD_NODES_MAX: u16 = 1_024;
 
-/// Points of [`Analysis::curve`] at most.
+/// Maximum number of points of [`Analysis::curve`].
 pub const CURVE_POINTS_MAX: usize = 258;
 
-/// How the core's size is chosen.
+/// The choice of the core's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreChoice {
-    /// The size with the least overhead; of equals the smallest.
+    /// The size with the least overhead, or the smallest of several such sizes.
     Best,
-    /// So many of the most frequent targets, or as many as fit if that is fewer. 0 is the paper's PART.
+    /// This number of the most frequent targets, or as many as fit if fewer. The value 0 gives PART of the
+    /// paper.
     Targets(u64),
 }
 
-/// A cluster that cannot be analysed. The caller's fault.
+/// A cluster for which no analysis is possible. This is an error of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WardError {
-    /// The number of nodes is out of range.
+    /// The number of nodes is out of range. The value is that number.
     #[error("ward-analysis is for 1 to {WARD_NODES_MAX} nodes, not {0}")]
     Nodes(u16),
-    /// The memory is none.
+    /// The nodes have no memory.
     #[error("ward-analysis needs memory to place targets in: 0 bytes a node is none")]
     NoMemory,
     /// A price is not a number of at least 0.
@@ -39,35 +42,37 @@ pub enum WardError {
     Costs,
 }
 
-/// What becomes of a target.
+/// The way in which the cluster serves a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Served by every node.
+    /// Every node serves the target.
     Core,
-    /// Served by this node, and handed to it by the others.
+    /// The node with this number serves the target. Other nodes hand requests over to it.
     Partition(u16),
-    /// Frequent enough for the cluster's memory if there were no core; served from disk wherever it arrives.
+    /// The receiving node serves the target from disk. Without a core the target would fit into the cluster's
+    /// memory.
     OnDisk,
-    /// Not in *BaseFiles*, or not asked for: served wherever it arrives.
+    /// The receiving node serves the target, which is not in *BaseFiles* or has no requests.
     Other,
 }
 
-/// A point of the curve from which the core is chosen.
+/// A point of the curve of overhead against core size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CurvePoint {
+pub struct CoreSizePoint {
     /// Targets in the core.
     pub core_targets: u64,
-    /// Their sizes together.
+    /// Total size of these targets.
     pub core_bytes: u64,
     /// Targets in the partition.
     pub partition_targets: u64,
-    /// The overhead of equation (3).
+    /// The overhead of equation (3), in us.
     pub overhead_us: f64,
 }
 
-impl CurvePoint {
-    fn of(split: &Split) -> Self {
+impl CoreSizePoint {
+    /// Creates the point of a split.
+    fn new(split: &Split) -> Self {
         Self {
             core_targets: split.core.targets,
             core_bytes: split.core.bytes,
@@ -77,64 +82,64 @@ impl CurvePoint {
     }
 }
 
-/// What ward-analysis expects of three ways to use the same cluster, over *BaseFiles* and the whole log.
+/// The expected overheads of three ways to use the same cluster, over *BaseFiles* and the whole log.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Overheads {
-    /// With the core chosen.
+    /// Overhead with the chosen core.
     pub ward_us: f64,
-    /// With no core, everything partitioned (PART).
+    /// Overhead without a core, with everything partitioned (PART).
     pub part_us: f64,
-    /// With everything served where it arrives (RR): the longest prefix that fits one node is each node's, the rest
-    /// is on disk.
+    /// Overhead if the receiving node serves every request (RR). Each node then has the longest prefix that
+    /// fits one node in memory, and the rest on disk.
     pub local_us: f64,
-    /// What the targets outside *BaseFiles* add to each of the three: a read from disk a request.
+    /// Additional overhead of the targets outside *BaseFiles* in each of the three: one disk read for each
+    /// request.
     pub others_us: f64,
 }
 
-/// The result.
+/// The result of ward-analysis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
     /// Number of nodes.
     pub nodes: u16,
     /// Memory of each node's cache.
     pub memory_per_node_bytes: u64,
-    /// The prices and where they come from.
+    /// The prices and their origin.
     pub costs: WardCosts,
-    /// The whole log.
-    pub log: Tally,
-    /// Targets served by every node.
-    pub core: Tally,
-    /// Targets served by their owner.
-    pub partition: Tally,
-    /// Targets of *BaseFiles* that the core's copies have pushed out of memory.
-    pub on_disk: Tally,
+    /// All targets of the log.
+    pub log: TargetTotals,
+    /// Targets that every node serves.
+    pub core: TargetTotals,
+    /// Targets that their owners serve.
+    pub partition: TargetTotals,
+    /// Targets of *BaseFiles* that have no place in memory because of the core's copies.
+    pub on_disk: TargetTotals,
     /// Targets outside *BaseFiles*.
-    pub other: Tally,
-    /// What the three classes of *BaseFiles* cost.
+    pub other: TargetTotals,
+    /// Overhead of the three classes of *BaseFiles*.
     pub overhead: Overhead,
-    /// The same cluster used in three ways.
+    /// Overheads of the same cluster used in three ways.
     pub overheads: Overheads,
-    /// Share of the requests expected to be served by the node they arrive at, 0 to 1: all but (N - 1)/N of those to
-    /// the partition.
+    /// Expected share of requests that the receiving node serves itself, 0 to 1. These are all except (N -
+    /// 1)/N of the requests to the partition.
     pub local_share: f64,
-    /// Share of the requests expected to be answered from memory, 0 to 1: those to core and partition, less each
-    /// node's first read of a target.
+    /// Expected share of requests answered from memory, 0 to 1. These are the requests to core and partition,
+    /// minus the first read of a target by each node.
     pub memory_share: f64,
-    /// How even the partition is.
+    /// The balance of the partition.
     pub balance: Balance,
-    /// Overhead against core size: up to [`CURVE_POINTS_MAX`] sizes, evenly spaced, the first, the last and the chosen
-    /// one among them. [`each_core_size`] has them all.
-    pub curve: Vec<CurvePoint>,
-    /// The class of every target that the log asks for, by falling frequency.
+    /// Overhead against core size, at most [`CURVE_POINTS_MAX`] evenly spaced points. The first, the last and
+    /// the chosen size are always present. [`for_each_core_size`] gives all sizes.
+    pub curve: Vec<CoreSizePoint>,
+    /// The class of every target with requests, by falling frequency.
     #[serde(skip)]
     pub classes: Vec<(Frequency, Class)>,
 }
 
-/// Chooses a core and partitions the rest: WARD, section 2.
+/// Chooses a core and partitions the rest (WARD, section 2). For a log without requests every class is empty.
 ///
 /// # Errors
-/// When the cluster has no node or too many, no memory, or prices that are no prices. A log without requests is no
-/// error: every class is empty.
+/// Returns an error if the number of nodes, the memory or a price is invalid.
 pub fn ward_analysis(
     log: &Frequencies,
     cluster: &WardCluster,
@@ -143,29 +148,31 @@ pub fn ward_analysis(
     ward_analysis_after(log, cluster, core, |_| None)
 }
 
-/// As [`ward_analysis`], for a cluster that works: `now` says where a target is served at present, and so is in memory; None:
-/// nowhere. One with an owner, counted from 0, stays there if the balance allows ([`KEEP_OVER`](super::KEEP_OVER)).
+/// Does the same as [`ward_analysis`] for a running cluster. `now` returns the current place of a target,
+/// which is then in memory, or `None`. A target with an owner keeps it if the balance allows this (see
+/// [`LOAD_TOLERANCE`](super::LOAD_TOLERANCE)). Owners are counted from 0.
 ///
 /// # Errors
-/// As [`ward_analysis`].
+/// Returns the errors of [`ward_analysis`].
 pub fn ward_analysis_after(
     log: &Frequencies,
     cluster: &WardCluster,
     core: CoreChoice,
-    now: impl Fn(u32) -> Option<Place>,
+    current_place: impl Fn(u32) -> Option<Place>,
 ) -> Result<Analysis, WardError> {
-    check(cluster)?;
-    let rows = keepable(log, cluster.memory_per_node);
-    let survey = Survey::of(&rows, cluster, core);
-    let split = survey.chosen;
+    check_cluster(cluster)?;
+    let rows = keepable_rows(log, cluster.memory_per_node);
+    let search = SearchResult::new(&rows, cluster, core);
+    let split = search.chosen;
     let room = cluster.memory_per_node.get() - split.core.bytes;
     let begin = split.core.targets as usize;
     let end = begin + split.partition.targets as usize;
-    let (owners, balance) =
-        partition(&rows[begin..end], cluster.nodes, room, |target| now(target)?.owner().map(|owner| owner.0));
-    let classes = classes(log, cluster.memory_per_node, &split, &owners);
-    let mut all = Tally::default();
-    let mut other = Tally::default();
+    let (owners, balance) = partition(&rows[begin..end], cluster.nodes, room, |target| {
+        current_place(target)?.owner().map(|owner| owner.0)
+    });
+    let classes = classify(log, cluster.memory_per_node, &split, &owners);
+    let mut all = TargetTotals::default();
+    let mut other = TargetTotals::default();
     for (row, class) in &classes {
         all.add(row);
         if *class == Class::Other {
@@ -175,11 +182,12 @@ pub fn ward_analysis_after(
     let disk = cluster.costs.disk_us_per_byte;
     let overheads = Overheads {
         ward_us: split.overhead.total_us(),
-        part_us: survey.no_core.overhead.total_us(),
-        local_us: survey.largest_core.overhead.core_us
-            + (survey.largest_core.partition.asked_bytes + survey.largest_core.on_disk.asked_bytes) as f64
+        part_us: search.no_core.overhead.total_us(),
+        local_us: search.largest_core.overhead.core_us
+            + (search.largest_core.partition.requested_bytes + search.largest_core.on_disk.requested_bytes)
+                as f64
                 * disk,
-        others_us: other.asked_bytes as f64 * disk,
+        others_us: other.requested_bytes as f64 * disk,
     };
     let share = |requests: f64| if all.requests == 0 { 0.0 } else { requests / all.requests as f64 };
     let n = f64::from(cluster.nodes);
@@ -200,29 +208,29 @@ pub fn ward_analysis_after(
         local_share: share(all.requests as f64 - handed),
         memory_share: share(kept as f64 - core_reads),
         balance,
-        curve: curve(&rows, cluster, split.core.targets, survey.largest_core.core.targets),
+        curve: thin_curve(&rows, cluster, split.core.targets, search.largest_core.core.targets),
         classes,
     })
 }
 
-/// Hands over what every core size makes of *BaseFiles*, from no core to the largest that fits: the whole curve.
+/// Calls `visit` with the split of *BaseFiles* for every core size, from no core to the largest that fits.
 ///
 /// # Errors
-/// As [`ward_analysis`].
-pub fn each_core_size(
+/// Returns the errors of [`ward_analysis`].
+pub fn for_each_core_size(
     log: &Frequencies,
     cluster: &WardCluster,
     visit: impl FnMut(Split),
 ) -> Result<(), WardError> {
-    check(cluster)?;
-    let rows = keepable(log, cluster.memory_per_node);
-    Walk::new(&rows, cluster).for_each(visit);
+    check_cluster(cluster)?;
+    let rows = keepable_rows(log, cluster.memory_per_node);
+    CoreSizes::new(&rows, cluster).for_each(visit);
     Ok(())
 }
 
 impl Analysis {
-    /// The places of core and partition by falling frequency: what a routing table holds. Targets on disk and all
-    /// others have none and are served where they arrive.
+    /// Returns the places of the targets in core and partition by falling frequency, for a routing table. All
+    /// other targets have no place; the receiving node serves them.
     pub fn places(&self) -> impl Iterator<Item = (u32, Place)> + '_ {
         self.classes.iter().filter_map(|(row, class)| match class {
             Class::Core => Some((row.target, Place::Core)),
@@ -231,16 +239,17 @@ impl Analysis {
         })
     }
 
-    /// The routing table, with each target's id by `id_of` its index.
+    /// Returns the routing table. `id_of` gives the identifier of a target index.
     ///
     /// # Errors
-    /// When there are more targets than a table holds.
+    /// Returns an error if there are more targets than the maximum of a table.
     pub fn route_table(&self, id_of: impl Fn(u32) -> TargetId) -> Result<RouteTable, RouteTableError> {
         RouteTable::new(self.nodes, self.places().map(|(target, place)| (id_of(target), place)))
     }
 }
 
-fn check(cluster: &WardCluster) -> Result<(), WardError> {
+/// Checks the cluster's figures.
+fn check_cluster(cluster: &WardCluster) -> Result<(), WardError> {
     if !(1..=WARD_NODES_MAX).contains(&cluster.nodes) {
         return Err(WardError::Nodes(cluster.nodes));
     }
@@ -250,33 +259,35 @@ fn check(cluster: &WardCluster) -> Result<(), WardError> {
     if cluster.costs.is_valid() { Ok(()) } else { Err(WardError::Costs) }
 }
 
-/// The core sizes that matter.
-struct Survey {
+/// The relevant core sizes of a search.
+struct SearchResult {
     chosen: Split,
     no_core: Split,
     largest_core: Split,
 }
 
-impl Survey {
-    fn of(rows: &[Frequency], cluster: &WardCluster, core: CoreChoice) -> Self {
-        let walk = Walk::new(rows, cluster);
-        let first = walk.first();
-        let mut survey = Self { chosen: first, no_core: first, largest_core: first };
-        for split in walk {
+impl SearchResult {
+    /// Searches all core sizes.
+    fn new(rows: &[Frequency], cluster: &WardCluster, core: CoreChoice) -> Self {
+        let sizes = CoreSizes::new(rows, cluster);
+        let first = sizes.first();
+        let mut search = Self { chosen: first, no_core: first, largest_core: first };
+        for split in sizes {
             let is_chosen = match core {
-                CoreChoice::Best => split.overhead.total_us() < survey.chosen.overhead.total_us(),
+                CoreChoice::Best => split.overhead.total_us() < search.chosen.overhead.total_us(),
                 CoreChoice::Targets(targets) => split.core.targets <= targets,
             };
             if is_chosen {
-                survey.chosen = split;
+                search.chosen = split;
             }
-            survey.largest_core = split;
+            search.largest_core = split;
         }
-        survey
+        search
     }
 }
 
-fn classes(
+/// Returns the class of every row of the log.
+fn classify(
     log: &Frequencies,
     memory_per_node: Bytes,
     split: &Split,
@@ -303,14 +314,15 @@ fn classes(
     log.rows().iter().map(|row| (*row, next(row))).collect()
 }
 
-fn curve(rows: &[Frequency], cluster: &WardCluster, chosen: u64, last: u64) -> Vec<CurvePoint> {
+/// Returns the curve over core sizes up to `last`, with a limited number of points.
+fn thin_curve(rows: &[Frequency], cluster: &WardCluster, chosen: u64, last: u64) -> Vec<CoreSizePoint> {
     let step = (last / (CURVE_POINTS_MAX as u64 - 2) + 1).max(1);
-    Walk::new(rows, cluster)
+    CoreSizes::new(rows, cluster)
         .filter(|split| {
             let k = split.core.targets;
             k.is_multiple_of(step) || k == chosen || k == last
         })
-        .map(|split| CurvePoint::of(&split))
+        .map(|split| CoreSizePoint::new(&split))
         .collect()
 }
 
@@ -334,27 +346,29 @@ mod tests {
 
     #[test]
     fn a_small_log_by_hand() {
-        // Two nodes of 100 bytes, a byte from disk 1 us, a handoff 10 us. Base: 40 + 40 + 60 + 60 = 200 bytes.
+        // There are two nodes of 100 bytes. A byte from disk costs 1 us, a handoff 10 us. *BaseFiles*: 40 +
+        // 40 + 60 + 60 = 200 bytes.
         let log = log(&[(100, 40), (10, 40), (9, 60), (8, 60), (7, 100)]);
         let costs = WardCosts { forward_us: 10.0, disk_us_per_byte: 1.0, origin: "test".to_owned() };
         let cluster = WardCluster { nodes: 2, memory_per_node: Bytes(100), costs };
         let found = ward_analysis(&log, &cluster, CoreChoice::Best).expect("a cluster");
-        // No core: half of 127 requests handed over, 200 bytes read: 635 + 200 = 835.
+        // Without a core, half of 127 requests are handed over and 200 bytes are read: 635 + 200 = 835.
         assert_eq!(found.overheads.part_us, 835.0);
-        // A core of one: it is read on both nodes (80), 10 + 9 requests half handed over (95), 100 bytes read, and the
-        // fourth pushed to disk (8 * 60): 755. A core of two takes 160 bytes, and both others go to disk.
+        // With a core of one target, both nodes read it (80). Half of 10 + 9 requests are handed over (95),
+        // 100 bytes are read, and the fourth target is on disk (8 * 60): 755 in total. A core of two targets
+        // takes 160 bytes, and both others are on disk.
         assert_eq!(found.overheads.ward_us, 755.0);
-        let targets = |tally: Tally| (tally.targets, tally.bytes, tally.requests);
+        let targets = |totals: TargetTotals| (totals.targets, totals.bytes, totals.requests);
         assert_eq!(targets(found.core), (1, 40, 100));
         assert_eq!(targets(found.partition), (2, 100, 19));
         assert_eq!(targets(found.on_disk), (1, 60, 8));
         assert_eq!(targets(found.other), (1, 100, 7));
-        // All but half of the partition's 19 requests.
+        // All except half of the partition's 19 requests.
         assert!((found.local_share - (134.0 - 9.5) / 134.0).abs() < 1e-12);
-        // 119 requests to core and partition, less 2 first reads of the core and 2 of the partition.
+        // 119 requests to core and partition, minus 2 first reads of the core and 2 of the partition.
         assert!((found.memory_share - (119.0 - 4.0) / 134.0).abs() < 1e-9);
         assert_eq!(found.overheads.others_us, 700.0);
-        // Each for itself: two of 40 bytes on both nodes (80 + about 80), the rest from disk.
+        // Without cooperation, two targets of 40 bytes are on both nodes (80 + about 80), the rest on disk.
         let local = 40.0 * (nodes_reached(2, 100) + nodes_reached(2, 10)) + 9.0 * 60.0 + 8.0 * 60.0;
         assert!((found.overheads.local_us - local).abs() < 1e-9);
         let sizes: Vec<_> =
@@ -364,7 +378,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_core_is_the_best_of_all_sizes_and_every_target_has_one_class(
+        fn the_core_has_the_best_size_and_every_target_has_one_class(
             rows in prop::collection::vec((1_u64..60, 1_u64..40_000), 0..40),
             nodes in 1_u16..9,
             memory in 1_u64..120_000,
@@ -379,9 +393,9 @@ mod tests {
             }
             prop_assert_eq!(best.classes.len(), rows.len());
             let sum = |wanted: fn(&Class) -> bool| {
-                let mut tally = Tally::default();
-                best.classes.iter().filter(|(_, class)| wanted(class)).for_each(|(row, _)| tally.add(row));
-                tally
+                let mut totals = TargetTotals::default();
+                best.classes.iter().filter(|(_, class)| wanted(class)).for_each(|(row, _)| totals.add(row));
+                totals
             };
             prop_assert_eq!(sum(|class| *class == Class::Core), best.core);
             prop_assert_eq!(sum(|class| matches!(class, Class::Partition(_))), best.partition);
@@ -396,12 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_curve_is_thinned_to_the_points_that_matter() {
+    fn the_curve_has_few_points_and_the_chosen_one() {
         let rows: Vec<_> = (1..5_000_u64).map(|i| (10_000 / i + 1, 1_000)).collect();
         let (log, cluster) = (log(&rows), cluster(4, 2_000_000));
         let found = ward_analysis(&log, &cluster, CoreChoice::Best).expect("a cluster");
         let mut whole = Vec::new();
-        each_core_size(&log, &cluster, |split| whole.push(CurvePoint::of(&split))).expect("a cluster");
+        for_each_core_size(&log, &cluster, |split| whole.push(CoreSizePoint::new(&split)))
+            .expect("a cluster");
         assert_eq!(whole.len(), 2_001);
         assert!(found.curve.len() <= CURVE_POINTS_MAX && found.curve.len() > CURVE_POINTS_MAX / 2);
         assert_eq!((found.curve.first(), found.curve.last()), (whole.first(), whole.last()));
@@ -411,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_that_are_none_are_refused() {
+    fn invalid_clusters_are_refused() {
         let log = log(&[(1, 1)]);
         let of =
             |cluster: &WardCluster| ward_analysis(&log, cluster, CoreChoice::Best).map(|found| found.nodes);

@@ -1,34 +1,37 @@
-//! What a handoff and a byte from disk cost: the two prices that ward-analysis weighs against each other.
+//! The two prices that ward-analysis compares: of a handoff and of a byte from disk.
 
 use serde::{Deserialize, Serialize};
 
 use super::frequency::Frequencies;
 
-/// The prices, and where they come from.
+/// The prices and their origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WardCosts {
-    /// Processing time of one handoff in microseconds (the paper's *ForwardOH*), at least 0.
+    /// Processing time of one handoff in us (*ForwardOH* of the paper), at least 0.
     pub forward_us: f64,
-    /// Extra time that a byte takes from disk over memory, in microseconds (the paper's *DiskOH*), at least 0.
+    /// Additional time of a byte from disk compared with memory, in us (*DiskOH* of the paper), at least 0.
     pub disk_us_per_byte: f64,
-    /// Where the two come from, for whoever reads a table made with them.
+    /// Origin of the prices, for readers of a table.
     pub origin: String,
 }
 
 impl WardCosts {
-    /// The names of [`WardCosts::by_name`].
+    /// The names for [`WardCosts::by_name`].
     pub const NAMES: [&'static str; 2] = ["ward01", "lard98"];
 
-    /// The WARD paper's (section 3.2): a handoff of 276 us, and a disk that serves files of 14.5 KB at 100 a second
-    /// where memory serves 1,000, which makes (10,000 - 1,000) / (14.5 * 1,024) = 0.606 us a byte.
+    /// Returns the prices of the WARD paper (section 3.2). A handoff takes 276 us. The disk serves 100 files
+    /// of 14.5 KB per second and the memory 1,000. Therefore a byte costs (10,000 - 1,000) / (14.5 * 1,024) =
+    /// 0.606 us.
     pub fn ward01() -> Self {
         Self { forward_us: 276.0, disk_us_per_byte: 0.606, origin: "ward01".to_owned() }
     }
 
-    /// The LARD paper's (ASPLOS 1998, sections 3.1 and 6.2): a handoff of 194 us, and a disk that takes 28 ms, 410 us
-    /// for each 4 KB and 14 ms for each 44 KB beyond the first. Its time is no multiple of the bytes, so the price of
-    /// a byte is that of reading every target of the log once, divided by their bytes.
+    /// Returns the prices of the LARD paper (ASPLOS 1998, sections 3.1 and 6.2). A handoff takes 194 us. A
+    /// disk read takes 28 ms, 410 us for each 4 KB, and 14 ms for each 44 KB after the first.
+    ///
+    /// This time is not proportional to the bytes. Therefore the price of a byte is the time to read every
+    /// target of the log once, divided by their total bytes.
     pub fn lard98(log: &Frequencies) -> Self {
         let (mut micros, mut bytes) = (0.0, 0.0);
         for row in log.rows() {
@@ -44,7 +47,7 @@ impl WardCosts {
         }
     }
 
-    /// The prices of a named cost model; `None` if there is none of that name.
+    /// Returns the prices of a named cost model, or `None` for an unknown name.
     pub fn by_name(name: &str, log: &Frequencies) -> Option<Self> {
         match name {
             "ward01" => Some(Self::ward01()),
@@ -53,7 +56,7 @@ impl WardCosts {
         }
     }
 
-    /// Whether both prices are finite and not negative.
+    /// Returns whether both prices are finite and not negative.
     pub(crate) fn is_valid(&self) -> bool {
         [self.forward_us, self.disk_us_per_byte].iter().all(|price| price.is_finite() && *price >= 0.0)
     }
@@ -65,19 +68,19 @@ mod tests {
     use crate::ward::Frequency;
 
     #[test]
-    fn a_byte_of_the_lard_disk_costs_what_its_reads_take() {
+    fn the_lard_disk_price_is_the_read_time_per_byte() {
         let row = |target, bytes| Frequency { target, requests: 1, bytes };
         let of = |rows: &[Frequency]| {
             WardCosts::lard98(&Frequencies::from_rows(rows.iter().copied())).disk_us_per_byte
         };
-        // 8 KB: 28,000 + 2 * 410 us. 64 KB: one more seek and 16 blocks.
+        // 8 KB take 28,000 + 2 * 410 us. 64 KB take one more seek and 16 blocks.
         assert_eq!(of(&[row(0, 8_192)]), 28_820.0 / 8_192.0);
         assert_eq!(of(&[row(0, 8_192), row(1, 65_536)]), (28_820.0 + 48_560.0) / 73_728.0);
         assert_eq!(of(&[]), 0.0);
     }
 
     #[test]
-    fn every_name_is_known() {
+    fn every_name_has_costs() {
         let log = Frequencies::from_rows([Frequency { target: 0, requests: 1, bytes: 1 }]);
         for name in WardCosts::NAMES {
             let costs = WardCosts::by_name(name, &log).expect("a known name");

@@ -1,4 +1,4 @@
-//! The table that ward-analysis starts from: how often each target was asked for, and how large it is.
+//! The input of ward-analysis: the number of requests and the size of each target.
 
 use std::cmp::Reverse;
 
@@ -6,33 +6,34 @@ use serde::Serialize;
 
 use crate::trace::{Request, Trace};
 
-/// What a log says of one target.
+/// The frequency and size of one target in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Frequency {
-    /// The target: an index into [`Trace::targets`].
+    /// The target, as an index into [`Trace::targets`].
     pub target: u32,
-    /// How often it was asked for, at least once.
+    /// Number of requests, at least 1.
     pub requests: u64,
-    /// Its size: the largest reply.
+    /// Size of the target: the largest reply, in bytes.
     pub bytes: u64,
 }
 
-/// The targets of a log by falling frequency (the paper's *Freq-Size*).
+/// The targets of a log by falling frequency (*Freq-Size* of the paper).
 ///
-/// The paper leaves equal frequencies open. Here the smaller target stands first, since it costs less memory for the
-/// same requests, and equal ones stand in order of first appearance.
+/// The paper does not define the order of equal frequencies. Here the smaller target is first, because it
+/// costs less memory for the same requests. Targets of equal size are in order of first appearance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frequencies {
     rows: Vec<Frequency>,
 }
 
 impl Frequencies {
-    /// Of all requests of a trace.
+    /// Counts all requests of a trace.
     pub fn of(trace: &Trace) -> Self {
         Self::of_requests(trace, &trace.requests)
     }
 
-    /// Of some requests of a trace, a day's for instance. Sizes are the largest replies of the whole trace.
+    /// Counts some requests of a trace, for example those of a day. Sizes are the largest replies of the
+    /// whole trace.
     pub fn of_requests(trace: &Trace, requests: &[Request]) -> Self {
         let mut counts = vec![0_u64; trace.targets.len()];
         for request in requests {
@@ -46,14 +47,14 @@ impl Frequencies {
         Self::from_rows(rows)
     }
 
-    /// From counts made elsewhere; rows without requests are left out.
+    /// Creates a table from existing counts. Rows without requests are omitted.
     pub fn from_rows(rows: impl IntoIterator<Item = Frequency>) -> Self {
         let mut rows: Vec<_> = rows.into_iter().filter(|row| row.requests > 0).collect();
         rows.sort_unstable_by_key(|row| (Reverse(row.requests), row.bytes, row.target));
         Self { rows }
     }
 
-    /// The rows, most requested first.
+    /// Returns the rows, with the most requested first.
     pub fn rows(&self) -> &[Frequency] {
         &self.rows
     }
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_requests_counts_by_itself() {
+    fn a_part_of_the_requests_is_counted_alone() {
         let trace =
             crate::synth::generate(&crate::synth::Recipe::zipf(50, 1_000, 0.8), 1, 1.0).expect("possible");
         let sum = |table: &Frequencies| table.rows().iter().map(|row| row.requests).sum::<u64>();

@@ -1,15 +1,18 @@
-//! The partition's targets handed to owners, so that every node holds as many bytes and answers as much.
+//! The assignment of the partition's targets to owners, with equal bytes and load on every node.
 //!
-//! WARD (section 2) asks for the same amount of data and of load on every node and names no method. A target's load is
-//! the bytes it is asked for, requests times size, because service time goes by size (section 3.2). With bytes and
-//! load each divided by their mean over the nodes, targets are taken by the larger of their two figures, largest
-//! first, as in scheduling jobs longest first (Graham 1969). Each goes to the node where the sum of both figures'
-//! fourth powers grows least (equal ones: the lower number), among the nodes that have memory left for it, or among
-//! all if none has. The power makes a node that is full in one figure dear for what adds to it and cheap for what does
-//! not; a plain *smallest maximum* leaves a node with one hot target half empty. O(F log F + F N) for F targets on N
-//! nodes. What it reaches is measured and stands in [`Balance`].
+//! WARD (section 2) requires the same amount of data and load on every node, but gives no method. The load of
+//! a target is requests times size, because service time depends on size (section 3.2).
 //!
-//! A table that takes the place of another leaves targets where they are as far as it may: see [`stay`](super::stay).
+//! Bytes and load are both divided by their mean over the nodes. Targets are assigned by the larger of these
+//! two values, largest first, as in longest-first scheduling of jobs (Graham 1969). Each target goes to the
+//! node where the sum of the fourth powers of both values grows least. Equal nodes are taken by number. Nodes
+//! with enough free memory come first; if none has enough, all are candidates.
+//!
+//! The fourth power makes a node that is full in one value expensive for targets that add to it, and cheap
+//! for others. A plain *smallest maximum* would leave a node with one hot target half empty. The time is O(F
+//! log F + F N) for F targets on N nodes. [`Balance`] has the measured result.
+//!
+//! A table that replaces another one moves few targets; see [`reassign`](super::reassign).
 
 use std::cmp::Reverse;
 
@@ -17,66 +20,74 @@ use serde::Serialize;
 
 use super::frequency::Frequency;
 
-/// What one node owns.
+/// The totals of the targets of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Holding {
-    /// Targets.
+pub struct OwnerTotals {
+    /// Number of targets.
     pub targets: u64,
-    /// Their sizes together.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// Requests for them.
+    /// Number of requests to them.
     pub requests: u64,
-    /// Bytes asked for, requests times size; saturates.
+    /// Requested bytes: requests times size. The value saturates.
     pub load_bytes: u64,
 }
 
-/// How even the partition is.
+/// The balance of a partition.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Balance {
-    /// What each node owns.
-    pub nodes: Vec<Holding>,
-    /// The fullest node's bytes over the mean; 1 is even, and 1 for an empty partition.
+    /// The totals of each node.
+    pub nodes: Vec<OwnerTotals>,
+    /// Largest bytes of a node divided by the mean. The value is 1 for equal nodes and for an empty
+    /// partition.
     pub bytes_max_over_mean: f64,
-    /// The most loaded node's load over the mean, likewise.
+    /// Largest load of a node divided by the mean. The value is 1 for equal nodes and for an empty partition.
     pub load_max_over_mean: f64,
-    /// No partition can have a smaller [`Balance::load_max_over_mean`]: what the most asked for single target makes it. A
-    /// node with such a target still needs its share of bytes, and the coldest there are add some load to it.
+    /// Lower bound of [`Balance::load_max_over_mean`], from the target with the most load. A node with such a
+    /// target still needs its share of bytes. Even the coldest targets add some load to it.
     pub load_max_over_mean_least: f64,
-    /// As [`Balance::load_max_over_mean_least`] for bytes: what the largest single target makes it.
+    /// Lower bound of [`Balance::bytes_max_over_mean`], from the largest target.
     pub bytes_max_over_mean_least: f64,
-    /// Bytes by which core and partition exceed the memory of the fullest node: 0 where every node has room for its
-    /// own, and else what the balance of sizes leaves over.
+    /// Bytes by which core and partition exceed the memory of the fullest node. The value is 0 if every node
+    /// has enough memory for its targets.
     pub over_memory_bytes: u64,
 }
 
-/// Owners of the rows, in the order of the rows, on `nodes` nodes of `room` bytes each beside the core. `now` says which node
-/// serves a target at present, if one does and is among them.
+/// Returns the owners of the rows, in the order of the rows. Each of the `nodes` nodes has `room` bytes
+/// beside the core. `current_owner` returns the current owner of a target, which is ignored if it is not one
+/// of the nodes.
 pub(super) fn partition(
     rows: &[Frequency],
     nodes: u16,
     room: u64,
-    now: impl Fn(u32) -> Option<u16>,
+    current_owner: impl Fn(u32) -> Option<u16>,
 ) -> (Vec<u16>, Balance) {
-    let weights = weights(rows, nodes);
-    let empty = Fill::new(rows, &weights, nodes, room);
-    let mut anew = empty.clone();
-    anew.hand_out();
-    let fill = empty.after(anew.most().0, now).filter(|kept| !kept.is_much_worse_than(&anew)).unwrap_or(anew);
-    fill.done()
+    let weights = compute_weights(rows, nodes);
+    let empty = Assignment::new(rows, &weights, nodes, room);
+    let mut from_scratch = empty.clone();
+    from_scratch.assign_unowned();
+    let assignment = empty
+        .keep_owners(from_scratch.max_load_and_excess().0, current_owner)
+        .filter(|kept| !kept.is_much_worse_than(&from_scratch))
+        .unwrap_or(from_scratch);
+    assignment.finish()
 }
 
-/// What a target, or a node's targets together, hold of the nodes' mean: bytes and load.
+/// Bytes and load of a target or of a node, each divided by the mean over the nodes.
 pub(super) type Weight = (f64, f64);
 
-fn larger((bytes, load): Weight) -> f64 {
+/// Returns the larger of the two values.
+fn larger_component((bytes, load): Weight) -> f64 {
     bytes.max(load)
 }
 
+/// Returns the load of a target in bytes.
 fn load(row: &Frequency) -> u64 {
     row.requests.saturating_mul(row.bytes)
 }
 
-fn weights(rows: &[Frequency], nodes: u16) -> Vec<Weight> {
+/// Returns the weight of each row.
+fn compute_weights(rows: &[Frequency], nodes: u16) -> Vec<Weight> {
     let mean = |of: fn(&Frequency) -> u64| {
         (rows.iter().map(|row| of(row) as f64).sum::<f64>() / f64::from(nodes)).max(f64::MIN_POSITIVE)
     };
@@ -84,105 +95,116 @@ fn weights(rows: &[Frequency], nodes: u16) -> Vec<Weight> {
     rows.iter().map(|row| (row.bytes as f64 / bytes_mean, load(row) as f64 / load_mean)).collect()
 }
 
-/// Nodes as they are filled.
+/// An assignment of targets to nodes.
 #[derive(Clone)]
-pub(super) struct Fill<'a> {
+pub(super) struct Assignment<'a> {
+    /// The targets.
     pub(super) rows: &'a [Frequency],
+    /// The weight of each target.
     pub(super) weights: &'a [Weight],
+    /// Memory of each node in bytes.
     pub(super) room: u64,
+    /// The owner of each target.
     pub(super) owners: Vec<Option<u16>>,
-    pub(super) filled: Vec<Weight>,
-    /// Of each node.
+    /// The weight of each node.
+    pub(super) node_weights: Vec<Weight>,
+    /// Bytes of each node.
     pub(super) bytes: Vec<u128>,
-    /// A node above this load comes after those below it, whatever bytes they have.
+    /// Load above which a node is chosen only after all nodes below it, whatever their bytes.
     pub(super) load_max: f64,
 }
 
-impl<'a> Fill<'a> {
+impl<'a> Assignment<'a> {
+    /// Creates an assignment without owners.
     fn new(rows: &'a [Frequency], weights: &'a [Weight], nodes: u16, room: u64) -> Self {
         Self {
             rows,
             weights,
             room,
             owners: vec![None; rows.len()],
-            filled: vec![(0.0, 0.0); usize::from(nodes)],
+            node_weights: vec![(0.0, 0.0); usize::from(nodes)],
             bytes: vec![0; usize::from(nodes)],
             load_max: f64::INFINITY,
         }
     }
 
-    /// Gives an owner to each target that has none, those that weigh most first.
-    pub(super) fn hand_out(&mut self) {
+    /// Assigns all targets without owner, with the largest weight first.
+    pub(super) fn assign_unowned(&mut self) {
         let mut order: Vec<usize> =
             (0..self.rows.len()).filter(|&index| self.owners[index].is_none()).collect();
-        order.sort_by(|&a, &b| larger(self.weights[b]).total_cmp(&larger(self.weights[a])));
+        order.sort_by(|&a, &b| {
+            larger_component(self.weights[b]).total_cmp(&larger_component(self.weights[a]))
+        });
         for index in order {
-            if let Some(node) = self.best(index) {
-                self.give(index, node);
+            if let Some(node) = self.best_node(index) {
+                self.assign(index, node);
             }
         }
     }
 
-    /// Bytes that a node has left for more.
-    pub(super) fn free(&self, node: usize) -> u128 {
+    /// Returns the free bytes of a node.
+    pub(super) fn free_bytes(&self, node: usize) -> u128 {
         u128::from(self.room).saturating_sub(self.bytes[node])
     }
 
-    /// The node that a target makes least fuller.
-    pub(super) fn best(&self, index: usize) -> Option<u16> {
+    /// Returns the node whose weight grows least with the target.
+    pub(super) fn best_node(&self, index: usize) -> Option<u16> {
         let fourth = |x: f64| x * x * x * x;
         let weight = self.weights[index];
         let key = |(node, &(bytes, load)): (u16, &Weight)| {
             let growth = fourth(bytes + weight.0) - fourth(bytes) + fourth(load + weight.1) - fourth(load);
-            let has_room = u128::from(self.rows[index].bytes) <= self.free(usize::from(node));
+            let has_room = u128::from(self.rows[index].bytes) <= self.free_bytes(usize::from(node));
             let is_even = load + weight.1 <= self.load_max;
             ((Reverse(has_room), Reverse(is_even)), growth, node)
         };
-        let best = (0..).zip(&self.filled).map(key);
+        let best = (0..).zip(&self.node_weights).map(key);
         best.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map(|(_, _, node)| node)
     }
 
-    /// Gives a target to a node, in the place of the one that has it.
-    pub(super) fn give(&mut self, index: usize, node: u16) {
+    /// Assigns a target to a node and removes it from its present owner.
+    pub(super) fn assign(&mut self, index: usize, node: u16) {
         let (bytes, weight) = (u128::from(self.rows[index].bytes), self.weights[index]);
         if let Some(before) = self.owners[index].replace(node).map(usize::from) {
             self.bytes[before] -= bytes;
-            self.filled[before] = (self.filled[before].0 - weight.0, self.filled[before].1 - weight.1);
+            self.node_weights[before] =
+                (self.node_weights[before].0 - weight.0, self.node_weights[before].1 - weight.1);
         }
         let node = usize::from(node);
         self.bytes[node] += bytes;
-        self.filled[node] = (self.filled[node].0 + weight.0, self.filled[node].1 + weight.1);
+        self.node_weights[node] =
+            (self.node_weights[node].0 + weight.0, self.node_weights[node].1 + weight.1);
     }
 
-    /// The most of any node: load over the mean, and bytes above its memory.
-    pub(super) fn most(&self) -> (f64, u128) {
-        let load = self.filled.iter().map(|node| node.1).fold(0.0, f64::max);
+    /// Returns the largest load of a node divided by the mean, and the most bytes above its memory.
+    pub(super) fn max_load_and_excess(&self) -> (f64, u128) {
+        let load = self.node_weights.iter().map(|node| node.1).fold(0.0, f64::max);
         let over = self.bytes.iter().map(|bytes| bytes.saturating_sub(u128::from(self.room))).max();
         (load, over.unwrap_or(0))
     }
 
-    fn done(self) -> (Vec<u16>, Balance) {
+    /// Returns the owners and their balance.
+    fn finish(self) -> (Vec<u16>, Balance) {
         let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
         let of_nodes = |part: fn(&Weight) -> f64| {
-            if self.rows.is_empty() { 1.0 } else { largest(&mut self.filled.iter().map(part)) }
+            if self.rows.is_empty() { 1.0 } else { largest(&mut self.node_weights.iter().map(part)) }
         };
         let of_rows = |part: fn(&Weight) -> f64| largest(&mut self.weights.iter().map(part)).max(1.0);
-        let mut nodes = vec![Holding::default(); self.filled.len()];
-        // A cluster has a node at least, so that nothing is left without one.
+        let mut nodes = vec![OwnerTotals::default(); self.node_weights.len()];
+        // A cluster has at least one node. Therefore every target has an owner.
         let owners: Vec<u16> = self.owners.iter().map(|owner| owner.unwrap_or_default()).collect();
         for (row, owner) in self.rows.iter().zip(&owners) {
-            let Some(holding) = nodes.get_mut(usize::from(*owner)) else { continue };
-            holding.targets += 1;
-            holding.bytes = holding.bytes.saturating_add(row.bytes);
-            holding.requests += row.requests;
-            holding.load_bytes = holding.load_bytes.saturating_add(load(row));
+            let Some(totals) = nodes.get_mut(usize::from(*owner)) else { continue };
+            totals.targets += 1;
+            totals.bytes = totals.bytes.saturating_add(row.bytes);
+            totals.requests += row.requests;
+            totals.load_bytes = totals.load_bytes.saturating_add(load(row));
         }
         let balance = Balance {
             bytes_max_over_mean: of_nodes(|node| node.0),
             load_max_over_mean: of_nodes(|node| node.1),
             bytes_max_over_mean_least: of_rows(|weight| weight.0),
             load_max_over_mean_least: of_rows(|weight| weight.1),
-            over_memory_bytes: u64::try_from(self.most().1).unwrap_or(u64::MAX),
+            over_memory_bytes: u64::try_from(self.max_load_and_excess().1).unwrap_or(u64::MAX),
             nodes,
         };
         (owners, balance)
@@ -201,7 +223,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn every_target_has_one_owner_and_the_balance_is_what_they_hold(
+        fn every_target_has_one_owner_and_the_balance_is_correct(
             of in prop::collection::vec((1_u64..100, 1_u64..1_000), 0..80),
             nodes in 1_u16..9,
             room in 0_u64..30_000,
@@ -212,13 +234,13 @@ pub(super) mod tests {
                 kept.get(target as usize % kept.len().max(1)).copied().flatten()
             });
             prop_assert_eq!(owners.len(), rows.len());
-            let mut expected = vec![Holding::default(); usize::from(nodes)];
+            let mut expected = vec![OwnerTotals::default(); usize::from(nodes)];
             for (row, &owner) in rows.iter().zip(&owners) {
-                let holding = &mut expected[usize::from(owner)];
-                holding.targets += 1;
-                holding.bytes += row.bytes;
-                holding.requests += row.requests;
-                holding.load_bytes += row.requests * row.bytes;
+                let totals = &mut expected[usize::from(owner)];
+                totals.targets += 1;
+                totals.bytes += row.bytes;
+                totals.requests += row.requests;
+                totals.load_bytes += row.requests * row.bytes;
             }
             prop_assert_eq!(&balance.nodes, &expected);
             let fullest = expected.iter().map(|h| h.bytes).max().unwrap_or(0);
@@ -228,13 +250,14 @@ pub(super) mod tests {
         }
     }
 
-    /// Frequencies by Zipf's law over sizes of four orders of magnitude: hot small targets and cold large ones.
+    /// Returns frequencies by Zipf's law with sizes over four orders of magnitude. There are hot small
+    /// targets and cold large ones.
     pub(in crate::ward) fn log_like(hottest: u64) -> Vec<Frequency> {
         rows(&(1..20_000_u64).map(|i| (hottest / i + 1, 1 + (i * 7_919) % 10_000)).collect::<Vec<_>>())
     }
 
     #[test]
-    fn many_targets_of_all_kinds_come_out_even() {
+    fn many_targets_are_balanced() {
         for nodes in [2, 3, 4] {
             let (_, balance) = partition(&log_like(200_000), nodes, u64::MAX, |_| None);
             assert!(balance.bytes_max_over_mean < 1.001, "{nodes}: {balance:?}");
@@ -244,7 +267,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_target_hotter_than_a_nodes_share_costs_a_few_percent() {
-        // The first target alone makes 2.3 times a node's share of the load.
+        // The first target alone has 2.3 times the load share of a node.
         let (_, balance) = partition(&log_like(200_000), 16, u64::MAX, |_| None);
         assert!(balance.load_max_over_mean_least > 2.2);
         assert!(balance.load_max_over_mean < 1.02 * balance.load_max_over_mean_least, "{balance:?}");
@@ -253,7 +276,7 @@ pub(super) mod tests {
 
     #[test]
     fn memory_comes_before_load() {
-        // By load alone the two small ones would join each other and leave the large one its node.
+        // By load alone the two small targets would be on different nodes.
         let rows = rows(&[(1_000, 50), (1, 40), (1, 40)]);
         let (owners, balance) = partition(&rows, 2, 90, |_| None);
         assert_eq!(balance.over_memory_bytes, 0);
@@ -263,7 +286,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_to_hand_out_is_even() {
+    fn an_empty_partition_is_even() {
         let (owners, balance) = partition(&[], 3, 100, |_| None);
         assert!(owners.is_empty());
         assert_eq!((balance.bytes_max_over_mean, balance.load_max_over_mean), (1.0, 1.0));

@@ -1,20 +1,23 @@
-//! How many nodes see a target that is asked for f times.
+//! The expected number of nodes that receive a request for a target with f requests.
 //!
-//! WARD's equation (7) sums i P(f, i), where P(f, i) is the probability that exactly i of N nodes have got at least one
-//! of f requests spread evenly, and computes P by a recursion over f: O(f N) for each target. The sum has a closed form,
-//! because each node misses all f requests with probability (1 - 1/N)^f:
+//! Equation (7) of WARD is the sum of i P(f, i). P(f, i) is the probability that exactly i of N nodes get at
+//! least one of f evenly spread requests. The paper computes P by a recursion over f, in O(f N) for each
+//! target. The sum has a closed form, because each node gets none of the f requests with probability (1 -
+//! 1/N)^f:
 //!
 //! ```text
 //! E(f) = N (1 - (1 - 1/N)^f)
 //! ```
 
-/// The expected number of `nodes` nodes that get at least one of `requests` requests spread evenly at random.
+/// Returns the expected number of nodes that get at least one of `requests` requests. Each request goes to
+/// one of `nodes` nodes, all equally likely.
 pub fn nodes_reached(nodes: u16, requests: u64) -> f64 {
     if requests == 0 || nodes == 0 {
         return 0.0;
     }
     let n = f64::from(nodes);
-    // 1 - x^f by way of logarithms, so that a thousand nodes and one request lose no digits.
+    // The formula 1 - x^f is computed with logarithms, which keep full precision for a thousand nodes and one
+    // request.
     -n * libm::expm1(requests as f64 * libm::log1p(-1.0 / n))
 }
 
@@ -22,7 +25,7 @@ pub fn nodes_reached(nodes: u16, requests: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The paper's recursion: P(0, 0) = 1 and P(f + 1, i) = P(f, i - 1) (N - i + 1) / N + P(f, i) i / N.
+    /// The recursion of the paper: P(0, 0) = 1 and P(f + 1, i) = P(f, i - 1) (N - i + 1) / N + P(f, i) i / N.
     fn by_recursion(nodes: u16, requests: u64) -> f64 {
         let n = f64::from(nodes);
         let mut p = vec![0.0; usize::from(nodes) + 1];
@@ -37,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closed_form_is_the_recursion() {
+    fn the_closed_form_equals_the_recursion() {
         for nodes in [1, 2, 3, 4, 16, 100] {
             for requests in [0, 1, 2, 3, 5, 10, 50, 300] {
                 let (closed, recursion) = (nodes_reached(nodes, requests), by_recursion(nodes, requests));
@@ -48,7 +51,8 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // By hand: with 4 nodes E(1) = 1, E(2) = 4 (1 - 9/16) = 1.75, E(5) = 4 (1 - 243/1024) = 3.05078125.
+        // Computed by hand: with 4 nodes E(1) = 1, E(2) = 4 (1 - 9/16) = 1.75, E(5) = 4 (1 - 243/1024) =
+        // 3.05078125.
         for (nodes, requests, expected) in [
             (4, 1, 1.0),
             (4, 2, 1.75),
@@ -66,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_are_exact() {
+    fn extreme_values_are_exact() {
         assert_eq!((nodes_reached(1, 1), nodes_reached(1, u64::MAX)), (1.0, 1.0));
         assert_eq!((nodes_reached(7, 0), nodes_reached(0, 7)), (0.0, 0.0));
         assert_eq!(nodes_reached(1_000, u64::MAX), 1_000.0);

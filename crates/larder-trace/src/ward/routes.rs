@@ -1,4 +1,4 @@
-//! The routing table as a file: what a node needs to place by yesterday's log, and what whoever reads it needs to know.
+//! Files with a routing table, from which a node places targets according to a past log.
 //!
 //! ```text
 //! larder-routes 1
@@ -8,13 +8,14 @@
 //! end 2
 //! ```
 //!
-//! The first line names the format and its version, the second is a [`RoutesHeader`] as JSON. Then follows a line for
-//! each target of core and partition, most requested first: `core` or the owner's number, a space, the target as the
-//! log has it (path and query). The last line counts them, so that a file cut short is noticed. A file whose name ends in
-//! `.gz` or `.zst` is packed.
+//! The first line has the format and its version. The second line is a [`RoutesHeader`] as JSON. Then there
+//! is a line for each target of core and partition, with the most requested first. Such a line has `core` or
+//! the owner's number, a space, and the target as in the log (path and query). The last line has the number
+//! of these lines, so that a truncated file is detected. A file with a name that ends in `.gz` or `.zst` is
+//! compressed.
 //!
-//! A table is written beside its place and moved there whole, so that a node that reloads never sees half of one. Reading
-//! trusts nothing: every line is checked against the header and the limits, and errors name file and line.
+//! A table is written to a temporary file and then renamed, so that a node never loads half of a table.
+//! Reading checks every line against the header and the limits. Errors contain the file and the line.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -27,51 +28,54 @@ use serde::{Deserialize, Serialize};
 use super::analysis::{Analysis, WARD_NODES_MAX};
 use super::costs::WardCosts;
 use crate::error::TraceError;
-use crate::line::{Piece, next_line};
+use crate::line::{ReadItem, next_line};
 use crate::read::Limits;
 use crate::source::Source;
 use crate::trace::Trace;
-use crate::write::pack;
+use crate::write::write_compressed;
 
+/// Start of the first line.
 const MAGIC: &str = "larder-routes ";
+/// Version of the format.
 const VERSION: &str = "1";
-/// Longest header: a thousand nodes with names of full length fit.
+/// Maximum length of the header in bytes. A thousand nodes with names of full length fit.
 const HEADER_BYTES_MAX: usize = 512 << 10;
+/// Maximum length of a node name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What a table was made for and from.
+/// The cluster and the log of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoutesHeader {
-    /// Number of nodes; owners count from 0.
+    /// Number of nodes. Owners are counted from 0.
     pub nodes: u16,
-    /// The nodes' names in the order of their numbers; none if they have only numbers.
+    /// Names of the nodes in the order of their numbers. The list is empty if they have only numbers.
     #[serde(default)]
     pub names: Vec<String>,
     /// Memory of each node's cache.
     pub memory_per_node_bytes: u64,
-    /// The prices and where they come from.
+    /// The prices and their origin.
     pub costs: WardCosts,
-    /// The log's name as given; `-` for a stream.
+    /// Name of the log as given, or `-` for standard input.
     pub log: String,
-    /// The log's first request in nanoseconds since 1970 UTC; none without times.
+    /// Time of the log's first request in ns since 1970 UTC. `None` for a log without times.
     pub log_first_ns: Option<i64>,
-    /// The log's last request, likewise.
+    /// Time of the log's last request in ns since 1970 UTC. `None` for a log without times.
     pub log_last_ns: Option<i64>,
-    /// The log's requests.
+    /// Requests of the log.
     pub log_requests: u64,
     /// Targets in the core.
     pub core_targets: u64,
-    /// Their sizes together: what every node keeps.
+    /// Total size of these targets, which every node keeps.
     pub core_bytes: u64,
     /// Targets in the partition.
     pub partition_targets: u64,
-    /// Share of the requests expected to be served where they arrive, 0 to 1.
+    /// Expected share of requests that the receiving node serves itself, 0 to 1.
     pub local_share: f64,
 }
 
 impl RoutesHeader {
-    /// The header of an analysis of a trace.
+    /// Creates the header for an analysis of a trace.
     pub fn of(analysis: &Analysis, trace: &Trace, log: &str, names: &[String]) -> Self {
         let after = |nanos: u64| {
             let nanos = i64::try_from(nanos).unwrap_or(i64::MAX);
@@ -93,10 +97,10 @@ impl RoutesHeader {
         }
     }
 
-    /// Whether a table may have this header.
+    /// Checks the header.
     ///
     /// # Errors
-    /// What is wrong with it: the number of nodes, their names, or a price.
+    /// Returns an error if the number of nodes, a name or a price is invalid.
     pub fn check(&self) -> Result<(), RoutesProblem> {
         if !(1..=WARD_NODES_MAX).contains(&self.nodes) {
             return Err(RoutesProblem::Nodes(self.nodes));
@@ -108,111 +112,112 @@ impl RoutesHeader {
             (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
         };
         if let Some(name) = self.names.iter().find(|name| !is_name(name)) {
-            return Err(RoutesProblem::Name(shown(name.as_bytes())));
+            return Err(RoutesProblem::Name(excerpt(name.as_bytes())));
         }
         let mut sorted: Vec<_> = self.names.iter().collect();
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(RoutesProblem::Twice(pair[0].clone()));
+            return Err(RoutesProblem::DuplicateName(pair[0].clone()));
         }
         if self.costs.is_valid() { Ok(()) } else { Err(RoutesProblem::Costs) }
     }
 
+    /// Returns the number of targets of the table.
     const fn targets(&self) -> u64 {
         self.core_targets.saturating_add(self.partition_targets)
     }
 }
 
-/// What is wrong with a routing table.
+/// A problem of a routing table.
 #[derive(Debug, thiserror::Error)]
 pub enum RoutesProblem {
-    /// The first line is something else.
+    /// The first line does not start a routing table.
     #[error("not a routing table: it starts with \"{0}\" where \"larder-routes 1\" is expected")]
-    NotATable(String),
-    /// Another version than this one.
+    NotARouteTable(String),
+    /// The version is not supported.
     #[error("a routing table of version \"{0}\"; this program reads version 1")]
     Version(String),
-    /// The second line is no header.
+    /// The second line is not a valid header.
     #[error("the header is not understood: {0}")]
     Header(serde_json::Error),
-    /// Too few or too many nodes.
+    /// The number of nodes is out of range.
     #[error("a routing table is for 1 to {WARD_NODES_MAX} nodes, not {0}")]
     Nodes(u16),
-    /// Names for other than all nodes.
+    /// The number of names is not the number of nodes.
     #[error("{names} names for {nodes} nodes")]
     Names {
-        /// How many names.
+        /// Number of names.
         names: usize,
-        /// How many nodes.
+        /// Number of nodes.
         nodes: u16,
     },
-    /// A name that is none.
+    /// A name is invalid.
     #[error("\"{0}\" is no name of a node: 1 to {NAME_BYTES_MAX} visible ASCII characters")]
     Name(String),
-    /// Two nodes of one name.
+    /// Two nodes have the same name.
     #[error("two nodes are named \"{0}\"")]
-    Twice(String),
+    DuplicateName(String),
     /// A price is not a number of at least 0.
     #[error("the costs of a handoff and of a byte from disk must be numbers of at least 0")]
     Costs,
-    /// A line that is no row.
+    /// A line is not a valid row.
     #[error("\"{0}\" is no row: `core` or an owner's number, a space, a target")]
     Row(String),
-    /// An owner that is not among the nodes.
+    /// An owner is not one of the nodes.
     #[error("\"{name}\" belongs to node {node}, and the table is for {nodes} nodes, which count from 0")]
     NoSuchNode {
         /// The target.
         name: String,
-        /// Its owner.
+        /// The owner's number.
         node: u16,
-        /// How many nodes there are.
+        /// Number of nodes.
         nodes: u16,
     },
-    /// A line over [`Limits::line_bytes_max`].
+    /// A line is longer than [`Limits::line_bytes_max`].
     #[error("a line longer than {0} bytes")]
     LongLine(usize),
-    /// More targets than [`Limits::targets_max`].
+    /// There are more targets than [`Limits::targets_max`].
     #[error("more than {0} targets")]
     TooManyTargets(usize),
-    /// The rows are other in number than the header or the last line says.
+    /// The number of rows differs from the header or from the last line.
     #[error("{rows} rows ({core} of the core) where {expected} ({expected_core}) are announced")]
     Count {
-        /// Rows found.
+        /// Number of rows in the file.
         rows: u64,
-        /// Of them in the core.
+        /// Rows of the core among them.
         core: u64,
-        /// Rows announced.
+        /// Expected number of rows.
         expected: u64,
-        /// Of them in the core.
+        /// Expected rows of the core.
         expected_core: u64,
     },
-    /// There is no last line.
+    /// The last line is missing.
     #[error("the file is cut short: there is no line \"end\"")]
-    CutShort,
-    /// There is something behind the last line.
+    Truncated,
+    /// There is a line after the last line.
     #[error("something stands behind the line \"end\"")]
     AfterEnd,
-    /// The places make no table.
+    /// The places do not form a table.
     #[error(transparent)]
     Table(#[from] RouteTableError),
-    /// The file is packed in an unknown way.
+    /// The compression of the file is unknown.
     #[error(transparent)]
-    Packed(TraceError),
-    /// The system failed, or the packed stream is damaged.
+    Compression(TraceError),
+    /// The system failed, or the compressed stream is damaged.
     #[error("reading failed: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A routing table that could not be read. The file's fault, unless the problem is [`RoutesProblem::Io`]: reading it
-/// again gives the same.
+/// A failure to read a routing table. Except for [`RoutesProblem::Io`], the file itself is invalid and a new
+/// attempt has the same result.
 #[derive(Debug, thiserror::Error)]
 #[error("{}:{line}: {problem}", path.display())]
 pub struct RoutesError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The line, from 1; 0 for the file as a whole.
+    /// Line number from 1, or 0 for the file as a whole.
     pub line: u64,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub problem: RoutesProblem,
 }
@@ -220,7 +225,7 @@ pub struct RoutesError {
 /// Writes a table.
 ///
 /// # Errors
-/// What `out` gives.
+/// Returns the errors of `out`.
 pub fn write_routes(
     header: &RoutesHeader,
     analysis: &Analysis,
@@ -242,29 +247,30 @@ pub fn write_routes(
     writeln!(out, "end {rows}")
 }
 
-/// Writes a table to a file, replacing it in one step; packed if its name ends in `.gz` or `.zst`.
+/// Writes a table to a file, which is replaced in one step. The file is compressed if its name ends in `.gz`
+/// or `.zst`.
 ///
 /// # Errors
-/// When the file cannot be made, written or moved to its place. What stood there before then still stands.
+/// Returns an error if the file cannot be created, written or renamed. The previous file then remains.
 pub fn save_routes(header: &RoutesHeader, analysis: &Analysis, trace: &Trace, path: &Path) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
-    let beside = PathBuf::from(beside);
-    let file = File::create(&beside)?;
-    let written = pack(path, &file, |mut out| write_routes(header, analysis, trace, &mut out))
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let file = File::create(&partial)?;
+    let written = write_compressed(path, &file, |mut out| write_routes(header, analysis, trace, &mut out))
         .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
-        // The table has failed already; a rest that cannot be removed changes nothing.
-        let _ = fs::remove_file(&beside);
+        // Saving has already failed. A temporary file that remains has no effect.
+        let _ = fs::remove_file(&partial);
     }
     written
 }
 
-/// Reads a table from a file; each target's id is `id_of` its name as the log has it.
+/// Reads a table from a file. `id_of` gives the identifier of a target name of the log.
 ///
 /// # Errors
-/// [`RoutesError`], with file and line.
+/// Returns a [`RoutesError`] with file and line.
 pub fn read_routes(
     path: &Path,
     limits: &Limits,
@@ -276,110 +282,116 @@ pub fn read_routes(
     }
 }
 
-/// [`read_routes`] from any reader, packed or not; `path` is its name in errors.
+/// Reads a table from any reader, compressed or not. `path` is the name in errors.
 ///
 /// # Errors
-/// As [`read_routes`].
+/// Returns the errors of [`read_routes`].
 pub fn read_routes_from(
     reader: impl Read,
     path: &Path,
     limits: &Limits,
     id_of: impl Fn(&str) -> TargetId,
 ) -> Result<(RoutesHeader, RouteTable), RoutesError> {
-    lines_of(reader, path, limits, |lines| {
+    read_lines(reader, path, limits, |reader| {
         let mut places = Vec::new();
-        let header = lines.rows(|place, name| places.push((id_of(name), place)))?;
+        let header = reader.read_rows(|place, name| places.push((id_of(name), place)))?;
         let table = RouteTable::new(header.nodes, places)?;
         Ok((header, table))
     })
 }
 
-/// Reads a table row by row, the most requested target first, each with its name as the log has it. Rows are told as they are read, so
-/// what follows may still be wrong.
+/// Reads a table row by row and calls `row` with each place and target name. The most requested target is
+/// first. A later row can still be invalid.
 ///
 /// # Errors
-/// As [`read_routes`], but for a target that stands there twice.
-pub fn each_route(
+/// Returns the errors of [`read_routes`], but does not detect a target that occurs twice.
+pub fn for_each_route(
     path: &Path,
     limits: &Limits,
     row: impl FnMut(Place, &str),
 ) -> Result<RoutesHeader, RoutesError> {
     match File::open(path) {
-        Ok(file) => lines_of(file, path, limits, |lines| lines.rows(row)),
+        Ok(file) => read_lines(file, path, limits, |reader| reader.read_rows(row)),
         Err(error) => Err(RoutesError { path: path.to_path_buf(), line: 0, problem: error.into() }),
     }
 }
 
-/// Reads a file's lines, with its name and the line in errors.
-fn lines_of<T>(
+/// Reads the lines of a file. Errors get the path and the line number.
+fn read_lines<T>(
     reader: impl Read,
     path: &Path,
     limits: &Limits,
-    read: impl FnOnce(&mut Lines<'_>) -> Result<T, RoutesProblem>,
+    read: impl FnOnce(&mut TableReader<'_>) -> Result<T, RoutesProblem>,
 ) -> Result<T, RoutesError> {
-    let mut lines = Lines { line: 0, limits: *limits, source: None };
+    let mut table = TableReader { line: 0, limits: *limits, source: None };
     let read = match Source::new(reader, None) {
         Ok(source) => {
-            lines.source = Some(source);
-            read(&mut lines)
+            table.source = Some(source);
+            read(&mut table)
         }
-        Err(error) => Err(RoutesProblem::Packed(error)),
+        Err(error) => Err(RoutesProblem::Compression(error)),
     };
-    read.map_err(|problem| RoutesError { path: path.to_path_buf(), line: lines.line, problem })
+    read.map_err(|problem| RoutesError { path: path.to_path_buf(), line: table.line, problem })
 }
 
-/// A table's lines, one after the other.
-struct Lines<'r> {
+/// The lines of a table.
+struct TableReader<'r> {
+    /// The open file, or `None` if it could not be opened.
     source: Option<Source<'r>>,
+    /// Number of the current line, from 1.
     line: u64,
     limits: Limits,
 }
 
-/// What stands in a row.
+/// A row of a table.
 enum Row<'a> {
+    /// Place and name of a target.
     Place(Place, &'a str),
+    /// The last line, with the number of rows.
     End(u64),
 }
 
-impl Lines<'_> {
-    /// The next line; `None` at the end of the file.
-    fn next(&mut self, bytes_max: usize) -> Result<Option<&[u8]>, RoutesProblem> {
+impl TableReader<'_> {
+    /// Returns the next line, or `None` at the end of the file.
+    fn next_line(&mut self, bytes_max: usize) -> Result<Option<&[u8]>, RoutesProblem> {
         self.line += 1;
         let Some(source) = &mut self.source else { return Ok(None) };
         match next_line(source, bytes_max)? {
-            Piece::Whole(line) => Ok(Some(line)),
-            Piece::TooLong => Err(RoutesProblem::LongLine(bytes_max)),
-            Piece::Partial | Piece::End => Ok(None),
+            ReadItem::Whole(line) => Ok(Some(line)),
+            ReadItem::TooLong => Err(RoutesProblem::LongLine(bytes_max)),
+            ReadItem::Partial | ReadItem::End => Ok(None),
         }
     }
 
-    fn header(&mut self) -> Result<RoutesHeader, RoutesProblem> {
-        let first = self.next(self.limits.line_bytes_max)?.unwrap_or_default();
+    /// Reads the first two lines.
+    fn read_header(&mut self) -> Result<RoutesHeader, RoutesProblem> {
+        let first = self.next_line(self.limits.line_bytes_max)?.unwrap_or_default();
         let Some(version) = first.strip_prefix(MAGIC.as_bytes()) else {
-            return Err(RoutesProblem::NotATable(shown(first)));
+            return Err(RoutesProblem::NotARouteTable(excerpt(first)));
         };
         if version != VERSION.as_bytes() {
-            return Err(RoutesProblem::Version(shown(version)));
+            return Err(RoutesProblem::Version(excerpt(version)));
         }
-        let second = self.next(HEADER_BYTES_MAX)?.ok_or(RoutesProblem::CutShort)?;
+        let second = self.next_line(HEADER_BYTES_MAX)?.ok_or(RoutesProblem::Truncated)?;
         let header: RoutesHeader = serde_json::from_slice(second).map_err(RoutesProblem::Header)?;
         header.check()?;
         Ok(header)
     }
 
-    fn rows(&mut self, mut each: impl FnMut(Place, &str)) -> Result<RoutesHeader, RoutesProblem> {
-        let header = self.header()?;
+    /// Reads the whole file and calls `each` for every target.
+    fn read_rows(&mut self, mut each: impl FnMut(Place, &str)) -> Result<RoutesHeader, RoutesProblem> {
+        let header = self.read_header()?;
         let (nodes, targets_max) = (header.nodes, self.limits.targets_max as u64);
         let (mut rows, mut core) = (0, 0);
         let announced = loop {
-            let line = self.next(self.limits.line_bytes_max)?.ok_or(RoutesProblem::CutShort)?;
-            match row(line).ok_or_else(|| RoutesProblem::Row(shown(line)))? {
+            let line = self.next_line(self.limits.line_bytes_max)?.ok_or(RoutesProblem::Truncated)?;
+            match parse_row(line).ok_or_else(|| RoutesProblem::Row(excerpt(line)))? {
                 Row::End(announced) => break announced,
                 Row::Place(..) if rows >= targets_max => {
                     return Err(RoutesProblem::TooManyTargets(self.limits.targets_max));
                 }
                 Row::Place(Place::Node(node), name) if node >= nodes => {
-                    return Err(RoutesProblem::NoSuchNode { name: shown(name.as_bytes()), node, nodes });
+                    return Err(RoutesProblem::NoSuchNode { name: excerpt(name.as_bytes()), node, nodes });
                 }
                 Row::Place(place, name) => {
                     core += u64::from(place == Place::Core);
@@ -392,14 +404,15 @@ impl Lines<'_> {
             let (expected, expected_core) = (header.targets(), header.core_targets);
             return Err(RoutesProblem::Count { rows, core, expected, expected_core });
         }
-        if self.next(self.limits.line_bytes_max)?.is_some() {
+        if self.next_line(self.limits.line_bytes_max)?.is_some() {
             return Err(RoutesProblem::AfterEnd);
         }
         Ok(header)
     }
 }
 
-fn row(line: &[u8]) -> Option<Row<'_>> {
+/// Parses a row.
+fn parse_row(line: &[u8]) -> Option<Row<'_>> {
     let line = str::from_utf8(line).ok()?;
     let (place, rest) = line.split_once(' ')?;
     if rest.is_empty() || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -412,7 +425,7 @@ fn row(line: &[u8]) -> Option<Row<'_>> {
     }
 }
 
-/// The beginning of foreign bytes, as an error may show it.
-fn shown(bytes: &[u8]) -> String {
+/// Returns the start of external bytes in a form for error texts.
+fn excerpt(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(60)].escape_ascii().to_string()
 }

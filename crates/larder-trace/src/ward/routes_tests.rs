@@ -1,4 +1,4 @@
-//! Tables written and read back, and files that are none.
+//! Tests of written and read routing tables, and of invalid files.
 
 use std::io::Write;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn read(bytes: &[u8]) -> Result<(RoutesHeader, larder_core::policy::table::Route
 }
 
 #[test]
-fn a_saved_table_is_read_as_the_analysis_has_it() {
+fn a_saved_table_equals_the_analysis() {
     let (trace, analysis, header) = made(3, &["a", "b:80", "c"]);
     assert!(analysis.core.targets > 0 && analysis.partition.targets > 0);
     let folder = tempfile::tempdir().expect("a folder");
@@ -49,12 +49,12 @@ fn a_saved_table_is_read_as_the_analysis_has_it() {
         assert_eq!(found, header);
         assert_eq!(Ok(table), analysis.route_table(|target| id_of(&trace.targets[target as usize].name)));
     }
-    // Nothing is left beside them.
+    // No temporary file remains.
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 3);
 }
 
 #[test]
-fn a_table_can_be_read_by_eye() {
+fn a_table_is_readable_text() {
     let (trace, analysis, header) = made(3, &[]);
     let text = text(&trace, &analysis, &header);
     let lines: Vec<_> = text.lines().collect();
@@ -70,7 +70,7 @@ fn a_table_can_be_read_by_eye() {
 }
 
 #[test]
-fn errors_name_file_line_and_fault() {
+fn errors_have_file_line_and_problem() {
     let (trace, analysis, header) = made(3, &["a", "b", "c"]);
     let good = text(&trace, &analysis, &header);
     let rows = good.lines().count() - 3;
@@ -118,7 +118,7 @@ fn errors_name_file_line_and_fault() {
 
 proptest! {
     #[test]
-    fn damaged_tables_are_errors_or_tables_and_nothing_else(
+    fn damaged_tables_do_not_panic(
         cut in 0_usize..4_000,
         flips in prop::collection::vec((0_usize..4_000, any::<u8>()), 0..4),
     ) {
@@ -132,13 +132,13 @@ proptest! {
             }
         }
         let found = read(&bytes);
-        // Without its last line feed the file still says all.
+        // Without the last line feed the file is still complete.
         prop_assert!(cut + 1 >= whole || found.is_err());
     }
 }
 
 #[test]
-fn a_table_that_cannot_be_saved_leaves_the_old_one() {
+fn a_failed_save_keeps_the_old_table() {
     let (trace, analysis, header) = made(2, &[]);
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().join("t.routes");

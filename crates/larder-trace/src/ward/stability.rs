@@ -1,49 +1,52 @@
-//! How well yesterday's table serves today: new targets by the day, and how the core moves (WARD, section 3.4).
+//! The stability of a log from day to day: new targets of each day, and the change of the core (WARD, section
+//! 3.4).
 //!
-//! A target is new on the first day of the log that asks for it. A table from the day before does not name it, so it is
-//! served where it arrives, as a target of the core would be. What that costs hangs on the share of the day's requests
-//! that go to new targets, and on the share that goes to targets new in the core-90 % (see [`Core90`]); at the paper's
-//! site the latter was below 3 %. The paper leaves its first week out as warm-up; here every day but the first has an
-//! entry, so on a short log many targets are new because the log is.
+//! A target is new on the first day with a request for it. The table of the day before does not contain it.
+//! Therefore the receiving node serves it, like a target of the core. The cost depends on two shares of the
+//! day's requests: those to new targets, and those to targets new in the core-90 % (see [`Core90`]). At the
+//! site of the paper the second share was below 3 %.
+//!
+//! The paper omits its first week as warm-up. Here every day except the first has an entry. Therefore a short
+//! log has many new targets.
 
 use serde::Serialize;
 
 use crate::stats::{Core90, Stats};
 use crate::trace::Trace;
 
-/// Days with an entry at most; the figures of later ones are left out.
+/// Maximum number of days with an entry. Later days are omitted.
 const DAYS_MAX: usize = 1_000;
 
-/// A day's targets and how many of them are new.
+/// The requests and new targets of a day.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct DayNew {
+pub struct DailyNewTargets {
     /// Number of the day, from 0 at the first request.
     pub day: u64,
-    /// The day's requests.
+    /// Requests of the day.
     pub requests: u64,
-    /// Targets they ask for.
+    /// Targets with requests on this day.
     pub targets: u64,
-    /// Those of them that no day before asked for.
+    /// Targets among them without requests on earlier days.
     pub new_targets: u64,
-    /// Their share of the day's targets, 0 to 1.
+    /// Share of the new targets among the day's targets, 0 to 1.
     pub new_targets_share: f64,
-    /// Share of the day's requests that go to them, 0 to 1.
+    /// Share of the day's requests that go to new targets, 0 to 1.
     pub new_requests_share: f64,
 }
 
-/// How much a log changes from day to day.
+/// The change of a log from day to day.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stability {
-    /// Whole days from the second on, at most 1,000; empty for logs of less than two days.
-    pub days: Vec<DayNew>,
-    /// Mean of the days' [`DayNew::new_requests_share`]; `None` without days.
+    /// Whole days from the second, at most 1,000. The list is empty for logs of less than two days.
+    pub days: Vec<DailyNewTargets>,
+    /// Mean of [`DailyNewTargets::new_requests_share`] over the days, or `None` without days.
     pub new_requests_share_mean: Option<f64>,
-    /// The core-90 % and its change by the day; `None` for a log without requests.
+    /// The core-90 % and its daily change, or `None` for a log without requests.
     pub core90: Option<Core90>,
 }
 
 impl Stability {
-    /// Of a log.
+    /// Computes the stability of a trace.
     pub fn of(trace: &Trace) -> Self {
         let mut known = vec![false; trace.targets.len()];
         let mut days = Vec::new();
@@ -62,7 +65,7 @@ impl Stability {
             }
             let requests = day.requests.len() as u64;
             let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-            days.push(DayNew {
+            days.push(DailyNewTargets {
                 day: day.number,
                 requests,
                 targets,
@@ -71,7 +74,7 @@ impl Stability {
                 new_requests_share: share(new_requests, requests),
             });
         }
-        // On the first day every target is new.
+        // All targets are new on the first day.
         days.drain(..days.len().min(1));
         let sum: f64 = days.iter().map(|day| day.new_requests_share).sum();
         let new_requests_share_mean = (!days.is_empty()).then(|| sum / days.len() as f64);
@@ -101,7 +104,7 @@ mod tests {
         let targets = (0..4).map(|n| Target { name: format!("/{n}"), size: Bytes(1) }).collect();
         let trace = Trace { targets, requests, size_unit: SizeUnit::Bytes, origin_ns: Some(0) };
         let found = Stability::of(&trace);
-        // The fourth day is a part and has no entry.
+        // The fourth day is not whole and has no entry.
         let days: Vec<_> = found.days.iter().map(|d| (d.day, d.requests, d.targets, d.new_targets)).collect();
         assert_eq!(days, [(1, 3, 2, 1), (2, 3, 3, 0)]);
         assert_eq!(found.days[0].new_requests_share, 2.0 / 3.0);

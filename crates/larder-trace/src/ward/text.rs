@@ -1,58 +1,63 @@
-//! Analysis and stability as tables for people.
+//! Text tables of an analysis and of a stability report.
 
 use std::fmt;
 
 use larder_core::Bytes;
 
 use super::analysis::Analysis;
-use super::search::Tally;
+use super::search::TargetTotals;
 use super::stability::Stability;
-use crate::stats::thousands;
+use crate::stats::format_thousands;
 
-/// Days shown; the figures of all stand in the mean and in the JSON.
+/// Maximum number of days in the table. The mean and the JSON include all days.
 const DAYS_SHOWN: usize = 40;
 
-fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
+/// Writes a row with a name and a value.
+fn write_row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
     writeln!(f, "{name:<20} {value}")
 }
 
-fn percent(share: f64) -> String {
+fn format_percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn seconds(micros: f64) -> String {
+fn format_seconds(micros: f64) -> String {
     format!("{:.1} s", micros / 1e6)
 }
 
 impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.given(f)?;
-        self.classes_table(f)?;
-        self.promises(f)?;
-        self.partition_rows(f)
+        self.write_input(f)?;
+        self.write_classes(f)?;
+        self.write_expectations(f)?;
+        self.write_partition(f)
     }
 }
 
 impl Analysis {
-    fn given(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { targets, bytes, requests, .. } = self.log;
-        let log = format!("{} requests to {} targets", thousands(requests), thousands(targets));
-        row(f, "log", &format!("{log} of together {}", Bytes(bytes)))?;
+    fn write_input(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TargetTotals { targets, bytes, requests, .. } = self.log;
+        let log = format!("{} requests to {} targets", format_thousands(requests), format_thousands(targets));
+        write_row(f, "log", &format!("{log} of together {}", Bytes(bytes)))?;
         let each = self.memory_per_node_bytes;
         let all = Bytes(each.saturating_mul(u64::from(self.nodes)));
         let share = all.get() as f64 / bytes.max(1) as f64;
-        let cluster =
-            format!("{} of {}: {all}, {} of the log's targets", self.nodes, Bytes(each), percent(share));
-        row(f, "nodes", &cluster)?;
+        let cluster = format!(
+            "{} of {}: {all}, {} of the log's targets",
+            self.nodes,
+            Bytes(each),
+            format_percent(share)
+        );
+        write_row(f, "nodes", &cluster)?;
         let costs = &self.costs;
         let prices = format!(
             "{} us a handoff, {:.3} us a byte from disk ({})",
             costs.forward_us, costs.disk_us_per_byte, costs.origin
         );
-        row(f, "costs", &prices)
+        write_row(f, "costs", &prices)
     }
 
-    fn classes_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:<12} {:>10} {:>10} {:>9}  served", "class", "targets", "bytes", "requests")?;
         let classes = [
             ("core", &self.core, "where they arrive, from every node's memory"),
@@ -60,42 +65,54 @@ impl Analysis {
             ("on disk", &self.on_disk, "where they arrive; the core's copies take their memory"),
             ("other", &self.other, "where they arrive; too rare or too large for the memory there is"),
         ];
-        for (name, tally, served) in classes {
-            let share = tally.requests as f64 / self.log.requests.max(1) as f64;
-            let (targets, bytes) = (thousands(tally.targets), Bytes(tally.bytes).to_string());
-            writeln!(f, "{name:<12} {targets:>10} {bytes:>10} {:>9}  {served}", percent(share))?;
+        for (name, totals, served) in classes {
+            let share = totals.requests as f64 / self.log.requests.max(1) as f64;
+            let (targets, bytes) = (format_thousands(totals.targets), Bytes(totals.bytes).to_string());
+            writeln!(f, "{name:<12} {targets:>10} {bytes:>10} {:>9}  {served}", format_percent(share))?;
         }
         writeln!(f)
     }
 
-    fn promises(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        row(f, "expected locally", &format!("{} of the requests", percent(self.local_share)))?;
-        row(f, "expected in memory", &format!("{} of the requests", percent(self.memory_share)))?;
+    fn write_expectations(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_row(f, "expected locally", &format!("{} of the requests", format_percent(self.local_share)))?;
+        write_row(
+            f,
+            "expected in memory",
+            &format!("{} of the requests", format_percent(self.memory_share)),
+        )?;
         let overhead = &self.overhead;
         let parts = format!(
             "{}: core {}, partition {}, on disk {}",
-            seconds(self.overheads.ward_us),
-            seconds(overhead.core_us),
-            seconds(overhead.partition_us),
-            seconds(overhead.on_disk_us)
+            format_seconds(self.overheads.ward_us),
+            format_seconds(overhead.core_us),
+            format_seconds(overhead.partition_us),
+            format_seconds(overhead.on_disk_us)
         );
-        row(f, "overhead", &parts)?;
-        row(f, "  without a core", &format!("{} (PART)", seconds(self.overheads.part_us)))?;
-        row(f, "  all served locally", &format!("{} (RR)", seconds(self.overheads.local_us)))?;
-        row(f, "  others, in each", &seconds(self.overheads.others_us))
+        write_row(f, "overhead", &parts)?;
+        write_row(f, "  without a core", &format!("{} (PART)", format_seconds(self.overheads.part_us)))?;
+        write_row(f, "  all served locally", &format!("{} (RR)", format_seconds(self.overheads.local_us)))?;
+        write_row(f, "  others, in each", &format_seconds(self.overheads.others_us))
     }
 
-    fn partition_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_partition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let balance = &self.balance;
         let even = |found: f64, least: f64| {
             let bound =
                 if least > 1.0 { format!(" (the largest target alone: {least:.3})") } else { String::new() };
             format!("{found:.3} of the mean on the fullest node{bound}")
         };
-        row(f, "partition, bytes", &even(balance.bytes_max_over_mean, balance.bytes_max_over_mean_least))?;
-        row(f, "partition, load", &even(balance.load_max_over_mean, balance.load_max_over_mean_least))?;
+        write_row(
+            f,
+            "partition, bytes",
+            &even(balance.bytes_max_over_mean, balance.bytes_max_over_mean_least),
+        )?;
+        write_row(f, "partition, load", &even(balance.load_max_over_mean, balance.load_max_over_mean_least))?;
         if balance.over_memory_bytes > 0 {
-            row(f, "  over memory", &format!("{} on the fullest node", Bytes(balance.over_memory_bytes)))?;
+            write_row(
+                f,
+                "  over memory",
+                &format!("{} on the fullest node", Bytes(balance.over_memory_bytes)),
+            )?;
         }
         Ok(())
     }
@@ -116,23 +133,23 @@ impl fmt::Display for Stability {
             let change = changes.clone().find(|change| change.day == day.day);
             let (core, core_share) = change.map_or_else(
                 || ("-".to_owned(), "-".to_owned()),
-                |change| (thousands(change.new_targets), percent(change.new_share)),
+                |change| (format_thousands(change.new_targets), format_percent(change.new_share)),
             );
             writeln!(
                 f,
                 "{:<5} {:>10} {:>9} {:>12} {:>15} {core:>14} {core_share:>15}",
                 day.day,
-                thousands(day.requests),
-                thousands(day.targets),
+                format_thousands(day.requests),
+                format_thousands(day.targets),
                 format!("{} %", (day.new_targets_share * 100.0).round()),
-                percent(day.new_requests_share),
+                format_percent(day.new_requests_share),
             )?;
         }
         if self.days.len() > DAYS_SHOWN {
             writeln!(f, "... and {} more", self.days.len() - DAYS_SHOWN)?;
         }
         let core_mean = self.core90.as_ref().and_then(|core| core.new_share_mean);
-        let shown = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
+        let shown = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), format_percent);
         let (new, core) = (shown(self.new_requests_share_mean), shown(core_mean));
         writeln!(f, "{:<5} {:>55} {:>30}", "mean", new, core)
     }

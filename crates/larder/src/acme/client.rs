@@ -1,4 +1,4 @@
-//! How an authority is reached: HTTPS, with a limit on everything, and its wish for a pause kept.
+//! HTTPS client for a certificate authority, with limits, and with the authority's `Retry-After` kept.
 
 use std::io;
 use std::pin::Pin;
@@ -13,20 +13,21 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use larder_edge::{CertificateFault, LoadedTls, OutboundTls, ServerIo};
 use larder_http::client::{Client, Limits, tcp};
 
-/// Limits on an answer; a chain of certificates has some KiB.
+/// Limits on a reply. A certificate chain takes some KiB.
 const LIMITS: Limits = Limits { time: Duration::from_secs(30), body_bytes: 1 << 20 };
 const AGENT: &str = concat!("larder/", env!("CARGO_PKG_VERSION"), " instant-acme");
 
-/// When an authority wants to be asked again, seconds since 1970, if its last refusal has said so.
+/// Time of the last `Retry-After` of an authority, seconds since 1970. Refusals with 429 and 503 set the
+/// time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked(Arc<Mutex<Option<i64>>>);
+pub(super) struct RetryAfter(Arc<Mutex<Option<i64>>>);
 
-impl Asked {
+impl RetryAfter {
     pub(super) fn take(&self) -> Option<i64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn note(&self, status: StatusCode, headers: &HeaderMap) {
+    fn record(&self, status: StatusCode, headers: &HeaderMap) {
         if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             return;
         }
@@ -44,25 +45,25 @@ fn since_1970(at: SystemTime) -> i64 {
     i64::try_from(since).unwrap_or(i64::MAX)
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(super) fn now() -> i64 {
     since_1970(SystemTime::now())
 }
 
-/// A client of one authority. Each request has a connection of its own.
-pub(super) struct Https {
+/// HTTP client of one authority. Each request has a connection of its own.
+pub(super) struct HttpsClient {
     tls: Arc<LoadedTls>,
-    asked: Asked,
+    retry_after: RetryAfter,
 }
 
-impl Https {
-    /// Reads the files with the roots. Blocks on the disk.
-    pub(super) fn new(tls: &OutboundTls, asked: Asked) -> Result<Self, CertificateFault> {
-        Ok(Self { tls: Arc::new(tls.load()?), asked })
+impl HttpsClient {
+    /// Loads the root certificates. Blocks on the disk.
+    pub(super) fn new(tls: &OutboundTls, retry_after: RetryAfter) -> Result<Self, CertificateFault> {
+        Ok(Self { tls: Arc::new(tls.load()?), retry_after })
     }
 }
 
-/// Connects to the authority that an address names.
+/// Connects to the authority of a URL.
 async fn connect(to: &Uri, tls: &LoadedTls) -> io::Result<ServerIo> {
     let host = to.host().filter(|_| to.scheme_str() == Some("https"));
     let host = host.ok_or_else(|| io::Error::other("no https URL"))?;
@@ -71,12 +72,12 @@ async fn connect(to: &Uri, tls: &LoadedTls) -> io::Result<ServerIo> {
     ServerIo::secure(tcp, name, Arc::new(tls.client.clone())).await
 }
 
-impl HttpClient for Https {
+impl HttpClient for HttpsClient {
     fn request(
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let (tls, asked) = (Arc::clone(&self.tls), self.asked.clone());
+        let (tls, retry_after) = (Arc::clone(&self.tls), self.retry_after.clone());
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             let Ok(body) = body.collect().await;
@@ -89,7 +90,7 @@ impl HttpClient for Https {
             let answer = Client::default().exchange(connect(&to, &tls), request, LIMITS).await;
             let answer = answer.map_err(|error| Error::Other(format!("{host}: {error}").into()))?;
             let (parts, body) = answer.into_parts();
-            asked.note(parts.status, &parts.headers);
+            retry_after.record(parts.status, &parts.headers);
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
@@ -100,17 +101,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_for_a_pause_is_heard_of_who_refuses() {
-        let asked = Asked::default();
-        let said = |status, text: &str| {
+    fn retry_after_is_recorded_from_refusals_only() {
+        let retry_after = RetryAfter::default();
+        let record_status = |status, text: &str| {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
-            asked.note(status, &headers);
-            asked.take()
+            retry_after.record(status, &headers);
+            retry_after.take()
         };
-        let about = |at: Option<i64>| at.is_some_and(|at| (59..=61).contains(&(at - now())));
-        assert!(about(said(StatusCode::TOO_MANY_REQUESTS, "60")));
-        assert_eq!(said(StatusCode::SERVICE_UNAVAILABLE, "Thu, 01 Jan 1970 00:01:00 GMT"), Some(60));
-        assert_eq!(said(StatusCode::TOO_MANY_REQUESTS, "soon"), None);
-        assert_eq!(said(StatusCode::OK, "60"), None);
+        let is_in_a_minute = |at: Option<i64>| at.is_some_and(|at| (59..=61).contains(&(at - now())));
+        assert!(is_in_a_minute(record_status(StatusCode::TOO_MANY_REQUESTS, "60")));
+        assert_eq!(record_status(StatusCode::SERVICE_UNAVAILABLE, "Thu, 01 Jan 1970 00:01:00 GMT"), Some(60));
+        assert_eq!(record_status(StatusCode::TOO_MANY_REQUESTS, "soon"), None);
+        assert_eq!(record_status(StatusCode::OK, "60"), None);
     }
 }

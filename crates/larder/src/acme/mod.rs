@@ -1,15 +1,18 @@
-//! ACME (RFC 8555): certificates for the hosts of `[switch.tls.acme]`, ordered and renewed while the switch serves.
+//! ACME (RFC 8555): orders and renews certificates for the hosts of `[switch.tls.acme]` while the switch
+//! serves.
 //!
-//! The process that serves does it; of several with one store, such as two generations at a reload or switches beside each other,
-//! the one that has the store's lock. What it gets goes into the store, where all of them find it; what fails is noted there too, so
-//! that neither a restart nor another switch asks an authority sooner than this one would.
+//! The serving process orders the certificates. If several processes share a store, only the one that holds
+//! the store's lock orders. Such processes are two generations during a reload, or peer switches.
+//! Certificates go into the store, where all processes find them. Failures are recorded there too. Therefore
+//! neither a restart nor a peer switch asks the authority earlier than this process would.
 //!
-//! `when` says when (pure), `store` keeps, `client` reaches the authority, `order` gets one certificate.
+//! `schedule` computes times (pure), `store` keeps files, `client` reaches the authority, and `order` obtains
+//! one certificate.
 
 mod client;
 mod order;
+mod schedule;
 mod store;
-mod when;
 
 use std::io;
 use std::sync::Arc;
@@ -20,74 +23,79 @@ use larder_edge::OutboundTls;
 use larder_switch::{AcmeStatus, AcmeStore, StoredCertificate, SwitchHandle};
 use tokio::sync::{Notify, oneshot};
 
-use self::client::{Asked, Https, now};
+use self::client::{HttpsClient, RetryAfter, now};
 use self::order::Failure;
+use self::schedule::{FailureClass, HostState, RenewalWindow, next_order, next_window_request, retry_at};
 use self::store::Store;
 pub(crate) use self::store::folder_of;
-use self::when::{Fault, State, Window, next_look, next_order, retry_at};
 
-/// Longest pause between two looks at the store, in which others may have put something.
-const LOOK: Duration = Duration::from_secs(60);
-/// Pause while another process orders.
-const TURN: Duration = Duration::from_secs(1);
-/// Pause after the store could not be used.
+/// Longest pause between two reads of the store. Other processes may have changed the store.
+const STORE_POLL_MAX: Duration = Duration::from_secs(60);
+/// Pause while another process holds the lock.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after an error of the store.
 const STORE_PAUSE: Duration = Duration::from_secs(30);
-/// How often an authority is asked for its window, at the most and at the least, seconds (RFC 9773 section 4.3).
+/// Shortest and longest interval between two requests for the renewal window, seconds (RFC 9773 section 4.3).
 const WINDOW_S: std::ops::RangeInclusive<i64> = 3600..=24 * 3600;
-/// Longest text of an error that is kept.
+/// Longest error text that is stored, in characters.
 const ERROR_CHARS_MAX: usize = 1000;
 
-/// `[switch.tls.acme]`, valid.
+/// The valid section `[switch.tls.acme]`.
 #[derive(Clone, Debug)]
 pub(crate) struct AcmeRole {
     pub(crate) store: AcmeStore,
-    /// The authority's address.
+    /// URL of the authority's directory.
     pub(crate) directory: String,
     pub(crate) contact: Vec<String>,
-    /// Trust in the authority's own certificate.
+    /// TLS settings for connections to the authority.
     pub(crate) tls: OutboundTls,
 }
 
-/// Sees to it that there are certificates.
+/// Orders and renews the certificates of one switch.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct CertificateManager {
     role: AcmeRole,
     store: Store,
     switch: SwitchHandle,
-    /// Somebody wants something.
+    /// Notified when an operator requests a certificate.
     wake: Notify,
 }
 
-/// A keeper at work.
+/// A running manager. The manager stops when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct ManagerGuard {
     _stop: oneshot::Sender<()>,
 }
 
-/// How it stands with a host.
+/// The certificate and the recorded state of one host.
 #[derive(Clone, Debug)]
-struct Look {
+struct HostRecord {
     host: String,
-    held: Option<StoredCertificate>,
-    state: State,
-    wanted: bool,
+    certificate: Option<StoredCertificate>,
+    state: HostState,
+    renewal_requested: bool,
 }
 
-impl Look {
+impl HostRecord {
     fn next_order(&self) -> i64 {
-        if self.wanted { 0 } else { next_order(&self.host, self.held.as_ref(), &self.state) }
+        if self.renewal_requested {
+            0
+        } else {
+            next_order(&self.host, self.certificate.as_ref(), &self.state)
+        }
     }
 
-    /// When there is something to ask the authority.
-    fn next_question(&self) -> i64 {
-        let look = self.held.as_ref().and_then(|held| next_look(held, &self.state));
-        look.unwrap_or(i64::MAX).min(self.next_order())
+    /// Returns the time of the next request to the authority.
+    fn next_request(&self) -> i64 {
+        let window_request =
+            self.certificate.as_ref().and_then(|certificate| next_window_request(certificate, &self.state));
+        window_request.unwrap_or(i64::MAX).min(self.next_order())
     }
 
     fn status(&self, ordering: bool) -> AcmeStatus {
         AcmeStatus {
             host: self.host.clone(),
-            not_after: self.held.as_ref().map(|held| held.not_after),
+            not_after: self.certificate.as_ref().map(|certificate| certificate.not_after),
             next_order: self.next_order(),
             ordering,
             failures: self.state.failures,
@@ -96,36 +104,36 @@ impl Look {
     }
 }
 
-impl Keeper {
+impl CertificateManager {
     pub(crate) fn new(role: AcmeRole, switch: SwitchHandle) -> Arc<Self> {
-        let store = Store { shown: role.store.clone() };
+        let store = Store { files: role.store.clone() };
         Arc::new(Self { role, store, switch, wake: Notify::new() })
     }
 
-    /// Orders and renews until what it gives is dropped, on a thread of its own: the store blocks on the disk. What was begun is
-    /// gone on with by who comes after.
+    /// Starts the manager on a thread of its own, because the store blocks on the disk. The manager stops
+    /// when the returned value is dropped. A later process continues an unfinished order.
     ///
     /// # Errors
-    /// The thread cannot be started.
-    pub(crate) fn start(self: &Arc<Self>) -> io::Result<Running> {
+    /// Returns an error if the thread cannot be started.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<ManagerGuard> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let keeper = self.clone();
+        let manager = self.clone();
         let work = async move {
             tokio::select! {
-                () = keeper.run() => {}
-                // Its other end is dropped.
+                () = manager.run() => {}
+                // The sender is dropped.
                 _ = stopped => {}
             }
         };
         std::thread::Builder::new().name("acme".to_owned()).spawn(move || runtime.block_on(work))?;
-        Ok(Running { _stop: stop })
+        Ok(ManagerGuard { _stop: stop })
     }
 
     async fn run(&self) {
         loop {
-            let pause = self.round().await.unwrap_or_else(|error| {
-                let folder = self.store.shown.folder.display();
+            let pause = self.run_once().await.unwrap_or_else(|error| {
+                let folder = self.store.files.folder.display();
                 tracing::error!(%folder, %error, "the store of certificates cannot be used");
                 STORE_PAUSE
             });
@@ -136,134 +144,142 @@ impl Keeper {
         }
     }
 
-    /// Orders a host's certificate now, whenever its time would be. Blocks on the disk.
+    /// Requests that a host's certificate is ordered now. Blocks on the disk.
     ///
     /// # Errors
-    /// None if it is not among the hosts; else why it cannot be noted.
-    pub(crate) fn want(&self, host: &str) -> Result<(), Option<io::Error>> {
+    /// Returns `None` if the host is not configured, else the error of the store.
+    pub(crate) fn request_renewal(&self, host: &str) -> Result<(), Option<io::Error>> {
         if !self.role.store.hosts.iter().any(|known| known == host) {
             return Err(None);
         }
-        self.store.want(host).map_err(Some)?;
+        self.store.request_renewal(host).map_err(Some)?;
         self.wake.notify_one();
         Ok(())
     }
 
-    /// Does what is due. How long nothing will be.
-    async fn round(&self) -> io::Result<Duration> {
+    /// Orders what is due. Returns the time until the next action.
+    async fn run_once(&self) -> io::Result<Duration> {
         self.store.open()?;
-        let looks = self.look();
-        self.publish(&looks, None);
-        let quiet = idle(&looks);
+        let records = self.read_hosts();
+        self.publish(&records, None);
+        let quiet = time_until_due(&records);
         if !quiet.is_zero() {
             return Ok(quiet);
         }
-        let Some(_lock) = self.store.lock()? else { return Ok(TURN) };
-        // What was due may have been done while we waited.
-        let mut looks = self.look();
-        if idle(&looks).is_zero() {
-            self.ask(&mut looks).await;
+        let Some(_lock) = self.store.lock()? else { return Ok(LOCK_PAUSE) };
+        // Another process may have ordered certificates while this one waited for the lock.
+        let mut records = self.read_hosts();
+        if time_until_due(&records).is_zero() {
+            self.order_due(&mut records).await;
         }
-        self.publish(&looks, None);
-        Ok(idle(&looks).max(TURN))
+        self.publish(&records, None);
+        Ok(time_until_due(&records).max(LOCK_PAUSE))
     }
 
-    /// Looks at the store, and lets the switch show what is new there.
-    fn look(&self) -> Vec<Look> {
-        let looks = self.role.store.hosts.iter().map(|host| self.look_at(host)).collect();
+    /// Reads the state of all hosts, and makes the switch load new certificates.
+    fn read_hosts(&self) -> Vec<HostRecord> {
+        let records = self.role.store.hosts.iter().map(|host| self.read_host(host)).collect();
         self.switch.renew_certificates();
-        looks
+        records
     }
 
-    fn look_at(&self, host: &str) -> Look {
-        let held = self.store.shown.stored(host).unwrap_or_else(|fault| {
+    fn read_host(&self, host: &str) -> HostRecord {
+        let certificate = self.store.files.stored(host).unwrap_or_else(|fault| {
             tracing::warn!(%fault, "a certificate in the store is spoiled: another is ordered");
             None
         });
-        let (state, wanted) = (self.store.state(host), self.store.is_wanted(host));
-        Look { host: host.to_owned(), held, state, wanted }
+        let (state, renewal_requested) = (self.store.state(host), self.store.is_renewal_requested(host));
+        HostRecord { host: host.to_owned(), certificate, state, renewal_requested }
     }
 
-    fn publish(&self, looks: &[Look], ordering: Option<&str>) {
-        let status = looks.iter().map(|look| look.status(ordering == Some(&*look.host)));
+    fn publish(&self, records: &[HostRecord], ordering: Option<&str>) {
+        let status = records.iter().map(|record| record.status(ordering == Some(&*record.host)));
         self.switch.set_acme(status.collect());
     }
 
-    /// Asks the authority for what is due.
-    async fn ask(&self, looks: &mut [Look]) {
-        let asked = Asked::default();
-        let account = match self.account(&asked).await {
+    /// Requests renewal windows and certificates that are due.
+    async fn order_due(&self, records: &mut [HostRecord]) {
+        let retry_after = RetryAfter::default();
+        let account = match self.account(&retry_after).await {
             Ok(account) => account,
-            Err(failure) => return self.all_failed(looks, &failure, asked.take()),
+            Err(failure) => return self.record_failure_for_all(records, &failure, retry_after.take()),
         };
-        for at in 0..looks.len() {
-            self.ask_for_window(&account, &mut looks[at]).await;
-            if looks[at].next_order() > now() {
+        for at in 0..records.len() {
+            self.update_window(&account, &mut records[at]).await;
+            if records[at].next_order() > now() {
                 continue;
             }
-            let host = looks[at].host.clone();
-            self.publish(looks, Some(&host));
+            let host = records[at].host.clone();
+            self.publish(records, Some(&host));
             tracing::info!(host, directory = self.role.directory, "certificate: ordered");
-            // What was said to an earlier question is no answer to this one.
-            let _ = asked.take();
-            match self.order(&account, &mut looks[at]).await {
+            // A `Retry-After` of an earlier request does not apply to this one.
+            let _ = retry_after.take();
+            match self.order(&account, &mut records[at]).await {
                 Ok(()) => {}
-                Err(failure) if failure.of_all => {
-                    return self.all_failed(&mut looks[at..], &failure, asked.take());
+                Err(failure) if failure.affects_all_hosts => {
+                    return self.record_failure_for_all(&mut records[at..], &failure, retry_after.take());
                 }
-                Err(failure) => self.failed(&mut looks[at], &failure, asked.take()),
+                Err(failure) => self.record_failure(&mut records[at], &failure, retry_after.take()),
             }
-            self.publish(looks, None);
+            self.publish(records, None);
         }
     }
 
-    /// What is due would fail alike.
-    fn all_failed(&self, looks: &mut [Look], failure: &Failure, asked: Option<i64>) {
-        if failure.account_gone
-            && let Err(error) = self.store.forget_account()
+    /// Records one failure for all hosts that are due, because their orders would fail in the same way.
+    fn record_failure_for_all(
+        &self,
+        records: &mut [HostRecord],
+        failure: &Failure,
+        retry_after: Option<i64>,
+    ) {
+        if failure.account_unknown
+            && let Err(error) = self.store.remove_account()
         {
             tracing::error!(%error, "the account that the authority does not know cannot be removed");
         }
-        for look in looks.iter_mut().filter(|look| look.next_order() <= now()) {
-            self.failed(look, failure, asked);
+        for record in records.iter_mut().filter(|record| record.next_order() <= now()) {
+            self.record_failure(record, failure, retry_after);
         }
     }
 
-    /// The account, which is made if there is none.
-    async fn account(&self, asked: &Asked) -> Result<Account, Failure> {
-        let https = Https::new(&self.role.tls, asked.clone())
+    /// Loads the account, or creates it if there is none.
+    async fn account(&self, retry_after: &RetryAfter) -> Result<Account, Failure> {
+        let https = HttpsClient::new(&self.role.tls, retry_after.clone())
             .map_err(|fault| Failure::unreachable(fault.to_string()))?;
         let builder = Account::builder_with_http(Box::new(https));
         let contact = &self.role.contact;
-        let named: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let contacts: Vec<&str> = contact.iter().map(String::as_str).collect();
         let json =
             |error: serde_json::Error| Failure::unreachable(format!("the store: account.json: {error}"));
-        if let Some(mut kept) = self.store.account()? {
+        if let Some(mut stored) = self.store.account()? {
             let credentials: AccountCredentials =
-                serde_json::from_value(kept.credentials.clone()).map_err(json)?;
+                serde_json::from_value(stored.credentials.clone()).map_err(json)?;
             let account = builder.from_credentials(credentials).await?;
-            if kept.contact != *contact {
-                account.update_contacts(&named).await?;
-                kept.contact.clone_from(contact);
-                self.store.set_account(&kept)?;
+            if stored.contact != *contact {
+                account.update_contacts(&contacts).await?;
+                stored.contact.clone_from(contact);
+                self.store.set_account(&stored)?;
             }
             return Ok(account);
         }
-        let new = NewAccount { contact: &named, terms_of_service_agreed: true, only_return_existing: false };
+        let new =
+            NewAccount { contact: &contacts, terms_of_service_agreed: true, only_return_existing: false };
         let (account, credentials) = builder.create(&new, self.role.directory.clone(), None).await?;
         let credentials = serde_json::to_value(credentials).map_err(json)?;
-        self.store.set_account(&store::Account { contact: contact.clone(), credentials })?;
+        self.store.set_account(&store::StoredAccount { contact: contact.clone(), credentials })?;
         tracing::info!(account = account.id(), "certificate authority: account created");
         Ok(account)
     }
 
-    /// When the authority wants a certificate renewed, if it is time to ask. No answer is no failure: our own rule holds.
-    async fn ask_for_window(&self, account: &Account, look: &mut Look) {
-        let Some(held) = &look.held else { return };
-        if look.wanted || next_look(held, &look.state).is_none_or(|at| at > now()) {
+    /// Requests the renewal window if it is due. If the request fails, larder's own rule applies.
+    async fn update_window(&self, account: &Account, record: &mut HostRecord) {
+        let Some(certificate) = &record.certificate else { return };
+        if record.renewal_requested
+            || next_window_request(certificate, &record.state).is_none_or(|at| at > now())
+        {
             return;
         }
-        let Ok(id) = CertificateIdentifier::try_from(&held.certificate) else { return };
+        let Ok(id) = CertificateIdentifier::try_from(&certificate.certificate) else { return };
         let (span, pause) = match account.renewal_info(&id).await {
             Ok((info, pause)) => {
                 let window = info.suggested_window;
@@ -271,48 +287,50 @@ impl Keeper {
                 (Some(span), i64::try_from(pause.as_secs()).unwrap_or(i64::MAX))
             }
             Err(error) => {
-                tracing::debug!(host = look.host, %error, "the authority says nothing of when to renew");
-                (look.state.window.as_ref().and_then(|window| window.span), *WINDOW_S.end())
+                tracing::debug!(host = record.host, %error, "the authority says nothing of when to renew");
+                (record.state.window.as_ref().and_then(|window| window.span), *WINDOW_S.end())
             }
         };
-        let look_at = now() + pause.clamp(*WINDOW_S.start(), *WINDOW_S.end());
-        look.state.window = Some(Window { span, look_at });
-        self.note(look);
+        let next_request = now() + pause.clamp(*WINDOW_S.start(), *WINDOW_S.end());
+        record.state.window = Some(RenewalWindow { span, look_at: next_request });
+        self.save_state(record);
     }
 
-    async fn order(&self, account: &Account, look: &mut Look) -> Result<(), Failure> {
-        let held = look.held.clone();
-        let replaces = held.as_ref().and_then(|held| CertificateIdentifier::try_from(&held.certificate).ok());
-        order::order(account, &self.store, &look.host, &mut look.state, replaces).await?;
-        look.state = State { issued_at: now(), ..State::default() };
-        look.wanted = false;
-        self.store.set_state(&look.host, &look.state)?;
-        self.store.unwant(&look.host)?;
-        *look = self.look_at(&look.host);
+    async fn order(&self, account: &Account, record: &mut HostRecord) -> Result<(), Failure> {
+        let certificate = record.certificate.clone();
+        let replaces = certificate
+            .as_ref()
+            .and_then(|certificate| CertificateIdentifier::try_from(&certificate.certificate).ok());
+        order::complete_order(account, &self.store, &record.host, &mut record.state, replaces).await?;
+        record.state = HostState { issued_at: now(), ..HostState::default() };
+        record.renewal_requested = false;
+        self.store.set_state(&record.host, &record.state)?;
+        self.store.clear_renewal_request(&record.host)?;
+        *record = self.read_host(&record.host);
         self.switch.renew_certificates();
         self.switch.acme_ordered(true);
-        let not_after = look.held.as_ref().map(|held| held.not_after);
-        tracing::info!(host = look.host, not_after, "certificate: issued");
+        let not_after = record.certificate.as_ref().map(|certificate| certificate.not_after);
+        tracing::info!(host = record.host, not_after, "certificate: issued");
         Ok(())
     }
 
-    fn failed(&self, look: &mut Look, failure: &Failure, asked: Option<i64>) {
-        let (now, state) = (now(), &mut look.state);
+    fn record_failure(&self, record: &mut HostRecord, failure: &Failure, retry_after: Option<i64>) {
+        let (now, state) = (now(), &mut record.state);
         state.failures = state.failures.saturating_add(1);
-        state.error = Some(failure.what.chars().take(ERROR_CHARS_MAX).collect());
-        state.retry_at = retry_at(&look.host, now, state.failures, failure.fault, asked);
-        look.wanted = false;
-        self.note(look);
-        if let Err(error) = self.store.unwant(&look.host) {
+        state.error = Some(failure.message.chars().take(ERROR_CHARS_MAX).collect());
+        state.retry_at = retry_at(&record.host, now, state.failures, failure.class, retry_after);
+        record.renewal_requested = false;
+        self.save_state(record);
+        if let Err(error) = self.store.clear_renewal_request(&record.host) {
             tracing::error!(%error, "the store of certificates cannot be written");
         }
         self.switch.acme_ordered(false);
-        let (error, again_in_s) = (&failure.what, look.state.retry_at - now);
-        let reached = failure.fault != Fault::Unreachable;
+        let (error, again_in_s) = (&failure.message, record.state.retry_at - now);
+        let reached = failure.class != FailureClass::Unreachable;
         tracing::warn!(
-            host = look.host,
+            host = record.host,
             error,
-            failures = look.state.failures,
+            failures = record.state.failures,
             again_in_s,
             "{}",
             if reached {
@@ -323,16 +341,16 @@ impl Keeper {
         );
     }
 
-    fn note(&self, look: &Look) {
-        if let Err(error) = self.store.set_state(&look.host, &look.state) {
-            tracing::error!(host = look.host, %error, "the store of certificates cannot be written");
+    fn save_state(&self, record: &HostRecord) {
+        if let Err(error) = self.store.set_state(&record.host, &record.state) {
+            tracing::error!(host = record.host, %error, "the store of certificates cannot be written");
         }
     }
 }
 
-/// How long there is nothing to ask for.
-fn idle(looks: &[Look]) -> Duration {
-    let first = looks.iter().map(Look::next_question).min().unwrap_or(i64::MAX);
+/// Returns the time until the first host needs a request to the authority.
+fn time_until_due(records: &[HostRecord]) -> Duration {
+    let first = records.iter().map(HostRecord::next_request).min().unwrap_or(i64::MAX);
     let left = u64::try_from(first.saturating_sub(now())).unwrap_or(0);
-    Duration::from_secs(left).min(LOOK)
+    Duration::from_secs(left).min(STORE_POLL_MAX)
 }

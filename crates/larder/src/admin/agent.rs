@@ -1,4 +1,4 @@
-//! What an agent's admin interface answers.
+//! The admin interface of an agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use larder_handoff::channel::server::{HandshakeCounters, HandshakeOutcome};
 
-use super::{Answer, Ask, Surface};
+use super::{AdminReply, AdminRequest, AdminService};
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const ROUTES: [&str; 3] = ["/stats", "/metrics", "/healthz"];
 
-/// A running agent, as its admin interface sees it: how switches' attempts to connect ended.
-pub(crate) struct AgentSurface {
+/// A running agent, with the counts of switches' connection attempts by outcome.
+pub(crate) struct AgentAdmin {
     outcomes: Arc<HandshakeCounters>,
 }
 
-impl AgentSurface {
+impl AgentAdmin {
     pub(crate) fn new(outcomes: Arc<HandshakeCounters>) -> Self {
         Self { outcomes }
     }
@@ -33,13 +33,13 @@ impl AgentSurface {
     }
 }
 
-/// The counts of an agent in the Prometheus text format.
+/// Formats the counts of an agent in the Prometheus text format.
 pub(super) fn metrics(outcomes: &HandshakeCounters) -> String {
     let name = "larder_agent_control_attempts_total";
     let mut text =
         format!("# HELP {name} Attempts of switches to connect, by outcome.\n# TYPE {name} counter\n");
     for (outcome, count) in attempts(outcomes) {
-        // Writing to a text does not fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{name}{{outcome=\"{outcome}\"}} {count}");
     }
     let (name, count) = ("larder_agent_channels_revoked_total", outcomes.revoked());
@@ -52,15 +52,15 @@ fn attempts(outcomes: &HandshakeCounters) -> BTreeMap<&'static str, u64> {
     HandshakeOutcome::ALL.into_iter().map(|outcome| (outcome.name(), outcomes.count(outcome))).collect()
 }
 
-impl Surface for AgentSurface {
-    fn answer(&self, ask: &Ask<'_>) -> Answer {
-        let answer = match ask.path {
-            "/stats" => Answer::json(&self.stats()),
-            "/metrics" => Answer::text(METRICS, self.metrics()),
-            "/healthz" => Answer::text("text/plain", "ok\n".to_owned()),
-            _ => return Answer::no_such_path(&ROUTES),
+impl AdminService for AgentAdmin {
+    fn reply(&self, request: &AdminRequest<'_>) -> AdminReply {
+        let reply = match request.path {
+            "/stats" => AdminReply::json(&self.stats()),
+            "/metrics" => AdminReply::text(METRICS, self.metrics()),
+            "/healthz" => AdminReply::text("text/plain", "ok\n".to_owned()),
+            _ => return AdminReply::no_such_path(&ROUTES),
         };
-        if ask.post { Answer::wrong_method("GET, HEAD") } else { answer }
+        if request.post { AdminReply::wrong_method("GET, HEAD") } else { reply }
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn each_outcome_is_exported_once() {
-        let text = AgentSurface::new(Arc::default()).metrics();
+        let text = AgentAdmin::new(Arc::default()).metrics();
         for outcome in HandshakeOutcome::ALL {
             let line = format!("larder_agent_control_attempts_total{{outcome=\"{}\"}} 0\n", outcome.name());
             assert_eq!(text.matches(&line).count(), 1, "{text}");

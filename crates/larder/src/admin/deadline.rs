@@ -1,4 +1,4 @@
-//! A connection whose client must take each reply in time.
+//! A connection with a deadline for each reply.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 pub(super) struct ReplyDeadline {
     stream: TokioIo<TcpStream>,
     timeout: Duration,
-    /// Runs from the first write that had to wait until all bytes are written.
+    /// Runs from the first write that had to wait, until all bytes are written.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -26,7 +26,11 @@ impl ReplyDeadline {
         Self { stream: TokioIo::new(stream), timeout, timer: None }
     }
 
-    fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_deadline<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() && self.timer.is_none() {
             return written;
         }
@@ -53,7 +57,7 @@ impl Read for ReplyDeadline {
 impl Write for ReplyDeadline {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.in_time(cx, written)
+        self.check_deadline(cx, written)
     }
 
     fn poll_write_vectored(
@@ -62,7 +66,7 @@ impl Write for ReplyDeadline {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.in_time(cx, written)
+        self.check_deadline(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,13 +1,13 @@
-//! The admin interface: a small HTTP/1.1 server that answers questions about a running switch or node.
+//! The admin interface: a small HTTP/1.1 server that shows and changes a running switch, node or agent.
 //!
-//! Without authentication, and therefore on loopback unless told otherwise. It has limits of its own, so that a forgotten
-//! scraper cannot hurt the traffic: connections, header bytes, time for a header and for a reply. Probes are answered while all
-//! connections are taken. A web page of another origin cannot change anything through its visitor's browser
-//! ([`origin`]).
+//! The interface has no authentication, so its default address is on loopback. Its own limits protect the
+//! traffic from a stuck scraper. They limit connections, header bytes, and the time for a header and a reply.
+//! Readiness probes are answered even if all connections are in use. A web page of another origin cannot
+//! change anything through its visitor's browser ([`origin`]).
 
 mod agent;
-mod answer;
 mod deadline;
+mod message;
 mod node;
 mod origin;
 mod page;
@@ -15,13 +15,13 @@ mod purge;
 mod server;
 mod switch;
 
-pub(crate) use agent::AgentSurface;
-pub(crate) use answer::{Answer, Ask, Surface};
-pub(crate) use node::NodeSurface;
+pub(crate) use agent::AgentAdmin;
+pub(crate) use message::{AdminReply, AdminRequest, AdminService};
+pub(crate) use node::NodeAdmin;
 pub(crate) use server::serve;
-pub(crate) use switch::SwitchSurface;
+pub(crate) use switch::SwitchAdmin;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The address of a switch's admin interface, unless the config says otherwise.
+/// Default address of a switch's admin interface.
 pub(crate) const SWITCH_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);

@@ -1,12 +1,12 @@
-//! What a node's admin interface answers.
+//! The admin interface of a node.
 
 use std::sync::Arc;
 
 use larder_node::Node;
 
-use super::{Answer, Ask, Surface, purge};
-use crate::cmd::node::reload::{Reloader, Unread};
-use crate::cmd::reloads::By;
+use super::{AdminReply, AdminRequest, AdminService, purge};
+use crate::cmd::node::reload::{ReloadError, Reloader};
+use crate::cmd::reloads::ReloadTrigger;
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -24,34 +24,34 @@ const ROUTES: [&str; 10] = [
     purge::ROUTE,
 ];
 
-/// A running node, as its admin interface sees it.
-pub(crate) struct NodeSurface {
+/// A running node.
+pub(crate) struct NodeAdmin {
     node: Arc<Node>,
     reloader: Arc<Reloader>,
 }
 
-impl NodeSurface {
+impl NodeAdmin {
     pub(crate) fn new(node: Arc<Node>, reloader: Arc<Reloader>) -> Self {
         Self { node, reloader }
     }
 
-    /// Tells how the last reload went, or reloads.
-    fn reload(&self, post: bool) -> Answer {
+    /// Returns the status of the last reload, or reloads.
+    fn reload(&self, post: bool) -> AdminReply {
         if !post {
-            return Answer::json(&self.reloader.status());
+            return AdminReply::json(&self.reloader.status());
         }
-        match self.reloader.reload(By::Admin) {
-            Ok(status) => match status.trouble() {
-                None => Answer::json(&status),
+        match self.reloader.reload(ReloadTrigger::Admin) {
+            Ok(status) => match status.last_error() {
+                None => AdminReply::json(&status),
                 Some(why) => {
-                    Answer::problem(409, why, "the config before stays in force; GET /reload tells more")
+                    AdminReply::problem(409, why, "the config before stays in force; GET /reload tells more")
                 }
             },
-            Err(unread @ Unread::NoFile) => {
-                Answer::problem(409, &unread.to_string(), "start it with --config FILE")
+            Err(unread @ ReloadError::NoFile) => {
+                AdminReply::problem(409, &unread.to_string(), "start it with --config FILE")
             }
-            Err(unread @ Unread::Starting) => {
-                Answer::problem(503, &unread.to_string(), "ask again in a moment")
+            Err(unread @ ReloadError::Starting) => {
+                AdminReply::problem(503, &unread.to_string(), "ask again in a moment")
             }
         }
     }
@@ -59,7 +59,7 @@ impl NodeSurface {
     fn metrics(&self) -> String {
         let mut text = self.node.metrics_text();
         if let Some(switches) = self.reloader.switches() {
-            // Bytes after the end mark would not be read.
+            // A Prometheus parser ignores bytes after the end mark.
             text.truncate(text.trim_end_matches("# EOF\n").len());
             text += &super::agent::metrics(&switches.outcomes);
             text += "# EOF\n";
@@ -67,39 +67,40 @@ impl NodeSurface {
         text
     }
 
-    fn purge(&self, ask: &Ask<'_>) -> Answer {
-        if !ask.post {
-            return Answer::wrong_method("POST");
+    fn purge(&self, request: &AdminRequest<'_>) -> AdminReply {
+        if !request.post {
+            return AdminReply::wrong_method("POST");
         }
-        match purge::asked(ask, "node", self.node.may_purge(ask.authorization)) {
-            Ok(purge) => Answer::json(&self.node.purge(&purge)),
-            Err(answer) => answer,
+        match purge::parse_purge(request, "node", self.node.may_purge(request.authorization)) {
+            Ok(purge) => AdminReply::json(&self.node.purge(&purge)),
+            Err(reply) => reply,
         }
     }
 
-    /// Draining turns the health path to 503 and leaves the rest as it is: front-ends send no more.
-    fn drain(&self, draining: bool) -> Answer {
+    /// Starts or stops draining. A draining node answers its health path with 503, so that switches send no
+    /// more requests.
+    fn drain(&self, draining: bool) -> AdminReply {
         self.node.set_draining(draining);
         tracing::info!(%draining, "by the admin interface");
-        Answer::json(&self.node.stats())
+        AdminReply::json(&self.node.stats())
     }
 }
 
-impl Surface for NodeSurface {
-    fn answer(&self, ask: &Ask<'_>) -> Answer {
-        let answer = match (ask.path, ask.post) {
+impl AdminService for NodeAdmin {
+    fn reply(&self, request: &AdminRequest<'_>) -> AdminReply {
+        let reply = match (request.path, request.post) {
             ("/drain", true) => return self.drain(true),
             ("/undrain", true) => return self.drain(false),
             ("/reload", post) => return self.reload(post),
-            ("/purge", _) => return self.purge(ask),
-            ("/drain" | "/undrain", false) => return Answer::wrong_method("POST"),
-            ("/stats", _) => Answer::json(&self.node.stats()),
-            ("/metrics", _) => Answer::text(METRICS, self.metrics()),
-            ("/certificates", _) => Answer::json(&self.node.tls().unwrap_or_default()),
-            ("/peers", _) => Answer::json(&self.node.peers()),
-            ("/healthz", _) => Answer::text("text/plain", "ok\n".to_owned()),
-            _ => return Answer::no_such_path(&ROUTES),
+            ("/purge", _) => return self.purge(request),
+            ("/drain" | "/undrain", false) => return AdminReply::wrong_method("POST"),
+            ("/stats", _) => AdminReply::json(&self.node.stats()),
+            ("/metrics", _) => AdminReply::text(METRICS, self.metrics()),
+            ("/certificates", _) => AdminReply::json(&self.node.tls().unwrap_or_default()),
+            ("/peers", _) => AdminReply::json(&self.node.peers()),
+            ("/healthz", _) => AdminReply::text("text/plain", "ok\n".to_owned()),
+            _ => return AdminReply::no_such_path(&ROUTES),
         };
-        if ask.post { Answer::wrong_method("GET, HEAD") } else { answer }
+        if request.post { AdminReply::wrong_method("GET, HEAD") } else { reply }
     }
 }

@@ -1,25 +1,25 @@
-//! Whether a request that changes something may be from a web page.
+//! Protection of the admin interface against requests of foreign web pages.
 //!
-//! Any page can make its visitor's browser send a POST to an address that the browser reaches and the page's server does
-//! not. Browsers say with each POST which origin it is from. One that says so is let through only if three things hold:
-//! the origin is the host that was asked; that host is an IP address or `localhost`, since a name of a stranger's may lead
-//! here as well as to his own server (DNS rebinding); and the header `larder-admin` is there, which a page cannot add for
-//! another origin unless that one allows it, as we never do. What says nothing of an origin is no browser.
+//! Any web page can make its visitor's browser send a POST to an address that only the browser reaches.
+//! Browsers add the page's origin to each POST. A request with an origin is accepted only if three conditions
+//! hold. The origin equals the requested host. The host is an IP address or `localhost`, because a foreign
+//! name may resolve to this machine (DNS rebinding). The header `larder-admin` is present, which a page of
+//! another origin cannot add without our permission. A request without an origin is not from a browser.
 //!
-//! Reading needs no origin: for a browser that has been led to 127.0.0.1 by a stranger's name, this is that stranger's own
-//! server. So what arrives over loopback is answered only if the host that was asked is an address or `localhost`. Elsewhere
-//! names are what this machine is found by (a scraper's, a cluster's), and nobody can tell them from a stranger's.
+//! Reads need no origin. With DNS rebinding the browser believes that this interface belongs to the page's
+//! own site. Therefore a request over loopback is answered only if the requested host is an IP address or
+//! `localhost`. On other addresses any name is accepted, because scrapers use the names of the cluster.
 
 use std::net::{IpAddr, SocketAddr};
 
 use hyper::HeaderMap;
 use hyper::header::{HOST, HeaderValue, ORIGIN};
 
-/// The header that the page adds.
+/// Header that the page adds to each POST.
 const MARK: &str = "larder-admin";
 
-/// Whether a POST with these fields may change anything.
-pub(super) fn may_change(headers: &HeaderMap) -> bool {
+/// Whether a POST with these headers may change anything.
+pub(super) fn is_change_permitted(headers: &HeaderMap) -> bool {
     if !headers.contains_key(ORIGIN) {
         return headers.get("sec-fetch-site").is_none_or(|site| site != "cross-site");
     }
@@ -34,14 +34,15 @@ pub(super) fn may_change(headers: &HeaderMap) -> bool {
         && headers.get(MARK).is_some_and(|mark| mark == "1")
 }
 
-/// Whether a request with these fields may be answered; `is_loopback` if it was sent to an address of the loopback network.
-pub(super) fn may_read(headers: &HeaderMap, is_loopback: bool) -> bool {
+/// Whether a request with these headers may be answered. `is_loopback` is true if the request was sent to a
+/// loopback address.
+pub(super) fn is_read_permitted(headers: &HeaderMap, is_loopback: bool) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let is_own = |host: &HeaderValue| host.to_str().is_ok_and(is_own_name);
     !is_loopback || hosts.all(is_own)
 }
 
-/// Whether a host is an address or this machine's own name for itself, with or without a port.
+/// Whether a host is an IP address or `localhost`, with or without a port.
 fn is_own_name(host: &str) -> bool {
     let bare = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = bare.map_or(host, |(name, _)| name);
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     fn may(fields: &[(&'static str, &str)]) -> bool {
-        may_change(
+        is_change_permitted(
             &fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
         )
     }
@@ -65,17 +66,17 @@ mod tests {
     fn over_loopback_only_own_names_are_answered() {
         let asked = |host: &str| [(HOST, host.parse().unwrap())].into_iter().collect();
         for host in ["127.0.0.1:9900", "[::1]:9900", "localhost:9900", "localhost"] {
-            assert!(may_read(&asked(host), true), "{host}");
+            assert!(is_read_permitted(&asked(host), true), "{host}");
         }
         for host in ["evil.example:9900", "localhost.evil.example", ""] {
-            assert!(!may_read(&asked(host), true), "{host}");
-            assert!(may_read(&asked(host), false), "{host}");
+            assert!(!is_read_permitted(&asked(host), true), "{host}");
+            assert!(is_read_permitted(&asked(host), false), "{host}");
         }
-        assert!(may_read(&HeaderMap::new(), true), "HTTP/1.0");
+        assert!(is_read_permitted(&HeaderMap::new(), true), "HTTP/1.0");
     }
 
     #[test]
-    fn only_the_page_itself_and_what_is_no_browser_may_change_things() {
+    fn only_the_page_itself_and_other_programs_may_make_changes() {
         let mark = (MARK, "1");
         for host in ["127.0.0.1:9900", "[::1]:9900", "localhost:9900", "10.0.0.1", "LOCALHOST"] {
             let origin = format!("http://{host}");
@@ -87,7 +88,7 @@ mod tests {
             );
             assert!(!may(&[("host", host), ("origin", "null"), mark]), "{host}, from a file");
         }
-        // A name that its owner lets lead here: the browser takes both for one origin.
+        // With DNS rebinding the browser takes the page and this interface for one origin.
         for host in
             ["evil.example:9900", "localhost.evil.example", "127.0.0.1.evil.example:9900", "", "1.2.3"]
         {

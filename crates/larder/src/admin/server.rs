@@ -22,7 +22,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::deadline::ReplyDeadline;
-use super::{Answer, Ask, Surface, origin};
+use super::{AdminReply, AdminRequest, AdminService, origin};
 
 /// Limits of the admin interface.
 #[derive(Clone, Copy, Debug)]
@@ -49,30 +49,32 @@ const LIMITS: Limits = Limits {
 
 /// Bytes of a request's head; a longer one gets 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// At the end, time for the first request on a connection that was accepted before: its client has been told of nothing.
+/// At shutdown, time for the first request on an accepted connection. Its client has sent or may send a
+/// request.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// The path that a readiness probe asks for.
+/// Path of a readiness probe.
 const PROBE_PATH: &str = "/healthz";
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a browser may do with what comes from here: run the page's own script, which may ask here and nobody else.
+/// Content security policy: the page runs only its own script, which may connect only to this interface.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Serves until `shutdown` is ready; then accepts no more, and ends when all that has been asked is answered.
+/// AllowedRequests until `shutdown` completes. Then accepts no more connections, and returns when all requests are
+/// answered.
 pub(crate) async fn serve(
     listener: TcpListener,
-    surface: Arc<dyn Surface>,
+    handler: Arc<dyn AdminService>,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_within(LIMITS, listener, surface, shutdown).await;
+    serve_within(LIMITS, listener, handler, shutdown).await;
 }
 
 async fn serve_within(
     limits: Limits,
     listener: TcpListener,
-    surface: Arc<dyn Surface>,
+    handler: Arc<dyn AdminService>,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut shutdown = pin!(shutdown);
@@ -92,13 +94,13 @@ async fn serve_within(
                 continue;
             }
         };
-        let surface = Arc::clone(&surface);
-        let connection = Connection { stream, surface, ending: ending.subscribe(), limits };
+        let handler = Arc::clone(&handler);
+        let connection = Connection { stream, handler, ending: ending.subscribe(), limits };
         match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => {
                 probes.full = false;
                 tokio::spawn(async move {
-                    connection.serve(Serves::All).await;
+                    connection.serve(AllowedRequests::All).await;
                     drop(slot);
                 });
             }
@@ -112,13 +114,13 @@ async fn serve_within(
     drop(slots.acquire_many(all).await);
 }
 
-/// Connections that come while all slots are taken. A probe among them is answered, whoever holds the slots.
+/// Connections that arrive while all slots are in use. Only probes are answered on them.
 struct Probes {
     tasks: JoinSet<()>,
-    /// The tasks, the oldest first.
+    /// The tasks, oldest first.
     order: VecDeque<AbortHandle>,
     max: usize,
-    /// All slots are taken, and the log says so.
+    /// Whether all slots are in use, which the log has reported.
     full: bool,
 }
 
@@ -140,42 +142,43 @@ impl Probes {
             oldest.abort();
         }
         let timeout = connection.limits.probe_timeout;
-        let probe =
-            async move { drop(tokio::time::timeout(timeout, connection.serve(Serves::Probes)).await) };
+        let probe = async move {
+            drop(tokio::time::timeout(timeout, connection.serve(AllowedRequests::Probes)).await);
+        };
         self.order.push_back(self.tasks.spawn(probe));
-        // The probe gets its turn before many more connections are accepted.
+        // The probe runs before many more connections are accepted.
         tokio::task::yield_now().await;
     }
 }
 
 /// The requests that a connection may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Serves {
+enum AllowedRequests {
     All,
-    /// One request, for [`PROBE_PATH`]. Others get 503.
+    /// One request, for [`PROBE_PATH`]. Other paths get 503.
     Probes,
 }
 
 /// An accepted connection.
 struct Connection {
     stream: TcpStream,
-    surface: Arc<dyn Surface>,
+    handler: Arc<dyn AdminService>,
     ending: watch::Receiver<bool>,
     limits: Limits,
 }
 
 impl Connection {
-    async fn serve(self, serves: Serves) {
-        let Self { stream, surface, mut ending, limits } = self;
+    async fn serve(self, allowed: AllowedRequests) {
+        let Self { stream, handler, mut ending, limits } = self;
         let is_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
         let asked = Arc::new(Notify::new());
         let first = Arc::clone(&asked);
         let service = service_fn(move |request: Request<Incoming>| {
             first.notify_one();
-            let surface = surface.clone();
+            let handler = handler.clone();
             async move {
-                let refused = serves == Serves::Probes && request.uri().path() != PROBE_PATH;
-                let reply = if refused { full() } else { reply(&request, surface, is_loopback).await };
+                let refused = allowed == AllowedRequests::Probes && request.uri().path() != PROBE_PATH;
+                let reply = if refused { full() } else { reply(&request, handler, is_loopback).await };
                 Ok::<_, Infallible>(reply)
             }
         });
@@ -183,7 +186,7 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(limits.head_timeout)
             .max_buf_size(HEAD_BYTES_MAX)
-            .keep_alive(serves == Serves::All)
+            .keep_alive(allowed == AllowedRequests::All)
             .serve_connection(ReplyDeadline::new(stream, limits.reply_timeout), service);
         let mut served = pin!(served);
         let ends = async {
@@ -203,9 +206,9 @@ impl Connection {
     }
 }
 
-/// The reply to all but probes while all connections are taken.
+/// Returns the reply to all requests but probes while all connections are in use.
 fn full() -> Response<Full<Bytes>> {
-    respond(Answer::problem(
+    respond(AdminReply::problem(
         503,
         "all connections of the admin interface are taken",
         "close some and try again; GET /healthz is answered nevertheless",
@@ -214,17 +217,17 @@ fn full() -> Response<Full<Bytes>> {
 
 async fn reply(
     request: &Request<Incoming>,
-    surface: Arc<dyn Surface>,
+    handler: Arc<dyn AdminService>,
     is_loopback: bool,
 ) -> Response<Full<Bytes>> {
     let post = request.method() == Method::POST;
     let answer = match *request.method() {
-        _ if !origin::may_read(request.headers(), is_loopback) => Answer::problem(
+        _ if !origin::is_read_permitted(request.headers(), is_loopback) => AdminReply::problem(
             403,
             "this host is not known here",
             "ask by an IP address or as localhost: another name could be a web page's way in",
         ),
-        Method::POST if !origin::may_change(request.headers()) => Answer::problem(
+        Method::POST if !origin::is_change_permitted(request.headers()) => AdminReply::problem(
             403,
             "requests from other web pages are refused",
             "use the page at /, by an IP address or as localhost, or a client that sends no Origin header",
@@ -235,25 +238,25 @@ async fn reply(
             let answer = move || {
                 let authorization = shown.as_ref().map(HeaderValue::as_bytes);
                 let query = uri.query().unwrap_or("");
-                surface.answer(&Ask { post, path: uri.path(), query, authorization })
+                handler.reply(&AdminRequest { post, path: uri.path(), query, authorization })
             };
-            // Off the runtime's threads: an answer may read a file or make a table.
+            // A blocking thread, because the reply may read a file or build a table.
             tokio::task::spawn_blocking(answer).await.unwrap_or_else(|error| {
                 tracing::error!(%error, "the admin interface has failed");
-                Answer::problem(500, "the answer failed", "this is a fault of larder itself; see its log")
+                AdminReply::problem(500, "the answer failed", "this is a fault of larder itself; see its log")
             })
         }
-        _ => Answer::wrong_method("GET, HEAD, POST"),
+        _ => AdminReply::wrong_method("GET, HEAD, POST"),
     };
     let mut response = respond(answer);
     if post {
-        // A body is never read, so the connection cannot go on after a POST.
+        // The body is not read, so the connection cannot be used again after a POST.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-fn respond(answer: Answer) -> Response<Full<Bytes>> {
+fn respond(answer: AdminReply) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
@@ -275,13 +278,13 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::oneshot;
 
-    /// Answers with more than sockets buffer, but for the probe.
+    /// Replies with more bytes than socket buffers hold, except to a probe.
     struct Large;
 
-    impl Surface for Large {
-        fn answer(&self, ask: &Ask<'_>) -> Answer {
+    impl AdminService for Large {
+        fn reply(&self, ask: &AdminRequest<'_>) -> AdminReply {
             let len = if ask.path == PROBE_PATH { 2 } else { 64 << 20 };
-            Answer::text("text/plain", "x".repeat(len))
+            AdminReply::text("text/plain", "x".repeat(len))
         }
     }
 
@@ -293,7 +296,7 @@ mod tests {
         (address, end)
     }
 
-    /// Sends a request, and reads its reply as far as the status.
+    /// Sends a request, and reads the reply up to its status.
     async fn ask(address: SocketAddr, path: &str) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -311,7 +314,7 @@ mod tests {
         for _ in 0..limits.connections_max {
             slow.push(ask(address, "/stats").await);
         }
-        // Silent connections beside them take the place of no probe.
+        // Idle connections do not prevent a probe.
         let mut silent = Vec::new();
         for _ in 0..2 * limits.probes_max {
             silent.push(TcpStream::connect(address).await.expect("a connection"));
@@ -326,7 +329,7 @@ mod tests {
         let limits = Limits { reply_timeout: Duration::from_millis(300), connections_max: 1, ..LIMITS };
         let (address, _end) = start(limits).await;
         let (mut slow, _) = ask(address, "/stats").await;
-        // The slot is free once the slow client's connection has ended.
+        // The slot is free after the slow client's connection has ended.
         let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
         while ask(address, "/stats").await.1 != "HTTP/1.1 200" {
             assert!(tokio::time::Instant::now() < deadline, "the slow client holds its slot");

@@ -1,4 +1,4 @@
-//! `larder agent`: a node's side of handoff, for a host with a server of another make.
+//! `larder agent`: the node's side of handoff for a host with another server.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::handoff;
 use super::serve::{self, ServeArgs};
-use crate::admin::AgentSurface;
+use crate::admin::AgentAdmin;
 use crate::config::{AgentRole, Config, Role};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
@@ -33,14 +33,14 @@ pub(crate) struct AgentArgs {
 }
 
 pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
-    serve::outlive_hangup()?;
-    let written = args.serve.written()?;
+    serve::ignore_hangup()?;
+    let file = args.serve.read_config()?;
     if args.serve.config.is_none() {
         return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
     }
-    let config = written.validate()?;
+    let config = file.validate()?;
     super::logging::start(&config.log)?;
-    preflight::start(&written, &config.only(Role::Agent))?;
+    preflight::start(&file, &config.only(Role::Agent))?;
     let Config { agent: Some(AgentRole { name, handoff }), admin, .. } = config else {
         return Err(usage("the config has no [agent] section: see examples/agent.toml"));
     };
@@ -49,24 +49,29 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
         let agent = handoff::start(&name, handoff.clone(), None).await?;
-        let surface = Arc::new(AgentSurface::new(agent.handshake_counters()));
+        let surface = Arc::new(AgentAdmin::new(agent.handshake_counters()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         tracing::info!(name, "agent: ready");
-        args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;
+        args.serve.print_ready_line(&Ready { listen: vec![agent.address()], admin, peers: None })?;
         let (running, admitted) = (AgentRole { name, handoff }, agent.access_control());
         tokio::select! {
             () = shutdown.clone().requested() => {}
-            () = reloads(hangup, &args.serve, running, &admitted) => shutdown.requested().await,
+            () = apply_reloads(hangup, &args.serve, running, &admitted) => shutdown.requested().await,
         }
         agent.stop().await;
         Ok(())
     })
 }
 
-/// Takes the keys of switches anew at each SIGHUP.
-async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, admitted: &AccessControl) {
+/// Reads the config again at each SIGHUP, and applies the keys of the switches.
+async fn apply_reloads(
+    mut hangup: Signal,
+    args: &ServeArgs,
+    mut running: AgentRole,
+    admitted: &AccessControl,
+) {
     while hangup.recv().await.is_some() {
-        match reloaded(args, &running) {
+        match reload_config(args, &running) {
             Ok(role) => {
                 let switches = role.handoff.switches.len();
                 admitted.set_allowed_and_revoke(role.handoff.switches.clone(), Vec::new());
@@ -81,11 +86,11 @@ async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, a
     }
 }
 
-/// The config as it is now, if it differs in the keys of switches alone.
-fn reloaded(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> {
-    let written = args.written()?;
-    let config = written.validate()?;
-    written.present(&config)?;
+/// Returns the current config. Fails if more than the keys of the switches has changed.
+fn reload_config(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> {
+    let file = args.read_config()?;
+    let config = file.validate()?;
+    file.present(&config)?;
     let role =
         config.agent.ok_or_else(|| usage("the config has no [agent] section: see examples/agent.toml"))?;
     let mut comparable = role.clone();

@@ -1,9 +1,11 @@
-//! `larder check`: says whether a config is right and what it means.
+//! `larder check`: validates a config and prints its meaning.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Args;
 
 use larder_core::PolicyKind;
@@ -43,6 +45,12 @@ pub(crate) struct CheckArgs {
     /// Print the effective config as TOML instead of a summary; this machine is not looked at.
     #[arg(long)]
     effective: bool,
+    /// Print the file with the new spellings of keys that have moved, and nothing else. Comments and order stay.
+    #[arg(long, requires = "file", conflicts_with_all = ["schema", "defaults", "policies", "effective", "no_preflight"])]
+    migrate: bool,
+    /// With --migrate: write the file in place instead of printing it.
+    #[arg(long, requires = "migrate")]
+    write: bool,
     /// Check the file alone, not this machine: no names, addresses, files, secrets or rights. For CI.
     #[arg(long, conflicts_with_all = ["schema", "defaults", "policies"])]
     no_preflight: bool,
@@ -59,6 +67,8 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         for policy in PolicyKind::ALL {
             writeln!(out, "{:<12} {}", policy.name(), policy.summary())?;
         }
+    } else if args.migrate {
+        migrate(args.file.as_deref().ok_or_else(|| usage("name a config file"))?, args.write, &mut out)?;
     } else {
         let path = args.file.as_deref().ok_or_else(|| usage("name a config file"))?;
         let alone = args.no_preflight || args.effective;
@@ -76,7 +86,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
             out.write_all(toml::to_string(&written.raw)?.as_bytes())?;
         } else {
             if let Some(config) = &config {
-                summary(config, &mut out)?;
+                write_summary(config, &mut out)?;
             }
             writeln!(out, "{}: ok", path.display())?;
         }
@@ -85,10 +95,40 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes warnings and notes to stderr; `alone`: without a look at this machine.
+/// Prints a config file with the new spellings, or writes it in place.
+fn migrate(path: &Path, in_place: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let (text, moved) = config::migrate(&path.display().to_string(), &config::text_of(path)?)?;
+    if !in_place {
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    if moved == 0 {
+        return Ok(writeln!(out, "{}: has no old spellings", path.display())?);
+    }
+    replace(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(writeln!(out, "{}: {moved} old spellings replaced", path.display())?)
+}
+
+/// Replaces a file's contents at once: a reader sees the old ones or the new ones.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let path = path.canonicalize()?;
+    let mut new = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+    new.write_all(text.as_bytes())?;
+    let (old, file) = (std::fs::metadata(&path)?, new.as_file());
+    // Only root may keep another owner; a file of one's own has it already.
+    let owner = std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid()));
+    if old.uid() != new.as_file().metadata()?.uid() {
+        owner?;
+    }
+    new.as_file().set_permissions(old.permissions())?;
+    new.as_file().sync_all()?;
+    new.persist(&path)?;
+    Ok(())
+}
+
+/// Writes warnings and notes to stderr. If `alone` is true, this machine is not checked.
 ///
 /// # Errors
-/// Something is missing that a start needs.
+/// Returns an error if this machine does not meet a requirement.
 fn warn(written: &Written, config: &Config, alone: bool) -> anyhow::Result<()> {
     for warning in written.warnings(config) {
         writeln!(io::stderr(), "warning: {warning}")?;
@@ -103,7 +143,7 @@ fn warn(written: &Written, config: &Config, alone: bool) -> anyhow::Result<()> {
     Ok(preflight::refuse(found)?)
 }
 
-fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
+fn write_summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(role) = &config.switch {
         switch_summary(role, out)?;
     }
@@ -128,12 +168,12 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 fn certificate_end(seconds: i64) -> std::time::SystemTime {
-    // Dates beyond what can be written are written as the last that can.
+    // Later dates cannot be formatted, so they are shown as the last valid date.
     const LAST_S: u64 = 253_402_300_799;
     std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(LAST_S))
 }
 
-fn listens(clear: &[SocketAddr], tls: Option<&TlsConfig>) -> String {
+fn format_listen(clear: &[SocketAddr], tls: Option<&TlsConfig>) -> String {
     let secure = tls.iter().flat_map(|tls| &tls.listen).map(|address| format!("{address} (TLS)"));
     let all: Vec<String> = clear.iter().map(ToString::to_string).chain(secure).collect();
     all.join(" and ")
@@ -155,7 +195,7 @@ fn certificates(tls: Option<&TlsConfig>, out: &mut impl Write) -> anyhow::Result
 
 fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()> {
     let (switch, settings) = (&role.switch, &role.switch.settings);
-    let listen = listens(&switch.listen, switch.tls.as_ref());
+    let listen = format_listen(&switch.listen, switch.tls.as_ref());
     writeln!(out, "switch: listens on {listen}, policy {}", settings.policy)?;
     certificates(switch.tls.as_ref(), out)?;
     if let Some(AcmeRole { store, directory, .. }) = &role.acme {
@@ -170,9 +210,9 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         Span(settings.replication_decay),
         settings.targets_max
     )?;
-    admission(switch, out)?;
+    write_admission(switch, out)?;
     writeln!(out, "  key {}", switch.key)?;
-    let edits = edited_by_default(switch);
+    let edits = default_edits(switch);
     if !edits.is_empty() {
         writeln!(out, "  edits: {}", edits.join(", "))?;
     }
@@ -192,22 +232,22 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}{groups}{backup}")?;
     }
     if let Some(SwitchesRole { name, listen, advertise, seeds, .. }) = &role.beside {
-        let known = shown_address(*listen, *advertise);
-        writeln!(out, "  other switches: this is {name}, listens on {known}, seeds {}", listed(seeds))?;
+        let known = format_address(*listen, *advertise);
+        writeln!(out, "  other switches: this is {name}, listens on {known}, seeds {}", format_seeds(seeds))?;
     }
     switch.routes.iter().try_for_each(|route| route_summary(route, out))?;
     role.wards.iter().try_for_each(|ward| ward_summary(ward, out))
 }
 
-/// The address at which peers connect, and the one that they are told if it differs.
-fn shown_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
-    match advertise.filter(|told| *told != listen) {
-        Some(told) => format!("{listen} (advertised as {told})"),
+/// Formats the listen address for peers, and the advertised address if it differs.
+fn format_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
+    match advertise.filter(|advertised| *advertised != listen) {
+        Some(advertised) => format!("{listen} (advertised as {advertised})"),
         None => listen.to_string(),
     }
 }
 
-fn listed(seeds: &[larder_peers::Seed]) -> String {
+fn format_seeds(seeds: &[larder_peers::Seed]) -> String {
     match seeds {
         [] => "none: the others name this one".to_owned(),
         seeds => seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -227,19 +267,19 @@ fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(key) = &route.key {
         writeln!(out, "    key {key}")?;
     }
-    let edits = edited(&route.edits);
+    let edits = route_edits(&route.edits);
     if !edits.is_empty() {
         writeln!(out, "    edits: {}", edits.join(", "))?;
     }
     route.classes.as_ref().map_or(Ok(()), |rules| classes(rules, "    ", out))
 }
 
-/// What the default route does beside sending requests and replies on, and all routes do but for values of their own.
-fn edited_by_default(switch: &SwitchConfig) -> Vec<&'static str> {
-    given(&[
-        ("request_headers", !switch.request_fields.is_empty()),
-        ("reply_headers", !switch.reply_fields.is_empty()),
-        ("request_id", switch.request_id.is_some()),
+/// Returns the config keys of edits that the default route makes. Other routes inherit them.
+fn default_edits(switch: &SwitchConfig) -> Vec<&'static str> {
+    enabled(&[
+        ("headers.request", !switch.request_fields.is_empty()),
+        ("headers.reply", !switch.reply_fields.is_empty()),
+        ("headers.request_id", switch.request_id.is_some()),
         ("sticky", switch.sticky.is_some()),
         ("compress", switch.compress.is_some()),
         ("hedge", switch.hedge.is_some()),
@@ -247,22 +287,22 @@ fn edited_by_default(switch: &SwitchConfig) -> Vec<&'static str> {
     .collect()
 }
 
-fn given<'a>(all: &'a [(&'static str, bool)]) -> impl Iterator<Item = &'static str> + 'a {
-    all.iter().filter(|(_, given)| *given).map(|(word, _)| *word)
+fn enabled<'a>(all: &'a [(&'static str, bool)]) -> impl Iterator<Item = &'static str> + 'a {
+    all.iter().filter(|(_, enabled)| *enabled).map(|(word, _)| *word)
 }
 
-/// What a route does beside sending requests and replies on, in the words of the config.
-fn edited(edits: &Edits) -> Vec<&'static str> {
+/// Returns the config keys of edits that a route makes.
+fn route_edits(edits: &Edits) -> Vec<&'static str> {
     let all = [
-        ("request_headers", !edits.request_fields.is_empty()),
-        ("reply_headers", !edits.reply_fields.is_empty()),
+        ("headers.request", !edits.request_fields.is_empty()),
+        ("headers.reply", !edits.reply_fields.is_empty()),
         ("rewrite", edits.rewrite.is_some()),
         ("sticky", edits.sticky.is_some()),
         ("compress", edits.compress.is_some()),
         ("hedge", edits.hedge.is_some()),
     ];
     let answer = edits.answer.iter().map(DirectReply::name);
-    answer.chain(given(&all)).collect()
+    answer.chain(enabled(&all)).collect()
 }
 
 fn classes(rules: &ClassRules, indent: &str, out: &mut impl Write) -> anyhow::Result<()> {
@@ -299,7 +339,7 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
         }
     };
     let (name, cache) = (&node.name, &node.cache);
-    let listen = listens(listen.as_slice(), node.tls.as_ref());
+    let listen = format_listen(listen.as_slice(), node.tls.as_ref());
     writeln!(
         out,
         "node {name}: listens on {listen}, {} of cache ({}), content from {content}",
@@ -308,8 +348,13 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
     )?;
     certificates(node.tls.as_ref(), out)?;
     if let Some(PeersRole { listen, advertise, seeds, policy, .. }) = &role.peers {
-        let known = shown_address(*listen, *advertise);
-        writeln!(out, "  peers: listens on {known}, policy {}, seeds {}", policy.name(), listed(seeds))?;
+        let known = format_address(*listen, *advertise);
+        writeln!(
+            out,
+            "  peers: listens on {known}, policy {}, seeds {}",
+            policy.name(),
+            format_seeds(seeds)
+        )?;
     }
     if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
         let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
@@ -331,8 +376,9 @@ fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<(
     Ok(())
 }
 
-/// Writes the admission limits. Building the dispatcher for them proves the settings as the switch would.
-fn admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Result<()> {
+/// Writes the admission limits. The dispatcher is built for them, which validates the settings as the switch
+/// does.
+fn write_admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Result<()> {
     let settings = &switch.settings;
     for AdmissionLimit { group, requests } in switch.admission_limits()? {
         let at = group.map_or_else(String::new, |group| format!(" to group {group}"));

@@ -1,4 +1,4 @@
-//! `larder demo`: what a content-aware cluster gains, on this machine, in a minute.
+//! `larder demo`: compares policies in a cluster on this machine.
 
 mod peers;
 
@@ -14,7 +14,7 @@ use larder_trace::{LoadOptions, Trace, synth};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::policies::{Named, chosen};
+use super::policies::{PolicySelection, expand_selection};
 use crate::config::Size;
 use crate::demo::cluster::own_path;
 use crate::demo::plan::Plan;
@@ -31,7 +31,7 @@ use crate::report;
 /// Without --log, the requests are made by a generator fitted to the trace of the LARD paper (rice-like).
 ///
 /// With --peers it shows instead a cluster without a front-end (PRESS), beside nodes that work alone and beside a switch; see
-/// docs/peers.md.
+/// docs/operate/peers.md.
 ///
 /// With --handoff it shows instead what is gained when nodes answer clients directly: hosts in network namespaces, the
 /// same requests by each mechanism in turn, the front-end's processor time, and one connection packet by packet. Needs the
@@ -115,16 +115,16 @@ pub(crate) struct DemoArgs {
     json_schema: bool,
 }
 
-/// Nodes unless told otherwise.
+/// Default number of nodes.
 const NODES: u16 = 8;
-/// The same with --handoff: hosts that share one machine's processors.
+/// Default number of nodes with --handoff, where all hosts share one machine's processors.
 const HANDOFF_NODES: u16 = 3;
 const HANDOFF_CLIENTS: u32 = 16;
 
-/// Length of a run with --handoff.
+/// Default length of a run with --handoff, seconds.
 const HANDOFF_SECONDS: u64 = 4;
 
-/// The synthetic trace, unless told otherwise, and how much of it.
+/// The default synthetic trace, and its size.
 const SYNTHETIC: Synthetic = Synthetic { recipe: "rice-like", scale: 0.1, requests: 36_000 };
 
 /// A synthetic trace.
@@ -135,7 +135,7 @@ struct Synthetic {
     requests: usize,
 }
 
-/// What --policies names without --peers, unless told otherwise.
+/// Default of --policies without --peers.
 const POLICIES: [PolicyKind; 5] =
     [PolicyKind::Rr, PolicyKind::Wrr, PolicyKind::Hash, PolicyKind::Lard, PolicyKind::LardR];
 
@@ -162,11 +162,11 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     let demo = Demo::new(args.setup()?, args.plan(SYNTHETIC)?);
     let outcome = until_interrupted(demo.run())?;
-    args.print(&outcome, |out| demo::table::write(&outcome, out))?;
-    args.show(&outcome.warnings, || report::chart(&outcome), || report::page(&outcome))
+    args.print_result(&outcome, |out| demo::table::write(&outcome, out))?;
+    args.write_report(&outcome.warnings, || report::chart(&outcome), || report::page(&outcome))
 }
 
-/// Runs to the end, or until the user or the system asks to end: what was started then ends too.
+/// Runs the demo to its end. An interrupt or SIGTERM ends the demo and all its processes.
 fn until_interrupted<T>(demo: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = super::serve::runtime(1)?;
     runtime.block_on(async {
@@ -179,9 +179,10 @@ fn until_interrupted<T>(demo: impl Future<Output = anyhow::Result<T>>) -> anyhow
     })
 }
 
-/// The demo of handoff: on a thread of its own, so that an interrupt is heard and everything is removed in order.
+/// Runs the demo of handoff on a thread of its own. After an interrupt the thread removes everything in
+/// order.
 fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
-    let setup = handoff::Setup {
+    let setup = handoff::HandoffSetup {
         nodes: usize::from(args.nodes.unwrap_or(HANDOFF_NODES)),
         clients: args.clients.unwrap_or(HANDOFF_CLIENTS),
         cache_bytes: args.cache.0.get(),
@@ -192,7 +193,7 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
     let interrupt = handoff::Interrupt::default();
     let work = {
         let interrupt = interrupt.clone();
-        move || handoff::run(&setup, &plan, &interrupt, &say)
+        move || handoff::run(&setup, &plan, &interrupt, &print_message)
     };
     let runtime = super::serve::runtime(1)?;
     let outcome = runtime.block_on(async {
@@ -203,16 +204,16 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => {}
             _ = term.recv() => {}
         }
-        say("ending: what was made is removed");
-        interrupt.ask();
+        print_message("ending: what was made is removed");
+        interrupt.request();
         work.await.context("the demo failed")?
     })?;
-    args.print(&outcome, |out| handoff::table::write(&outcome, out))
+    args.print_result(&outcome, |out| handoff::table::write(&outcome, out))
 }
 
 impl DemoArgs {
-    /// Prints the table or the JSON, or the one here and the other to a file.
-    fn print(
+    /// Prints the table or the JSON. With --json=FILE, prints the table and writes the JSON to the file.
+    fn print_result(
         &self,
         outcome: &impl Serialize,
         table: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>,
@@ -233,23 +234,23 @@ impl DemoArgs {
         Ok(out.flush()?)
     }
 
-    /// Says the warnings and writes the chart and the page, where asked.
-    fn show(
+    /// Prints the warnings, and writes the chart and the page if requested.
+    fn write_report(
         &self,
         warnings: &[String],
         chart: impl FnOnce() -> String,
         page: impl FnOnce() -> serde_json::Result<String>,
     ) -> anyhow::Result<()> {
         for warning in warnings {
-            say(&format!("warning: {warning}"));
+            print_message(&format!("warning: {warning}"));
         }
         if let Some(path) = &self.svg {
             write(path, &chart())?;
-            say(&format!("chart: {}", path.display()));
+            print_message(&format!("chart: {}", path.display()));
         }
         if !self.no_report {
             write(&self.output, &page()?)?;
-            say(&format!("report: {}", self.output.display()));
+            print_message(&format!("report: {}", self.output.display()));
         }
         Ok(())
     }
@@ -289,9 +290,9 @@ impl DemoArgs {
         if self.policies.is_empty() {
             return Ok(POLICIES.to_vec());
         }
-        let named: Vec<Named> =
+        let named: Vec<PolicySelection> =
             self.policies.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(usage)?;
-        chosen(&named).map_err(usage)
+        expand_selection(&named).map_err(usage)
     }
 
     fn setup(&self) -> anyhow::Result<Setup> {
@@ -319,7 +320,7 @@ impl DemoArgs {
                 Trace::load(path, &LoadOptions::default()).with_context(|| path.display().to_string())?;
             spinner.finish_and_clear();
             if read.malformed > 0 {
-                say(&format!(
+                print_message(&format!(
                     "{}: {} of {} lines are malformed and skipped",
                     path.display(),
                     read.malformed,
@@ -342,7 +343,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn say(line: &str) {
-    // Talk that nobody can hear is no failure.
+fn print_message(line: &str) {
+    // Messages to a closed stderr are dropped.
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,11 +1,11 @@
-//! `larder doctor`: says whether roles can start on this machine, what they reach, what the machine can do of TCP connection
-//! handoff, and how to get the rest.
+//! `larder doctor`: checks whether roles can start on this machine, which hosts they reach, and which handoff
+//! mechanisms are available. It also prints how to fix what is missing.
 
-mod ask;
 mod clock;
 mod exchange;
 mod machine;
 mod reach;
+mod side;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,9 +18,9 @@ use larder_kernel::probe::{Facts, Finding, FindingState, Mechanism, Report, Role
 use larder_switch::MechanismSetting;
 use serde_json::{Value, json};
 
-use self::ask::Ask;
+use self::side::SideInput;
 use crate::config::{Config, ConfigError, Written};
-use crate::preflight::{self, Names, Purpose, Severity};
+use crate::preflight::{self, Purpose, ResolvedNames, Severity};
 
 /// Examine what a start needs of this machine, what it reaches, and connection handoff.
 ///
@@ -42,7 +42,7 @@ pub(crate) struct DoctorArgs {
     role: Option<Side>,
     /// What must be available.
     #[arg(long, value_enum)]
-    mechanism: Option<Asked>,
+    mechanism: Option<RequestedMechanism>,
     /// The interface by which clients' packets come in, in place of the config's.
     #[arg(long)]
     interface: Option<String>,
@@ -60,9 +60,9 @@ enum Side {
     Node,
 }
 
-/// What a config may ask for.
+/// A handoff mechanism that a user or a config requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Asked {
+enum RequestedMechanism {
     /// The best there is.
     Auto,
     Cookie,
@@ -73,7 +73,7 @@ enum Asked {
     Peers,
 }
 
-impl From<MechanismSetting> for Asked {
+impl From<MechanismSetting> for RequestedMechanism {
     fn from(setting: MechanismSetting) -> Self {
         match setting {
             MechanismSetting::Auto => Self::Auto,
@@ -85,9 +85,9 @@ impl From<MechanismSetting> for Asked {
     }
 }
 
-impl Asked {
-    /// What it needs; `None` if nothing.
-    fn needs(self) -> Option<Mechanism> {
+impl RequestedMechanism {
+    /// Returns the mechanism that must be available; `None` if any mechanism is accepted.
+    fn required_mechanism(self) -> Option<Mechanism> {
         match self {
             Self::Cookie => Some(Mechanism::Cookie),
             Self::Repair => Some(Mechanism::Repair),
@@ -96,7 +96,7 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestedMechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Auto => "auto",
@@ -109,36 +109,38 @@ impl fmt::Display for Asked {
     }
 }
 
-/// One side's examination.
-struct Examined {
-    asked: Asked,
+/// The result for one side.
+struct SideReport {
+    requested: RequestedMechanism,
     report: Report,
-    /// Where clients connect.
+    /// Addresses to which clients connect.
     listen: Vec<SocketAddr>,
-    /// Nodes to which nothing is handed over, since the config does not say how.
+    /// Nodes without handoff, because the config has no `handoff` for them.
     relayed: Vec<String>,
 }
 
-impl Examined {
+impl SideReport {
     fn available(&self) -> bool {
-        self.asked.needs().is_none_or(|mechanism| self.report.can(mechanism))
+        self.requested.required_mechanism().is_none_or(|mechanism| self.report.can(mechanism))
     }
 
-    /// What will be used: what is asked for, else the best that is left.
+    /// Returns the mechanism that will be used: the requested one, or the best available one.
     fn mechanism(&self) -> String {
-        match self.asked {
-            Asked::Auto => self.report.best().to_string(),
-            Asked::Cookie | Asked::Repair if !self.available() => Mechanism::Relay.to_string(),
-            Asked::Peers if !self.report.can(Mechanism::Repair) => Mechanism::Relay.to_string(),
-            asked => asked.to_string(),
+        match self.requested {
+            RequestedMechanism::Auto => self.report.best().to_string(),
+            RequestedMechanism::Cookie | RequestedMechanism::Repair if !self.available() => {
+                Mechanism::Relay.to_string()
+            }
+            RequestedMechanism::Peers if !self.report.can(Mechanism::Repair) => Mechanism::Relay.to_string(),
+            requested => requested.to_string(),
         }
     }
 
-    /// What connections to an address of ours get. A name for any address is none that packets can be told by, so that
-    /// nothing is handed over from there.
+    /// Returns the mechanism of connections to a listen address. Connections to an unspecified address are
+    /// relayed, because packets cannot be matched by it.
     fn mechanism_at(&self, listen: SocketAddr) -> String {
-        let handed = !matches!(self.asked, Asked::Splice | Asked::Relay);
-        if handed && listen.ip().is_unspecified() {
+        let uses_handoff = !matches!(self.requested, RequestedMechanism::Splice | RequestedMechanism::Relay);
+        if uses_handoff && listen.ip().is_unspecified() {
             return Mechanism::Relay.to_string();
         }
         self.mechanism()
@@ -150,14 +152,14 @@ impl Examined {
     }
 }
 
-/// Everything that was examined.
+/// The result of all checks.
 struct Examination {
-    /// The preflight; `None` without a config.
+    /// Findings of the preflight; `None` without a config.
     start: Option<Vec<(Severity, ConfigError)>>,
     machine: Vec<Finding>,
-    /// Hosts that roles connect to.
+    /// Findings on hosts that roles connect to.
     reach: Vec<Finding>,
-    sides: Vec<Examined>,
+    sides: Vec<SideReport>,
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
@@ -176,7 +178,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let names = names.unwrap_or_default();
     let sides = sides(args, config).into_iter().map(|role| examine(args, config, &names, role)).collect();
     let machine = vec![machine::open_files(config)];
-    let reach = config.map(|config| reach::look(config, &names)).unwrap_or_default();
+    let reach = config.map(|config| reach::check_hosts(config, &names)).unwrap_or_default();
     let all = Examination { start, machine, reach, sides };
     let mut out = io::stdout().lock();
     if args.json {
@@ -187,7 +189,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     out.flush()?;
     for one in &all.sides {
-        if let Some(mechanism) = one.asked.needs().filter(|_| !one.available()) {
+        if let Some(mechanism) = one.requested.required_mechanism().filter(|_| !one.available()) {
             bail!(
                 "{mechanism} is asked for on the {}, which lacks {}",
                 one.report.role,
@@ -205,7 +207,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 
 impl Examination {
     fn clock_is_wrong(&self) -> bool {
-        self.reach.iter().any(|finding| finding.what == clock::WHAT && finding.state == FindingState::Missing)
+        self.reach
+            .iter()
+            .any(|finding| finding.what == clock::FINDING_NAME && finding.state == FindingState::Missing)
     }
 
     fn start_errors(&self) -> usize {
@@ -214,7 +218,7 @@ impl Examination {
     }
 }
 
-/// The sides asked for: by the arguments, else by the config, else both.
+/// Returns the sides to examine: the side in the arguments, else the sides in the config, else both.
 fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
     let wanted = |side, in_config: bool| match args.role {
         Some(only) => only == side,
@@ -226,15 +230,16 @@ fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
     all.into_iter().filter_map(|(role, is)| is.then_some(role)).collect()
 }
 
-fn examine(args: &DoctorArgs, config: Option<&Config>, names: &Names, role: Role) -> Examined {
-    let Ask { subject, asked, listen, relayed, odd } = ask::ask(args, config, names, role);
+fn examine(args: &DoctorArgs, config: Option<&Config>, names: &ResolvedNames, role: Role) -> SideReport {
+    let SideInput { subject, requested, listen, relayed, findings } =
+        side::side_input(args, config, names, role);
     let mut report = evaluate(&Facts::of_this_host(&subject), &subject);
-    report.findings.extend(odd);
-    Examined { asked, report, listen, relayed }
+    report.findings.extend(findings);
+    SideReport { requested, report, listen, relayed }
 }
 
-/// What is lost while something is missing.
-fn costs(finding: &Finding) -> Option<String> {
+/// Describes what is lost while something is missing.
+fn describe_costs(finding: &Finding) -> Option<String> {
     if finding.state != FindingState::Missing || finding.needed_for.is_empty() {
         return None;
     }
@@ -277,14 +282,14 @@ fn finding_as_json(f: &Finding) -> Value {
         "why": f.why,
         "remedy": f.remedy,
         "needed_for": needed_for,
-        "costs": costs(f),
+        "costs": describe_costs(f),
     })
 }
 
-fn side_as_json(one: &Examined) -> Value {
+fn side_as_json(one: &SideReport) -> Value {
     json!({
         "role": one.report.role.to_string(),
-        "asked": one.asked.to_string(),
+        "asked": one.requested.to_string(),
         "mechanism": one.mechanism(),
         "available": one.available(),
         "listen": one.listen.iter().map(|at| json!({ "address": at, "mechanism": one.mechanism_at(*at) })).collect::<Vec<_>>(),
@@ -319,9 +324,9 @@ fn print_all(all: &Examination, out: &mut impl Write) -> io::Result<()> {
     all.sides.iter().try_for_each(|one| print_side(one, out))
 }
 
-fn print_side(one: &Examined, out: &mut impl Write) -> io::Result<()> {
+fn print_side(one: &SideReport, out: &mut impl Write) -> io::Result<()> {
     let report = &one.report;
-    writeln!(out, "handoff, {}: {} asked for, {} is used", report.role, one.asked, one.mechanism())?;
+    writeln!(out, "handoff, {}: {} asked for, {} is used", report.role, one.requested, one.mechanism())?;
     for mechanism in Mechanism::ALL {
         match one.lacks(mechanism) {
             lacks if lacks.is_empty() => writeln!(out, "  {mechanism:<8} possible")?,
@@ -348,7 +353,7 @@ fn print_findings(findings: &[Finding], out: &mut impl Write) -> io::Result<()> 
             if let Some(remedy) = &finding.remedy {
                 writeln!(out, "  {:<8}  {:<width$}  get it: {remedy}", "", "")?;
             }
-            if let Some(costs) = costs(finding) {
+            if let Some(costs) = describe_costs(finding) {
                 writeln!(out, "  {:<8}  {:<width$}  it costs: {costs}", "", "")?;
             }
         }
@@ -371,7 +376,7 @@ mod tests {
         }
     }
 
-    fn examined(asked: Asked) -> Examined {
+    fn examined(requested: RequestedMechanism) -> SideReport {
         let findings = vec![
             finding("one", FindingState::Works, &[Mechanism::Cookie, Mechanism::Repair]),
             finding("another", FindingState::Missing, &[Mechanism::Cookie]),
@@ -379,21 +384,21 @@ mod tests {
         ];
         let report = Report { role: Role::Switch, findings };
         let listen = vec!["10.9.0.100:80".parse().unwrap(), "0.0.0.0:80".parse().unwrap()];
-        Examined { asked, report, listen, relayed: vec!["b".to_owned()] }
+        SideReport { requested, report, listen, relayed: vec!["b".to_owned()] }
     }
 
     #[test]
-    fn what_is_asked_for_decides() {
-        for (asked, used, available) in [
-            (Asked::Auto, "repair", true),
-            (Asked::Cookie, "relay", false),
-            (Asked::Repair, "repair", true),
-            (Asked::Splice, "splice", true),
-            (Asked::Relay, "relay", true),
-            (Asked::Peers, "repair", true),
+    fn the_requested_mechanism_is_used_if_available() {
+        for (requested, used, available) in [
+            (RequestedMechanism::Auto, "repair", true),
+            (RequestedMechanism::Cookie, "relay", false),
+            (RequestedMechanism::Repair, "repair", true),
+            (RequestedMechanism::Splice, "splice", true),
+            (RequestedMechanism::Relay, "relay", true),
+            (RequestedMechanism::Peers, "repair", true),
         ] {
-            let one = examined(asked);
-            assert_eq!((one.mechanism().as_str(), one.available()), (used, available), "{asked}");
+            let one = examined(requested);
+            assert_eq!((one.mechanism().as_str(), one.available()), (used, available), "{requested}");
             let side = side_as_json(&one);
             assert_eq!(
                 (side["mechanism"].as_str(), side["available"].as_bool()),
@@ -404,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_comes_with_its_remedy() {
+    fn missing_features_are_listed_with_their_remedies() {
         let mut out = Vec::new();
-        print_side(&examined(Asked::Auto), &mut out).expect("written");
+        print_side(&examined(RequestedMechanism::Auto), &mut out).expect("written");
         let text = String::from_utf8(out).expect("text");
         assert!(text.contains("cookie   not possible: lacks another\n"), "{text}");
         assert!(text.contains("repair   possible\n"), "{text}");
@@ -415,7 +420,7 @@ mod tests {
         for line in [
             "it costs: cookie; at best repair is left",
             "connections to 10.9.0.100:80 get repair",
-            // Packets are told by their address.
+            // Packets cannot be matched by an unspecified address.
             "connections to 0.0.0.0:80 get relay",
             "no `handoff` in the config: b",
         ] {

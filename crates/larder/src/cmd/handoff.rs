@@ -1,4 +1,4 @@
-//! What `larder agent` and `larder node` have in common: the node's side of handoff.
+//! The node's side of handoff, which `larder agent` and `larder node` share.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use anyhow::Context;
 use larder_handoff::agent::{Agent, AgentConfig, LinuxKernel, NodeKernel, RestoredSink};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
-use larder_node::{Handover, HandoverConfig};
+use larder_node::{PeerHandoff, PeerHandoffConfig};
 use larder_peers::PeersConfig;
 
 use crate::config::{HandoffRole, PeersHandoffRole};
 
-/// Longest name of programs in the kernel. Bytes.
+/// Longest name of BPF programs, bytes.
 const INSTANCE_BYTES_MAX: usize = 32;
 
-/// Starts an agent for the node called `name`, which gives restored connections to `sockets`.
+/// Starts the agent of the node `name`. The agent passes restored connections to `sockets`.
 ///
-/// Where the machine cannot do part of it, the rest is done, and switches are told: without programs in the kernel they
-/// relay, without restored connections they hand over by cookie only.
+/// If the machine lacks a feature, the agent starts without it and informs the switches. Without BPF programs
+/// switches relay to this node. Without restored connections they use only the cookie mechanism.
 pub(crate) async fn start(
     name: &str,
     role: HandoffRole,
@@ -25,9 +25,9 @@ pub(crate) async fn start(
 ) -> anyhow::Result<Agent> {
     let HandoffRole { listen, identity, switches, interface, services, repair, lateral } = role;
     let identity = Identity::load(&identity)?;
-    // Without restored connections in this process all are another's.
-    let outlived = sockets.is_none();
-    let (host, sockets) = host(&instance(name), &interface, sockets.filter(|_| repair));
+    // Without `sockets`, another process serves the connections, so the programs must outlive this process.
+    let keep_programs = sockets.is_none();
+    let (host, sockets) = start_kernel(&instance_name(name), &interface, sockets.filter(|_| repair));
     let config = AgentConfig {
         name: name.to_owned(),
         listen,
@@ -38,24 +38,25 @@ pub(crate) async fn start(
         lateral: lateral.is_some(),
         timing: Timing::default(),
     };
-    let forwarding = host
-        .map(|host| -> Arc<dyn NodeKernel> { Arc::new(if outlived { host.keep_programs() } else { host }) });
+    let forwarding = host.map(|host| -> Arc<dyn NodeKernel> {
+        Arc::new(if keep_programs { host.keep_programs() } else { host })
+    });
     Agent::start(config, forwarding, sockets).await.context("the agent cannot start")
 }
 
-/// This machine's kernel, as far as it goes.
-fn host(
-    instance: &str,
+/// Loads the BPF programs, with or without support for restored connections.
+fn start_kernel(
+    instance_name: &str,
     interface: &str,
     sockets: Option<RestoredSink>,
 ) -> (Option<LinuxKernel>, Option<RestoredSink>) {
     if sockets.is_some() {
-        match LinuxKernel::start(instance, interface, true) {
+        match LinuxKernel::start(instance_name, interface, true) {
             Ok(host) => return (Some(host), sockets),
             Err(error) => tracing::warn!(%error, "handoff: connections cannot be taken with their state"),
         }
     }
-    match LinuxKernel::start(instance, interface, false) {
+    match LinuxKernel::start(instance_name, interface, false) {
         Ok(host) => (Some(host), None),
         Err(error) => {
             tracing::warn!(%error, "handoff: no connections can be taken, switches relay to this node");
@@ -64,17 +65,17 @@ fn host(
     }
 }
 
-/// Starts to hand connections over between peers, and an agent that gives those that come to `sockets`. `None` where this
-/// machine cannot, unless it has to.
-pub(crate) async fn between_peers(
+/// Starts the handoff between peers, with an agent that passes received connections to `sockets`. Returns
+/// `None` if this machine does not support handoff and the config does not require it.
+pub(crate) async fn start_between_peers(
     name: &str,
     role: PeersHandoffRole,
     peers: &PeersConfig,
     sockets: RestoredSink,
-) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
+) -> anyhow::Result<Option<(Arc<PeerHandoff>, Agent)>> {
     let PeersHandoffRole { required, min, services, port } = role;
-    let config = HandoverConfig { min, services, port, instance: instance(name) };
-    match Handover::start(config, peers, sockets).await {
+    let config = PeerHandoffConfig { min, services, port, instance: instance_name(name) };
+    match PeerHandoff::start(config, peers, sockets).await {
         Ok(started) => Ok(Some(started)),
         Err(error) if required => Err(error).context("node.peers.handoff is \"required\""),
         Err(error) => {
@@ -84,8 +85,8 @@ pub(crate) async fn between_peers(
     }
 }
 
-/// What a node's programs are called in the kernel: letters, digits, '-' and '_'.
-pub(crate) fn instance(name: &str) -> String {
+/// Returns the name of a node's BPF programs, which consists of letters, digits, '-' and '_'.
+pub(crate) fn instance_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     format!("node-{name}").chars().map(plain).take(INSTANCE_BYTES_MAX).collect()
 }
@@ -95,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_the_kernel_are_plain_and_short() {
-        assert_eq!(instance("a.example:80"), "node-a-example-80");
-        assert_eq!(instance(&"é".repeat(99)).len(), INSTANCE_BYTES_MAX);
+    fn program_names_are_plain_and_short() {
+        assert_eq!(instance_name("a.example:80"), "node-a-example-80");
+        assert_eq!(instance_name(&"é".repeat(99)).len(), INSTANCE_BYTES_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! `larder keys`: who a switch or a node is to the others.
+//! `larder keys`: the key pairs that identify switches and nodes.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use larder_handoff::channel::identity::Identity;
 #[derive(Debug, Args)]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
-    what: What,
+    command: KeysCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum KeysCommand {
     /// Make a new secret key and print its public key. A file that exists is left as it is.
     New {
         /// Where the secret key is kept.
@@ -31,13 +31,13 @@ enum What {
 }
 
 pub(crate) fn run(args: &KeysArgs) -> anyhow::Result<()> {
-    let identity = match &args.what {
-        What::New { file } => {
+    let identity = match &args.command {
+        KeysCommand::New { file } => {
             let identity = Identity::generate()?;
             identity.save(file)?;
             identity
         }
-        What::Show { file } => Identity::load(file)?,
+        KeysCommand::Show { file } => Identity::load(file)?,
     };
     writeln!(io::stdout(), "{}", identity.public())?;
     Ok(())

@@ -1,4 +1,4 @@
-//! `larder load`: clients for anything that speaks HTTP/1.1.
+//! `larder load`: generates load for an HTTP/1.1 server.
 
 mod dbench;
 mod manifest;
@@ -18,12 +18,12 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse, StopHandle};
 
-use self::source::Source;
+use self::source::RequestList;
 use self::warmup::Warmup;
 use crate::config::Span;
 use crate::outcome::usage;
 
-/// Clients of a closed loop, unless told otherwise.
+/// Default number of clients in a closed loop.
 const CLIENTS: u32 = 64;
 
 /// Put load on an HTTP server and measure throughput and latency.
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
     if args.json_schema {
         return print_json(&schemars::schema_for!(Report));
     }
-    // Read first: a baseline that cannot be read must not cost a run.
+    // The baseline is read first, so that an unreadable file does not waste a run.
     let baseline = args.compare.as_deref().map(read_report).transpose()?;
     let plan = args.plan()?;
     let report = measure(plan, args.quiet)?;
@@ -176,8 +176,8 @@ pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
 impl LoadArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let url = self.url.as_deref().unwrap_or_default();
-        let uri = parse(url)?;
-        let (address, host) = resolve(url, &uri)?;
+        let uri = parse_url(url)?;
+        let (address, host) = resolve_url(url, &uri)?;
         let source = self.source(&uri)?;
         let plan = Plan::new(address, self.host.as_deref().unwrap_or(&host), source.targets, source.order);
         let requests = match (self.requests, self.duration, source.single) {
@@ -205,15 +205,15 @@ impl LoadArgs {
         Ok(plan)
     }
 
-    fn source(&self, uri: &http::Uri) -> anyhow::Result<Source> {
+    fn source(&self, uri: &http::Uri) -> anyhow::Result<RequestList> {
         if let Some(path) = &self.trace {
-            return Source::trace(path, self.quiet);
+            return RequestList::trace(path, self.quiet);
         }
         if let Some(path) = &self.targets {
-            return Source::list(path);
+            return RequestList::list(path);
         }
         let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        Ok(Source::single(target))
+        Ok(RequestList::single(target))
     }
 
     fn arrivals(&self, times: Option<std::sync::Arc<[Duration]>>) -> anyhow::Result<Arrivals> {
@@ -229,12 +229,12 @@ impl LoadArgs {
     }
 }
 
-fn parse(url: &str) -> anyhow::Result<http::Uri> {
+fn parse_url(url: &str) -> anyhow::Result<http::Uri> {
     url.parse().map_err(|error| usage(format!("'{url}' is no URL: {error}")))
 }
 
-/// Where the URL leads, and what its `Host` header is.
-fn resolve(url: &str, uri: &http::Uri) -> anyhow::Result<(SocketAddr, String)> {
+/// Returns the socket address of a URL, and its `Host` header.
+fn resolve_url(url: &str, uri: &http::Uri) -> anyhow::Result<(SocketAddr, String)> {
     if uri.scheme().is_some_and(|scheme| *scheme != http::uri::Scheme::HTTP) {
         return Err(usage(format!("'{url}': only http:// is spoken")));
     }
@@ -255,9 +255,10 @@ fn split_header(header: &str) -> anyhow::Result<(String, String)> {
     Ok((name.to_owned(), value.trim().to_owned()))
 }
 
-/// Runs the plan with a progress bar; the first interrupt ends it with a report, the second without.
+/// Runs the plan with a progress bar. The first interrupt ends the run with a report, and the second without
+/// one.
 fn measure(plan: Plan, quiet: bool) -> anyhow::Result<Report> {
-    let bar = bar(&plan, quiet);
+    let bar = progress_bar(&plan, quiet);
     let show = |progress: Progress| {
         bar.set_position(if progress.total.is_some() {
             progress.finished
@@ -274,33 +275,33 @@ fn measure(plan: Plan, quiet: bool) -> anyhow::Result<Report> {
     let runtime = super::serve::runtime(1)?;
     let report = runtime.block_on(async {
         tokio::select! {
-            report = larder_load::run(plan, &show) => report.map_err(explain),
-            () = interrupted_twice(&stop) => Err(anyhow::anyhow!("interrupted")),
+            report = larder_load::run(plan, &show) => report.map_err(convert_error),
+            () = stop_on_interrupts(&stop) => Err(anyhow::anyhow!("interrupted")),
         }
     });
     bar.finish_and_clear();
     report
 }
 
-/// A plan that cannot be run was asked for on the command line.
-fn explain(error: LoadError) -> anyhow::Error {
+/// Converts an error of the plan to a usage error, because the command line determines the plan.
+fn convert_error(error: LoadError) -> anyhow::Error {
     match error {
         LoadError::Plan(error) => usage(error.to_string()),
         error => error.into(),
     }
 }
 
-async fn interrupted_twice(stop: &StopHandle) {
+async fn stop_on_interrupts(stop: &StopHandle) {
     for _ in 0..2 {
         if tokio::signal::ctrl_c().await.is_err() {
-            // Without signals to wait for, there is nothing to end early.
+            // If signals cannot be received, the run ends by itself.
             std::future::pending::<()>().await;
         }
         stop.stop();
     }
 }
 
-fn bar(plan: &Plan, quiet: bool) -> ProgressBar {
+fn progress_bar(plan: &Plan, quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }

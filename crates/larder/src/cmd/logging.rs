@@ -1,4 +1,4 @@
-//! Talk to the operator: `tracing` events on stderr.
+//! Logging: `tracing` events on stderr.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -7,11 +7,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::outcome::usage;
 
-/// Which events are written, of logging that has been started.
-pub struct Level(Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>);
+/// The level of a started logger, which can be changed.
+pub struct LogLevel(Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>);
 
-impl Level {
-    /// Other events are written from now on.
+impl LogLevel {
+    /// Changes the filter.
     pub(crate) fn change(&self, filter: EnvFilter) {
         if let Err(error) = (self.0)(filter) {
             tracing::error!(%error, "what is logged cannot be changed");
@@ -19,32 +19,33 @@ impl Level {
     }
 }
 
-impl fmt::Debug for Level {
+impl fmt::Debug for LogLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Level").finish_non_exhaustive()
+        f.debug_struct("LogLevel").finish_non_exhaustive()
     }
 }
 
-/// A filter such as "info"; the environment variable LARDER_LOG wins over it.
+/// Parses a filter such as "info". The environment variable LARDER_LOG takes precedence.
 pub(crate) fn filter(configured: &str) -> anyhow::Result<EnvFilter> {
     let environment = std::env::var("LARDER_LOG").ok().filter(|text| !text.is_empty());
     let (text, from) = match &environment {
         Some(text) => (text.as_str(), "LARDER_LOG"),
         None => (configured, "log.level"),
     };
-    // rustls warns of each odd handshake: any client could flood the log. The metrics have them by name, and larder logs handshakes
-    // seldom. A filter that names targets is used as it is.
+    // rustls warns about each unusual handshake, so any client could flood the log. The metrics count
+    // handshake errors by name, and larder logs them at a limited rate. A filter that names targets is used
+    // unchanged.
     let quiet = if text.contains('=') { "" } else { ",rustls=error" };
     EnvFilter::try_new(format!("{text}{quiet}")).map_err(|error| {
         usage(format!("{from}: '{text}' is no log filter ({error}); write error, warn, info, debug or trace"))
     })
 }
 
-/// Starts logging with a filter such as "info". Whoever keeps what is returned can change it.
+/// Starts logging with a filter such as "info". The returned value can change the filter.
 ///
 /// # Errors
-/// The text is no filter, or logging has been started before.
-pub fn start(configured: &str) -> anyhow::Result<Level> {
+/// Returns an error if the text is not a filter, or if logging was started before.
+pub fn start(configured: &str) -> anyhow::Result<LogLevel> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(configured)?)
         .with_writer(std::io::stderr)
@@ -52,5 +53,5 @@ pub fn start(configured: &str) -> anyhow::Result<Level> {
         .with_filter_reloading();
     let handle = builder.reload_handle();
     builder.try_init().map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))?;
-    Ok(Level(Box::new(move |filter| handle.reload(filter))))
+    Ok(LogLevel(Box::new(move |filter| handle.reload(filter))))
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use larder_handoff::agent::{Agent, RestoredSink};
-use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
+use larder_node::{
+    CooperateConfig, CooperatePolicy, IncomingHandoffs, LateralConfig, Listeners, Node, PeerHandoff,
+};
 use larder_peers::PeersConfig;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -14,12 +16,12 @@ use tokio::sync::mpsc;
 
 use super::handoff;
 use super::serve::{self, Shutdown};
-use crate::admin::NodeSurface;
+use crate::admin::NodeAdmin;
 use crate::config::{Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, Role};
 use crate::demo::cluster::Ready;
 use crate::preflight;
 pub(crate) use args::NodeArgs;
-use args::no_section;
+use args::missing_section;
 use reload::{Reloader, SwitchKeys, report_secrets};
 use tables::TableFile;
 
@@ -27,26 +29,29 @@ mod args;
 pub(crate) mod reload;
 mod tables;
 
-/// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
+/// Most handed-off connections that wait to be served. Further connections are refused.
 const RESTORED_MAX: usize = 1_024;
-/// Connections that the kernel may hold before they are accepted. Switches open many at one time.
+/// Backlog of the listeners. Switches open many connections at the same time.
 const BACKLOG: u32 = 4_096;
-/// How long work on files may go on once all connections have ended.
-const LAST_WORK: Duration = Duration::from_secs(1);
-/// Connections that were sent here before the switches knew that the node ends come at the latest so long after: a lost
-/// first packet is repeated after 200 ms by Linux, 300 ms by others.
-const LAST_ONES: Duration = Duration::from_millis(500);
+/// Time for file operations after all connections have ended.
+const FILE_WORK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for connections that were handed off before the switches knew that the node shuts down. A lost first
+/// packet is retransmitted after 200 ms by Linux and 300 ms by other systems.
+const LAST_CONNECTIONS_TIME: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
-    serve::outlive_hangup()?;
-    let (written, config) = args.valid()?;
+    serve::ignore_hangup()?;
+    let (written, config) = args.read_config()?;
     let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
     preflight::start(&written, &config.only(Role::Node))?;
-    let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
+    for warning in written.warnings(&config) {
+        tracing::warn!("{warning}");
+    }
+    let Config { node: Some(role), admin, .. } = config else { return Err(missing_section()) };
     let runtime = serve::runtime(role.node.threads)?;
     let ended = runtime.block_on(async {
-        // Before anything that takes time: what comes before is not heard.
+        // Signals are registered first, because earlier signals would be lost.
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
         let NodeRole { listen, mut node, handoff, peers, report_secret, purge_token, .. } = role;
@@ -57,28 +62,29 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
         let (listeners, listen) = bind(listen, &secure)?;
         let reloader = Arc::new(Reloader::new(args.clone(), written.raw, level, Arc::clone(&node)));
-        let surface = Arc::new(NodeSurface::new(Arc::clone(&node), Arc::clone(&reloader)));
+        let surface = Arc::new(NodeAdmin::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
-        let (handed, agent, between) = deliver(&node, handoff, peers).await?;
+        let (handed, agent, peer_handover) = start_handoff(&node, handoff, peers).await?;
         node.start_lines().iter().for_each(|line| tracing::info!("{line}"));
         tracing::info!(%name, ?listen, "node: ready");
-        // The keys of switches change with a reload; those of peers are made of the cluster's secret.
+        // Keys of switches change with a reload. Keys of peers are derived from the cluster's secret.
         let switches = |agent: &Agent| SwitchKeys {
             admitted: agent.access_control(),
             outcomes: agent.handshake_counters(),
         };
-        reloader.started(agent.as_ref().filter(|_| between.is_none()).map(switches));
-        args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
-        tokio::spawn(reload::on_hangup(hangup, reloader, shutdown.clone()));
-        // A connection is handed over once.
-        let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::offers);
-        let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
-        let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
-        let served = Arc::clone(&node).serve_with(listeners, Handed { giver, ..handed }, ending).await;
+        reloader.mark_started(agent.as_ref().filter(|_| peer_handover.is_none()).map(switches));
+        args.serve.print_ready_line(&Ready { listen, admin, peers: node.peers_address() })?;
+        tokio::spawn(reload::reload_on_hangup(hangup, reloader, shutdown.clone()));
+        // A connection is handed off only once.
+        let offers = agent.as_ref().filter(|_| peer_handover.is_none()).map(Agent::offers);
+        let leaving = tokio::spawn(leave_peers(shutdown.clone(), Arc::clone(&node)));
+        let ending = wait_for_end(shutdown, Arc::clone(&node), agent.as_ref());
+        let served =
+            Arc::clone(&node).serve_with(listeners, IncomingHandoffs { offers, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }
-        if let Some(handover) = between {
+        if let Some(handover) = peer_handover {
             handover.end();
         }
         let drained = served.with_context(|| format!("node {name}"))?;
@@ -91,21 +97,21 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         }
         Ok(())
     });
-    // A reload that waits for a file does not hold up the end.
-    runtime.shutdown_timeout(LAST_WORK);
+    // The shutdown does not wait for a reload that blocks on a file.
+    runtime.shutdown_timeout(FILE_WORK_TIMEOUT);
     ended
 }
 
-/// Joins whoever hands connections over, switches or peers, and the peers.
-async fn deliver(
+/// Starts the agent for switches or peers, and joins the peers.
+async fn start_handoff(
     node: &Arc<Node>,
     handoff: Option<HandoffRole>,
     peers: Option<PeersRole>,
-) -> anyhow::Result<(Handed, Option<Agent>, Option<Arc<Handover>>)> {
+) -> anyhow::Result<(IncomingHandoffs, Option<Agent>, Option<Arc<PeerHandoff>>)> {
     let (sockets, restored) = mpsc::channel(RESTORED_MAX);
-    let mut handed = Handed { restored, ..Handed::none() };
-    let (mut between, mut sockets) =
-        (None, Some(RestoredSink::new(sockets).with_connection_slots(node.places())));
+    let mut handed = IncomingHandoffs { restored, ..IncomingHandoffs::none() };
+    let (mut peer_handover, mut sockets) =
+        (None, Some(RestoredSink::new(sockets).with_connection_slots(node.connection_permits())));
     let mut agent = match handoff {
         Some(role) => {
             let lateral = role.lateral;
@@ -118,15 +124,15 @@ async fn deliver(
         None => None,
     };
     if let Some(peers) = peers {
-        let started = join(node, peers, sockets.take()).await?;
-        if let Some((handover, its)) = started {
-            (between, agent, handed.by_peers) = (Some(handover), Some(its), true);
+        let joined = join(node, peers, sockets.take()).await?;
+        if let Some((handover, peer_agent)) = joined {
+            (peer_handover, agent, handed.from_peers) = (Some(handover), Some(peer_agent), true);
         }
     }
-    Ok((handed, agent, between))
+    Ok((handed, agent, peer_handover))
 }
 
-/// Takes the addresses for clients, without TLS and with it, and says which they are.
+/// Binds the addresses for clients with and without TLS, and returns them.
 fn bind(clear: Option<SocketAddr>, secure: &[SocketAddr]) -> anyhow::Result<(Listeners, Vec<SocketAddr>)> {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for address in clear.iter().chain(secure) {
@@ -140,23 +146,23 @@ fn bind(clear: Option<SocketAddr>, secure: &[SocketAddr]) -> anyhow::Result<(Lis
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A node that restarts takes its address back at once.
+    // A node that restarts can bind its address at once.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Joins the cluster of equal nodes. Connections that others hand over come to `sockets`.
+/// Joins the cluster of peers. Connections that peers hand off are passed to `sockets`.
 async fn join(
     node: &Arc<Node>,
     role: PeersRole,
     sockets: Option<RestoredSink>,
-) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
+) -> anyhow::Result<Option<(Arc<PeerHandoff>, Agent)>> {
     let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
     let own = name.to_string();
     let read = serve::secrets("node.peers.secret", &secret)?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
-    // A node does not start on a table that it cannot use.
+    // A node does not start with an invalid table.
     let (mut file, mut loaded) = (None, None);
     let policy = match policy {
         PeersPolicy::Press(settings) => CooperatePolicy::Press(settings),
@@ -166,44 +172,44 @@ async fn join(
                 let (read, table) = unread.load(node).await;
                 (file, loaded) = (Some(read), Some(table.context("node.peers.ward.table")?));
             }
-            CooperatePolicy::Ward(tables::config(&ward))
+            CooperatePolicy::Ward(tables::ward_config(&ward))
         }
     };
-    let started = match (handoff, sockets) {
-        (Some(role), Some(sockets)) => handoff::between_peers(&own, role, &network, sockets).await?,
+    let joined = match (handoff, sockets) {
+        (Some(role), Some(sockets)) => handoff::start_between_peers(&own, role, &network, sockets).await?,
         _ => {
-            Handover::remove_leftovers(&handoff::instance(&own));
+            PeerHandoff::remove_leftovers(&handoff::instance_name(&own));
             None
         }
     };
-    let handover = started.as_ref().map(|(handover, _)| Arc::clone(handover));
-    let config = CooperateConfig { network, policy, head_timeout, handover };
+    let peer_handoff = joined.as_ref().map(|(handover, _)| Arc::clone(handover));
+    let config = CooperateConfig { network, policy, head_timeout, peer_handoff };
     node.join_peers(config).await.context("node.peers")?;
     if let Some(loaded) = loaded {
-        tables::give(node, loaded);
+        tables::apply_table(node, loaded);
     }
     if let Some(file) = file {
         tokio::spawn(file.watch(Arc::clone(node)));
     }
-    Ok(started)
+    Ok(joined)
 }
 
-/// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to
-/// the end.
-async fn leaving(shutdown: Shutdown, node: Arc<Node>) {
+/// Leaves the peers at shutdown, so that they send no more requests. Requests of clients are completed
+/// meanwhile.
+async fn leave_peers(shutdown: Shutdown, node: Arc<Node>) {
     shutdown.requested().await;
     if !node.leave_peers().await {
         tracing::warn!("replies to peers aborted at shutdown: they did not end in time");
     }
 }
 
-/// Returns when the node is to take no connections any more: when it is asked to end, switches know it, and what they sent
-/// before has come.
-async fn ending(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
+/// Completes when the node should accept no more connections: after a shutdown request, when switches know of
+/// the shutdown and their last connections have arrived.
+async fn wait_for_end(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
     shutdown.requested().await;
     let Some(agent) = agent else { return };
     node.set_draining(true);
     if agent.announce_shutdown().await > 0 {
-        tokio::time::sleep(LAST_ONES).await;
+        tokio::time::sleep(LAST_CONNECTIONS_TIME).await;
     }
 }

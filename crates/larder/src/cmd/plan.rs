@@ -1,8 +1,8 @@
-//! `larder plan`: which policy, how many nodes and how much memory a log asks for.
+//! `larder plan`: finds the policy, the number of nodes and the memory that suit a log.
 
+mod classifier;
 mod config;
 mod input;
-mod sorting;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,13 +18,13 @@ use larder_core::dispatch::Settings;
 use larder_sim::Costs;
 use larder_sim::plan::{self, Goal, Options, PlanError, Prices, Sampling};
 
-use super::policies::{Named, chosen};
+use super::policies::{PolicySelection, expand_selection};
 use super::trace::FormatArgs;
 use crate::config::Size;
 use crate::outcome::usage;
 use crate::report::plan::{PlanReport, page, write};
 
-use sorting::Sorting;
+use classifier::RequestClassifier;
 
 /// Say which policy, how many nodes and how much memory suit your access log.
 ///
@@ -49,7 +49,7 @@ pub(crate) struct PlanArgs {
         value_name = "NAME,...",
         default_value = "rr,least-conn,wrr,hash,lard,lard-r"
     )]
-    policies: Vec<Named>,
+    policies: Vec<PolicySelection>,
     /// Numbers of nodes to try, 1 to 1024 each.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "1,2,4,8,16")]
     nodes: Vec<u16>,
@@ -122,8 +122,8 @@ pub(crate) struct PlanArgs {
     config: Option<PathBuf>,
 }
 
-/// The cost model unless told otherwise: today's hardware where it is known, else the LARD paper's.
-fn usual_costs() -> Option<Costs> {
+/// Returns the default cost model: current hardware if the model exists, else the model of the LARD paper.
+fn default_costs() -> Option<Costs> {
     ["modern", "lard98"].into_iter().find_map(Costs::by_name)
 }
 
@@ -135,47 +135,49 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
              --switch {path} to read the keys and classes of a switch"
         )));
     }
-    let sorting = args.switch.as_deref().map(|path| Sorting::read(path, &args.host)).transpose()?;
-    let mut options = args.options(sorting.as_ref())?;
-    if let Some(warning) = sorting.as_ref().and_then(Sorting::passed_over) {
-        // Talk that nobody can hear is no failure.
+    let classifier =
+        args.switch.as_deref().map(|path| RequestClassifier::read(path, &args.host)).transpose()?;
+    let mut options = args.options(classifier.as_ref())?;
+    if let Some(warning) = classifier.as_ref().and_then(RequestClassifier::ignored_settings) {
+        // Messages to a closed stderr are dropped.
         let _ = writeln!(io::stderr(), "larder: warning: {warning}");
     }
-    // Files that cannot be written are better known before the work than after it.
-    let html = args.html.as_deref().map(Target::open).transpose()?;
-    let config = args.write_config.as_deref().map(|path| Target::open_new(path, args.force)).transpose()?;
+    // Output files are opened first, so that an error is reported before the work.
+    let html = args.html.as_deref().map(OutputFile::open).transpose()?;
+    let config =
+        args.write_config.as_deref().map(|path| OutputFile::open_new(path, args.force)).transpose()?;
     let (traces, logs) = input::read(&args.logs, &args.format, args.unsized_bytes.0)?;
-    let workload = match &sorting {
-        Some(sorting) => plan::merged_as(&traces, &|name| sorting.sort(name)),
-        None => plan::merged(&traces),
+    let workload = match &classifier {
+        Some(classifier) => plan::merge_as(&traces, &|name| classifier.classify(name)),
+        None => plan::merge(&traces),
     };
-    if !sorting.as_ref().is_some_and(Sorting::gives_shares) {
-        // Equal shares would set nodes aside for classes that nobody asks for.
+    if !classifier.as_ref().is_some_and(RequestClassifier::has_shares) {
+        // Equal shares would reserve nodes for classes without requests.
         options.settings.policies.static_partition.shares = workload.class_shares();
     }
-    // Names and sizes of every request are not needed any more.
+    // Names and sizes of the requests are no longer needed.
     drop(traces);
-    let bar = Bar::new();
+    let bar = ProgressDisplay::new();
     let made = plan::plan(&workload, &options, &|progress| bar.show(progress));
     drop(bar);
     let plan = made.map_err(|error| match error {
-        PlanError::TooShort(_) => anyhow::Error::new(error).context(input::names(&args.logs)),
+        PlanError::TooShort(_) => anyhow::Error::new(error).context(input::format_names(&args.logs)),
         PlanError::Option(_) | PlanError::Sim(_) => usage(error.to_string()),
     })?;
     let measured = args.costs.as_deref().is_some_and(|costs| Costs::by_name(costs).is_none());
     let report = PlanReport { plan, version: env!("CARGO_PKG_VERSION"), logs, costs_from_file: measured };
-    // Before stdout, whose reader may have gone.
-    if let Some(target) = html {
-        target.write(&page(&report)?)?;
+    // The file is written before stdout, whose reader may have closed the pipe.
+    if let Some(file) = html {
+        file.write(&page(&report)?)?;
     }
     let unwritten = match config {
         None => None,
-        Some(target) => match config::text(&report, options.settings.policies.static_partition.shares)? {
+        Some(file) => match config::text(&report, options.settings.policies.static_partition.shares)? {
             Some(text) => {
-                target.write(&text)?;
+                file.write(&text)?;
                 None
             }
-            None => Some(target.leave()),
+            None => Some(file.leave()),
         },
     };
     let mut out = io::stdout().lock();
@@ -194,10 +196,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 impl PlanArgs {
-    fn options(&self, sorting: Option<&Sorting>) -> anyhow::Result<Options> {
+    fn options(&self, classifier: Option<&RequestClassifier>) -> anyhow::Result<Options> {
         let costs = match &self.costs {
             Some(text) => costs(text)?,
-            None => usual_costs().context("there is no cost model")?,
+            None => default_costs().context("there is no cost model")?,
         };
         let prices = match (self.node_price, self.gb_price) {
             (None, None) => None,
@@ -215,15 +217,15 @@ impl PlanArgs {
         nodes.sort_unstable();
         nodes.dedup();
         Ok(Options {
-            policies: chosen(&self.policies).map_err(usage)?,
+            policies: expand_selection(&self.policies).map_err(usage)?,
             nodes,
             memory,
             goal: self.goal,
             load: self.load,
             prices,
             cache: self.cache_kind,
-            settings: match sorting {
-                Some(sorting) => sorting.settings(),
+            settings: match classifier {
+                Some(classifier) => classifier.settings(),
                 None => Settings { t_low: self.t_low, t_high: self.t_high, ..Settings::default() },
             },
             seeds: self.seeds.clone(),
@@ -234,7 +236,7 @@ impl PlanArgs {
     }
 }
 
-/// A model by name, or from a file.
+/// Returns a cost model by name or from a file.
 fn costs(text: &str) -> anyhow::Result<Costs> {
     if let Some(costs) = Costs::by_name(text) {
         return Ok(costs);
@@ -256,7 +258,7 @@ fn sampling(text: &str) -> Result<Sampling, String> {
     }
 }
 
-/// `5%` or `0.05`.
+/// Parses a share such as `5%` or `0.05`.
 fn share(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent, 0.01));
     let value = f64::from_str(number.trim()).ok().map(|value| value * unit);
@@ -265,23 +267,23 @@ fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("'{text}' is no share: write 5% or 0.05"))
 }
 
-/// A file that will be written. What it held stays until then.
-struct Target<'p> {
+/// An output file. Its old content stays until the new content is written.
+struct OutputFile<'p> {
     path: &'p Path,
     file: File,
-    /// Made by opening it.
-    fresh: bool,
+    /// Whether this process created the file.
+    created: bool,
 }
 
-impl<'p> Target<'p> {
+impl<'p> OutputFile<'p> {
     fn open(path: &'p Path) -> anyhow::Result<Self> {
-        let fresh = !path.exists();
+        let created = !path.exists();
         let file = File::options().write(true).create(true).truncate(false).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file, fresh })
+        Ok(Self { path, file, created })
     }
 
-    /// Opens a file that must not exist, unless `force` is set. Terminals and pipes hold nothing to lose.
+    /// Opens a file that must not exist, unless `force` is set. Terminals and pipes are accepted.
     fn open_new(path: &'p Path, force: bool) -> anyhow::Result<Self> {
         let holds_text = std::fs::metadata(path).is_ok_and(|about| about.is_file());
         if holds_text && !force {
@@ -298,31 +300,31 @@ impl<'p> Target<'p> {
         let emptied = if regular { self.file.set_len(0) } else { Ok(()) };
         let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
         written.with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.fresh = false;
-        // Talk that nobody can hear is no failure.
+        self.created = false;
+        // Messages to a closed stderr are dropped.
         let _ = writeln!(io::stderr(), "written: {}", self.path.display());
         Ok(())
     }
 
-    /// Nothing is to be written.
+    /// Leaves the file unchanged.
     fn leave(self) -> &'p Path {
         self.path
     }
 }
 
-impl Drop for Target<'_> {
+impl Drop for OutputFile<'_> {
     fn drop(&mut self) {
-        if self.fresh {
-            // An empty file that is left over is no failure.
+        if self.created {
+            // If the empty file cannot be removed, it stays.
             let _ = std::fs::remove_file(self.path);
         }
     }
 }
 
-/// How far the simulation is; there only if stderr is a terminal, gone when dropped.
-struct Bar(ProgressBar);
+/// Progress bar of the simulation. It is shown only on a terminal, and removed when dropped.
+struct ProgressDisplay(ProgressBar);
 
-impl Bar {
+impl ProgressDisplay {
     fn new() -> Self {
         let bar = ProgressBar::no_length();
         let style = ProgressStyle::with_template("{bar:30} {msg}, {percent} %, {eta} left");
@@ -336,7 +338,7 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

@@ -1,19 +1,19 @@
-//! Policies named on the command line.
+//! Policies on the command line.
 
 use std::str::FromStr;
 
 use larder_core::PolicyKind;
 
-/// What `--policies` names: policies one by one, or `all`.
+/// A value of `--policies`: a policy, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum PolicySelection {
     /// Every policy.
     All,
-    /// This one.
+    /// One policy.
     One(PolicyKind),
 }
 
-impl FromStr for Named {
+impl FromStr for PolicySelection {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -24,22 +24,23 @@ impl FromStr for Named {
     }
 }
 
-/// The policies, in the order named; `all` stands for those in the order of [`PolicyKind::ALL`] and stands alone.
+/// Returns the policies in the given order. `all` stands for all policies in the order of
+/// [`PolicyKind::ALL`], and must be the only value.
 ///
 /// # Errors
-/// None, one twice, or `all` beside others; the text says so.
-pub fn chosen(named: &[Named]) -> Result<Vec<PolicyKind>, String> {
-    if named == [Named::All] {
+/// Returns an error if there is no policy, a policy twice, or `all` with other values.
+pub fn expand_selection(selections: &[PolicySelection]) -> Result<Vec<PolicyKind>, String> {
+    if selections == [PolicySelection::All] {
         return Ok(PolicyKind::ALL.to_vec());
     }
-    let mut policies = Vec::with_capacity(named.len());
-    for name in named {
+    let mut policies = Vec::with_capacity(selections.len());
+    for name in selections {
         match name {
-            Named::All => return Err("--policies: 'all' stands alone".to_owned()),
-            Named::One(kind) if policies.contains(kind) => {
+            PolicySelection::All => return Err("--policies: 'all' stands alone".to_owned()),
+            PolicySelection::One(kind) if policies.contains(kind) => {
                 return Err(format!("--policies names '{kind}' twice"));
             }
-            Named::One(kind) => policies.push(*kind),
+            PolicySelection::One(kind) => policies.push(*kind),
         }
     }
     if policies.is_empty() {
@@ -55,17 +56,17 @@ mod tests {
 
     #[test]
     fn all_stands_for_every_policy_and_alone() {
-        let named = |text: &str| -> Result<Vec<PolicyKind>, String> {
-            let names: Vec<Named> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
-            chosen(&names)
+        let select = |text: &str| -> Result<Vec<PolicyKind>, String> {
+            let names: Vec<PolicySelection> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+            expand_selection(&names)
         };
-        assert_eq!(named("all"), Ok(PolicyKind::ALL.to_vec()));
-        assert_eq!(named("rr,cap"), Ok(vec![PolicyKind::Rr, PolicyKind::Cap]));
+        assert_eq!(select("all"), Ok(PolicyKind::ALL.to_vec()));
+        assert_eq!(select("rr,cap"), Ok(vec![PolicyKind::Rr, PolicyKind::Cap]));
         for (text, complaint) in
             [("all,rr", "stands alone"), ("rr,rr", "'rr' twice"), ("lrad", "no policy 'lrad'")]
         {
-            assert!(named(text).is_err_and(|error| error.contains(complaint)), "{text}");
+            assert!(select(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }
-        assert!(chosen(&[]).is_err());
+        assert!(expand_selection(&[]).is_err());
     }
 }

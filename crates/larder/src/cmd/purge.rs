@@ -8,7 +8,7 @@ use larder_edge::{Purge, Tokens};
 use serde_json::Value;
 
 use super::serve;
-use crate::ask::{Asked, admin_address};
+use crate::ask::{AdminClient, admin_address};
 use crate::outcome::usage;
 
 /// Remove objects from the memory of nodes, by URL, prefix or tag.
@@ -20,7 +20,7 @@ use crate::outcome::usage;
 #[derive(Debug, Args)]
 pub(crate) struct PurgeArgs {
     #[command(flatten)]
-    what: What,
+    what: PurgeTarget,
     /// File with the purge token: switch.purge_token, or node.purge_token.
     #[arg(long, value_name = "FILE")]
     token: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct PurgeArgs {
 /// The objects.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct What {
+struct PurgeTarget {
     /// A URL, as clients ask for it.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -48,7 +48,7 @@ struct What {
 }
 
 pub(crate) fn run(args: &PurgeArgs) -> anyhow::Result<()> {
-    let What { url, prefix, tag } = &args.what;
+    let PurgeTarget { url, prefix, tag } = &args.what;
     let named = [("url", url), ("prefix", prefix), ("tag", tag)];
     let purge = Purge::from_parameters(|kind| named.iter().find(|(name, _)| *name == kind)?.1.clone())
         .map_err(|bad| usage(bad.to_string()))?;
@@ -59,11 +59,11 @@ pub(crate) fn run(args: &PurgeArgs) -> anyhow::Result<()> {
     let runtime = serve::runtime(1)?;
     let mut out = std::io::stdout().lock();
     for (name, address) in addresses {
-        let answer = runtime.block_on(Asked::new(address).post_as(&path, tokens.first()));
+        let answer = runtime.block_on(AdminClient::new(address).post_with_token(&path, tokens.first()));
         let text = match answer {
-            Ok((good, answer)) => {
-                failed += usize::from(!good);
-                if args.json { answer.to_string() } else { words(&name, &answer) }
+            Ok((succeeded, answer)) => {
+                failed += usize::from(!succeeded);
+                if args.json { answer.to_string() } else { format_reply(&name, &answer) }
             }
             Err(error) => {
                 failed += 1;
@@ -83,8 +83,8 @@ pub(crate) fn run(args: &PurgeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An answer of a switch, a node, or one that says what is wrong.
-fn words(address: &str, answer: &Value) -> String {
+/// Formats the reply of a switch or a node, or its error.
+fn format_reply(address: &str, answer: &Value) -> String {
     if let Some(error) = answer["error"].as_str() {
         return format!("{address}: {error}: {}", answer["hint"].as_str().unwrap_or_default());
     }

@@ -1,28 +1,28 @@
-//! How changes of a running switch or node went, as the operator sees it.
+//! Records of reloads and other changes of a running switch or node.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Longest text of an error that is kept, bytes.
+/// Longest error text that is stored, bytes.
 const ERROR_BYTES_MAX: usize = 4_000;
 
-/// Who wanted a change.
+/// The trigger of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum By {
+pub(crate) enum ReloadTrigger {
     /// SIGHUP.
     Signal,
     /// `POST /reload`.
     Admin,
-    /// SIGUSR2: another binary.
+    /// SIGUSR2, which upgrades the binary.
     Upgrade,
-    /// The process that served has died.
+    /// The serving process died.
     Fault,
 }
 
-impl fmt::Display for By {
+impl fmt::Display for ReloadTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Signal => "SIGHUP",
@@ -33,34 +33,34 @@ impl fmt::Display for By {
     }
 }
 
-/// What became of it.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
-    /// What was wanted is in force.
+pub(crate) enum ReloadOutcome {
+    /// The change is in force.
     Done,
-    /// The config or the binary is wrong, or asks for what cannot be; nothing has changed.
+    /// The config or the binary is invalid, or requires a restart. Nothing has changed.
     Refused,
-    /// It is right, and could not be carried out; what was in force before is.
+    /// The config is valid but could not be applied. The previous config is in force.
     Failed,
 }
 
-/// The last change.
+/// A change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Last {
-    pub(crate) by: By,
-    pub(crate) outcome: Outcome,
-    /// Why it was not done.
+pub(crate) struct ReloadRecord {
+    pub(crate) by: ReloadTrigger,
+    pub(crate) outcome: ReloadOutcome,
+    /// Error, if the change was not applied.
     pub(crate) error: Option<String>,
-    /// When it was over, seconds since 1970.
+    /// End of the change, seconds since 1970.
     pub(crate) at_unix_s: f64,
-    /// Seconds from the word to the end.
+    /// Duration of the change, seconds.
     pub(crate) took_s: f64,
 }
 
-impl Last {
-    /// One that is over now. A long error is cut.
-    pub(crate) fn now(by: By, outcome: Outcome, error: Option<&str>, took_s: f64) -> Self {
+impl ReloadRecord {
+    /// Records a change that ended now. A long error text is truncated.
+    pub(crate) fn now(by: ReloadTrigger, outcome: ReloadOutcome, error: Option<&str>, took_s: f64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let error = error.map(|error| {
             let end = (0..=error.len().min(ERROR_BYTES_MAX)).rev().find(|at| error.is_char_boundary(*at));
@@ -75,8 +75,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_kept_short() {
-        let last = Last::now(By::Signal, Outcome::Refused, Some(&"ü".repeat(ERROR_BYTES_MAX)), 0.5);
+    fn a_long_error_is_truncated() {
+        let last = ReloadRecord::now(
+            ReloadTrigger::Signal,
+            ReloadOutcome::Refused,
+            Some(&"ü".repeat(ERROR_BYTES_MAX)),
+            0.5,
+        );
         assert_eq!(last.error.as_ref().map(String::len), Some(ERROR_BYTES_MAX));
     }
 }

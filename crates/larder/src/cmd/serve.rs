@@ -1,4 +1,4 @@
-//! What `larder switch` and `larder node` have in common: options, threads, signals, the ready line.
+//! Options, threads, signals and the ready line of the serving roles.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin::{self, Surface};
+use crate::admin::{self, AdminService};
 use crate::config::{AdminListen, Written};
 use crate::demo::cluster::Ready;
 
@@ -42,15 +42,15 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The config file, with the options of this struct laid over it.
-    pub(crate) fn written(&self) -> anyhow::Result<Written> {
+    /// Reads the config file, and applies the options of this struct.
+    pub(crate) fn read_config(&self) -> anyhow::Result<Written> {
         let mut written = Written::read_or_empty(self.config.as_deref())?;
-        self.overlay(&mut written);
+        self.apply_options(&mut written);
         Ok(written)
     }
 
-    /// Lays the options of this struct over a config.
-    pub(crate) fn overlay(&self, written: &mut Written) {
+    /// Applies the options of this struct to a config.
+    pub(crate) fn apply_options(&self, written: &mut Written) {
         if let Some(admin) = &self.admin {
             written.raw.admin.listen = Some(admin.clone());
         }
@@ -59,13 +59,13 @@ impl ServeArgs {
         }
     }
 
-    /// Whether a parent holds this process by its stdin.
+    /// Whether a parent process controls this process through stdin.
     pub(crate) fn has_parent(&self) -> bool {
         self.exit_with_stdin
     }
 
-    /// Tells a parent that waits for it where the service is.
-    pub(crate) fn say_ready(&self, ready: &Ready) -> anyhow::Result<()> {
+    /// Prints the ready line for a waiting parent, if it is requested.
+    pub(crate) fn print_ready_line(&self, ready: &Ready) -> anyhow::Result<()> {
         if self.ready_line {
             let line = serde_json::to_string(ready)?;
             let mut out = io::stdout().lock();
@@ -76,10 +76,11 @@ impl ServeArgs {
     }
 }
 
-/// A runtime with that many worker threads; 0 takes one for each core. One thread needs no work stealing.
+/// Creates a runtime with this number of worker threads; 0 means one per core. One thread needs no work
+/// stealing.
 ///
 /// # Errors
-/// The threads cannot be started.
+/// Returns an error if the threads cannot be started.
 pub fn runtime(threads: usize) -> anyhow::Result<Runtime> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
@@ -91,7 +92,7 @@ pub fn runtime(threads: usize) -> anyhow::Result<Runtime> {
     builder.enable_all().build().context("cannot start threads")
 }
 
-/// Raises the limit of open files to what the system allows: every client and every node connection is one.
+/// Raises the limit of open files to the allowed maximum, because each connection is an open file.
 pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -101,8 +102,8 @@ pub fn raise_open_files() {
     }
 }
 
-/// Becomes true when the process is asked to end: by SIGTERM, SIGINT, or the end of stdin where that is watched.
-/// A second signal ends the process at once.
+/// Returns a handle that completes at SIGTERM, at SIGINT, or at the end of stdin if it is watched. A second
+/// signal ends the process at once.
 pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
     let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
@@ -110,7 +111,7 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
     let sender = Arc::new(sender);
     if args.exit_with_stdin {
         let sender = Arc::clone(&sender);
-        // A thread of its own: a blocking read must not hold up the runtime's end.
+        // A separate thread, because a blocking read must not delay the end of the runtime.
         std::thread::Builder::new()
             .name("stdin".to_owned())
             .spawn(move || {
@@ -137,45 +138,45 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
     Ok(Shutdown(receiver))
 }
 
-/// Reads the secrets in the file that a key of the config names.
+/// Reads the secrets in a file. `key` is the config key that names the file.
 pub(crate) fn secrets(key: &str, path: &Path) -> anyhow::Result<ClusterSecrets> {
     ClusterSecrets::load(path).with_context(|| format!("{key}: {}", path.display()))
 }
 
-/// Reads the tokens in the file that a key of the config names.
+/// Reads the tokens in a file. `key` is the config key that names the file.
 pub(crate) fn tokens(key: &str, path: Option<&Path>) -> anyhow::Result<Option<Tokens>> {
     path.map(Tokens::load).transpose().with_context(|| key.to_owned())
 }
 
-/// From now on SIGHUP does not end the process, whoever hears it: one that comes while the config is read for the first time must not.
+/// Prevents SIGHUP from ending the process, even before the first config is read.
 ///
 /// # Errors
-/// The system has no room for it.
-pub(crate) fn outlive_hangup() -> anyhow::Result<()> {
+/// Returns an error if the handler cannot be installed.
+pub(crate) fn ignore_hangup() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    // What catches a signal stays for as long as the process runs.
+    // The signal handler stays installed until the process ends.
     runtime.block_on(async { signal(SignalKind::hangup()).map(drop) }).context("cannot watch SIGHUP")
 }
 
-/// See [`shutdown`]. Clones wait for the same moment.
+/// Handle that completes when the process should end; see [`shutdown`]. Clones complete at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
-    /// One that comes when the other half says so, or is dropped.
-    pub(crate) fn by_hand() -> (watch::Sender<bool>, Self) {
+    /// Creates a handle that completes when the sender sends or is dropped.
+    pub(crate) fn manual() -> (watch::Sender<bool>, Self) {
         let (sender, receiver) = watch::channel(false);
         (sender, Self(receiver))
     }
 
-    /// Returns when the process is asked to end.
+    /// Completes when the process should end.
     pub(crate) async fn requested(mut self) {
-        // The sender lives as long as the process; were it gone, ending would be right too.
-        let _ = self.0.wait_for(|asked| *asked).await;
+        // The sender lives as long as the process. If it were dropped, shutdown would be right.
+        let _ = self.0.wait_for(|requested| *requested).await;
     }
 }
 
-/// Where the admin interface is to be.
+/// Returns the address of the admin interface.
 pub(crate) fn admin_address(listen: AdminListen, unset: Option<SocketAddr>) -> Option<SocketAddr> {
     match listen {
         AdminListen::At(address) => Some(address),
@@ -184,10 +185,10 @@ pub(crate) fn admin_address(listen: AdminListen, unset: Option<SocketAddr>) -> O
     }
 }
 
-/// Takes the admin interface's address.
+/// Binds the address of the admin interface.
 ///
 /// # Errors
-/// It cannot be had.
+/// Returns an error if the address cannot be bound.
 pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     let listener = larder_switch::listen(address);
     listener.map_err(|error| match error {
@@ -201,10 +202,10 @@ pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpLis
     })
 }
 
-/// Starts the admin interface on a listener; returns where it is.
+/// Starts the admin interface on a listener. Returns its address.
 pub(crate) fn start_admin_on(
     listener: std::net::TcpListener,
-    surface: Arc<dyn Surface>,
+    service: Arc<dyn AdminService>,
     shutdown: Shutdown,
 ) -> anyhow::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     let listener = TcpListener::from_std(listener)?;
@@ -213,17 +214,17 @@ pub(crate) fn start_admin_on(
         tracing::warn!(%address, "admin interface: reachable from other machines without authentication");
     }
     tracing::info!(%address, "admin interface: listening");
-    Ok((address, tokio::spawn(admin::serve(listener, surface, shutdown.requested()))))
+    Ok((address, tokio::spawn(admin::serve(listener, service, shutdown.requested()))))
 }
 
-/// Starts the admin interface; returns where it is.
+/// Starts the admin interface. Returns its address.
 pub(crate) async fn start_admin(
     listen: AdminListen,
     unset: Option<SocketAddr>,
-    surface: Arc<dyn Surface>,
+    service: Arc<dyn AdminService>,
     shutdown: Shutdown,
 ) -> anyhow::Result<Option<SocketAddr>> {
     let Some(address) = admin_address(listen, unset) else { return Ok(None) };
-    let (address, _) = start_admin_on(bind_admin(address)?, surface, shutdown)?;
+    let (address, _) = start_admin_on(bind_admin(address)?, service, shutdown)?;
     Ok(Some(address))
 }

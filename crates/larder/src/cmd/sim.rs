@@ -1,5 +1,5 @@
-//! `larder sim`: recorded switches decided anew, nodes that come and go, faults between peers and between
-//! switches, and the analytic model of PRESS.
+//! `larder sim`: replays recorded decisions, simulates joining and leaving nodes and protocol faults, and solves
+//! the analytic model of PRESS.
 
 mod churn;
 mod faults;

@@ -1,11 +1,11 @@
-//! `larder switch`: the front-end.
+//! `larder switch`: the switch.
 
 mod args;
-pub(crate) mod desk;
 mod link;
 mod master;
 mod notify;
-mod one;
+mod one_process;
+pub(crate) mod reload_client;
 mod role;
 pub(crate) mod status;
 pub(crate) mod tables;
@@ -14,7 +14,7 @@ mod worker;
 use std::io::Write as _;
 
 pub(crate) use self::args::SwitchArgs;
-use self::args::{NO_SECTION, Part};
+use self::args::{NO_SECTION, ProcessPart};
 use super::serve;
 use crate::config::Role;
 use crate::outcome::usage;
@@ -22,15 +22,15 @@ use crate::preflight;
 
 pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     match args.part {
-        Some(Part::Worker) => return worker::run(args),
-        Some(Part::Check) => return check(args),
-        Some(Part::Successor) => return master::run(args, true),
+        Some(ProcessPart::Worker) => return worker::run(args),
+        Some(ProcessPart::Check) => return check(args),
+        Some(ProcessPart::Successor) => return master::run(args, true),
         None => {}
     }
     if !(args.one_process || args.serve.has_parent()) {
         return master::run(args, false);
     }
-    let written = args.written()?;
+    let written = args.read_config()?;
     let config = written.validate()?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
@@ -38,15 +38,16 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     for warning in written.warnings(&config) {
         tracing::warn!("{warning}");
     }
-    one::run(args, &written, config)
+    one_process::run(args, &written, config)
 }
 
-/// Says on stdout which version this is, if the config is right.
+/// Validates the config, and prints this binary's version to stdout.
 fn check(args: &SwitchArgs) -> anyhow::Result<()> {
-    let config = args.checked(&args.written()?)?;
+    let config = args.validate(&args.read_config()?)?;
     if config.switch.is_none() {
         return Err(usage(NO_SECTION));
     }
-    let checked = master::Checked { version: env!("CARGO_PKG_VERSION").to_owned(), protocol: link::PROTOCOL };
-    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&checked)?)?)
+    let version =
+        master::BinaryVersion { version: env!("CARGO_PKG_VERSION").to_owned(), protocol: link::PROTOCOL };
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&version)?)?)
 }

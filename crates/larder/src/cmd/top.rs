@@ -1,4 +1,4 @@
-//! `larder top`: a running cluster in a terminal.
+//! `larder top`: shows a running cluster in a terminal.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::Args;
 use super::serve;
 use crate::config::Span;
 use crate::outcome::usage;
-use crate::top::{self, Sources, words};
+use crate::top::{self, Sources, overview_text};
 
 /// Watch switches and nodes in the terminal.
 ///
@@ -42,10 +42,11 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if !args.once {
         return top::run(sources, interval);
     }
-    let picture = serve::runtime(1)?.block_on(top::look_twice(sources, interval));
-    let text = if args.json { serde_json::to_string_pretty(&picture)? + "\n" } else { words(&picture) };
+    let overview = serve::runtime(1)?.block_on(top::poll_twice(sources, interval));
+    let text =
+        if args.json { serde_json::to_string_pretty(&overview)? + "\n" } else { overview_text(&overview) };
     write!(std::io::stdout(), "{text}")?;
-    if picture.sources.iter().all(|source| source.error.is_some()) {
+    if overview.sources.iter().all(|source| source.error.is_some()) {
         anyhow::bail!("nobody answers");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `larder trace`: describe, make and convert request traces, and place by them.
+//! `larder trace`: describes, generates and converts request traces, and computes routing tables.
 
 mod routes;
 mod ward;
@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use larder_core::Bytes;
-use larder_trace::synth::{Hot, Recipe, SynthError, generate};
+use larder_trace::synth::{HotTargets, Recipe, SynthError, generate};
 use larder_trace::{
     Format, JsonFields, Limits, LoadOptions, Progress, ReadOptions, Stats, Trace, TraceError, save_clf,
     write_clf,
@@ -36,7 +36,7 @@ enum TraceCommand {
     Routes(routes::RoutesArgs),
 }
 
-/// Which format a log has.
+/// Format of a log.
 #[derive(Debug, Args)]
 pub(crate) struct FormatArgs {
     /// The format: clf (Common or Combined Log Format), haproxy, w3c (IIS, CloudFront), alb, s3, larder, caddy, envoy, nginx,
@@ -49,7 +49,7 @@ pub(crate) struct FormatArgs {
     pub(crate) json_fields: Option<JsonFields>,
 }
 
-/// Which file, read how.
+/// The input file and its format.
 #[derive(Debug, Args)]
 struct InputArgs {
     /// The trace: an access log or another list of requests; --format lists the formats. gzip, zstd, xz and bzip2 are
@@ -106,13 +106,13 @@ struct SynthArgs {
     #[arg(long, default_value_t = 0.8)]
     exponent: f64,
     /// rice+hot: share of the requests that go to hot targets, 0.05 to 0.5.
-    #[arg(long, value_name = "SHARE", default_value_t = Hot::default().share)]
+    #[arg(long, value_name = "SHARE", default_value_t = HotTargets::default().share)]
     hot_share: f64,
     /// rice+hot: number of hot targets.
-    #[arg(long, value_name = "N", default_value_t = Hot::default().targets)]
+    #[arg(long, value_name = "N", default_value_t = HotTargets::default().targets)]
     hot_targets: u32,
     /// rice+hot: size of each hot target.
-    #[arg(long, value_name = "SIZE", default_value_t = Hot::default().size)]
+    #[arg(long, value_name = "SIZE", default_value_t = HotTargets::default().size)]
     hot_size: Bytes,
 }
 
@@ -165,19 +165,19 @@ impl InputArgs {
         }
     }
 
-    /// The error with the file's name before it, once.
-    fn name(&self, error: TraceError) -> anyhow::Error {
-        unreadable(error, &self.file.display().to_string())
+    /// Adds the file's name to an error that does not contain it.
+    fn name_error(&self, error: TraceError) -> anyhow::Error {
+        name_error(error, &self.file.display().to_string())
     }
 
-    /// A path that also names stdin.
+    /// Returns a path that also works for stdin.
     fn path(&self) -> &Path {
         if self.is_stdin() { Path::new("/dev/stdin") } else { &self.file }
     }
 }
 
-/// The error with the log's name before it, once.
-pub(crate) fn unreadable(error: TraceError, name: &str) -> anyhow::Error {
+/// Adds the log's name to an error that does not contain it.
+pub(crate) fn name_error(error: TraceError, name: &str) -> anyhow::Error {
     match error {
         TraceError::Open { .. } => error.into(),
         TraceError::JsonFields(_) => usage(error.to_string()),
@@ -189,13 +189,13 @@ fn stats(args: &StatsArgs) -> anyhow::Result<()> {
     let input = &args.input;
     let FormatArgs { format, json_fields } = &input.format;
     let options = ReadOptions { format: *format, json_fields: json_fields.clone(), limits: input.limits() };
-    let bar = Bar::new();
+    let bar = TraceProgress::new();
     let stats = if input.is_stdin() {
         Stats::of_reader(io::stdin().lock(), &options, &mut |progress| bar.show(progress))
     } else {
         Stats::of_file(&input.file, &options, &mut |progress| bar.show(progress))
     };
-    let stats = stats.map_err(|error| input.name(error))?;
+    let stats = stats.map_err(|error| input.name_error(error))?;
     drop(bar);
     let mut out = io::stdout().lock();
     if args.json {
@@ -228,7 +228,7 @@ fn recipe(args: &SynthArgs) -> Result<Recipe, SynthError> {
     }
     let mut recipe = Recipe::by_name(&args.recipe)?;
     if let Some(hot) = &mut recipe.hot {
-        *hot = Hot { share: args.hot_share, targets: args.hot_targets, size: args.hot_size };
+        *hot = HotTargets { share: args.hot_share, targets: args.hot_targets, size: args.hot_size };
     }
     Ok(recipe)
 }
@@ -236,9 +236,9 @@ fn recipe(args: &SynthArgs) -> Result<Recipe, SynthError> {
 fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     let input = &args.input;
     let options = input.load_options(args.unsized_bytes);
-    let bar = Bar::new();
+    let bar = TraceProgress::new();
     let loaded = Trace::load_with(input.path(), &options, &mut |progress| bar.show(progress));
-    let (trace, report) = loaded.map_err(|error| input.name(error))?;
+    let (trace, report) = loaded.map_err(|error| input.name_error(error))?;
     drop(bar);
     write(&trace, args.output.as_deref())?;
     let (kept, lines, malformed) = (trace.requests.len(), report.lines, report.malformed);
@@ -258,10 +258,10 @@ fn write(trace: &Trace, output: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
-/// A progress bar on stderr, there only if stderr is a terminal, gone when dropped.
-struct Bar(ProgressBar);
+/// Progress bar on stderr. It is shown only on a terminal, and removed when dropped.
+struct TraceProgress(ProgressBar);
 
-impl Bar {
+impl TraceProgress {
     fn new() -> Self {
         let bar = ProgressBar::no_length();
         let style = ProgressStyle::with_template("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {msg}");
@@ -277,7 +277,7 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for TraceProgress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

@@ -97,8 +97,8 @@ mod tests {
             (root, "root = \"/\"\n[log]\nlevel = \"warn\"\n", "log.level", ""),
             (
                 root,
-                "root = \"/\"\nproxy_protocol_from = [\"::1\", \"10.0.0.0/8\"]\n",
-                "node.proxy_protocol_from",
+                "root = \"/\"\ntrust.proxy_protocol_from = [\"::1\", \"10.0.0.0/8\"]\n",
+                "node.trust.proxy_protocol_from",
                 "",
             ),
         ] {

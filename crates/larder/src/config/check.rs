@@ -161,18 +161,18 @@ mod tests {
 
     #[test]
     fn all_faults_of_single_values_are_found_at_once() {
-        let text = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\nt_low = 0\nqueue_timeout = \"1000d\"\n\
-                    shadow = { one_in = 3 }\nstatic = { shares = { n = 2000000 } }\n[switch.outliers]\ntime = \"10m\"\n\
-                    [[switch.routes]]\nname = \"a\"\npath = \"/a\"\nt_low = 0\nhacc = { margin = 2.0 }\n";
+        let text = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicies.lard.t_low = 0\nadmission.queue_timeout = \"1000d\"\n\
+                    shadow = { one_in = 3 }\npolicies.static = { shares = { n = 2000000 } }\n[switch.health.outliers]\ntime = \"10m\"\n\
+                    [[switch.routes]]\nname = \"a\"\npath = \"/a\"\npolicies = { lard.t_low = 0, hacc.margin = 2.0 }\n";
         let written = Written::parse("f", text).unwrap();
         let found: Vec<String> = faults(&written.raw).iter().map(|fault| fault.key().to_owned()).collect();
         let expected = [
-            "switch.t_low",
-            "switch.queue_timeout",
-            "switch.routes[0].t_low",
-            "switch.routes[0].hacc.margin",
-            "switch.static.shares.n",
-            "switch.outliers.time_max",
+            "switch.policies.lard.t_low",
+            "switch.admission.queue_timeout",
+            "switch.routes[0].policies.lard.t_low",
+            "switch.routes[0].policies.hacc.margin",
+            "switch.policies.static.shares.n",
+            "switch.health.outliers.time_max",
         ];
         let mut sorted = expected.to_vec();
         sorted.sort_unstable();
@@ -200,15 +200,16 @@ mod tests {
 
     #[test]
     fn a_number_above_those_of_toml_switches_no_check_off() {
-        let head = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\nseed = 18446744073709551615\n";
+        let head =
+            "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicies.seed = 18446744073709551615\n";
         let keys = |text: &str| {
             let written = Written::parse("f", &format!("{head}{text}")).expect("it reads");
             faults(&written.raw).iter().map(|fault| fault.key().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(keys(""), Vec::<String>::new());
         assert_eq!(
-            keys("queue_max = 9999999999999999999\nfollow_names = \"2h\"\n"),
-            ["switch.follow_names", "switch.queue_max"]
+            keys("admission.queue_max = 9999999999999999999\nconnect.follow_names = \"2h\"\n"),
+            ["switch.admission.queue_max", "switch.connect.follow_names"]
         );
     }
 }

@@ -78,17 +78,25 @@ pub(crate) struct Fault {
     pub(super) what: String,
     pub(super) hint: Option<String>,
     pub(super) of_machine: bool,
+    /// The value as `what` shows it, where a message is to show it as the file has it.
+    pub(super) shown: Option<String>,
 }
 
 impl Fault {
     /// `what` is wrong with the value of `key`.
     pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { key: key.into(), what: what.into(), hint: None, of_machine: false }
+        Self { key: key.into(), what: what.into(), hint: None, of_machine: false, shown: None }
     }
 
     /// The value of `key` is none of the words that it may have.
     pub(super) fn unknown(key: impl Into<String>, word: &str, known: &[&str]) -> Self {
         Self::new(key, format!("unknown value '{}'", word.escape_debug())).hint(suggest(word, known))
+    }
+
+    /// The value of `key`, which a message shows as `shown`, is outside of its range.
+    pub(super) fn out_of_range(key: impl Into<String>, shown: String) -> Self {
+        let what = format!("{shown} is out of range");
+        Self { shown: Some(shown), ..Self::new(key, what) }
     }
 
     /// The key that the fault stands at.

@@ -3,6 +3,7 @@
 //! No message names a type of this program. A remedy shows the key with its example of the reference, or the nearest known
 //! names. Names that HAProxy, nginx and Envoy use lead to larder's own.
 
+use super::moved::names_in;
 use super::reference::{elsewhere, example};
 use super::suggest::{LISTED_MAX, did_you_mean, foreign, nearest, suggest};
 
@@ -16,7 +17,7 @@ pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
         Some((name, known)) if message.starts_with("unknown field") => {
-            (format!("unknown key '{name}'"), Some(unknown_key(name, known)))
+            (format!("unknown key '{name}'"), Some(unknown_key(name, known, key)))
         }
         Some((value, known)) if message.starts_with("unknown variant") => {
             (format!("unknown value '{value}'"), Some(suggest(value, known)))
@@ -28,9 +29,17 @@ pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
     }
 }
 
-fn unknown_key(name: &str, known: &[&str]) -> String {
-    // A name that stands in the same table is nearer than another program's habit.
-    let near = nearest(name, known);
+/// The remedy for an unknown key: `key` is its whole path.
+fn unknown_key(name: &str, known: &[&str], key: &str) -> String {
+    // A name that stands in the same table is nearer than another program's habit. A misspelt old name leads to the new one.
+    let moved = names_in(key.rsplit_once('.').map_or("", |(table, _)| table));
+    let old = moved.iter().map(|(old, _)| *old).filter(|old| !known.contains(old));
+    let names: Vec<&str> = known.iter().copied().chain(old).collect();
+    let now = |near| {
+        let row = moved.iter().find(|(old, _)| *old == near && !known.contains(old));
+        row.map_or(near, |(_, new)| new.as_str())
+    };
+    let near: Vec<&str> = nearest(name, &names).into_iter().map(now).collect();
     if let Some(near) = did_you_mean(&near) {
         return format!("{near} ({REFERENCE})");
     }

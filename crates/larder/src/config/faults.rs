@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue, Deserializer};
 
 use super::Sections;
 use super::error::ConfigError;
+use super::moved;
 use super::source::{Source, key_at};
 use super::valid::Config;
 
@@ -24,10 +25,16 @@ const STAND_INS: [(&str, &[(&str, &str)]); 9] = [
     ("switch.listen", &[("switch.listen", "v = \"127.0.0.1:1\"")]),
     ("switch.nodes", &[("switch.nodes", "v = [\"127.0.0.1:2\"]")]),
     ("switch.tls.listen", &[("switch.tls.listen", "v = \"127.0.0.1:4\"")]),
-    ("switch.ward", &[("switch.ward.table", "v = \"/\""), ("switch.ward.host", "v = \"h\"")]),
     (
-        "switch.routes.ward",
-        &[("switch.routes.ward.table", "v = \"/\""), ("switch.routes.ward.host", "v = \"h\"")],
+        "switch.policies.ward",
+        &[("switch.policies.ward.table", "v = \"/\""), ("switch.policies.ward.host", "v = \"h\"")],
+    ),
+    (
+        "switch.routes.policies.ward",
+        &[
+            ("switch.routes.policies.ward.table", "v = \"/\""),
+            ("switch.routes.policies.ward.host", "v = \"h\""),
+        ],
     ),
     ("node.listen", &[("node.listen", "v = \"127.0.0.1:3\"")]),
     ("node.root", &[("node.root", "v = \"/\"")]),
@@ -46,15 +53,16 @@ const INSTEAD: [(&str, &str); 5] = [
 
 /// All faults of a text, in the order in which they stand in it.
 pub(super) fn all(source: Source<'_>) -> Vec<ConfigError> {
-    let (table, broken) = DeTable::parse_recoverable(source.text());
+    let (mut table, broken) = DeTable::parse_recoverable(source.text());
     if !broken.is_empty() {
         // The keys after broken syntax may belong to another table than they seem to.
         return broken.iter().take(FAULTS_MAX).map(|error| source.refused(error)).collect();
     }
+    let moved = moved::apply(table.get_mut());
     let mut search = Search {
         source,
         table,
-        faults: Vec::new(),
+        faults: moved.iter().filter_map(|moved| source.twice(moved)).collect(),
         told: Vec::new(),
         removed: Vec::new(),
         tables: Vec::new(),
@@ -169,7 +177,8 @@ impl Search<'_> {
             // A policy may want keys that are not there: without it the rest can be read.
             let parent = at.rsplit_once('.').map(|(parent, _)| parent);
             let Some(parent) = parent else { return false };
-            let policy = format!("{parent}.policy");
+            let owner = parent.strip_suffix(".policies").unwrap_or(parent);
+            let policy = format!("{owner}.policy");
             if take(self.table.get_mut(), &policy).is_some() {
                 self.removed.push(self.original(&policy));
                 return true;
@@ -318,7 +327,7 @@ mod tests {
     #[test]
     fn every_fault_is_told_once_at_its_place() {
         let text = "[switch]\nlisten = \"here\"\nnodes = [\"a:1\", \"b\", \"c:1\", { address = \"d\" }]\n\
-                    polcy = \"lard\"\n  shards = 63\nqueue_max = true\n[switch.health]\ncheck = \"soup\"\n\
+                    polcy = \"lard\"\n  process.shards = 63\nadmission.queue_max = true\n[switch.health]\ncheck = \"soup\"\n\
                     [[switch.routes]]\nname = \"a\"\npath = \"/a*\"\nredirect = \"/b\"\n\
                     [node]\nlisten = \"[::]:1\"\ncache = { size = \"big\" }\n[log]\nlevl = 1\n";
         let expected = [
@@ -326,8 +335,8 @@ mod tests {
             "3:17 switch.nodes[1]",
             "3:29 switch.nodes[3]",
             "4:1 switch.polcy",
-            "5:3 switch.shards",
-            "6:13 switch.queue_max",
+            "5:11 switch.process.shards",
+            "6:23 switch.admission.queue_max",
             "8:1 switch.health.check",
             "12:12 switch.routes[0].redirect",
             "13:2 node.root",
@@ -339,20 +348,22 @@ mod tests {
 
     #[test]
     fn a_policy_without_its_table_hides_no_fault_of_its_keys() {
-        let text = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\n[switch.ward]\nhost = \"\"\n";
-        assert_eq!(found(text), ["5:9 switch.ward", "6:1 switch.ward.host"]);
+        let text = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\n[switch.policies.ward]\nhost = \"\"\n";
+        assert_eq!(found(text), ["5:18 switch.policies.ward", "6:1 switch.policies.ward.host"]);
         // Without the table of a policy there is nothing to hide.
-        let text = "[switch]\nlisten = \"here\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\nshards = 63\n";
-        assert_eq!(found(text), ["1:2 switch.ward", "2:1 switch.listen", "5:1 switch.shards"]);
+        let text = "[switch]\nlisten = \"here\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\nprocess.shards = 63\n";
+        assert_eq!(
+            found(text),
+            ["1:2 switch.policies.ward", "2:1 switch.listen", "5:9 switch.process.shards"]
+        );
     }
 
     #[test]
     fn a_missing_key_is_told_beside_wrong_types() {
-        let text =
-            "[switch]\nlisten = 80\nnodes = [\"a:1\"]\nqueue_max = true\n[switch.tls]\nmin_version = 1\n";
+        let text = "[switch]\nlisten = 80\nnodes = [\"a:1\"]\nadmission.queue_max = true\n[switch.tls]\nmin_version = 1\n";
         let expected = [
             "2:10 switch.listen",
-            "4:13 switch.queue_max",
+            "4:23 switch.admission.queue_max",
             "5:9 switch.tls.listen",
             "5:9 switch.tls.certificates",
             "6:15 switch.tls.min_version",

@@ -1,6 +1,6 @@
 //! What routes inherit of `[switch]`, and what they must not.
 
-use larder_core::policy::thresholds::{LowRule, Training};
+use larder_core::policy::thresholds::{LowRule, TrainingSettings};
 use larder_core::rules::{Head, KeyTemplate};
 
 use super::*;
@@ -22,9 +22,9 @@ fn apart(role: &SwitchRole, route: usize) -> bool {
 #[test]
 fn the_level_of_hacc_is_the_level_of_hacc() {
     let routes = "[[switch.routes]]\nname = \"hash\"\npath = \"/a/*\"\npolicy = \"hash\"\n\
-                  [[switch.routes]]\nname = \"documents\"\npath = \"/b/*\"\nhacc = { level = 0 }\n\
+                  [[switch.routes]]\nname = \"documents\"\npath = \"/b/*\"\npolicies.hacc = { level = 0 }\n\
                   [[switch.routes]]\nname = \"same\"\npath = \"/c/*\"\n";
-    let role = switch(&format!("policy = \"hacc\"\nhacc = {{ level = 2 }}\n{routes}"));
+    let role = switch(&format!("policy = \"hacc\"\npolicies.hacc = {{ level = 2 }}\n{routes}"));
     assert!(apart(&role, 0), "another policy keeps the key that is written, here the default");
     assert!(apart(&role, 1), "level 0 is the document");
     assert!(!apart(&role, 2), "what is inherited whole is inherited with its level");
@@ -32,7 +32,7 @@ fn the_level_of_hacc_is_the_level_of_hacc() {
 
 #[test]
 fn a_routes_host_is_nearer_than_that_of_the_switchs_table() {
-    let ward = "policy = \"ward\"\nward = { table = \"t.routes\", host = \"www.example.com\" }\n";
+    let ward = "policy = \"ward\"\npolicies.ward = { table = \"t.routes\", host = \"www.example.com\" }\n";
     let route = "[[switch.routes]]\nname = \"r\"\n";
     let host = |more: &str| {
         let role = switch(&format!("{ward}{route}{more}"));
@@ -41,7 +41,10 @@ fn a_routes_host_is_nearer_than_that_of_the_switchs_table() {
         table(1)
     };
     assert_eq!(host("host = \"app.example.com\"\n"), "app.example.com");
-    assert_eq!(host("host = \"app.example.com\"\nward = { host = \"o.example.com\" }\n"), "o.example.com");
+    assert_eq!(
+        host("host = \"app.example.com\"\npolicies.ward = { host = \"o.example.com\" }\n"),
+        "o.example.com"
+    );
     assert_eq!(host("host = \"*.example.com\"\n"), "www.example.com", "many hosts are none");
     assert_eq!(host("path = \"/a/*\"\n"), "www.example.com");
 }
@@ -49,22 +52,29 @@ fn a_routes_host_is_nearer_than_that_of_the_switchs_table() {
 #[test]
 fn a_route_that_begins_to_learn_learns_as_the_switch_says() {
     let learned = |route: &str| {
-        let training = "t_low = 20\n[switch.training]\nlength = \"90s\"\nbusy = 0.8\n";
+        let training =
+            "policies.lard.t_low = 20\n[switch.policies.lard.training]\nlength = \"90s\"\nbusy = 0.8\n";
         let role = switch(&format!("{training}[[switch.routes]]\nname = \"r\"\npath = \"/a/*\"\n{route}"));
         assert_eq!(role.switch.settings.thresholds.low, LowRule::Fixed);
         role.switch.routes[0].settings.thresholds.low
     };
-    let all =
-        Training { length: std::time::Duration::from_secs(90), busy_permille: 800, ..Training::default() };
-    assert_eq!(learned("t_low = \"learned\"\n"), LowRule::Learned(all));
-    let own = Training { busy_permille: 700, ..all };
-    assert_eq!(learned("t_low = \"learned\"\ntraining = { busy = 0.7 }\n"), LowRule::Learned(own));
+    let all = TrainingSettings {
+        length: std::time::Duration::from_secs(90),
+        busy_permille: 800,
+        ..TrainingSettings::default()
+    };
+    assert_eq!(learned("policies.lard.t_low = \"learned\"\n"), LowRule::Learned(all));
+    let own = TrainingSettings { busy_permille: 700, ..all };
+    assert_eq!(
+        learned("policies.lard = { t_low = \"learned\", training = { busy = 0.7 } }\n"),
+        LowRule::Learned(own)
+    );
     assert_eq!(learned(""), LowRule::Fixed);
     // What a route of a switch that learns says of the training is laid over it.
     let role = switch(
-        "t_low = \"learned\"\n[switch.training]\nbusy = 0.8\n[[switch.routes]]\nname = \"r\"\npath = \"/a/*\"\n\
-         training = { min = 9 }\n",
+        "policies.lard.t_low = \"learned\"\n[switch.policies.lard.training]\nbusy = 0.8\n[[switch.routes]]\nname = \"r\"\npath = \"/a/*\"\n\
+         policies.lard.training = { min = 9 }\n",
     );
-    let both = Training { busy_permille: 800, min: 9, ..Training::default() };
+    let both = TrainingSettings { busy_permille: 800, min: 9, ..TrainingSettings::default() };
     assert_eq!(role.switch.routes[0].settings.thresholds.low, LowRule::Learned(both));
 }

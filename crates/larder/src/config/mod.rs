@@ -14,6 +14,10 @@ mod faults;
 #[cfg(test)]
 mod inherit_tests;
 mod keys;
+mod migrate;
+mod moved;
+#[cfg(test)]
+mod moved_tests;
 mod nodes_file;
 mod range;
 mod reference;
@@ -28,6 +32,7 @@ mod words;
 
 pub(crate) use changes::Changes;
 pub(crate) use error::{ConfigError, Fault};
+pub(crate) use migrate::migrate;
 pub(crate) use nodes_file::{node, nodes_in};
 pub(crate) use reference::defaults;
 pub(crate) use schema::schema;
@@ -54,6 +59,9 @@ pub(crate) use text::{Span, Texts};
 pub(crate) use valid::{AdminListen, Config, Role};
 
 use std::path::Path;
+
+use serde::Deserialize as _;
+use toml::de::Deserializer;
 
 use source::Source;
 
@@ -85,6 +93,10 @@ enum Reader {
 /// Keys that a role needs and that its command line can give.
 const OF_COMMAND_LINE: [&str; 4] = ["switch.listen", "switch.nodes", "node.listen", "node.root"];
 
+/// The remedy for old spellings.
+const MIGRATE: &str =
+    "`larder check --migrate --write FILE` rewrites the file; the next release refuses old spellings";
+
 /// Checks a config file as `larder switch` and `larder node` do when they start.
 ///
 /// # Errors
@@ -100,6 +112,8 @@ pub(crate) struct Written {
     origin: String,
     text: String,
     reader: Reader,
+    /// Warnings of keys that the text gives by their old spellings.
+    moved: Vec<ConfigError>,
     /// What was read; the command line may change it before it is validated.
     pub(crate) raw: Sections,
 }
@@ -117,9 +131,8 @@ impl Written {
 
     fn parse_for(reader: Reader, origin: &str, text: &str) -> Result<Self, ConfigError> {
         let source = Source::new(origin, text);
-        let raw =
-            toml::from_str(text).map_err(|error| with_the_rest(reader, source, source.refused(&error)))?;
-        Ok(Self { origin: origin.to_owned(), text: text.to_owned(), reader, raw })
+        let (raw, moved) = read(source).map_err(|error| with_the_rest(reader, source, error))?;
+        Ok(Self { origin: origin.to_owned(), text: text.to_owned(), reader, moved, raw })
     }
 
     /// The file if one is named, else an empty config for the command line to fill.
@@ -172,9 +185,10 @@ impl Written {
         Ok(raw)
     }
 
-    /// What is odd in a valid config, with its place.
+    /// Old spellings, and what is odd in a valid config, with their places.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<ConfigError> {
-        config.warnings.iter().map(|fault| self.place(fault.clone())).collect()
+        let odd = config.warnings.iter().map(|fault| self.place(fault.clone()));
+        self.moved.iter().cloned().chain(odd).collect()
     }
 
     /// The file; a path that leads nowhere if it was no file.
@@ -194,9 +208,7 @@ impl Written {
 
     /// Whether the text itself gives this key, and it is no default.
     pub(crate) fn gives(&self, path: &[&str]) -> bool {
-        let Ok(table) = self.text.parse::<toml::Table>() else { return false };
-        let table = toml::Value::Table(table);
-        path.iter().try_fold(&table, |at, name| at.get(name)).is_some()
+        self.source().gives(path)
     }
 
     /// What to say of keys that a running node cannot take.
@@ -220,6 +232,17 @@ impl Written {
     fn source(&self) -> Source<'_> {
         Source::new(&self.origin, &self.text)
     }
+}
+
+/// Reads a text, and warns of keys that it gives by their old spellings.
+fn read(source: Source<'_>) -> Result<(Sections, Vec<ConfigError>), ConfigError> {
+    let (table, moved) = source.table().map_err(|error| source.refused(&error))?;
+    if let Some(error) = moved.iter().find_map(|moved| source.twice(moved)) {
+        return Err(error);
+    }
+    let raw = Sections::deserialize(Deserializer::from(table)).map_err(|error| source.refused(&error))?;
+    let warning = |(i, moved)| source.old_spelling(moved, (i == 0).then_some(MIGRATE));
+    Ok((raw, moved.iter().enumerate().map(warning).collect()))
 }
 
 /// Leaves out keys that are not given.
@@ -271,10 +294,15 @@ mod tests {
             ("[swich]\n", 1, "swich", "did you mean 'switch'"),
             (&format!("{head}polcy = \"lard\"\n"), 4, "switch.polcy", "did you mean 'policy'"),
             (&format!("{head}policy = \"lard-rr\"\n"), 4, "switch.policy", "did you mean 'lard-r'"),
-            (&format!("{head}t_low = 70\n"), 4, "switch.t_low", "t_high"),
-            (&format!("{head}queue_timeout = 10\n"), 4, "switch.queue_timeout", "span of time"),
-            (&format!("{head}shards = 63\n"), 4, "switch.shards", "power of two"),
-            (&format!("{head}admission = \"many\"\n"), 4, "switch.admission", "derived"),
+            (&format!("{head}policies.lard.t_low = 70\n"), 4, "switch.policies.lard.t_low", "t_high"),
+            (
+                &format!("{head}admission.queue_timeout = 10\n"),
+                4,
+                "switch.admission.queue_timeout",
+                "span of time",
+            ),
+            (&format!("{head}process.shards = 63\n"), 4, "switch.process.shards", "power of two"),
+            (&format!("{head}admission.limit = \"many\"\n"), 4, "switch.admission.limit", "derived"),
             ("[switch]\nlisten = \"127.0.0.1:80\"\n", 1, "switch.nodes", "missing"),
             ("[switch]\nlisten = \"here\"\nnodes = [\"a:1\"]\n", 2, "switch.listen", "port"),
             ("[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\",\n\"b\"]\n", 4, "switch.nodes[1]", "port"),
@@ -356,7 +384,9 @@ mod tests {
         for entry in std::fs::read_dir(&examples).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ext| ext == "toml") {
-                Written::read(&path).and_then(|written| written.validate()).unwrap();
+                let written = Written::read(&path).unwrap();
+                written.validate().unwrap();
+                assert!(written.moved.is_empty(), "{}: {:?}", path.display(), written.moved);
             }
         }
     }

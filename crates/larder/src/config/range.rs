@@ -171,7 +171,7 @@ pub(super) fn fault_of<'v>(
     for (name, value) in parsed.names(&beside) {
         hint.push_str(&format!("; {name} is {value}"));
     }
-    Some(Fault::new(key, format!("{} is out of range", text(value).unwrap_or_default())).hint(hint))
+    Some(Fault::out_of_range(key, text(value).unwrap_or_default()).hint(hint))
 }
 
 /// Checks a number that is checked only where it is used.

@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Fault};
 use super::explain::explain;
+use super::moved::{self, Moved};
 
 /// The text a config came from, kept to say where an error is.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +26,54 @@ impl<'a> Source<'a> {
         self.text
     }
 
+    /// The file with each key at its new place, and the keys that it gives by their old spellings.
+    pub(super) fn table(&self) -> Result<(Spanned<DeTable<'a>>, Vec<Moved>), toml::de::Error> {
+        let mut table = DeTable::parse(self.text)?;
+        let moved = moved::apply(table.get_mut());
+        Ok((table, moved))
+    }
+
+    fn parsed(&self) -> Option<Spanned<DeTable<'a>>> {
+        self.table().ok().map(|(table, _)| table)
+    }
+
+    /// Whether the text gives the key at this path.
+    pub(super) fn gives(&self, path: &[&str]) -> bool {
+        let Some(table) = self.parsed() else { return false };
+        let mut at = table.get_ref();
+        let Some((last, tables)) = path.split_last() else { return true };
+        for name in tables {
+            let Some(DeValue::Table(inner)) = at.get(*name).map(Spanned::get_ref) else { return false };
+            at = inner;
+        }
+        at.contains_key(*last)
+    }
+
+    /// The error for a key that the file gives by both spellings; `None` if it gives the old one alone.
+    pub(super) fn twice(&self, moved: &Moved) -> Option<ConfigError> {
+        let line = self.line(moved.twice?);
+        let what = format!("is the old spelling of {}, which line {line} gives too", moved.new);
+        Some(self.at_old(moved, what, Some("keep the new spelling and delete this one")))
+    }
+
+    /// The warning for a key that the file gives by its old spelling.
+    pub(super) fn old_spelling(&self, moved: &Moved, hint: Option<&str>) -> ConfigError {
+        self.at_old(moved, format!("old spelling: write {}", moved.new), hint)
+    }
+
+    fn at_old(&self, moved: &Moved, what: String, hint: Option<&str>) -> ConfigError {
+        ConfigError {
+            line: Some(self.line(moved.offset)),
+            column: Some(self.column(moved.offset)),
+            key: moved.old.clone(),
+            hint: hint.map(Into::into),
+            ..ConfigError::of_file(self.origin, what)
+        }
+    }
+
     /// Whether the text gives the key, or a part of the file that has no key is meant.
     pub(super) fn has(&self, key: &str) -> bool {
-        let Ok(table) = DeTable::parse(self.text) else { return true };
+        let Some(table) = self.parsed() else { return true };
         let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);
         let offset = |key| offset_of(table.get_ref(), key);
         parent.is_empty() || offset(key) != offset(parent)
@@ -40,9 +86,13 @@ impl<'a> Source<'a> {
 
     /// Where the fault stands.
     pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
-        let table = DeTable::parse(self.text).ok();
+        let table = self.parsed();
         let offset = table.as_ref().and_then(|table| offset_of(table.get_ref(), &fault.key));
-        let Fault { key, what, hint, of_machine } = fault;
+        let written = table.as_ref().and_then(|table| self.written(table.get_ref(), &fault.key));
+        let Fault { key, mut what, hint, of_machine, shown } = fault;
+        if let (Some(shown), Some(written)) = (shown, written) {
+            what = what.replacen(&shown, &written, 1);
+        }
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
         let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
@@ -52,7 +102,7 @@ impl<'a> Source<'a> {
     pub(crate) fn refused(&self, error: &toml::de::Error) -> ConfigError {
         let offset = error.span().map(|span| span.start);
         let key = offset.and_then(|at| {
-            let table = DeTable::parse(self.text).ok()?;
+            let table = self.parsed()?;
             key_at(table.get_ref(), at)
         });
         let key = key.unwrap_or_default();
@@ -60,6 +110,16 @@ impl<'a> Source<'a> {
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
         let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
+    }
+
+    /// The value of a key as the text has it, without quotes; `None` for a key that is missing, a list and a table.
+    fn written(&self, table: &DeTable<'_>, key: &str) -> Option<String> {
+        let value = value_of(table, key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Array(_) | DeValue::Table(_) => None,
+            _ => self.text.get(value.span()).map(str::to_owned),
+        }
     }
 
     fn line(&self, offset: usize) -> u32 {
@@ -75,7 +135,8 @@ impl<'a> Source<'a> {
 /// The deserialiser's words without the value that it quotes, if the key's values may be secrets.
 fn without_secret(message: &str, key: &str) -> String {
     let (found, wanted) = message.rsplit_once(", expected ").unwrap_or((message, ""));
-    match found.split_once('"').filter(|_| key.contains(".headers")) {
+    let secret = [".traces.headers", ".origin.headers"].iter().any(|table| key.contains(table));
+    match found.split_once('"').filter(|_| secret) {
         Some((kind, _)) => format!("{kind}(not shown), expected {wanted}"),
         None => message.to_owned(),
     }
@@ -103,6 +164,27 @@ fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     match inner.get_ref() {
         DeValue::Table(inner) if !rest.is_empty() => offset_of(inner, rest).or(Some(at)),
         _ => Some(at),
+    }
+}
+
+/// The value of a dotted key.
+fn value_of<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<&'t Spanned<DeValue<'a>>> {
+    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
+    let (name, index) = match head.split_once('[') {
+        Some((name, index)) => (name, Some(index.trim_end_matches(']').parse::<usize>().ok()?)),
+        None => (head, None),
+    };
+    let value = table.get(name)?;
+    let value = match (index, value.get_ref()) {
+        (Some(index), DeValue::Array(items)) => items.get(index)?,
+        // A list may be written as its only entry.
+        (None | Some(0), _) => value,
+        _ => return None,
+    };
+    match value.get_ref() {
+        _ if rest.is_empty() => Some(value),
+        DeValue::Table(inner) => value_of(inner, rest),
+        _ => None,
     }
 }
 

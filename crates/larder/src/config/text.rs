@@ -22,7 +22,7 @@ impl fmt::Display for Size {
 }
 
 impl FromStr for Size {
-    type Err = larder_core::unit::BadSize;
+    type Err = larder_core::unit::ParseBytesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Self)

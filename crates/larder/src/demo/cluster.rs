@@ -1,7 +1,7 @@
-//! A cluster of real processes on loopback, for the length of one run.
+//! A cluster of real `larder` processes on loopback, for one run.
 //!
-//! The processes are `larder`. They end when this process ends, however that happens: each watches its
-//! stdin, which is a pipe from here, and is killed when its handle is dropped.
+//! The processes end when this process ends in any way. Their stdin is a pipe from this process that they
+//! watch, and they are killed when their handles are dropped.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// Longest wait for a process to say that it is ready.
+/// Longest wait for a process to print its ready line.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest wait for a process to end by itself.
+/// Longest wait for a process to end after its stdin is closed.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The line a process prints to stdout once it serves (`--ready-line`).
+/// The line that a process prints to stdout when it serves (`--ready-line`).
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// Where it serves.
+    /// Addresses for clients.
     pub listen: Vec<SocketAddr>,
-    /// Where its admin interface is, if it has one.
+    /// Address of the admin interface, if there is one.
     pub admin: Option<SocketAddr>,
-    /// Where it listens to its peers, if it has any.
+    /// Address for peers, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<SocketAddr>,
 }
 
-/// What the cluster is made of.
+/// Composition of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
     /// The executable of larder.
@@ -43,7 +43,7 @@ pub struct ClusterSpec {
     pub cache_kind: String,
     /// Targets and sizes for the modelled store.
     pub manifest: PathBuf,
-    /// How many times faster than in 1998 the modelled store is.
+    /// Speed of the modelled store relative to 1998.
     pub speed: f64,
     /// Whether only disks are modelled, and no processors.
     pub disk_only: bool,
@@ -55,24 +55,24 @@ pub struct ClusterSpec {
     pub t_high: u32,
     /// K of `lard-r`.
     pub replication_decay: Duration,
-    /// What the switch must be told beyond its options.
+    /// Config file of the switch, if its options do not suffice.
     pub config: Option<PathBuf>,
 }
 
 /// A running cluster.
 pub struct Cluster {
     processes: Vec<Child>,
-    /// Where the switch takes requests.
+    /// Address of the switch for clients.
     pub address: SocketAddr,
-    /// Where the switch's admin interface is.
+    /// Address of the switch's admin interface.
     pub admin: SocketAddr,
 }
 
 impl Cluster {
-    /// Starts all nodes, then the switch with the policy; returns when all serve.
+    /// Starts all nodes and then the switch. Returns when all processes serve.
     ///
     /// # Errors
-    /// A process does not come up.
+    /// Returns an error if a process does not start.
     pub async fn start(spec: &ClusterSpec, policy: &str) -> anyhow::Result<Self> {
         let mut processes = Vec::with_capacity(spec.nodes + 1);
         let mut members = Vec::with_capacity(spec.nodes);
@@ -94,24 +94,24 @@ impl Cluster {
         Ok(Self { processes, address, admin })
     }
 
-    /// The ids of its processes and of this one, which makes the load.
+    /// Returns the ids of the cluster's processes and of this process, which generates the load.
     pub fn process_ids(&self) -> Vec<u32> {
         let members = self.processes.iter().filter_map(Child::id);
         members.chain([std::process::id()]).collect()
     }
 
-    /// Ends all processes, the switch first; kills those that do not end by themselves.
+    /// Ends all processes, the switch first. Processes that do not end in time are killed.
     pub async fn stop(self) {
         end_all(self.processes).await;
     }
 }
 
-/// Ends processes, the last first; kills those that do not end by themselves.
+/// Ends processes in reverse order. Processes that do not end in time are killed.
 pub async fn end_all(mut processes: Vec<Child>) {
     while let Some(mut process) = processes.pop() {
         drop(process.stdin.take());
         if tokio::time::timeout(END_TIMEOUT, process.wait()).await.is_err() {
-            // Dropping the handle would kill it too, but this also waits for its end.
+            // Dropping the handle would also kill the process, but this also waits for its end.
             let _ = process.kill().await;
         }
     }
@@ -148,25 +148,25 @@ fn switch_arguments(spec: &ClusterSpec, policy: &str, members: &[String]) -> Vec
     arguments("switch", &words)
 }
 
-/// One thread for each process: there are more processes than cores already.
+/// Returns the arguments of a process. It gets one thread, because there are more processes than cores.
 pub(crate) fn arguments(role: &str, words: &[(&str, String)]) -> Vec<String> {
     let fixed = [role, "--threads", "1", "--ready-line", "--exit-with-stdin", "--log", "warn"];
     let fixed = fixed.into_iter().map(str::to_owned);
     fixed.chain(words.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()])).collect()
 }
 
-/// Returns the path of this executable, which is larder.
+/// Returns the path of this executable.
 ///
 /// # Errors
-/// The system does not know the path.
+/// Returns an error if the system does not provide the path.
 pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find the path of larder itself")
 }
 
-/// Starts the executable `larder`; the process ends when its handle is dropped.
+/// Starts the executable `larder`. The process ends when its handle is dropped.
 ///
 /// # Errors
-/// The process cannot be started.
+/// Returns an error if the process cannot be started.
 pub fn spawn(larder: &Path, arguments: &[String], name: &str) -> anyhow::Result<Child> {
     Command::new(larder)
         .args(arguments)
@@ -178,10 +178,10 @@ pub fn spawn(larder: &Path, arguments: &[String], name: &str) -> anyhow::Result<
         .with_context(|| format!("cannot start {name}"))
 }
 
-/// Waits for the line that says where a process serves.
+/// Waits for the ready line of a process.
 ///
 /// # Errors
-/// The process ends, says something else, or takes too long.
+/// Returns an error if the process ends, prints another line, or takes too long.
 pub async fn ready(process: &mut Child, name: &str) -> anyhow::Result<Ready> {
     let stdout = process.stdout.take().with_context(|| format!("{name} has no stdout"))?;
     let mut lines = BufReader::new(stdout).lines();

@@ -1,19 +1,19 @@
-//! `larder demo`: a whole cluster on this machine, the same requests under each policy in turn.
+//! `larder demo`: runs a cluster on this machine, with the same requests under each policy.
 //!
-//! Every run starts a cluster of its own, so that each policy begins with cold caches: one process for each node,
-//! one for the switch, joined over loopback exactly as they would be over a network. Only disks and processors are modelled,
-//! since real ones would hide behind the page cache of the operating system. The load comes from this process.
+//! Every run starts a new cluster, so that each policy begins with cold caches. Each node and the switch are
+//! processes, connected over loopback as over a network. Only disks and processors are modelled, because the
+//! page cache would hide real disks. This process generates the load.
 
 pub mod cluster;
 pub mod cpu;
 pub(crate) mod handoff;
 pub(crate) mod peers;
 pub mod plan;
+mod policy_config;
+mod process_time;
 pub mod result;
 mod run;
 mod sample;
-mod signals;
-mod spent;
 pub(crate) mod table;
 
 pub use run::{Demo, HOST, Setup, spinner};

@@ -1,4 +1,4 @@
-//! What is replayed: the requests of a trace, with their targets numbered in order of first appearance.
+//! The replayed requests of a trace. Targets are numbered in the order of their first appearance.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,9 +13,9 @@ use larder_trace::{Request, SizeUnit, Target, Trace};
 
 use super::result::TraceInfo;
 
-/// What an object takes of a node's memory at least. Bytes.
+/// Least memory that an object takes in a node, bytes.
 const CHARGE_MIN: u64 = 512;
-/// Longest target replayed; nodes refuse longer ones anyway.
+/// Longest replayed target. Nodes refuse longer ones.
 const TARGET_BYTES_MAX: usize = 4096;
 
 /// The requests of a demo.
@@ -27,21 +27,21 @@ pub struct Plan {
     pub sizes: Arc<[u64]>,
     /// The requests: indices into `targets`.
     pub order: Arc<[u32]>,
-    /// The leading requests that warm the caches.
+    /// Number of leading requests that warm the caches.
     pub warmup: usize,
-    /// The same in words.
+    /// Description of the requests.
     pub info: TraceInfo,
 }
 
 impl Plan {
-    /// The first `limit` requests of a trace, of which the first third warms the caches.
+    /// Takes the first `limit` requests of a trace. The first third of them warms the caches.
     ///
     /// # Errors
-    /// Fewer than three requests can be replayed.
+    /// Returns an error if fewer than three requests can be replayed.
     pub fn new(trace: &Trace, source: String, limit: usize) -> anyhow::Result<Self> {
-        let mut picked = Picked::new(trace);
+        let mut numbers = TargetNumbers::new(trace);
         let order: Vec<u32> =
-            trace.requests.iter().filter_map(|request| picked.number(request.target)).take(limit).collect();
+            trace.requests.iter().filter_map(|request| numbers.number(request.target)).take(limit).collect();
         if order.len() < 3 {
             anyhow::bail!(
                 "{source} has {} requests that can be replayed (GET, status 200, with a body); a demo needs at least 3",
@@ -49,19 +49,19 @@ impl Plan {
             );
         }
         let warmup = order.len() / 3;
-        let info = describe(source, &order, warmup, &picked.sizes);
+        let info = describe(source, &order, warmup, &numbers.sizes);
         Ok(Self {
-            targets: picked.targets.into(),
-            sizes: picked.sizes.into(),
+            targets: numbers.targets.into(),
+            sizes: numbers.sizes.into(),
             order: order.into(),
             warmup,
             info,
         })
     }
 
-    /// The same requests twice, of which the first time warms the memories of so many nodes that are asked in turn. A request
-    /// that comes again comes to another node than the first time, where there is another.
-    pub(crate) fn warmed_by_all(self, nodes: usize) -> anyhow::Result<Self> {
+    /// Repeats all requests, so that the first pass warms the memories of `nodes` nodes that are asked in
+    /// turn. In the second pass each request goes to another node, if there is another.
+    pub(crate) fn with_full_warmup(self, nodes: usize) -> anyhow::Result<Self> {
         let mut order = self.order.to_vec();
         if order.len().is_multiple_of(nodes.max(1)) {
             order.pop();
@@ -75,7 +75,7 @@ impl Plan {
         Ok(Self { order: order.into(), warmup, info, ..self })
     }
 
-    /// Its first requests as a trace without times.
+    /// Returns the first requests as a trace without times.
     pub(super) fn trace(&self, requests: usize) -> Trace {
         let target = |(name, size): (&String, &u64)| Target { name: name.clone(), size: Bytes(*size) };
         let size = |target: u32| Bytes(self.sizes.get(target as usize).copied().unwrap_or(0));
@@ -89,10 +89,10 @@ impl Plan {
         }
     }
 
-    /// What a memory holds that all requests have passed, the ones that come first in the order in which they were asked for
-    /// last. A node by itself comes to this in time, when it has been given every request once; it misses at the speed of its
-    /// disk until then.
-    pub(crate) fn remains(&self, kind: CacheKind, memory: Bytes, object_max: Bytes) -> Vec<u32> {
+    /// Returns the contents of a memory after all requests, in reverse order of the last request. An
+    /// independent node reaches this state after it has received every request once, at the speed of its
+    /// disk.
+    pub(crate) fn final_contents(&self, kind: CacheKind, memory: Bytes, object_max: Bytes) -> Vec<u32> {
         let (mut cache, mut evicted) = (ByteCache::new(kind, memory, object_max), Vec::new());
         for target in &*self.order {
             if !cache.touch(target) {
@@ -106,9 +106,9 @@ impl Plan {
         self.order.iter().rev().copied().filter(|target| is_new(target) && cache.contains(target)).collect()
     }
 
-    /// The largest share that a node by itself misses in a window of so many requests for what memories may keep, when one of
-    /// `nodes` that are asked in turn, and warm: it has been given every request before.
-    pub(crate) fn missed_alone(
+    /// Returns the largest miss ratio of a warm independent node in a window of requests for cacheable
+    /// targets. The `nodes` nodes get requests in turn.
+    pub(crate) fn peak_miss_share(
         &self,
         kind: CacheKind,
         memory: Bytes,
@@ -117,10 +117,10 @@ impl Plan {
     ) -> f64 {
         let size = |target: u32| Bytes(self.sizes.get(target as usize).copied().unwrap_or(0).max(CHARGE_MIN));
         let (mut cache, mut evicted) = (ByteCache::new(kind, memory, object_max), Vec::new());
-        for target in self.remains(kind, memory, object_max).into_iter().rev() {
+        for target in self.final_contents(kind, memory, object_max).into_iter().rev() {
             cache.insert(target, size(target), &mut evicted);
         }
-        // Each time through the trace it is given others of its requests.
+        // In each pass through the trace the node receives other requests.
         let given = (0..nodes.max(1)).flat_map(|first| self.order.iter().skip(first).step_by(nodes.max(1)));
         let (mut most, mut asked, mut missed) = (0.0_f64, 0_u32, 0_u32);
         let share = |missed, asked| f64::from(missed) / f64::from(asked);
@@ -136,14 +136,14 @@ impl Plan {
                 (asked, missed) = (0, 0);
             }
         }
-        // A short trace is no whole window: the nodes see it again and again.
+        // A trace that is shorter than a window is repeated, so its ratio counts.
         if asked > 0 && most == 0.0 { share(missed, asked) } else { most }
     }
 
-    /// Writes the targets and sizes for a node's modelled store, these first.
+    /// Writes the targets and sizes for a node's modelled store, beginning with the targets `first`.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write_manifest(&self, path: &Path, first: &[u32]) -> anyhow::Result<()> {
         let mut text = String::new();
         let mut written = vec![false; self.sizes.len()];
@@ -157,17 +157,19 @@ impl Plan {
     }
 }
 
-/// The targets in use, renumbered. Names that are sent alike are one target, of the larger size.
-struct Picked<'a> {
+/// Numbers of the requested targets. Names that are sent as the same request target share a number, with the
+/// larger size.
+struct TargetNumbers<'a> {
     trace: &'a Trace,
-    /// By number in the trace, where known already; none within for a target that cannot be replayed.
+    /// The new number by old number: `None` if not looked up yet, `Some(None)` if the target cannot be
+    /// replayed.
     numbers: Vec<Option<Option<u32>>>,
     by_name: HashMap<String, u32>,
     targets: Vec<String>,
     sizes: Vec<u64>,
 }
 
-impl<'a> Picked<'a> {
+impl<'a> TargetNumbers<'a> {
     fn new(trace: &'a Trace) -> Self {
         let numbers = vec![None; trace.targets.len()];
         Self { trace, numbers, by_name: HashMap::new(), targets: Vec::new(), sizes: Vec::new() }
@@ -243,28 +245,28 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_warms_comes_to_other_nodes() {
+    fn the_second_pass_goes_to_other_nodes() {
         let trace = trace(&["/a", "/b", "/c"], &[0, 1, 2, 0, 1, 2]);
         let plan = || Plan::new(&trace, "t".into(), usize::MAX).unwrap();
-        let twice = plan().warmed_by_all(3).unwrap();
+        let twice = plan().with_full_warmup(3).unwrap();
         assert_eq!((*twice.order).to_vec(), [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 2]);
         assert_eq!((twice.warmup, twice.info.warmup_requests, twice.info.cold_misses), (5, 5, 0));
         for nodes in [1, 2, 3, 4, 7] {
-            let plan = plan().warmed_by_all(nodes).unwrap();
+            let plan = plan().with_full_warmup(nodes).unwrap();
             assert!(nodes == 1 || !plan.warmup.is_multiple_of(nodes), "{nodes}");
         }
     }
 
     #[test]
-    fn what_remains_in_a_memory_is_what_was_asked_for_last() {
+    fn a_memory_contains_the_last_requested_targets() {
         let trace = trace(&["/a", "/b", "/c", "/d"], &[0, 1, 2, 0, 3]);
         let plan = Plan::new(&trace, "t".into(), usize::MAX).unwrap();
         let (lru, all) = ("lru".parse().unwrap(), Bytes(u64::MAX));
         let room = |targets: u64| Bytes(plan.sizes[..4].iter().sum::<u64>() / 4 * targets + 6);
-        assert_eq!(plan.remains(lru, room(9), all), [3, 0, 2, 1]);
-        assert_eq!(plan.remains(lru, Bytes(plan.sizes[3] + plan.sizes[0]), all), [3, 0]);
-        assert_eq!(plan.remains(lru, room(9), Bytes(0)), [0; 0]);
-        let one_of = |memory, nodes| plan.missed_alone(lru, memory, all, (nodes, 5));
+        assert_eq!(plan.final_contents(lru, room(9), all), [3, 0, 2, 1]);
+        assert_eq!(plan.final_contents(lru, Bytes(plan.sizes[3] + plan.sizes[0]), all), [3, 0]);
+        assert_eq!(plan.final_contents(lru, room(9), Bytes(0)), [0; 0]);
+        let one_of = |memory, nodes| plan.peak_miss_share(lru, memory, all, (nodes, 5));
         assert_eq!((one_of(Bytes(4 * CHARGE_MIN), 1), one_of(Bytes(4 * CHARGE_MIN), 2)), (0.0, 0.0));
         assert_eq!(one_of(Bytes(2 * CHARGE_MIN), 1), 0.8, "two fit, and /a is asked for again at once");
         let path = tempfile::NamedTempFile::new().unwrap();

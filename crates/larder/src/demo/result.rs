@@ -1,29 +1,29 @@
-//! What a demo found: one value, printed as a table, written as JSON, drawn as a report.
+//! Results of `larder demo`, which are printed as a table, written as JSON and drawn as a report.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The layout of the JSON; changes when a field changes its meaning or goes.
+/// Name and version of the JSON. The version rises when a field changes its meaning or is removed.
 pub(crate) const SCHEMA: &str = "larder-demo/1";
 
-/// The whole outcome of `larder demo`.
+/// All results of `larder demo`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DemoReport {
-    /// Names the layout of this document: "larder-demo/1".
+    /// Name and version of this document: "larder-demo/1".
     pub schema: &'static str,
     /// Version of larder.
     pub version: &'static str,
-    /// What was replayed.
+    /// The replayed trace.
     pub trace: TraceInfo,
-    /// What it was replayed against.
+    /// The cluster.
     pub cluster: ClusterInfo,
-    /// One entry for each policy, in the order asked for.
+    /// One entry for each policy, in the requested order.
     pub policies: Vec<PolicyReport>,
     /// Reasons to doubt the figures; empty for a valid demo.
     pub warnings: Vec<String>,
 }
 
-/// What was replayed.
+/// The replayed trace.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TraceInfo {
     /// The log file, or the recipe and seed of a synthetic trace.
@@ -40,11 +40,11 @@ pub struct TraceInfo {
     pub reply_bytes_mean: f64,
     /// Share of the hottest target in the requests, 0 to 1.
     pub hottest_share: f64,
-    /// Distinct targets first asked for in the measured part: no policy can hit on these.
+    /// Distinct targets that are first requested in the measured part. No policy can hit on these requests.
     pub cold_misses: usize,
 }
 
-/// What the trace was replayed against.
+/// The cluster to which the trace was replayed.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ClusterInfo {
     /// Number of nodes, each a process of its own.
@@ -53,9 +53,9 @@ pub struct ClusterInfo {
     pub cache_bytes: u64,
     /// Replacement policy of the caches.
     pub cache_kind: String,
-    /// The nodes' disks and processors are a model: this is it.
+    /// Description of the modelled disks and processors.
     pub node_model: String,
-    /// How many times faster than the model of 1998.
+    /// Speed relative to the model of 1998.
     pub speed: f64,
     /// Clients that each keep one request outstanding (closed loop).
     pub clients: u32,
@@ -69,20 +69,20 @@ pub struct ClusterInfo {
     pub hash_function: &'static str,
     /// Seed of placement and of synthetic traces.
     pub seed: u64,
-    /// Runs of each policy, interleaved; figures are those of the run with the median throughput.
+    /// Runs of each policy, interleaved. The figures are those of the run with the median throughput.
     pub runs: usize,
     /// A node counts as idle while its load is below this (40 % of T_low, as in the LARD paper).
     pub idle_below: u32,
 }
 
-/// One policy.
+/// Results of one policy.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PolicyReport {
     /// Name of the policy.
     pub policy: String,
     /// The run with the median throughput.
     pub median: Figures,
-    /// Throughput relative to `wrr`, where that was among the policies.
+    /// Throughput relative to `wrr`, if `wrr` ran.
     pub ratio_to_wrr: Option<f64>,
     /// All runs, in order.
     pub runs: Vec<Figures>,
@@ -90,18 +90,20 @@ pub struct PolicyReport {
     pub node_loads: Vec<NodeLoad>,
     /// Latency distribution of the median run: (milliseconds, share of requests at or below).
     pub latency_cdf: Vec<(f64, f64)>,
-    /// Throughput over the measured part of the median run: (seconds, requests a second).
+    /// Throughput over the measured part of the median run: (seconds, requests per second).
     pub throughput: Vec<(f64, f64)>,
 }
 
-/// The figures of one run, measured part only.
+/// Figures of the measured part of one run.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Figures {
-    /// Completed requests a second, whole cluster: from the first measured request to the last byte of the last.
+    /// Completed requests per second of the whole cluster, from the first measured request to the last byte
+    /// of the last one.
     pub requests_per_s: f64,
-    /// The same without the end, in which clients run out of requests one by one while the slowest node works on.
+    /// Completed requests per second without the end of the run. In that phase clients have no more requests
+    /// while the slowest node still works.
     pub requests_per_s_busy: Option<f64>,
-    /// Share of the requests answered from a node's memory, 0 to 1, as the nodes' Cache-Status says.
+    /// Share of requests answered from a node's memory, from 0 to 1, according to the nodes' Cache-Status.
     pub hit_ratio: f64,
     /// Median latency.
     pub latency_ms_p50: f64,
@@ -109,15 +111,15 @@ pub struct Figures {
     pub latency_ms_p99: f64,
     /// Largest time-averaged node load divided by the mean of all nodes' time-averaged loads; 1 is even.
     pub load_imbalance: f64,
-    /// Share of the time a node was idle, averaged over the nodes, 0 to 1.
+    /// Share of time that a node was idle, mean of all nodes, from 0 to 1.
     pub idle_fraction: f64,
     /// Requests that failed.
     pub errors: u64,
     /// Length of the measured part.
     pub seconds: f64,
-    /// Share of all processor cores that were busy, whatever they did, 0 to 1; none where it cannot be read.
+    /// Utilization of all cores by all processes, from 0 to 1; `null` if it cannot be read.
     pub cpu_busy: Option<f64>,
-    /// Share of all processor cores that the demo's own processes used: nodes, switch and load; 0 to 1.
+    /// Utilization of all cores by the demo's own processes (nodes, switch and load), from 0 to 1.
     pub cpu_own: Option<f64>,
 }
 
@@ -128,19 +130,19 @@ pub struct NodeLoad {
     pub name: String,
     /// Mean active requests over the samples.
     pub mean: f64,
-    /// Most active requests in any sample.
+    /// Largest number of active requests in a sample.
     pub max: u32,
     /// Share of the samples with a load below `idle_below`.
     pub idle_fraction: f64,
 }
 
 impl DemoReport {
-    /// The policy report of that name.
+    /// Returns the report of a policy.
     pub fn policy(&self, name: &str) -> Option<&PolicyReport> {
         self.policies.iter().find(|policy| policy.policy == name)
     }
 
-    /// The policy that served most.
+    /// Returns the report of the policy with the highest throughput.
     pub fn best(&self) -> Option<&PolicyReport> {
         let by_speed = |a: &&PolicyReport, b: &&PolicyReport| {
             a.median.requests_per_s.total_cmp(&b.median.requests_per_s)
@@ -153,7 +155,7 @@ impl DemoReport {
 pub(crate) mod tests {
     use super::*;
 
-    /// Two policies with made-up figures: `lard-r` twice as fast as `wrr`.
+    /// Returns two policies with invented figures. `lard-r` has twice the throughput of `wrr`.
     pub(crate) fn sample() -> DemoReport {
         let figures = |requests_per_s: f64, hit_ratio: f64| Figures {
             requests_per_s,

@@ -1,4 +1,4 @@
-//! Runs the demo: every policy, every run, one cluster after another.
+//! Runs the demo: every policy and every run, with a new cluster each time.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,25 +14,25 @@ use larder_load::{Arrivals, Progress, Report, StopHandle, Warning};
 use super::cluster::{Cluster, ClusterSpec};
 use super::cpu::CpuBusy;
 use super::plan::Plan;
+use super::policy_config;
 use super::result::{ClusterInfo, DemoReport, Figures, NodeLoad, PolicyReport, SCHEMA};
-use super::sample::{Signals, idle, imbalance, sample};
-use super::signals;
+use super::sample::{SamplerControl, idle, imbalance, sample};
 use crate::report::number;
 
-/// Share of all cores above which a run may have measured the machine.
+/// Utilization of all cores above which the machine may have been the bottleneck.
 const CPU_BUSY_MAX: f64 = 0.85;
-/// Fewer samples of the loads say little.
+/// Least number of load samples.
 const SAMPLES_MIN: usize = 50;
-/// Longest time the switch takes for its K.
+/// Largest K that the switch accepts.
 const REPLICATION_DECAY_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Most points of the throughput curve.
 const THROUGHPUT_POINTS: usize = 40;
-/// Longest wait for a reply. A modelled disk may have a long queue in a slow demo.
+/// Longest wait for a reply. In a slow demo a modelled disk may have a long queue.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// The `Host` of every request; part of the target that is hashed.
+/// The `Host` of every request. It is part of the hashed target.
 pub const HOST: &str = "demo";
 
-/// What the demo is to do.
+/// Settings of the demo.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The executable of larder.
@@ -45,7 +45,7 @@ pub struct Setup {
     pub cache_kind: String,
     /// The policies, in the order of the report.
     pub policies: Vec<String>,
-    /// Seed of placement.
+    /// Seed of the placement.
     pub seed: u64,
     /// Clients that each keep one request outstanding.
     pub clients: u32,
@@ -53,7 +53,7 @@ pub struct Setup {
     pub t_low: u32,
     /// T_high.
     pub t_high: u32,
-    /// How many times faster than in 1998 the modelled store is.
+    /// Speed of the modelled store relative to 1998.
     pub speed: f64,
     /// Whether only disks are modelled, and no processors.
     pub disk_only: bool,
@@ -61,16 +61,16 @@ pub struct Setup {
     pub runs: usize,
 }
 
-/// A demo ready to run.
+/// A demo that is ready to run.
 pub struct Demo {
     setup: Setup,
     plan: Plan,
     bar: ProgressBar,
 }
 
-/// One run's outcome.
+/// Result of one run.
 #[derive(Clone, Debug)]
-struct Run {
+struct PolicyRun {
     figures: Figures,
     node_loads: Vec<NodeLoad>,
     latency_cdf: Vec<(f64, f64)>,
@@ -79,7 +79,7 @@ struct Run {
     samples: usize,
 }
 
-/// A spinner on stderr for work of unknown length; invisible where stderr is no terminal.
+/// Returns a spinner on stderr for work of unknown length. It is hidden if stderr is not a terminal.
 pub fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message.to_owned());
     bar.enable_steady_tick(Duration::from_millis(120));
@@ -87,7 +87,7 @@ pub fn spinner(message: &str) -> ProgressBar {
 }
 
 impl Demo {
-    /// A demo of the requests of `plan`.
+    /// Creates a demo that replays `plan`.
     pub fn new(setup: Setup, plan: Plan) -> Self {
         let total = plan.order.len() * setup.policies.len() * setup.runs;
         let style = ProgressStyle::with_template("{msg:32} [{bar:30}] {percent:>3} %  {per_sec}  {eta} left")
@@ -96,16 +96,16 @@ impl Demo {
         Self { setup, plan, bar }
     }
 
-    /// Runs every policy as often as asked, the policies in turn within each round.
+    /// Runs every policy. The policies take turns within each round.
     ///
     /// # Errors
-    /// A cluster does not come up, or the load generator cannot run.
+    /// Returns an error if a cluster does not start, or the load generator fails.
     pub async fn run(&self) -> anyhow::Result<DemoReport> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
         self.plan.write_manifest(&manifest, &[])?;
         let spec = self.spec(manifest);
-        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); self.setup.policies.len()];
+        let mut runs: Vec<Vec<PolicyRun>> = vec![Vec::new(); self.setup.policies.len()];
         for round in 0..self.setup.runs {
             for (policy, runs) in self.setup.policies.iter().zip(&mut runs) {
                 let label = match self.setup.runs {
@@ -114,10 +114,12 @@ impl Demo {
                 };
                 self.bar.set_message(label.clone());
                 let cache = Bytes(self.setup.cache_bytes);
-                let config = signals::config(policy, &self.plan, self.setup.nodes, cache, folder.path())?;
+                let config =
+                    policy_config::config(policy, &self.plan, self.setup.nodes, cache, folder.path())?;
                 let spec = ClusterSpec { config, ..spec.clone() };
-                let run = self.one(&spec, policy).await.with_context(|| format!("while running {policy}"))?;
-                self.say_done(&label, &run);
+                let run =
+                    self.run_one(&spec, policy).await.with_context(|| format!("while running {policy}"))?;
+                self.print_summary(&label, &run);
                 runs.push(run);
             }
         }
@@ -125,24 +127,25 @@ impl Demo {
         Ok(self.report(&runs))
     }
 
-    async fn one(&self, spec: &ClusterSpec, policy: &str) -> anyhow::Result<Run> {
+    async fn run_one(&self, spec: &ClusterSpec, policy: &str) -> anyhow::Result<PolicyRun> {
         let cluster = Cluster::start(spec, policy).await?;
-        let signals = Arc::new(Signals::default());
-        let sampler = tokio::spawn(sample(cluster.admin, cluster.process_ids(), Arc::clone(&signals)));
+        let control = Arc::new(SamplerControl::default());
+        let sampler = tokio::spawn(sample(cluster.admin, cluster.process_ids(), Arc::clone(&control)));
         let base = self.bar.position();
-        let note = |progress: Progress| self.note(&progress, base, &signals);
+        let note = |progress: Progress| self.update_progress(&progress, base, &control);
         let outcome = larder_load::run(self.load_plan(&cluster), &note).await;
-        signals.ended.store(true, Ordering::Release);
+        control.ended.store(true, Ordering::Release);
         let samples = sampler.await.context("the sampler of node loads failed")??;
         cluster.stop().await;
         let report = outcome.context("the load generator failed")?;
         self.bar.set_position(base + self.plan.order.len() as u64);
         let node_loads = samples.node_loads(self.idle_below());
-        Ok(Run {
-            figures: figures(&report, &node_loads, samples.cpu_busy),
+        Ok(PolicyRun {
+            figures: compute_figures(&report, &node_loads, samples.cpu_busy),
             latency_cdf: report.latency.curve.iter().map(|point| (point.us / 1e3, point.quantile)).collect(),
             throughput: throughput(&report),
-            // The tail counts: a node that is still busy when the others have finished has been given too much.
+            // The long tail is relevant here: a node that is busy when the others have finished was given too
+            // much.
             warnings: report
                 .warnings
                 .into_iter()
@@ -172,12 +175,12 @@ impl Demo {
         }
     }
 
-    /// Loads are sampled while every client has work: at the end, when clients find no more requests, the load sinks
-    /// whatever the policy does.
-    fn note(&self, progress: &Progress, base: u64, signals: &Signals) {
+    /// Updates the progress bar and the sampler. Loads are sampled while every client has requests. Later the
+    /// load falls under any policy.
+    fn update_progress(&self, progress: &Progress, base: u64, control: &SamplerControl) {
         let left = progress.total.map_or(u64::MAX, |total| total.saturating_sub(progress.finished));
         let measuring = progress.measuring && left > u64::from(self.setup.clients);
-        signals.measuring.store(measuring, Ordering::Release);
+        control.measuring.store(measuring, Ordering::Release);
         self.bar.set_position(base + progress.finished);
     }
 
@@ -185,8 +188,8 @@ impl Demo {
         (self.setup.t_low * 2).div_ceil(5)
     }
 
-    /// One line for each run, above the progress bar or, where stderr is no terminal, instead of it.
-    fn say_done(&self, label: &str, run: &Run) {
+    /// Prints one line for each run above the progress bar, or alone if stderr is not a terminal.
+    fn print_summary(&self, label: &str, run: &PolicyRun) {
         let figures = &run.figures;
         let line = format!(
             "{label}: {} requests/s, {:.1} % hits, {:.1} s",
@@ -195,7 +198,7 @@ impl Demo {
             figures.seconds
         );
         self.bar.suspend(|| {
-            // Talk that nobody can hear is no failure.
+            // Messages to a closed stderr are dropped.
             let _ = writeln!(std::io::stderr(), "{line}");
         });
     }
@@ -218,16 +221,16 @@ impl Demo {
         }
     }
 
-    /// The paper's K, on a clock that runs as much faster as the modelled nodes do.
+    /// Returns the paper's K, divided by the speed of the modelled nodes.
     fn replication_decay(&self) -> Duration {
         let k = Settings::default().replication_decay.as_secs_f64() / self.setup.speed;
         Duration::try_from_secs_f64(k).unwrap_or(Duration::MAX).min(REPLICATION_DECAY_MAX)
     }
 
-    fn report(&self, runs: &[Vec<Run>]) -> DemoReport {
+    fn report(&self, runs: &[Vec<PolicyRun>]) -> DemoReport {
         let setup = &self.setup;
-        let medians: Vec<&Run> = runs.iter().map(|runs| median(runs)).collect();
-        let speed = |run: &Run| run.figures.requests_per_s;
+        let medians: Vec<&PolicyRun> = runs.iter().map(|runs| median(runs)).collect();
+        let speed = |run: &PolicyRun| run.figures.requests_per_s;
         let wrr = setup.policies.iter().position(|policy| policy == "wrr").map(|i| speed(medians[i]));
         let each = setup.policies.iter().zip(runs).zip(&medians);
         let policies = each.map(|((policy, runs), median)| PolicyReport {
@@ -263,7 +266,7 @@ impl Demo {
         }
     }
 
-    fn warnings(&self, medians: &[&Run]) -> Vec<String> {
+    fn warnings(&self, medians: &[&PolicyRun]) -> Vec<String> {
         let mut warnings = Vec::new();
         for (policy, run) in self.setup.policies.iter().zip(medians) {
             let Figures { cpu_busy, cpu_own, .. } = run.figures;
@@ -287,7 +290,7 @@ impl Demo {
     }
 }
 
-fn figures(report: &Report, node_loads: &[NodeLoad], cpu: Option<CpuBusy>) -> Figures {
+fn compute_figures(report: &Report, node_loads: &[NodeLoad], cpu: Option<CpuBusy>) -> Figures {
     Figures {
         requests_per_s: report.requests_per_s,
         requests_per_s_busy: report.requests_per_s_busy,
@@ -316,14 +319,14 @@ fn node_model(setup: &Setup) -> String {
     )
 }
 
-/// The run with the median throughput; of an even number the slower of the two in the middle.
-fn median(runs: &[Run]) -> &Run {
-    let mut order: Vec<&Run> = runs.iter().collect();
+/// Returns the run with the median throughput. For an even number, returns the slower of the two middle runs.
+fn median(runs: &[PolicyRun]) -> &PolicyRun {
+    let mut order: Vec<&PolicyRun> = runs.iter().collect();
     order.sort_by(|a, b| a.figures.requests_per_s.total_cmp(&b.figures.requests_per_s));
     order[(order.len() - 1) / 2]
 }
 
-/// Throughput of the measured part, up to the moment the first client ran out of requests.
+/// Returns the throughput of the measured part until the first client has no more requests.
 fn throughput(report: &Report) -> Vec<(f64, f64)> {
     let timeline = &report.timeline;
     let width = timeline.interval_s;
@@ -344,9 +347,9 @@ fn throughput(report: &Report) -> Vec<(f64, f64)> {
 mod tests {
     use super::*;
 
-    fn run(requests_per_s: f64) -> Run {
+    fn run(requests_per_s: f64) -> PolicyRun {
         let figures = Figures { requests_per_s, ..super::super::result::tests::sample().policies[0].median };
-        Run {
+        PolicyRun {
             figures,
             node_loads: vec![],
             latency_cdf: vec![],
@@ -357,9 +360,9 @@ mod tests {
     }
 
     #[test]
-    fn the_median_run_counts() {
+    fn the_median_run_is_reported() {
         let of = |speeds: &[f64]| {
-            let runs: Vec<Run> = speeds.iter().map(|speed| run(*speed)).collect();
+            let runs: Vec<PolicyRun> = speeds.iter().map(|speed| run(*speed)).collect();
             median(&runs).figures.requests_per_s
         };
         assert_eq!((of(&[5.0]), of(&[9.0, 1.0, 4.0]), of(&[4.0, 2.0])), (5.0, 4.0, 2.0));

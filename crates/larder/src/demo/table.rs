@@ -1,4 +1,4 @@
-//! The demo's outcome as text: the table and what has to be known to believe it.
+//! Results of `larder demo` as text: the table and the method.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::report::{counted, number};
 pub(crate) const HEAD: [&str; 9] =
     ["policy", "requests/s", "vs wrr", "hit ratio", "p50 ms", "p99 ms", "imbalance", "idle", "errors"];
 
-/// A policy's row, in the order of [`HEAD`].
+/// Returns the row of a policy, in the order of [`HEAD`].
 pub(crate) fn cells(policy: &PolicyReport) -> [String; 9] {
     let figures = &policy.median;
     [
@@ -55,7 +55,7 @@ pub(crate) fn write(report: &DemoReport, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-/// What was measured, and how: pairs of a word and its meaning.
+/// Returns the rows on the method: pairs of a label and a text.
 pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
     let cluster = &report.cluster;
     let load = format!(
@@ -85,7 +85,7 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
         cluster.runs
     );
     let chance = format!("targets are hashed with {}, seed {}", cluster.hash_function, cluster.seed);
-    let [trace, measured, cold] = replayed(&report.trace);
+    let [trace, measured, cold] = describe_trace(&report.trace);
     vec![
         ("trace", trace),
         ("measured", measured),
@@ -96,13 +96,14 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
         ("imbalance", imbalance.to_owned()),
         ("idle", idle),
         ("chance", chance),
-        ("processors", processors(report)),
+        ("processors", describe_processors(report)),
         ("runs", runs),
     ]
 }
 
-/// How much of the machine the demo itself took, so that nobody takes the machine's limit for a policy's.
-fn processors(report: &DemoReport) -> String {
+/// Describes the demo's use of the processors, so that a limit of the machine is not taken for one of a
+/// policy.
+fn describe_processors(report: &DemoReport) -> String {
     let own = report.policies.iter().filter_map(|policy| policy.median.cpu_own);
     match own.reduce(f64::max) {
         Some(most) => {
@@ -112,8 +113,8 @@ fn processors(report: &DemoReport) -> String {
     }
 }
 
-/// The trace, the part of it that counts, and what no policy can hit on.
-fn replayed(trace: &TraceInfo) -> [String; 3] {
+/// Describes the trace, its measured part, and the requests on which no policy can hit.
+fn describe_trace(trace: &TraceInfo) -> [String; 3] {
     let described = format!(
         "{}: {} requests to {} targets, {} working set, {} mean reply, hottest target {:.1} %",
         trace.source,

@@ -1,42 +1,43 @@
-//! Checks what a start needs of this machine: names, addresses, files, secrets and rights.
+//! The preflight: checks that this machine has what a config requires, such as names, addresses, files,
+//! secrets and rights.
 //!
-//! `larder check`, `larder doctor` and the start of each role do the same checks. An error keeps a role from starting. A
-//! warning does not: the role starts, and part of it does not work. A note tells what a reader may wonder about.
+//! `larder check`, `larder doctor` and the start of each role do the same checks. An error prevents the start
+//! of a role. After a warning the role starts, and a part of it does not work. A note gives information only.
 
 mod files;
 mod names;
-mod needs;
 mod ports;
+mod requirements;
 
 use larder_kernel::probe::{Facts, FindingState, Mechanism, Subject, evaluate};
 use rustix::thread::{CapabilitySet, capabilities};
 
-pub(crate) use self::names::Names;
-pub(crate) use self::needs::{origin_of, origins};
+pub(crate) use self::names::ResolvedNames;
+pub(crate) use self::requirements::{origin_authority, origin_urls};
 use crate::config::{Config, ConfigError, Fault, Written};
 
-/// Why the preflight is done.
+/// The purpose of a preflight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A user asks whether the config can start.
+    /// A user checks whether the config can start.
     Check,
     /// A role starts.
     Start,
 }
 
-/// The weight of a finding.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
     /// A role cannot start.
     Error,
     /// A role starts, and part of it does not work.
     Warning,
-    /// Nothing is wrong.
+    /// The finding is information only.
     Note,
 }
 
 impl Severity {
-    /// The word before the finding.
+    /// Returns the word that precedes a finding.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -46,7 +47,7 @@ impl Severity {
     }
 }
 
-/// One result of the preflight.
+/// A result of the preflight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
@@ -67,39 +68,39 @@ impl Finding {
     }
 }
 
-/// The errors of a preflight: the config is right, and this machine is not ready for it.
+/// Errors of a preflight. The config is valid, but this machine does not meet its requirements.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", lines(.0))]
-pub(crate) struct Unready(Vec<ConfigError>);
+pub(crate) struct PreflightError(Vec<ConfigError>);
 
 fn lines(errors: &[ConfigError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// All findings for the roles of a config, in the order of its lines, each at its place.
+/// Returns the findings for all roles of a config, in the order of its lines.
 pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> Vec<(Severity, ConfigError)> {
     examine(written, config, purpose).0
 }
 
-/// As [`findings`], with the addresses of the host names, which were resolved for it.
+/// Does the work of [`findings`], and also returns the addresses of the host names.
 pub(crate) fn examine(
     written: &Written,
     config: &Config,
     purpose: Purpose,
-) -> (Vec<(Severity, ConfigError)>, Names) {
-    let needs = needs::of(config);
+) -> (Vec<(Severity, ConfigError)>, ResolvedNames) {
+    let requirements = requirements::collect(config);
     let mut found: Vec<Finding> = config.absent().cloned().map(Finding::error).collect();
-    found.extend(ports::check(&needs.addresses, written.path(), purpose));
+    found.extend(ports::check(&requirements.addresses, written.path(), purpose));
     let absent: Vec<&str> = config.absent().map(Fault::key).collect();
-    let files = needs.files.iter().filter(|file| !absent.contains(&file.key.as_str()));
+    let files = requirements.files.iter().filter(|file| !absent.contains(&file.key.as_str()));
     found.extend(files.filter_map(files::check));
-    let (unresolved, names) = names::check(&needs.names, purpose);
+    let (unresolved, names) = names::check(&requirements.names, purpose);
     found.extend(unresolved);
-    found.extend(user(config));
+    found.extend(check_user(config));
     if purpose == Purpose::Check {
-        // A start logs these itself.
-        found.extend(certificates(config));
-        found.extend(rights(config));
+        // A starting role logs these findings itself.
+        found.extend(check_certificates(config));
+        found.extend(check_rights(config));
     }
     let placed = found.into_iter().map(|Finding { severity, fault }| (severity, written.place(fault)));
     let mut placed: Vec<(Severity, ConfigError)> = placed.collect();
@@ -110,21 +111,21 @@ pub(crate) fn examine(
 /// Refuses to start a role if a finding is an error.
 ///
 /// # Errors
-/// The findings that are errors.
-pub(crate) fn refuse(found: Vec<(Severity, ConfigError)>) -> Result<(), Unready> {
+/// Returns the findings that are errors.
+pub(crate) fn refuse(found: Vec<(Severity, ConfigError)>) -> Result<(), PreflightError> {
     let errors: Vec<ConfigError> = found
         .into_iter()
         .filter(|(severity, _)| *severity == Severity::Error)
         .map(|(_, error)| error)
         .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Unready(errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(PreflightError(errors)) }
 }
 
-/// Does the preflight for a role that starts, and logs warnings. Other roles of the file are not looked at.
+/// Does the preflight for a role that starts, and logs warnings. `config` contains only this role.
 ///
 /// # Errors
-/// The findings that are errors.
-pub(crate) fn start(written: &Written, config: &Config) -> Result<(), Unready> {
+/// Returns the findings that are errors.
+pub(crate) fn start(written: &Written, config: &Config) -> Result<(), PreflightError> {
     let found = findings(written, config, Purpose::Start);
     for (severity, finding) in &found {
         if *severity == Severity::Warning {
@@ -134,8 +135,8 @@ pub(crate) fn start(written: &Written, config: &Config) -> Result<(), Unready> {
     refuse(found)
 }
 
-/// The finding on `switch.user`: a process becomes another user with rights only.
-fn user(config: &Config) -> Option<Finding> {
+/// Checks `switch.process.user`: only a privileged process can start a process of another user.
+fn check_user(config: &Config) -> Option<Finding> {
     let run_as = config.switch.as_ref()?.run_as?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
@@ -145,11 +146,11 @@ fn user(config: &Config) -> Option<Finding> {
     }
     let what = format!("user {user} may not start a process as user {}, group {}", run_as.user, run_as.group);
     let hint = "start larder as root (or with CAP_SETUID and CAP_SETGID), or leave user out";
-    Some(Finding::error(Fault::new("switch.user", what).hint(hint)))
+    Some(Finding::error(Fault::new("switch.process.user", what).hint(hint)))
 }
 
-/// Certificates that have ended or end soon.
-fn certificates(config: &Config) -> Vec<Finding> {
+/// Checks for certificates that have expired or expire soon.
+fn check_certificates(config: &Config) -> Vec<Finding> {
     const SOON_S: i64 = 7 * 24 * 3600;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
@@ -157,7 +158,7 @@ fn certificates(config: &Config) -> Vec<Finding> {
     let of_node = config.node.as_ref().and_then(|role| role.node.tls.as_ref());
     let mut found = Vec::new();
     for (key, tls) in [("switch.tls.certificates", of_switch), ("node.tls.certificates", of_node)] {
-        // Files that are wrong are errors of the config, found before.
+        // Invalid files are errors of the config and are reported there.
         for certificate in tls.and_then(|tls| tls.check().ok()).unwrap_or_default() {
             let (file, left_s) = (&certificate.file, certificate.not_after.saturating_sub(now));
             let what = match left_s {
@@ -173,25 +174,28 @@ fn certificates(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Rights and kernel features that handoff needs, and this process or machine lacks.
-fn rights(config: &Config) -> Vec<Finding> {
-    needs::handoff(config).into_iter().filter_map(|need| lacking(&need)).collect()
+/// Checks the rights and kernel features that handoff requires.
+fn check_rights(config: &Config) -> Vec<Finding> {
+    requirements::required_mechanisms(config)
+        .into_iter()
+        .filter_map(|requirement| find_missing(&requirement))
+        .collect()
 }
 
-/// A mechanism of handoff that a key asks for.
+/// A handoff mechanism that a key of the config requires.
 #[derive(Debug)]
-pub(crate) struct HandoffNeed {
+pub(crate) struct RequiredMechanism {
     key: &'static str,
     mechanism: Mechanism,
     subject: Subject,
-    /// Whether the role does not start without it.
+    /// Whether the role refuses to start without the mechanism.
     required: bool,
 }
 
-fn lacking(need: &HandoffNeed) -> Option<Finding> {
-    let report = evaluate(&Facts::of_this_host(&need.subject), &need.subject);
+fn find_missing(requirement: &RequiredMechanism) -> Option<Finding> {
+    let report = evaluate(&Facts::of_this_host(&requirement.subject), &requirement.subject);
     let lacks: Vec<&str> = report
-        .missing_for(need.mechanism)
+        .missing_for(requirement.mechanism)
         .filter(|finding| finding.state == FindingState::Missing)
         .map(|finding| finding.what.as_str())
         .collect();
@@ -200,11 +204,11 @@ fn lacking(need: &HandoffNeed) -> Option<Finding> {
     }
     let what = format!(
         "handoff by {} is not possible here: this machine or user lacks {}",
-        need.mechanism,
+        requirement.mechanism,
         lacks.join(", ")
     );
     let hint =
         "`larder doctor --config FILE` says how to get each of these; without them connections are relayed";
-    let fault = Fault::new(need.key, what).hint(hint);
-    Some(if need.required { Finding::error(fault) } else { Finding::warning(fault) })
+    let fault = Fault::new(requirement.key, what).hint(hint);
+    Some(if requirement.required { Finding::error(fault) } else { Finding::warning(fault) })
 }

@@ -1,4 +1,4 @@
-//! Whether the addresses of a config can be bound, and by whom they are held.
+//! Checks whether the addresses of a config can be bound, and finds the processes that hold them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use super::{Finding, Purpose};
 use crate::config::Fault;
 
-/// The kind of socket on an address.
+/// The kind of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Tcp,
@@ -27,7 +27,7 @@ impl Transport {
         }
     }
 
-    /// The kernel's lists of sockets, and the state of a socket that is bound to wait for others.
+    /// Returns the kernel's socket lists, and the state of a listening or unconnected socket in them.
     const fn lists(self) -> ([&'static str; 2], &'static str) {
         match self {
             Self::Tcp => (["/proc/net/tcp", "/proc/net/tcp6"], "0A"),
@@ -38,7 +38,7 @@ impl Transport {
 
 /// An address that a role binds.
 #[derive(Clone, Debug)]
-pub(super) struct AddressNeed {
+pub(super) struct RequiredAddress {
     pub(super) key: String,
     pub(super) address: SocketAddr,
     pub(super) transports: &'static [Transport],
@@ -46,55 +46,55 @@ pub(super) struct AddressNeed {
 
 /// The process that holds an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Holder {
+enum AddressHolder {
     Process {
         name: String,
         pid: u32,
     },
-    /// This user may not see the process.
-    OfUser(u32),
+    /// A process of this user, which the current user may not inspect.
+    User(u32),
     Unknown,
 }
 
-/// The finding on each address that cannot be bound; `config` is the file that the addresses are from.
-pub(super) fn check(needs: &[AddressNeed], config: &Path, purpose: Purpose) -> Vec<Finding> {
-    let finding = |(i, need): (usize, &AddressNeed)| {
-        needs[..i].iter().find_map(|earlier| twice(earlier, need)).or_else(|| {
-            need.transports.iter().find_map(|transport| {
-                let error = try_bind(need.address, *transport).err()?;
-                Some(finding(need, *transport, &error, config, purpose))
+/// Returns a finding for each address that cannot be bound. `config` is the file that names the addresses.
+pub(super) fn check(required_addresses: &[RequiredAddress], config: &Path, purpose: Purpose) -> Vec<Finding> {
+    let finding = |(i, requirement): (usize, &RequiredAddress)| {
+        required_addresses[..i].iter().find_map(|earlier| conflict(earlier, requirement)).or_else(|| {
+            requirement.transports.iter().find_map(|transport| {
+                let error = try_bind(requirement.address, *transport).err()?;
+                Some(finding(requirement, *transport, &error, config, purpose))
             })
         })
     };
-    needs.iter().enumerate().filter_map(finding).collect()
+    required_addresses.iter().enumerate().filter_map(finding).collect()
 }
 
-/// The finding on two addresses of a config of which only one can be bound.
-fn twice(earlier: &AddressNeed, need: &AddressNeed) -> Option<Finding> {
-    let (a, b) = (earlier.address, need.address);
+/// Returns the finding on two addresses of a config that exclude each other.
+fn conflict(earlier: &RequiredAddress, requirement: &RequiredAddress) -> Option<Finding> {
+    let (a, b) = (earlier.address, requirement.address);
     let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
     let same = a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && same_ip;
-    if !same || !earlier.transports.iter().any(|transport| need.transports.contains(transport)) {
+    if !same || !earlier.transports.iter().any(|transport| requirement.transports.contains(transport)) {
         return None;
     }
     let what = format!("{b} cannot be bound: {} binds {a}", earlier.key);
-    Some(Finding::error(Fault::new(&need.key, what).hint("write another port")))
+    Some(Finding::error(Fault::new(&requirement.key, what).hint("write another port")))
 }
 
 fn finding(
-    need: &AddressNeed,
+    requirement: &RequiredAddress,
     transport: Transport,
     error: &io::Error,
     config: &Path,
     purpose: Purpose,
 ) -> Finding {
-    let address = need.address;
+    let address = requirement.address;
     let place = match transport {
         Transport::Tcp => address.to_string(),
         Transport::Udp => format!("{address} ({})", transport.name()),
     };
     if error.kind() == ErrorKind::AddrInUse {
-        return in_use(need, &place, &holder(address, transport), config, purpose);
+        return in_use(requirement, &place, &find_holder(address, transport), config, purpose);
     }
     let (why, hint) = match error.kind() {
         ErrorKind::PermissionDenied => (
@@ -112,13 +112,19 @@ fn finding(
         ),
         _ => (error.to_string(), "write another address".to_owned()),
     };
-    Finding::error(Fault::new(&need.key, format!("cannot bind {place}: {why}")).hint(hint))
+    Finding::error(Fault::new(&requirement.key, format!("cannot bind {place}: {why}")).hint(hint))
 }
 
-fn in_use(need: &AddressNeed, place: &str, holder: &Holder, config: &Path, purpose: Purpose) -> Finding {
-    let fault = |what: String, hint: &str| Fault::new(&need.key, what).hint(hint);
+fn in_use(
+    requirement: &RequiredAddress,
+    place: &str,
+    holder: &AddressHolder,
+    config: &Path,
+    purpose: Purpose,
+) -> Finding {
+    let fault = |what: String, hint: &str| Fault::new(&requirement.key, what).hint(hint);
     match holder {
-        Holder::Process { name, pid } if name == "larder" => {
+        AddressHolder::Process { name, pid } if name == "larder" => {
             let what = format!("{place} is in use by larder, process {pid}");
             if purpose == Purpose::Check && was_started_with(*pid, config) {
                 return Finding::note(fault(what, "a reload of that process keeps the address"));
@@ -130,18 +136,18 @@ fn in_use(need: &AddressNeed, place: &str, holder: &Holder, config: &Path, purpo
             }
             Finding::error(fault(what, "stop that process or reload it (SIGHUP), or write another address"))
         }
-        Holder::Process { name, pid } => {
+        AddressHolder::Process { name, pid } => {
             let what = format!("cannot bind {place}: the address is in use by {name}, process {pid}");
             Finding::error(fault(what, "stop that process, or write another address"))
         }
-        Holder::OfUser(user) if purpose == Purpose::Check => {
+        AddressHolder::User(user) if purpose == Purpose::Check => {
             let what = format!("{place} is in use by a process of user {user}, which this user may not see");
             Finding::warning(fault(
                 what,
                 "if the process is not larder, stop it; as root, this check names it",
             ))
         }
-        Holder::OfUser(_) | Holder::Unknown => {
+        AddressHolder::User(_) | AddressHolder::Unknown => {
             let what = format!("cannot bind {place}: the address is in use by another process");
             Finding::error(fault(
                 what,
@@ -151,7 +157,7 @@ fn in_use(need: &AddressNeed, place: &str, holder: &Holder, config: &Path, purpo
     }
 }
 
-/// Binds the address as a role does, and lets it go. Nobody can connect meanwhile.
+/// Binds an address as a role does, and closes the socket. The socket never listens.
 fn try_bind(address: SocketAddr, transport: Transport) -> io::Result<()> {
     match transport {
         Transport::Tcp => {
@@ -164,7 +170,7 @@ fn try_bind(address: SocketAddr, transport: Transport) -> io::Result<()> {
     }
 }
 
-/// Whether a process was started with this file as an argument.
+/// Whether this file is an argument of a process.
 fn was_started_with(pid: u32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -175,34 +181,34 @@ fn was_started_with(pid: u32, file: &Path) -> bool {
     })
 }
 
-/// The lowest port that needs no capability.
+/// Returns the lowest port that needs no capability.
 fn unprivileged_port() -> u16 {
     let read = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     read.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
 }
 
-/// Finds who holds an address.
-fn holder(address: SocketAddr, transport: Transport) -> Holder {
+/// Finds the process that holds an address.
+fn find_holder(address: SocketAddr, transport: Transport) -> AddressHolder {
     let (lists, state) = transport.lists();
     let texts = lists.iter().filter_map(|list| fs::read_to_string(list).ok());
-    let found = texts.flat_map(|text| rows(&text, state)).find(|row| row.excludes(address));
-    let Some(row) = found else { return Holder::Unknown };
-    match process_with(row.inode) {
-        Some((pid, name)) => Holder::Process { name, pid },
-        None => Holder::OfUser(row.user),
+    let found = texts.flat_map(|text| parse_rows(&text, state)).find(|row| row.excludes(address));
+    let Some(row) = found else { return AddressHolder::Unknown };
+    match process_of_socket(row.inode) {
+        Some((pid, name)) => AddressHolder::Process { name, pid },
+        None => AddressHolder::User(row.user),
     }
 }
 
-/// A socket of the kernel's lists.
+/// A row of the kernel's socket lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Row {
+struct SocketRow {
     local: SocketAddr,
     user: u32,
     inode: u64,
 }
 
-impl Row {
-    /// Whether nobody can bind `address` while this socket is there.
+impl SocketRow {
+    /// Whether this socket prevents other sockets from binding `address`.
     fn excludes(self, address: SocketAddr) -> bool {
         let ip = |address: SocketAddr| address.ip().to_canonical();
         let any = self.local.ip().is_unspecified() || address.ip().is_unspecified();
@@ -210,21 +216,21 @@ impl Row {
     }
 }
 
-/// The sockets in a state, of the text of `/proc/net/tcp` or one like it.
-fn rows(text: &str, state: &str) -> Vec<Row> {
+/// Parses the text of `/proc/net/tcp` or a similar list, and returns the sockets in a state.
+fn parse_rows(text: &str, state: &str) -> Vec<SocketRow> {
     let row = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, local, _, found, _, _, _, user, _, inode, ..] = fields[..] else { return None };
         if found != state {
             return None;
         }
-        Some(Row { local: address_of(local)?, user: user.parse().ok()?, inode: inode.parse().ok()? })
+        Some(SocketRow { local: parse_address(local)?, user: user.parse().ok()?, inode: inode.parse().ok()? })
     };
     text.lines().skip(1).filter_map(row).collect()
 }
 
-/// `0100007F:1F90` is 127.0.0.1:8080 on a machine that begins numbers with their lowest byte.
-fn address_of(text: &str) -> Option<SocketAddr> {
+/// Parses an address such as `0100007F:1F90`, which is 127.0.0.1:8080 on a little-endian machine.
+fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -239,13 +245,13 @@ fn address_of(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The process that has a socket, as far as this user may see.
-fn process_with(inode: u64) -> Option<(u32, String)> {
+/// Finds the process that owns a socket, if the current user may inspect it.
+fn process_of_socket(inode: u64) -> Option<(u32, String)> {
     let link = format!("socket:[{inode}]");
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
     let mut numbers: Vec<u32> =
         processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // Of several, such as a server and its workers, the first is named.
+    // If several processes own the socket, such as a server and its workers, the first is named.
     numbers.sort_unstable();
     let has = |pid: &u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().filter_map(Result::ok);
@@ -262,18 +268,18 @@ mod tests {
 
     use super::*;
 
-    fn need(address: SocketAddr) -> AddressNeed {
-        AddressNeed { key: "switch.listen".to_owned(), address, transports: &[Transport::Tcp] }
+    fn requirement(address: SocketAddr) -> RequiredAddress {
+        RequiredAddress { key: "switch.listen".to_owned(), address, transports: &[Transport::Tcp] }
     }
 
-    fn one(need: &AddressNeed, purpose: Purpose) -> Option<Finding> {
-        check(std::slice::from_ref(need), Path::new("/nowhere"), purpose).pop()
+    fn one(requirement: &RequiredAddress, purpose: Purpose) -> Option<Finding> {
+        check(std::slice::from_ref(requirement), Path::new("/nowhere"), purpose).pop()
     }
 
     #[test]
-    fn addresses_of_which_only_one_can_be_bound_are_found() {
+    fn addresses_that_exclude_each_other_are_found() {
         let port = larder_testkit::free_port();
-        let at = |text: &str, transports| AddressNeed {
+        let at = |text: &str, transports| RequiredAddress {
             key: text.to_owned(),
             address: format!("{text}:{port}").parse().unwrap(),
             transports,
@@ -292,24 +298,24 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         for purpose in [Purpose::Check, Purpose::Start] {
-            let found = one(&need(address), purpose).unwrap();
+            let found = one(&requirement(address), purpose).unwrap();
             assert_eq!(found.severity.name(), "error");
             let (said, own) = (format!("{:?}", found.fault), std::process::id());
             assert!(said.contains("in use by") && said.contains(&format!("process {own}")), "{said}");
         }
-        // All addresses of the machine include it.
+        // The unspecified address includes it.
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
-        assert!(one(&need(any), Purpose::Check).is_some());
+        assert!(one(&requirement(any), Purpose::Check).is_some());
         drop(listener);
-        assert_eq!(one(&need(address), Purpose::Check), None);
+        assert_eq!(one(&requirement(address), Purpose::Check), None);
     }
 
     #[test]
     fn a_running_larder_is_a_note_for_a_check_and_an_error_for_a_start() {
-        let larder = Holder::Process { name: "larder".to_owned(), pid: 7 };
-        let of = |holder: &Holder, purpose| {
+        let larder = AddressHolder::Process { name: "larder".to_owned(), pid: 7 };
+        let of = |holder: &AddressHolder, purpose| {
             in_use(
-                &need("127.0.0.1:80".parse().unwrap()),
+                &requirement("127.0.0.1:80".parse().unwrap()),
                 "127.0.0.1:80",
                 holder,
                 Path::new("/nowhere"),
@@ -319,15 +325,15 @@ mod tests {
             .name()
         };
         assert_eq!((of(&larder, Purpose::Check), of(&larder, Purpose::Start)), ("warning", "error"));
-        let hidden = Holder::OfUser(33);
+        let hidden = AddressHolder::User(33);
         assert_eq!((of(&hidden, Purpose::Check), of(&hidden, Purpose::Start)), ("warning", "error"));
-        assert_eq!(of(&Holder::Unknown, Purpose::Check), "error");
+        assert_eq!(of(&AddressHolder::Unknown, Purpose::Check), "error");
     }
 
     #[test]
     fn an_address_of_another_machine_is_an_error() {
-        // TEST-NET-1 is nobody's.
-        let found = one(&need("192.0.2.1:80".parse().unwrap()), Purpose::Check).unwrap();
+        // No machine has an address of TEST-NET-1.
+        let found = one(&requirement("192.0.2.1:80".parse().unwrap()), Purpose::Check).unwrap();
         assert_eq!(found.severity.name(), "error");
         assert!(
             format!("{:?}", found.fault).contains("no interface of this machine has the address 192.0.2.1")
@@ -340,20 +346,20 @@ mod tests {
                     0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000    33        0 4711 1 x\n   \
                     1: 0100007F:1F91 00000000:0000 01 00000000:00000000 00:00000000 00000000    33        0 4712 1 x\n   \
                     broken\n";
-        let expected = Row { local: "127.0.0.1:8080".parse().unwrap(), user: 33, inode: 4711 };
+        let expected = SocketRow { local: "127.0.0.1:8080".parse().unwrap(), user: 33, inode: 4711 };
         if cfg!(target_endian = "little") {
-            assert_eq!(rows(text, "0A"), [expected]);
-            let six = address_of("00000000000000000000000001000000:0050");
+            assert_eq!(parse_rows(text, "0A"), [expected]);
+            let six = parse_address("00000000000000000000000001000000:0050");
             assert_eq!(six, Some("[::1]:80".parse().unwrap()));
         }
         for wrong in ["", "01:1", "0100007F:", "0100007F", "00000000000000000000000001000é00:0050"] {
-            assert_eq!(address_of(wrong), None, "{wrong}");
+            assert_eq!(parse_address(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn a_socket_excludes_its_own_address_and_all_addresses() {
-        let row = |local: &str| Row { local: local.parse().unwrap(), user: 0, inode: 0 };
+        let row = |local: &str| SocketRow { local: local.parse().unwrap(), user: 0, inode: 0 };
         for (local, wanted, excludes) in [
             ("127.0.0.1:80", "127.0.0.1:80", true),
             ("127.0.0.1:80", "127.0.0.1:81", false),

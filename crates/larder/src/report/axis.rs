@@ -1,4 +1,4 @@
-//! Axes: where a value stands on the paper, and where the ticks go.
+//! Axes of charts: positions of values and ticks.
 
 /// Maps values to positions.
 #[derive(Clone, Copy, Debug)]
@@ -11,23 +11,23 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// A linear axis from 0 to at least `high`, ending on a round tick.
+    /// Creates a linear axis from 0 to at least `high` that ends at a round tick.
     pub(crate) fn from_zero(high: f64, (from, to): (f64, f64)) -> Self {
         let step = round_step(high.max(f64::MIN_POSITIVE) / 5.0);
         Self { low: 0.0, high: (high / step).ceil().max(1.0) * step, from, to, log: false }
     }
 
-    /// A linear axis over exactly `low..high`.
+    /// Creates a linear axis over exactly `low..high`.
     pub(crate) fn exact((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
         Self { low, high, from, to, log: false }
     }
 
-    /// A logarithmic axis that covers `low..high`, both above 0.
+    /// Creates a logarithmic axis over `low..high`. Both must be above 0.
     pub(crate) fn log((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
         Self { low, high: high.max(low * 1.001), from, to, log: true }
     }
 
-    /// The position of a value; values outside stand at the edge.
+    /// Returns the position of a value. Values outside the axis are placed at its end.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -37,7 +37,8 @@ impl Axis {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// Round values along the axis: about five on a linear one, 1-2-5 on a logarithmic one.
+    /// Returns round values along the axis: about five on a linear axis, and the 1-2-5 series on a
+    /// logarithmic axis.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         if self.log {
             return self.log_ticks();
@@ -56,7 +57,7 @@ impl Axis {
     }
 }
 
-/// The 1-2-5 number at or above a positive value.
+/// Returns the smallest number of the 1-2-5 series that is not below a positive value.
 fn round_step(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let mantissa = value / power;
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_nothing_is_still_an_axis() {
+    fn an_empty_axis_is_valid() {
         let axis = Axis::from_zero(0.0, (0.0, 100.0));
         assert!(axis.at(0.0).is_finite() && axis.ticks().len() >= 2);
     }

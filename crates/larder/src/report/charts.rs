@@ -1,4 +1,5 @@
-//! Charts with a row for each policy, drawn as SVG: bars, and strips of dots. Lines are in [`super::lines`].
+//! Charts with a row for each policy, drawn as SVG: bars, and strips of dots. [`super::lines`] draws line
+//! charts.
 
 use super::axis::Axis;
 use super::marks::colour;
@@ -9,22 +10,23 @@ const WIDTH: f64 = 640.0;
 const LABELS: f64 = 96.0;
 const RIGHT: f64 = 22.0;
 
-/// One row of a bar chart.
+/// A row of a bar chart.
 pub(crate) struct Bar {
-    /// Rows whose labels begin with the same word have one colour; a second word "model" makes it paler.
+    /// Rows whose labels begin with the same word have the same colour. The second word "model" makes the
+    /// colour paler.
     pub(crate) label: String,
     pub(crate) value: f64,
-    /// Stands at the end of the bar.
+    /// The text at the end of the bar.
     pub(crate) text: String,
 }
 
-/// Horizontal bars from zero; `heading` is drawn above them if it is not empty.
+/// Draws horizontal bars from zero. A non-empty `heading` is drawn above the bars.
 pub(crate) fn bars(title: &str, heading: (&str, &str), high: f64, rows: &[Bar]) -> Svg {
     const ROW: f64 = 34.0;
     let top = if heading.0.is_empty() { 8.0 } else { 66.0 };
     let height = top + ROW * rows.len() as f64 + 8.0;
-    let told: Vec<String> = rows.iter().map(|bar| format!("{}: {}", bar.label, bar.text)).collect();
-    let mut svg = Svg::new(WIDTH, height, title, &told.join("; "));
+    let description: Vec<String> = rows.iter().map(|bar| format!("{}: {}", bar.label, bar.text)).collect();
+    let mut svg = Svg::new(WIDTH, height, title, &description.join("; "));
     if !heading.0.is_empty() {
         svg.text("head", (16.0, 28.0), Anchor::Start, heading.0);
         svg.text("soft", (16.0, 48.0), Anchor::Start, heading.1);
@@ -51,22 +53,23 @@ pub(crate) fn bars(title: &str, heading: (&str, &str), high: f64, rows: &[Bar]) 
     svg
 }
 
-/// One row of dots.
+/// A row of a strip chart.
 pub(crate) struct Strip {
     pub(crate) label: String,
-    /// A dot each: name and value.
+    /// The name and value of each dot.
     pub(crate) dots: Vec<(String, f64)>,
 }
 
-/// Dots along one axis in a row for each label, the mean marked; `marks` are named vertical lines.
+/// Draws a row of dots for each label along one axis, and marks the mean of each row. `marks` are named
+/// vertical lines.
 pub(crate) fn strips(title: &str, x_label: &str, marks: &[(&str, f64)], rows: &[Strip]) -> Svg {
     const ROW: f64 = 40.0;
     let (top, foot) = (28.0, 42.0);
     let bottom = top + ROW * rows.len() as f64;
     let means: Vec<f64> = rows.iter().map(|row| mean(&row.dots)).collect();
-    let told: Vec<String> =
+    let description: Vec<String> =
         rows.iter().zip(&means).map(|(row, mean)| format!("{}: mean {}", row.label, number(*mean))).collect();
-    let mut svg = Svg::new(WIDTH, bottom + foot, title, &told.join("; "));
+    let mut svg = Svg::new(WIDTH, bottom + foot, title, &description.join("; "));
     let highest = rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.1)).fold(0.0, f64::max);
     let axis =
         Axis::from_zero(marks.iter().map(|mark| mark.1).fold(highest, f64::max), (LABELS, WIDTH - RIGHT));

@@ -6,12 +6,12 @@ use larder_core::Bytes;
 use larder_sim::text::cluster as nodes_with;
 
 use super::charts::{Bar, Strip, bars, strips};
-use super::lines::{Lines, Series, lines};
+use super::lines::{LineChart, Series, lines};
 use super::svg::{Svg, escape};
 use super::{counted, number};
 use crate::demo::result::{DemoReport, PolicyReport};
 
-/// The main chart as an SVG file: throughput of each policy.
+/// Draws the main chart as an SVG file: the throughput of each policy.
 pub(crate) fn chart(report: &DemoReport) -> String {
     let cluster = &report.cluster;
     let about = format!(
@@ -22,7 +22,7 @@ pub(crate) fn chart(report: &DemoReport) -> String {
     throughput(report, ("Requests per second, whole cluster", &about)).standalone()
 }
 
-/// The whole page. Fails only where the report cannot be written as JSON.
+/// Writes the page. Fails only if the report cannot be serialized as JSON.
 pub(crate) fn page(report: &DemoReport) -> serde_json::Result<String> {
     let json = serde_json::to_string_pretty(report)?;
     Ok(format!(
@@ -37,17 +37,17 @@ pub(crate) fn page(report: &DemoReport) -> serde_json::Result<String> {
         source = escape(&report.trace.source),
         style = super::STYLE,
         page = super::PAGE_STYLE,
-        head = head(report),
-        warnings = warnings(report),
-        cards = cards(report),
-        table = table(report),
-        figures = figures(report),
-        method = method(report),
+        head = head_section(report),
+        warnings = warnings_section(report),
+        cards = cards_section(report),
+        table = table_section(report),
+        figures = figures_section(report),
+        method = method_section(report),
         json = escape(&json),
     ))
 }
 
-fn head(report: &DemoReport) -> String {
+fn head_section(report: &DemoReport) -> String {
     let headline = match report.best() {
         Some(PolicyReport { policy, ratio_to_wrr: Some(ratio), .. }) if policy != "wrr" => {
             format!("{policy} serves {ratio:.2} times as many requests as weighted round robin")
@@ -70,7 +70,7 @@ fn head(report: &DemoReport) -> String {
     )
 }
 
-fn warnings(report: &DemoReport) -> String {
+fn warnings_section(report: &DemoReport) -> String {
     if report.warnings.is_empty() {
         return String::new();
     }
@@ -79,7 +79,7 @@ fn warnings(report: &DemoReport) -> String {
     format!("<div class=\"warning\" role=\"note\"><b>Read the figures with care</b><ul>{items}</ul></div>\n")
 }
 
-fn cards(report: &DemoReport) -> String {
+fn cards_section(report: &DemoReport) -> String {
     let Some(best) = report.best() else { return String::new() };
     let mut cards = vec![
         (number(best.median.requests_per_s), format!("requests/s with {}", best.policy)),
@@ -102,7 +102,7 @@ fn cards(report: &DemoReport) -> String {
     format!("<div class=\"cards\">\n{items}</div>\n")
 }
 
-fn table(report: &DemoReport) -> String {
+fn table_section(report: &DemoReport) -> String {
     let best = report.best().map(|best| best.policy.as_str());
     let mut rows = String::new();
     for policy in &report.policies {
@@ -138,7 +138,7 @@ fn throughput(report: &DemoReport, heading: (&str, &str)) -> Svg {
     bars("Requests per second by policy", heading, highest, &rows)
 }
 
-fn figures(report: &DemoReport) -> String {
+fn figures_section(report: &DemoReport) -> String {
     let hits: Vec<Bar> = report
         .policies
         .iter()
@@ -152,7 +152,7 @@ fn figures(report: &DemoReport) -> String {
         let all = report.policies.iter();
         all.map(|policy| Series { label: policy.policy.clone(), points: points(policy).clone() }).collect()
     };
-    let latency = Lines {
+    let latency = LineChart {
         title: "Latency distribution by policy",
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
@@ -160,7 +160,7 @@ fn figures(report: &DemoReport) -> String {
         x_ticks: Vec::new(),
         y_percent: true,
     };
-    let over_time = Lines {
+    let over_time = LineChart {
         title: "Throughput over the measured part",
         x_label: "seconds since the warm-up ended",
         y_label: "requests per second",
@@ -196,7 +196,7 @@ fn figure(name: &str, caption: &str, svg: &Svg) -> String {
     )
 }
 
-fn method(report: &DemoReport) -> String {
+fn method_section(report: &DemoReport) -> String {
     let items: String = crate::demo::table::method(report)
         .iter()
         .map(|(what, how)| format!("<dt>{}</dt><dd>{}</dd>\n", escape(what), escape(how)))
@@ -213,7 +213,7 @@ mod tests {
     use crate::demo::result::tests::sample;
 
     #[test]
-    fn the_page_needs_nothing_from_outside_and_escapes_foreign_text() {
+    fn the_page_loads_no_external_resource_and_escapes_foreign_text() {
         let mut report = sample();
         report.trace.source = "<script>alert(1)</script>".to_owned();
         let page = super::page(&report).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_file_stands_alone() {
+    fn the_chart_file_is_self_contained() {
         let text = super::chart(&sample());
         assert!(text.starts_with("<svg xmlns=") && text.contains("<style>") && text.contains("2.00x wrr"));
     }

@@ -1,4 +1,5 @@
-//! Line charts. Lines that lie on each other stay visible: each has a colour, a dash pattern, markers and a label of its own.
+//! Line charts. Each line has its own colour, dash pattern, marker and label, so that overlapping lines stay
+//! distinguishable.
 
 use super::axis::Axis;
 use super::marks::{colour, dashed, marker};
@@ -9,56 +10,56 @@ const WIDTH: f64 = 640.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 40.0;
 const FOOT: f64 = 46.0;
-/// Height of a chart whose labels leave room.
+/// Minimum height of a chart.
 const HEIGHT: f64 = 330.0;
-/// Distance of labels from each other.
+/// Minimum distance of labels.
 const LABEL_STEP: f64 = 16.0;
-/// Length of the piece of line before a label.
+/// Length of the line sample before a label.
 const SWATCH: f64 = 26.0;
-/// Points of a line up to which each has a marker.
+/// Largest number of points for which every point has a marker.
 const MARKED_POINTS_MAX: usize = 24;
-/// Distance between ticks at which their texts do not touch.
+/// Minimum distance of ticks with text.
 const TICK_STEP: f64 = 44.0;
 /// Share of the largest value within which values count as equal.
 const EQUAL: f64 = 0.005;
 
-/// One line of a line chart.
+/// A line of a line chart.
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// The names and scales of a line chart's axes.
-pub(crate) struct Lines<'a> {
+/// Title, axis labels and scales of a line chart.
+pub(crate) struct LineChart<'a> {
     pub(crate) title: &'a str,
     pub(crate) x_label: &'a str,
     pub(crate) y_label: &'a str,
-    /// A logarithmic horizontal axis; all x must be above 0 then.
+    /// Whether the horizontal axis is logarithmic. If so, all x must be above 0.
     pub(crate) x_log: bool,
-    /// Ticks of the horizontal axis with their texts; if empty, round values.
+    /// Ticks of the horizontal axis with their texts. If empty, round values are used.
     pub(crate) x_ticks: Vec<(f64, String)>,
-    /// The vertical axis is a share and shown in percent.
+    /// Whether the vertical axis is a share, which is shown in percent.
     pub(crate) y_percent: bool,
 }
 
-/// Whether a chart of these lines shows a difference: some line has two points, and not all values are equal.
+/// Whether a chart of these lines shows a difference: a line has two points, and not all values are equal.
 pub(crate) fn differ(series: &[Series]) -> bool {
     let values = || series.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
     series.iter().any(|line| line.points.len() > 1) && high - low > EQUAL * high.abs()
 }
 
-/// Lines over two axes. The label of each line stands to the right of its end.
-pub(crate) fn lines(about: &Lines<'_>, series: &[Series]) -> Svg {
+/// Draws lines over two axes. The label of each line is to the right of its end.
+pub(crate) fn lines(chart: &LineChart<'_>, series: &[Series]) -> Svg {
     let names: Vec<&str> = series.iter().map(|line| line.label.as_str()).collect();
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64;
     let right = WIDTH - if names.len() > 1 { SWATCH + 34.0 + 7.0 * longest } else { 22.0 };
     let height = HEIGHT.max(TOP + FOOT + LABEL_STEP * names.len() as f64);
     let bottom = height - FOOT;
-    let told = format!("{} against {} for {}", about.y_label, about.x_label, names.join(", "));
-    let mut svg = Svg::new(WIDTH, height, about.title, &told);
-    let (x, y) = axes(about, series, (right, bottom));
-    frame(&mut svg, about, (&x, &y), (right, bottom));
+    let description = format!("{} against {} for {}", chart.y_label, chart.x_label, names.join(", "));
+    let mut svg = Svg::new(WIDTH, height, chart.title, &description);
+    let (x, y) = axes(chart, series, (right, bottom));
+    frame(&mut svg, chart, (&x, &y), (right, bottom));
     let places: Vec<Vec<(f64, f64)>> =
         series.iter().map(|line| line.points.iter().map(|(a, b)| (x.at(*a), y.at(*b))).collect()).collect();
     for (i, (line, places)) in series.iter().zip(&places).enumerate() {
@@ -67,7 +68,7 @@ pub(crate) fn lines(about: &Lines<'_>, series: &[Series]) -> Svg {
     for (i, (line, places)) in series.iter().zip(&places).enumerate() {
         let marked = places.iter().zip(&line.points).filter(|_| places.len() <= MARKED_POINTS_MAX);
         for (place, (a, b)) in marked {
-            let value = if about.y_percent { format!("{:.1} %", b * 100.0) } else { number(*b) };
+            let value = if chart.y_percent { format!("{:.1} %", b * 100.0) } else { number(*b) };
             marker(&mut svg, i, *place, &format!("{}, {}: {value}", line.label, number(*a)));
         }
     }
@@ -77,26 +78,26 @@ pub(crate) fn lines(about: &Lines<'_>, series: &[Series]) -> Svg {
     svg
 }
 
-fn axes(about: &Lines<'_>, series: &[Series], (right, bottom): (f64, f64)) -> (Axis, Axis) {
+fn axes(chart: &LineChart<'_>, series: &[Series], (right, bottom): (f64, f64)) -> (Axis, Axis) {
     let points = || series.iter().flat_map(|line| line.points.iter().copied());
     let x_high = points().map(|p| p.0).fold(0.0, f64::max);
     let x_low = points().map(|p| p.0).filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min);
-    let x = if about.x_log && x_low.is_finite() {
+    let x = if chart.x_log && x_low.is_finite() {
         Axis::log((x_low, x_high), (LEFT, right))
     } else {
         Axis::from_zero(x_high, (LEFT, right))
     };
-    let y_high = if about.y_percent { 1.0 } else { points().map(|p| p.1).fold(0.0, f64::max) };
+    let y_high = if chart.y_percent { 1.0 } else { points().map(|p| p.1).fold(0.0, f64::max) };
     (x, Axis::from_zero(y_high, (bottom, TOP)))
 }
 
-fn frame(svg: &mut Svg, about: &Lines<'_>, (x, y): (&Axis, &Axis), (right, bottom): (f64, f64)) {
+fn frame(svg: &mut Svg, chart: &LineChart<'_>, (x, y): (&Axis, &Axis), (right, bottom): (f64, f64)) {
     for tick in y.ticks() {
         svg.line("grid", (LEFT, y.at(tick)), (right, y.at(tick)));
-        let text = if about.y_percent { format!("{:.0} %", tick * 100.0) } else { number(tick) };
+        let text = if chart.y_percent { format!("{:.0} %", tick * 100.0) } else { number(tick) };
         svg.text("soft", (LEFT - 8.0, y.at(tick) + 4.0), Anchor::End, &text);
     }
-    let ticks = match &about.x_ticks[..] {
+    let ticks = match &chart.x_ticks[..] {
         [] => x.ticks().into_iter().map(|tick| (tick, number(tick))).collect(),
         given => given.to_vec(),
     };
@@ -104,24 +105,24 @@ fn frame(svg: &mut Svg, about: &Lines<'_>, (x, y): (&Axis, &Axis), (right, botto
     for (tick, text) in ticks {
         let at = x.at(tick);
         svg.line("axis", (at, bottom), (at, bottom + 4.0));
-        if at - last >= TICK_STEP || about.x_ticks.is_empty() {
+        if at - last >= TICK_STEP || chart.x_ticks.is_empty() {
             svg.text("soft", (at, bottom + 18.0), Anchor::Middle, &text);
             last = at;
         }
     }
     svg.line("axis", (LEFT, bottom), (right, bottom));
-    svg.text("soft", (LEFT - 40.0, TOP - 18.0), Anchor::Start, about.y_label);
-    svg.text("soft", (right, bottom + FOOT - 8.0), Anchor::End, about.x_label);
+    svg.text("soft", (LEFT - 40.0, TOP - 18.0), Anchor::Start, chart.y_label);
+    svg.text("soft", (right, bottom + FOOT - 8.0), Anchor::End, chart.x_label);
 }
 
-/// Writes the name of each line beside its end, and moves names apart that would touch.
+/// Writes the label of each line near its end. Labels that would overlap are moved apart.
 fn labels(svg: &mut Svg, names: &[&str], places: &[Vec<(f64, f64)>], (right, bottom): (f64, f64)) {
     let ends: Vec<(f64, f64)> =
         places.iter().map(|line| line.last().copied().unwrap_or((right, bottom))).collect();
     let heights: Vec<f64> = ends.iter().map(|end| end.1).collect();
     for (i, y) in spread(&heights, bottom).into_iter().enumerate() {
         let from = right + 20.0;
-        // A line that ends at the edge leads to its label.
+        // A leader connects a line that ends at the edge to its label.
         if right - ends[i].0 < 1.0 {
             svg.polyline(&format!("{} leader", colour(i)), &[ends[i], (from, y)], "");
         }
@@ -131,7 +132,7 @@ fn labels(svg: &mut Svg, names: &[&str], places: &[Vec<(f64, f64)>], (right, bot
     }
 }
 
-/// Positions near `wanted` and above `bottom` that are [`LABEL_STEP`] from each other, in the same order.
+/// Returns positions near `wanted` and above `bottom` with a distance of [`LABEL_STEP`], in the same order.
 fn spread(wanted: &[f64], bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| wanted[*a].total_cmp(&wanted[*b]));
@@ -161,13 +162,20 @@ mod tests {
         lines.iter().map(one).collect()
     }
 
-    fn about() -> Lines<'static> {
+    fn chart() -> LineChart<'static> {
         let x_ticks = vec![(1.0, "1".to_owned()), (4.0, "4".to_owned())];
-        Lines { title: "t", x_label: "nodes", y_label: "requests/s", x_log: true, x_ticks, y_percent: false }
+        LineChart {
+            title: "t",
+            x_label: "nodes",
+            y_label: "requests/s",
+            x_log: true,
+            x_ticks,
+            y_percent: false,
+        }
     }
 
     #[test]
-    fn charts_without_a_difference_are_told() {
+    fn charts_without_a_difference_are_detected() {
         for (lines, expected) in [
             (&[("a", &[(1.0, 5.0), (2.0, 6.0)][..])][..], true),
             (&[("a", &[(1.0, 5.0), (2.0, 5.0)]), ("b", &[(1.0, 6.0), (2.0, 6.0)])], true),
@@ -181,26 +189,26 @@ mod tests {
     }
 
     #[test]
-    fn lines_on_each_other_differ_in_dashes_markers_and_labels() {
+    fn overlapping_lines_differ_in_dashes_markers_and_labels() {
         let same: &[(f64, f64)] = &[(1.0, 5.0), (4.0, 6.0)];
-        let text = lines(&about(), &series(&[("rr", same), ("wrr", same)])).inline();
+        let text = lines(&chart(), &series(&[("rr", same), ("wrr", same)])).inline();
         for part in [r#"class="s0 d0""#, r#"class="s1 d1""#, ">rr</text>", ">wrr</text>", "wrr, 4: 6</title>"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // Each is marked at both points and before its label.
+        // Each line has a marker at both points and before its label.
         assert_eq!(text.matches("<circle ").count(), 3, "{text}");
         assert_eq!(text.matches(r#"class="s1 mark""#).count(), 3, "{text}");
     }
 
     #[test]
-    fn labels_keep_their_order_and_do_not_touch() {
+    fn labels_keep_their_order_and_do_not_overlap() {
         assert_eq!(spread(&[100.0, 20.0, 100.0], 284.0), [100.0, 20.0, 116.0]);
         assert_eq!(spread(&[284.0, 284.0, 280.0], 284.0), [268.0, 284.0, 252.0]);
     }
 
     #[test]
-    fn a_chart_of_nothing_is_still_drawn() {
-        assert!(lines(&about(), &[]).inline().contains("</svg>"));
+    fn an_empty_chart_is_drawn() {
+        assert!(lines(&chart(), &[]).inline().contains("</svg>"));
     }
 }

@@ -1,25 +1,25 @@
-//! How the lines of a chart are told apart: by colour, by dash pattern and by marker.
+//! Styles that distinguish the lines of a chart: colours, dash patterns and markers.
 
 use super::svg::Svg;
 
-/// Colours in the style sheet, `s0` on; more lines begin again.
+/// Number of colours in the style sheet, from `s0` on. Further lines reuse them.
 pub(super) const COLOURS: usize = 8;
-/// Dash patterns in the style sheet, `d0` on.
+/// Number of dash patterns in the style sheet, from `d0` on.
 const DASHES: usize = 6;
-/// Shapes of markers.
+/// Number of marker shapes.
 const SHAPES: usize = 7;
 
-/// The class for the colour of the i-th line.
+/// Returns the CSS class for the colour of the i-th line.
 pub(super) fn colour(i: usize) -> String {
     format!("s{}", i % COLOURS)
 }
 
-/// The classes for the colour and the dash pattern of the i-th line.
+/// Returns the CSS classes for the colour and the dash pattern of the i-th line.
 pub(super) fn dashed(i: usize) -> String {
     format!("s{} d{}", i % COLOURS, i % DASHES)
 }
 
-/// Draws the marker of the i-th line. Markers are hollow, so that those on each other can be seen.
+/// Draws the marker of the i-th line. Markers are hollow, so that overlapping markers stay visible.
 pub(super) fn marker(svg: &mut Svg, i: usize, (x, y): (f64, f64), tip: &str) {
     const R: f64 = 3.6;
     let class = format!("{} mark", colour(i));
@@ -46,14 +46,15 @@ mod tests {
 
     type Vector = [f64; 3];
 
-    /// Linear RGB as readers without receptors for long or for middle waves see it (Machado et al., 2009), and all readers.
-    const SIGHTS: [(&str, [Vector; 3], f64); 3] = [
+    /// Matrices that simulate colour vision in linear RGB, with the minimum distance of two colours: normal
+    /// vision, protanopia and deuteranopia (Machado et al., 2009).
+    const VISIONS: [(&str, [Vector; 3], f64); 3] = [
         ("all", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], 25.0),
         ("protanopia", [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]], 20.0),
         ("deuteranopia", [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]], 20.0),
     ];
 
-    /// The values of `--NAME:#rrggbb` in the style sheet, for the light theme and for the dark one.
+    /// Returns the values of `--NAME:#rrggbb` in the style sheet, for the light and the dark theme.
     fn values(name: &str) -> Vec<Vector> {
         let linear = |text: &str| {
             let share = f64::from(u8::from_str_radix(text, 16).unwrap()) / 255.0;
@@ -67,7 +68,7 @@ mod tests {
         0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2]
     }
 
-    /// CIE 1976 L*a*b*.
+    /// Converts linear RGB to CIE 1976 L*a*b*.
     fn lab(rgb: Vector) -> Vector {
         let f = |t: f64| if t > 0.008856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
         let x = f((0.4124 * rgb[0] + 0.3576 * rgb[1] + 0.1805 * rgb[2]) / 0.9505);
@@ -76,12 +77,12 @@ mod tests {
         [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
     }
 
-    fn seen(rgb: Vector, sight: &[Vector; 3]) -> Vector {
-        sight.map(|row| row.iter().zip(rgb).map(|(a, b)| a * b).sum::<f64>().clamp(0.0, 1.0))
+    fn simulate(rgb: Vector, vision: &[Vector; 3]) -> Vector {
+        vision.map(|row| row.iter().zip(rgb).map(|(a, b)| a * b).sum::<f64>().clamp(0.0, 1.0))
     }
 
     #[test]
-    fn colours_differ_for_readers_who_do_not_see_all_of_them() {
+    fn colours_differ_for_colour_blind_readers() {
         for theme in 0..2 {
             let ground = luminance(values("card")[theme]);
             let colours: Vec<Vector> = (0..COLOURS).map(|i| values(&format!("s{i}"))[theme]).collect();
@@ -89,8 +90,8 @@ mod tests {
                 let (low, high) = (luminance(*one).min(ground), luminance(*one).max(ground));
                 assert!((high + 0.05) / (low + 0.05) >= 3.0, "theme {theme}: s{i} against the ground");
                 for (j, other) in colours.iter().enumerate().skip(i + 1) {
-                    for (name, sight, least) in &SIGHTS {
-                        let (a, b) = (lab(seen(*one, sight)), lab(seen(*other, sight)));
+                    for (name, vision, least) in &VISIONS {
+                        let (a, b) = (lab(simulate(*one, vision)), lab(simulate(*other, vision)));
                         let apart = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
                         assert!(apart >= *least, "theme {theme}, {name}: s{i} and s{j} are {apart:.0} apart");
                     }
@@ -100,9 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn each_line_has_a_look_of_its_own() {
-        let looks: std::collections::BTreeSet<_> = (0..24).map(|i| (dashed(i), i % SHAPES)).collect();
-        assert_eq!(looks.len(), 24);
+    fn each_line_has_a_style_of_its_own() {
+        let styles: std::collections::BTreeSet<_> = (0..24).map(|i| (dashed(i), i % SHAPES)).collect();
+        assert_eq!(styles.len(), 24);
         for i in 1..DASHES {
             assert!(STYLE.contains(&format!("polyline.d{i}{{stroke-dasharray:")), "d{i}");
         }

@@ -1,4 +1,5 @@
-//! Reports to look at: one HTML file without outside resources, light and dark, with every figure also as JSON.
+//! Report pages: one HTML file without external resources, with a light and a dark theme, and with all
+//! figures also as JSON.
 
 mod axis;
 mod charts;
@@ -16,8 +17,8 @@ pub(crate) use peers::{chart as peers_chart, page as peers_page};
 pub use plot::plot;
 pub use svg::{Svg, escape};
 
-/// Colours and letters of the charts; also put into every SVG file that stands alone.
+/// Style sheet of the charts. A standalone SVG file contains a copy.
 pub const STYLE: &str = include_str!("style.css");
 
-/// Everything else on a report page.
+/// Style sheet of the rest of a report page.
 pub const PAGE_STYLE: &str = include_str!("page.css");

@@ -4,14 +4,14 @@ use larder_core::Bytes;
 use larder_sim::figure::{Figure, Line};
 
 use super::charts::{Bar, bars};
-use super::lines::{Lines, Series, lines};
+use super::lines::{LineChart, Series, lines};
 use super::plot::plot;
 use super::svg::{Svg, escape};
 use super::{counted, number};
-use crate::demo::peers::result::{Figures, PeersReport, Point, Sweep};
+use crate::demo::peers::result::{PeersFigures, PeersReport, Sweep, SweepPoint};
 use crate::demo::peers::table::{Table, method, percent, tables};
 
-/// The main chart as an SVG file: throughput of each system, or along the sweep.
+/// Draws the main chart as an SVG file: the throughput of each system, or its curve along the sweep.
 pub(crate) fn chart(report: &PeersReport) -> String {
     let about = format!(
         "{}, {}{}, modelled disks, real processors",
@@ -26,14 +26,14 @@ pub(crate) fn chart(report: &PeersReport) -> String {
     );
     match report.sweep {
         Some(_) => {
-            plot(&Figure { title: format!("Requests per second. {about}"), ..throughput_along(report) })
+            plot(&Figure { title: format!("Requests per second. {about}"), ..throughput_sweep(report) })
                 .standalone()
         }
         None => throughput(report, ("Requests per second, whole cluster", &about)).standalone(),
     }
 }
 
-/// The whole page. Fails only where the report cannot be written as JSON.
+/// Writes the page. Fails only if the report cannot be serialized as JSON.
 pub(crate) fn page(report: &PeersReport) -> serde_json::Result<String> {
     let json = serde_json::to_string_pretty(report)?;
     let list = |items: &[String]| -> String {
@@ -130,15 +130,15 @@ fn figure(name: &str, caption: &str, svg: &Svg) -> String {
 
 fn figures(report: &PeersReport) -> String {
     match (report.sweep, report.points.first()) {
-        (Some(_), _) => along(report),
-        (None, Some(point)) => at_once(report, point),
+        (Some(_), _) => sweep_figures(report),
+        (None, Some(point)) => system_figures(report, point),
         (None, None) => String::new(),
     }
 }
 
-fn at_once(report: &PeersReport, point: &Point) -> String {
+fn system_figures(report: &PeersReport, point: &SweepPoint) -> String {
     let bar = |label: &str, value: f64, text: String| Bar { label: label.to_owned(), value, text };
-    let each = |part: fn(&Figures) -> (f64, String)| -> Vec<Bar> {
+    let each = |part: fn(&PeersFigures) -> (f64, String)| -> Vec<Bar> {
         let rows = point.systems.iter().map(|system| {
             let (value, text) = part(&system.median);
             bar(&system.system, value, text)
@@ -152,7 +152,7 @@ fn at_once(report: &PeersReport, point: &Point) -> String {
         (all, format!("{} us", number(all)))
     });
     let most = cpu.iter().map(|bar| bar.value).fold(0.0, f64::max);
-    let latency = Lines {
+    let latency = LineChart {
         title: "Latency distribution by system",
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
@@ -201,9 +201,9 @@ fn throughput(report: &PeersReport, heading: (&str, &str)) -> Svg {
     bars("Requests per second by system", heading, highest, &rows)
 }
 
-/// A line of each system along the sweep.
-fn line(report: &PeersReport, name: &str, part: impl Fn(&Figures) -> f64) -> Vec<(f64, f64)> {
-    let at = |point: &Point| Some((report.place(point), part(&point.system(name)?.median)));
+/// Returns the points of one system along the sweep.
+fn sweep_points(report: &PeersReport, name: &str, part: impl Fn(&PeersFigures) -> f64) -> Vec<(f64, f64)> {
+    let at = |point: &SweepPoint| Some((report.axis_value(point), part(&point.system(name)?.median)));
     report.points.iter().filter_map(at).collect()
 }
 
@@ -212,7 +212,13 @@ fn names(report: &PeersReport) -> Vec<String> {
     first.map(|point| point.systems.iter().map(|system| system.system.clone()).collect()).unwrap_or_default()
 }
 
-fn drawn(report: &PeersReport, title: &str, y_label: &str, y_percent: bool, lines: Vec<Line>) -> Figure {
+fn sweep_figure(
+    report: &PeersReport,
+    title: &str,
+    y_label: &str,
+    y_percent: bool,
+    lines: Vec<Line>,
+) -> Figure {
     let memory = report.sweep != Some(Sweep::LoadStep);
     Figure {
         name: title.to_owned(),
@@ -227,56 +233,59 @@ fn drawn(report: &PeersReport, title: &str, y_label: &str, y_percent: bool, line
     }
 }
 
-fn throughput_along(report: &PeersReport) -> Figure {
+fn throughput_sweep(report: &PeersReport) -> Figure {
     let mut lines: Vec<Line> = Vec::new();
     for name in names(report) {
-        let points = line(report, &name, |figures| figures.requests_per_s);
+        let points = sweep_points(report, &name, |figures| figures.requests_per_s);
         lines.push(Line { name: name.clone(), ceiling: false, points });
     }
     for name in names(report) {
-        let predicted = |point: &Point| {
+        let predicted = |point: &SweepPoint| {
             let mut rows = point.model.iter().flat_map(|model| &model.rows);
             let row = rows.rfind(|row| row.system == name)?;
-            Some((report.place(point), row.requests_per_s))
+            Some((report.axis_value(point), row.requests_per_s))
         };
         let points: Vec<(f64, f64)> = report.points.iter().filter_map(predicted).collect();
         if !points.is_empty() {
             lines.push(Line { name: format!("{name}, model"), ceiling: true, points });
         }
     }
-    drawn(report, "Throughput", "requests/s", false, lines)
+    sweep_figure(report, "Throughput", "requests/s", false, lines)
 }
 
-fn along(report: &PeersReport) -> String {
-    let of = |part: fn(&Figures) -> f64| -> Vec<Line> {
+fn sweep_figures(report: &PeersReport) -> String {
+    let of = |part: fn(&PeersFigures) -> f64| -> Vec<Line> {
         let line = |name: String| {
-            let points = line(report, &name, part);
+            let points = sweep_points(report, &name, part);
             Line { name, ceiling: false, points }
         };
         names(report).into_iter().map(line).collect()
     };
-    let told = |part: fn(&Figures) -> Option<f64>| -> Vec<Line> {
+    let peer_lines = |part: fn(&PeersFigures) -> Option<f64>| -> Vec<Line> {
         let mut lines = of(|_| 0.0);
         for line in &mut lines {
-            let at = |point: &Point| Some((report.place(point), part(&point.system(&line.name)?.median)?));
+            let at = |point: &SweepPoint| {
+                Some((report.axis_value(point), part(&point.system(&line.name)?.median)?))
+            };
             line.points = report.points.iter().filter_map(at).collect();
         }
         lines.retain(|line| !line.points.is_empty());
         lines
     };
-    let loads = told(|figures| figures.peers.as_ref().map(|peers| peers.load_broadcasts));
+    let loads = peer_lines(|figures| figures.peers.as_ref().map(|peers| peers.load_broadcasts));
     let highest = loads.iter().flat_map(|line| &line.points).map(|point| point.1).fold(0.0, f64::max);
-    let broadcasts = drawn(report, "Broadcasts of load", "for each request", true, loads);
+    let broadcasts = sweep_figure(report, "Broadcasts of load", "for each request", true, loads);
     let broadcasts = Figure { y_max: (highest <= 1.0).then_some(1.0), ..broadcasts };
-    let memory = drawn(report, "From memory", "share of requests", true, of(|figures| figures.hit_ratio));
-    let forwarded = told(|figures| figures.peers.as_ref().map(|_| figures.forwarded));
-    let forwarded = drawn(report, "Forwarded", "share of requests", true, forwarded);
-    let latency = drawn(report, "Latency", "p99, ms", false, of(|figures| figures.latency_ms_p99));
+    let memory =
+        sweep_figure(report, "From memory", "share of requests", true, of(|figures| figures.hit_ratio));
+    let forwarded = peer_lines(|figures| figures.peers.as_ref().map(|_| figures.forwarded));
+    let forwarded = sweep_figure(report, "Forwarded", "share of requests", true, forwarded);
+    let latency = sweep_figure(report, "Latency", "p99, ms", false, of(|figures| figures.latency_ms_p99));
     [
         figure(
             "Throughput",
             "Requests answered a second by the whole cluster; dashed: the model.",
-            &plot(&throughput_along(report)),
+            &plot(&throughput_sweep(report)),
         ),
         figure(
             "From memory",
@@ -300,7 +309,7 @@ mod tests {
     use crate::demo::peers::result::tests::sample;
 
     #[test]
-    fn the_page_needs_nothing_from_outside_and_escapes_foreign_text() {
+    fn the_page_loads_no_external_resource_and_escapes_foreign_text() {
         for sweep in [None, Some(Sweep::Memory), Some(Sweep::LoadStep)] {
             let mut report = sample();
             report.sweep = sweep;

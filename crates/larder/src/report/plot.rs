@@ -1,4 +1,4 @@
-//! The papers' figures: lines with marks over two axes, a legend above that wraps.
+//! The papers' figures: lines with markers over two axes, and a legend above that wraps.
 
 use larder_sim::figure::{Figure, Line};
 
@@ -13,14 +13,14 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = 18.0;
 const FOOT: f64 = 46.0;
 
-/// Draws a figure with the paper's axes, so that one can lay both side by side.
+/// Draws a figure with the axes of the paper, so that both can be compared.
 pub fn plot(figure: &Figure) -> Svg {
     let places = legend_places(&figure.lines);
     let rows = places.last().map_or(1.0, |place| place.1 + 1.0);
     let (top, bottom) = (18.0 + 18.0 * rows, HEIGHT - FOOT + 18.0 * (rows - 1.0));
     let names: Vec<&str> = figure.lines.iter().map(|line| line.name.as_str()).collect();
-    let told = format!("{} against {} for {}", figure.y_label, figure.x_label, names.join(", "));
-    let mut svg = Svg::new(WIDTH, bottom + FOOT, &figure.title, &told);
+    let description = format!("{} against {} for {}", figure.y_label, figure.x_label, names.join(", "));
+    let mut svg = Svg::new(WIDTH, bottom + FOOT, &figure.title, &description);
     let (x, y) = axes(figure, (top, bottom));
     frame(&mut svg, figure, (&x, &y), (top, bottom));
     for (at, (line, place)) in figure.lines.iter().zip(&places).enumerate() {
@@ -43,7 +43,7 @@ fn class(line: &Line, at: usize) -> String {
     format!("{}{}", colour(at), if line.ceiling { " ceiling" } else { "" })
 }
 
-/// Offset and row of each name in the legend.
+/// Returns the horizontal offset and the row of each name in the legend.
 fn legend_places(lines: &[Line]) -> Vec<(f64, f64)> {
     let (mut x, mut row) = (0.0, 0.0);
     let mut places = Vec::new();
@@ -119,12 +119,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_point_stands_where_its_axes_say() {
+    fn points_are_placed_by_the_axes() {
         let text = plot(&figure()).inline();
-        // x runs from 66 (0) to 622 (8); y from 314 (0) to 36 (100).
+        // x runs from 66 (0) to 622 (8), and y from 314 (0) to 36 (100).
         assert!(text.contains(r#"<polyline class="s0" points="135.5,286.2 622,91.6">"#), "{text}");
         assert!(text.contains(r#"<polyline class="s1 ceiling" points="622,36">"#), "{text}");
-        // A square around the second line's point.
+        // The second line has a square marker.
         assert!(text.contains(r#"<polyline class="s1 mark" points="618.4,32.4 "#), "{text}");
     }
 

@@ -1,4 +1,5 @@
-//! Nodes by the DNS: the addresses of a name (RFC 1035, RFC 3596), or the targets of its SRV records (RFC 2782).
+//! Node sources in the DNS: the addresses of a name (RFC 1035, RFC 3596), or the targets of its SRV records
+//! (RFC 2782).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,47 +16,47 @@ use larder_switch::NodeEntry;
 
 use crate::config::{Discover, Place};
 
-/// An answer that is not there by then is given up; the resolver asks each server twice within it.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// However soon records end, they are not asked for more often.
-const LEAST: Duration = Duration::from_secs(1);
-/// Nodes of one source at most; who answers more is broken, or an attacker.
+/// Longest time of a lookup. The resolver asks each server twice within this time.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest interval between two lookups, whatever the TTL of the records.
+const REFRESH_MIN: Duration = Duration::from_secs(1);
+/// Most nodes of one source. A longer list is an error or an attack.
 const NODES_MAX: usize = 4096;
 
-/// Why a look found nothing that can be used. What was found before stays.
+/// Error of a lookup. The nodes of the previous lookup stay.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DnsError {
-    /// The resolver cannot be set up, such as for a broken /etc/resolv.conf.
+    /// The resolver cannot be created, for example because /etc/resolv.conf is invalid.
     #[error("the name servers are not known: {0}")]
     Setup(String),
-    /// The DNS says that there is no such name or record, or nothing.
+    /// The DNS has no such name or record, or returned an error.
     #[error("{name}: {reason}")]
     Lookup { name: String, reason: String },
-    /// No answer in time.
-    #[error("{name}: no answer within {} s", PATIENCE.as_secs())]
+    /// No answer arrived in time.
+    #[error("{name}: no answer within {} s", LOOKUP_TIMEOUT.as_secs())]
     Late { name: String },
-    /// More than makes sense.
+    /// The source has too many nodes.
     #[error("{0}: more than {NODES_MAX} nodes")]
     TooMany(String),
 }
 
-/// What a look has found.
+/// Result of a lookup.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub(super) struct LookupResult {
     pub(super) nodes: Vec<NodeEntry>,
-    /// When the records end.
+    /// Time at which the first record expires.
     pub(super) until: Instant,
 }
 
-/// A source in the DNS.
+/// A node source in the DNS.
 #[derive(Debug)]
-pub(super) struct Dns {
+pub(super) struct DnsSource {
     source: Discover,
     resolver: TokioResolver,
 }
 
-impl Dns {
-    /// Needs a tokio runtime.
+impl DnsSource {
+    /// Creates the resolver. Needs a tokio runtime.
     pub(super) fn new(source: Discover) -> Result<Self, DnsError> {
         let setup = |error: hickory_resolver::net::NetError| DnsError::Setup(error.to_string());
         let provider = TokioRuntimeProvider::default();
@@ -65,63 +66,65 @@ impl Dns {
             let servers = source.servers.iter().map(|server| name_server(*server)).collect();
             TokioResolver::builder_with_config(ResolverConfig::from_parts(None, vec![], servers), provider)
         };
-        options(builder.options_mut());
+        configure(builder.options_mut());
         Ok(Self { resolver: builder.build().map_err(setup)?, source })
     }
 
-    /// When to look again after a look at `now` whose records end then.
-    pub(super) fn next(&self, now: Instant, until: Instant) -> Instant {
-        until.clamp(now + LEAST.min(self.source.period), now + self.source.period)
+    /// Returns the time of the next lookup after a lookup at `now` whose records expire at `until`.
+    pub(super) fn next_lookup(&self, now: Instant, until: Instant) -> Instant {
+        until.clamp(now + REFRESH_MIN.min(self.source.period), now + self.source.period)
     }
 
-    /// Looks once.
-    pub(super) async fn look(&self) -> Result<Looked, DnsError> {
-        let (name, looked) = match &self.source.place {
+    /// Looks the source up.
+    pub(super) async fn lookup(&self) -> Result<LookupResult, DnsError> {
+        let (name, result) = match &self.source.place {
             Place::Name(name, port) => {
-                (name, tokio::time::timeout(PATIENCE, self.addresses(name, *port)).await)
+                (name, tokio::time::timeout(LOOKUP_TIMEOUT, self.lookup_addresses(name, *port)).await)
             }
-            Place::Service(name) => (name, tokio::time::timeout(PATIENCE, self.services(name)).await),
+            Place::Service(name) => {
+                (name, tokio::time::timeout(LOOKUP_TIMEOUT, self.lookup_services(name)).await)
+            }
             Place::File(_) | Place::Slices(_) => return Err(DnsError::Setup("not in the DNS".to_owned())),
         };
-        let looked = looked.map_err(|_| DnsError::Late { name: name.clone() })??;
-        match looked.nodes.len() {
+        let result = result.map_err(|_| DnsError::Late { name: name.clone() })??;
+        match result.nodes.len() {
             0 => Err(DnsError::Lookup { name: name.clone(), reason: "no records".to_owned() }),
             count if count > NODES_MAX => Err(DnsError::TooMany(name.clone())),
-            _ => Ok(looked),
+            _ => Ok(result),
         }
     }
 
-    async fn addresses(&self, name: &str, port: u16) -> Result<Looked, DnsError> {
-        let (found, until) = self.ips(name).await?;
+    async fn lookup_addresses(&self, name: &str, port: u16) -> Result<LookupResult, DnsError> {
+        let (found, until) = self.resolve_addresses(name).await?;
         let node = |ip: IpAddr| {
             let address = SocketAddr::new(ip, port).to_string();
             self.source.entry(&address, address.clone(), self.source.weight)
         };
-        Ok(Looked { nodes: found.into_iter().map(node).collect(), until })
+        Ok(LookupResult { nodes: found.into_iter().map(node).collect(), until })
     }
 
-    async fn services(&self, name: &str) -> Result<Looked, DnsError> {
-        let lookup = self.resolver.srv_lookup(name).await.map_err(|error| failed(name, &error))?;
+    async fn lookup_services(&self, name: &str) -> Result<LookupResult, DnsError> {
+        let lookup = self.resolver.srv_lookup(name).await.map_err(|error| lookup_error(name, &error))?;
         let mut until = lookup.valid_until();
         let records = lookup.answers().iter().filter_map(|record| match &record.data {
             RData::SRV(srv) => Some((srv.priority, srv.weight, srv.target.to_utf8(), srv.port)),
             _ => None,
         });
-        // A target "." says that the service is not there.
+        // The target "." means that the service is not available (RFC 2782).
         let records: Vec<_> = records.filter(|(_, _, target, _)| target != ".").collect();
         let best = records.iter().map(|(priority, ..)| *priority).min();
-        // One host and port once, by its first record.
+        // Each pair of host and port becomes one node, with the weight of its first record.
         let mut targets: BTreeMap<(String, u16), u16> = BTreeMap::new();
         for (_, weight, target, port) in records.into_iter().filter(|(priority, ..)| Some(*priority) == best)
         {
             targets.entry((target.trim_end_matches('.').to_lowercase(), port)).or_insert(weight);
         }
-        let weights = Weights::of(targets.values().copied());
+        let weights = Weights::new(targets.values().copied());
         let mut nodes = Vec::with_capacity(targets.len());
         for ((target, port), weight) in targets {
-            let (found, ends) = self.ips(&format!("{target}.")).await?;
+            let (found, ends) = self.resolve_addresses(&format!("{target}.")).await?;
             until = until.min(ends);
-            // One node, however many addresses its host has.
+            // A host with several addresses is one node.
             if let Some(ip) = found.first() {
                 let address = SocketAddr::new(*ip, port).to_string();
                 nodes.push(self.source.entry(
@@ -131,12 +134,12 @@ impl Dns {
                 ));
             }
         }
-        Ok(Looked { nodes, until })
+        Ok(LookupResult { nodes, until })
     }
 
-    /// A name's addresses in their order, each once, and when they end.
-    async fn ips(&self, name: &str) -> Result<(Vec<IpAddr>, Instant), DnsError> {
-        let lookup = self.resolver.lookup_ip(name).await.map_err(|error| failed(name, &error))?;
+    /// Returns the sorted addresses of a name without duplicates, and the time at which they expire.
+    async fn resolve_addresses(&self, name: &str) -> Result<(Vec<IpAddr>, Instant), DnsError> {
+        let lookup = self.resolver.lookup_ip(name).await.map_err(|error| lookup_error(name, &error))?;
         let mut found: Vec<IpAddr> = lookup.iter().collect();
         found.sort_unstable();
         found.dedup();
@@ -144,22 +147,24 @@ impl Dns {
     }
 }
 
-/// SRV weights are relative to each other, nodes' weights to an ordinary node.
+/// Sum and number of SRV weights. SRV weights are relative to each other, and node weights to an ordinary
+/// node.
 struct Weights {
     sum: u32,
     count: u32,
 }
 
 impl Weights {
-    fn of(weights: impl Iterator<Item = u16>) -> Self {
+    fn new(weights: impl Iterator<Item = u16>) -> Self {
         weights.fold(Self { sum: 0, count: 0 }, |all, weight| Self {
             sum: all.sum + u32::from(weight),
             count: all.count + 1,
         })
     }
 
-    /// A record's weight over the mean of all. 0 is for records that are only taken if nothing else is (RFC 2782): as little
-    /// as a weight can be, unless all are 0, which says that there is nothing to choose between.
+    /// Converts an SRV weight to a node weight: its ratio to the mean of all SRV weights. A weight of 0
+    /// becomes the smallest node weight, because RFC 2782 uses such records as a last resort. If all weights
+    /// are 0, all nodes get the base weight.
     fn scale(&self, base: Weight, weight: u16) -> Weight {
         if self.sum == 0 {
             return base;
@@ -179,16 +184,16 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, connections.to_vec())
 }
 
-fn options(options: &mut ResolverOpts) {
-    options.timeout = PATIENCE / 2;
-    options.attempts = 2;
-    // When to ask again is decided here.
-    options.cache_size = 0;
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.use_hosts_file = ResolveHosts::Auto;
+fn configure(resolver: &mut ResolverOpts) {
+    resolver.timeout = LOOKUP_TIMEOUT / 2;
+    resolver.attempts = 2;
+    // The caller decides when to look up again.
+    resolver.cache_size = 0;
+    resolver.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    resolver.use_hosts_file = ResolveHosts::Auto;
 }
 
-fn failed(name: &str, error: &hickory_resolver::net::NetError) -> DnsError {
+fn lookup_error(name: &str, error: &hickory_resolver::net::NetError) -> DnsError {
     DnsError::Lookup { name: name.to_owned(), reason: error.to_string() }
 }
 
@@ -197,14 +202,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_of_records_are_shares_of_their_mean() {
+    fn srv_weights_are_scaled_by_their_mean() {
         let one = Weight::from_f64(1.0).expect("a weight");
         let two = Weight::from_f64(2.0).expect("a weight");
-        let weights = Weights::of([10, 30].into_iter());
+        let weights = Weights::new([10, 30].into_iter());
         assert_eq!(weights.scale(one, 10).milli(), 500);
         assert_eq!(weights.scale(two, 30).milli(), 3000);
         assert_eq!(weights.scale(one, 0).milli(), 1, "the least there is");
-        assert_eq!(Weights::of([0, 0].into_iter()).scale(two, 0), two, "nothing to choose between");
-        assert_eq!(Weights::of([65_535].into_iter()).scale(one, 65_535), one);
+        assert_eq!(Weights::new([0, 0].into_iter()).scale(two, 0), two, "nothing to choose between");
+        assert_eq!(Weights::new([65_535].into_iter()).scale(one, 65_535), one);
     }
 }

@@ -1,7 +1,7 @@
-//! Nodes by a file that somebody writes: a person, or a program such as a template engine.
+//! Node sources in files, which a person or a program such as a template engine writes.
 //!
-//! It is looked at anew, not watched: that also notices a file that is replaced, linked elsewhere (as a Kubernetes `ConfigMap`
-//! is) or on a network file system.
+//! The file is read periodically instead of watched. Therefore a replaced file, a changed symbolic link (as
+//! of a Kubernetes `ConfigMap`) and a change on a network file system are noticed.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use larder_switch::NodeEntry;
 
 use crate::config::{self, ConfigError};
 
-/// A file of nodes.
+/// A file that lists nodes.
 #[derive(Debug)]
 pub(super) struct NodesFile {
     path: PathBuf,
-    /// What it held when it was last read whole.
+    /// Content at the last successful read.
     text: Option<String>,
 }
 
@@ -22,11 +22,11 @@ impl NodesFile {
         Self { path, text: None }
     }
 
-    /// Its nodes; `None` if it holds what it held.
+    /// Returns the nodes, or `None` if the file is unchanged.
     ///
     /// # Errors
-    /// It cannot be read, or makes no sense.
-    pub(super) fn look(&mut self) -> Result<Option<Vec<NodeEntry>>, ConfigError> {
+    /// Returns an error if the file cannot be read or is invalid.
+    pub(super) fn read_if_changed(&mut self) -> Result<Option<Vec<NodeEntry>>, ConfigError> {
         let text = config::text_of(&self.path)?;
         if self.text.as_ref() == Some(&text) {
             return Ok(None);
@@ -42,19 +42,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_when_it_has_changed_and_makes_sense() {
+    fn nodes_are_returned_when_a_valid_file_has_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.toml");
         let mut file = NodesFile::new(path.clone());
-        assert!(file.look().is_err(), "it is not there yet");
+        assert!(file.read_if_changed().is_err(), "it is not there yet");
         std::fs::write(&path, "nodes = [\"a:1\"]").unwrap();
-        assert_eq!(file.look().unwrap().map(|nodes| nodes.len()), Some(1));
-        assert!(file.look().unwrap().is_none());
+        assert_eq!(file.read_if_changed().unwrap().map(|nodes| nodes.len()), Some(1));
+        assert!(file.read_if_changed().unwrap().is_none());
         std::fs::write(&path, "nodes = [\"a:1\", ").unwrap();
-        assert!(file.look().is_err() && file.look().is_err(), "said as long as it is wrong");
+        assert!(
+            file.read_if_changed().is_err() && file.read_if_changed().is_err(),
+            "said as long as it is wrong"
+        );
         std::fs::write(&path, "nodes = [\"a:1\"]").unwrap();
-        assert!(file.look().unwrap().is_none(), "as before");
+        assert!(file.read_if_changed().unwrap().is_none(), "as before");
         std::fs::write(&path, "nodes = []").unwrap();
-        assert_eq!(file.look().unwrap(), Some(vec![]));
+        assert_eq!(file.read_if_changed().unwrap(), Some(vec![]));
     }
 }

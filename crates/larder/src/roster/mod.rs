@@ -1,20 +1,21 @@
-//! Who the nodes are to be, by several sources at once, and what has to change so that they are. Pure: it is told what was
-//! found and when, and says what to do.
+//! The set of nodes, collected from several sources, and the changes that a running switch needs. Pure: the
+//! caller reports the nodes of each source with the time, and receives changes.
 //!
-//! A node is known by its name. Where two sources name the same, the earlier one in the config counts. A source that fails
-//! changes nothing: what it said last stays. What a source no longer names stays for its `hold`, as a member that health
-//! checks watch like any other, and goes then; what comes back meanwhile was never away, and keeps its targets.
+//! A node is identified by its name. If two sources list one name, the earlier source in the config takes
+//! precedence. A source that fails changes nothing, so its last list stays in force. A node that a source no
+//! longer lists is held for the source's `hold`, and then leaves. A held node is a member that health checks
+//! watch. If the source lists it again in time, it keeps its targets.
 
 mod dns;
 mod file;
-mod follow;
-mod handed;
-mod keep;
+mod inherited;
 #[cfg_attr(not(feature = "kubernetes"), path = "without_kubernetes.rs")]
 mod kubernetes;
+mod manager;
+mod name_lookup;
 
-pub(crate) use handed::Handed;
-pub(crate) use keep::{Found, Refused, RosterKeeper};
+pub(crate) use inherited::InheritedNode;
+pub(crate) use manager::{NodeSources, RosterError, RosterManager};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,18 +23,18 @@ use std::time::{Duration, Instant};
 use larder_core::Weight;
 use larder_switch::NodeEntry;
 
-/// What is to be done about one node.
+/// A change of one node.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
-    /// It comes.
+    /// The node joins.
     Join(NodeEntry),
-    /// It goes; what it has under way it finishes.
+    /// The node leaves, and completes its requests.
     Leave(String),
-    /// It is elsewhere now, and keeps its targets.
+    /// The node has a new address, and keeps its targets.
     Move(NodeEntry),
-    /// It gets another weight.
+    /// The node has a new weight.
     Reweigh(String, Weight),
-    /// It becomes a backup, or an ordinary node.
+    /// The node becomes a backup, or stops being one.
     Backup(String, bool),
 }
 
@@ -49,110 +50,111 @@ impl Change {
 /// Nodes by name.
 type Entries = BTreeMap<String, NodeEntry>;
 
-/// One source of nodes.
+/// A source of nodes.
 #[derive(Debug)]
-struct Source {
-    /// How long what it names no more stays.
+struct NodeSource {
+    /// Time for which a node stays after the source has stopped listing it.
     hold: Duration,
-    named: Entries,
-    /// What it named before, and since when no more.
-    missed: BTreeMap<String, (NodeEntry, Instant)>,
+    listed: Entries,
+    /// Nodes that the source no longer lists, and the time since which it does not.
+    held: BTreeMap<String, (NodeEntry, Instant)>,
 }
 
-/// Who the nodes are to be.
+/// The set of nodes that a switch should have.
 #[derive(Debug, Default)]
 struct Roster {
-    sources: Vec<Source>,
-    /// What has been done.
+    sources: Vec<NodeSource>,
+    /// The nodes that the switch has.
     applied: Entries,
 }
 
 impl Roster {
-    /// Another source, after those before; its number.
+    /// Adds a source with the lowest precedence, and returns its index.
     fn add(&mut self, hold: Duration) -> usize {
-        self.sources.push(Source { hold, named: Entries::new(), missed: BTreeMap::new() });
+        self.sources.push(NodeSource { hold, listed: Entries::new(), held: BTreeMap::new() });
         self.sources.len() - 1
     }
 
-    /// The nodes that a source names now. Of two of one name the first counts.
-    fn heard(&mut self, source: usize, entries: Vec<NodeEntry>, now: Instant) {
+    /// Replaces the nodes of a source. If two nodes have one name, the first is used.
+    fn update_source(&mut self, source: usize, entries: Vec<NodeEntry>, now: Instant) {
         let Some(source) = self.sources.get_mut(source) else { return };
-        let mut named = Entries::new();
+        let mut listed = Entries::new();
         for entry in entries {
-            named.entry(entry.spec.name.clone()).or_insert(entry);
+            listed.entry(entry.spec.name.clone()).or_insert(entry);
         }
-        for (name, entry) in std::mem::take(&mut source.named) {
-            source.missed.entry(name).or_insert((entry, now));
+        for (name, entry) in std::mem::take(&mut source.listed) {
+            source.held.entry(name).or_insert((entry, now));
         }
-        source.missed.retain(|name, _| !named.contains_key(name));
-        source.named = named;
-        self.forget(now);
+        source.held.retain(|name, _| !listed.contains_key(name));
+        source.listed = listed;
+        self.expire(now);
     }
 
-    /// What has been missing for its source's hold is forgotten.
-    fn forget(&mut self, now: Instant) {
+    /// Removes held nodes whose hold has expired.
+    fn expire(&mut self, now: Instant) {
         for source in &mut self.sources {
             let hold = source.hold;
-            source.missed.retain(|_, (_, since)| now.duration_since(*since) < hold);
+            source.held.retain(|_, (_, since)| now.duration_since(*since) < hold);
         }
     }
 
-    /// When something is forgotten next.
-    fn due(&self) -> Option<Instant> {
+    /// Returns the time at which the next held node expires.
+    fn next_expiry(&self) -> Option<Instant> {
         let all = self.sources.iter();
-        all.flat_map(|source| source.missed.values().map(|(_, since)| *since + source.hold)).min()
+        all.flat_map(|source| source.held.values().map(|(_, since)| *since + source.hold)).min()
     }
 
-    /// The number of the source by which there is, or is to be, a node of this name.
-    fn named_by(&self, name: &str) -> Option<usize> {
-        self.wanted().get(name).map(|(_, source)| *source)
+    /// Returns the index of the source that provides the node of this name.
+    fn source_of(&self, name: &str) -> Option<usize> {
+        self.desired().get(name).map(|(_, source)| *source)
     }
 
-    /// The nodes that a source names.
-    fn of(&self, source: usize) -> Vec<NodeEntry> {
-        self.sources.get(source).map_or_else(Vec::new, |source| source.named.values().cloned().collect())
+    /// Returns the nodes that a source lists.
+    fn nodes_of(&self, source: usize) -> Vec<NodeEntry> {
+        self.sources.get(source).map_or_else(Vec::new, |source| source.listed.values().cloned().collect())
     }
 
-    /// The nodes that there are to be, and the number of the source that says so.
-    fn wanted(&self) -> BTreeMap<&str, (&NodeEntry, usize)> {
-        let mut wanted = BTreeMap::new();
-        // What is named anywhere comes before what is only held.
+    /// Returns the nodes that the switch should have, each with the index of its source.
+    fn desired(&self) -> BTreeMap<&str, (&NodeEntry, usize)> {
+        let mut desired = BTreeMap::new();
+        // A listed node takes precedence over a held node.
         for (number, source) in self.sources.iter().enumerate() {
-            for (name, entry) in &source.named {
-                wanted.entry(name.as_str()).or_insert((entry, number));
+            for (name, entry) in &source.listed {
+                desired.entry(name.as_str()).or_insert((entry, number));
             }
         }
         for (number, source) in self.sources.iter().enumerate() {
-            for (name, (entry, _)) in &source.missed {
-                wanted.entry(name.as_str()).or_insert((entry, number));
+            for (name, (entry, _)) in &source.held {
+                desired.entry(name.as_str()).or_insert((entry, number));
             }
         }
-        wanted
+        desired
     }
 
-    /// What has to be done, in this order: nobody goes before those have come who take his place.
+    /// Returns the changes in the order in which they must be applied. Nodes join before others leave, so
+    /// that capacity does not drop.
     fn changes(&self) -> Vec<Change> {
-        let wanted = self.wanted();
+        let desired = self.desired();
         let (mut changes, mut leaves) = (Vec::new(), Vec::new());
-        for (name, (entry, _)) in &wanted {
+        for (name, (entry, _)) in &desired {
             let Some(before) = self.applied.get(*name) else {
                 changes.push(Change::Join((*entry).clone()));
                 continue;
             };
             let (old, new) = (&before.spec, &entry.spec);
-            let is_elsewhere = before.address != entry.address;
-            let anew = before.groups != entry.groups
+            let has_moved = before.address != entry.address;
+            let must_rejoin = before.groups != entry.groups
                 || before.handoff != entry.handoff
                 || (before.http2, &before.tls, before.announce) != (entry.http2, &entry.tls, entry.announce)
                 || old.cache != new.cache
-                // What was handed over to it is known by its place.
-                || is_elsewhere && entry.handoff.is_some();
-            if anew {
+                // InheritedNode-off connections are bound to the node's address.
+                || has_moved && entry.handoff.is_some();
+            if must_rejoin {
                 changes.push(Change::Leave((*name).to_owned()));
                 changes.push(Change::Join((*entry).clone()));
                 continue;
             }
-            if is_elsewhere {
+            if has_moved {
                 changes.push(Change::Move((*entry).clone()));
             }
             if old.weight != new.weight {
@@ -162,13 +164,13 @@ impl Roster {
                 changes.push(Change::Backup((*name).to_owned(), new.backup));
             }
         }
-        leaves.extend(self.applied.keys().filter(|name| !wanted.contains_key(name.as_str())));
+        leaves.extend(self.applied.keys().filter(|name| !desired.contains_key(name.as_str())));
         changes.extend(leaves.into_iter().cloned().map(Change::Leave));
         changes
     }
 
-    /// This has been done.
-    fn done(&mut self, change: &Change) {
+    /// Records that a change was applied.
+    fn mark_applied(&mut self, change: &Change) {
         match change {
             Change::Join(entry) => {
                 self.applied.insert(entry.spec.name.clone(), entry.clone());
@@ -212,10 +214,10 @@ mod tests {
         names.iter().map(|name| entry(name, &format!("{name}:80"))).collect()
     }
 
-    /// Does all that is to be done; what it was.
+    /// Applies all changes, and returns them as text.
     fn settle(roster: &mut Roster) -> Vec<String> {
         let changes = roster.changes();
-        changes.iter().for_each(|change| roster.done(change));
+        changes.iter().for_each(|change| roster.mark_applied(change));
         assert_eq!(roster.changes(), [], "nothing is to be done twice");
         let say = |change: &Change| match change {
             Change::Join(entry) => format!("join {}", entry.spec.name),
@@ -228,75 +230,76 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_names_comes_and_what_it_drops_goes_after_its_hold() {
+    fn listed_nodes_join_and_dropped_nodes_leave_after_their_hold() {
         let (mut roster, start) = (Roster::default(), Instant::now());
         let (config, dns) = (roster.add(Duration::ZERO), roster.add(HOLD));
-        roster.heard(config, nodes(&["a"]), start);
-        roster.heard(dns, nodes(&["b", "c"]), start);
+        roster.update_source(config, nodes(&["a"]), start);
+        roster.update_source(dns, nodes(&["b", "c"]), start);
         assert_eq!(settle(&mut roster), ["join a", "join b", "join c"]);
-        roster.heard(dns, nodes(&["c", "d"]), start);
+        roster.update_source(dns, nodes(&["c", "d"]), start);
         assert_eq!(settle(&mut roster), ["join d"], "b is held");
-        assert_eq!(roster.due(), Some(start + HOLD));
-        roster.forget(start + HOLD - Duration::from_millis(1));
+        assert_eq!(roster.next_expiry(), Some(start + HOLD));
+        roster.expire(start + HOLD - Duration::from_millis(1));
         assert_eq!(settle(&mut roster), [""; 0]);
-        roster.forget(start + HOLD);
-        assert_eq!((settle(&mut roster), roster.due()), (vec!["leave b".to_owned()], None));
-        roster.heard(config, nodes(&["e"]), start);
+        roster.expire(start + HOLD);
+        assert_eq!((settle(&mut roster), roster.next_expiry()), (vec!["leave b".to_owned()], None));
+        roster.update_source(config, nodes(&["e"]), start);
         assert_eq!(settle(&mut roster), ["join e", "leave a"], "who comes comes first; no hold");
     }
 
     #[test]
-    fn who_comes_back_in_time_was_never_away() {
+    fn a_node_that_returns_within_its_hold_never_leaves() {
         let (mut roster, start) = (Roster::default(), Instant::now());
         let dns = roster.add(HOLD);
-        roster.heard(dns, nodes(&["a", "b"]), start);
+        roster.update_source(dns, nodes(&["a", "b"]), start);
         settle(&mut roster);
-        roster.heard(dns, nodes(&["b"]), start);
-        roster.heard(dns, nodes(&["a", "b"]), start + HOLD / 2);
-        assert_eq!((settle(&mut roster).len(), roster.due()), (0, None));
-        // Not from the first time on that it was away.
-        roster.heard(dns, nodes(&["b"]), start + HOLD);
-        assert_eq!(roster.due(), Some(start + HOLD + HOLD));
-        roster.heard(dns, nodes(&["b"]), start + HOLD + HOLD / 2);
-        assert_eq!(roster.due(), Some(start + HOLD + HOLD), "nor from the last");
+        roster.update_source(dns, nodes(&["b"]), start);
+        roster.update_source(dns, nodes(&["a", "b"]), start + HOLD / 2);
+        assert_eq!((settle(&mut roster).len(), roster.next_expiry()), (0, None));
+        // The hold begins with the last disappearance, not with the first.
+        roster.update_source(dns, nodes(&["b"]), start + HOLD);
+        assert_eq!(roster.next_expiry(), Some(start + HOLD + HOLD));
+        roster.update_source(dns, nodes(&["b"]), start + HOLD + HOLD / 2);
+        assert_eq!(roster.next_expiry(), Some(start + HOLD + HOLD), "nor from the last");
     }
 
     #[test]
-    fn the_earlier_source_counts_and_the_later_one_takes_over() {
+    fn the_earlier_source_has_precedence_and_the_later_one_takes_over() {
         let (mut roster, start) = (Roster::default(), Instant::now());
         let (first, second) = (roster.add(HOLD), roster.add(HOLD));
-        roster.heard(second, vec![entry("a", "two:80")], start);
+        roster.update_source(second, vec![entry("a", "two:80")], start);
         assert_eq!(settle(&mut roster), ["join a"]);
-        roster.heard(first, vec![entry("a", "one:80"), entry("a", "other:80")], start);
+        roster.update_source(first, vec![entry("a", "one:80"), entry("a", "other:80")], start);
         assert_eq!(settle(&mut roster), ["move a one:80"]);
-        roster.heard(first, vec![], start);
+        roster.update_source(first, vec![], start);
         assert_eq!(settle(&mut roster), ["move a two:80"], "named comes before held");
     }
 
     #[test]
-    fn what_has_changed_of_a_node_is_changed() {
+    fn only_changed_attributes_are_changed() {
         let (mut roster, start) = (Roster::default(), Instant::now());
         let file = roster.add(Duration::ZERO);
         let mut a = entry("a", "one:80");
-        roster.heard(file, vec![a.clone()], start);
+        roster.update_source(file, vec![a.clone()], start);
         settle(&mut roster);
         a.spec.weight = Weight::from_f64(2.0).expect("a weight");
         a.address = "two:80".to_owned();
         a.spec.backup = true;
-        roster.heard(file, vec![a.clone()], start);
+        roster.update_source(file, vec![a.clone()], start);
         assert_eq!(settle(&mut roster), ["move a two:80", "reweigh a 2", "backup a true"]);
         a.spec.backup = false;
-        roster.heard(file, vec![a.clone()], start);
+        roster.update_source(file, vec![a.clone()], start);
         assert_eq!(settle(&mut roster), ["backup a false"]);
         a.groups = vec!["g".to_owned()];
-        roster.heard(file, vec![a], start);
+        roster.update_source(file, vec![a], start);
         assert_eq!(settle(&mut roster), ["leave a", "join a"]);
     }
 
     proptest! {
-        /// Whatever is heard in whatever order, and whatever could not be done at once: in the end the nodes are those that are wanted.
+        /// Whatever the sources list in whatever order, and whichever changes fail at first, in the end the
+        /// switch has the desired nodes.
         #[test]
-        fn it_settles_at_what_is_wanted(
+        fn the_switch_converges_to_the_desired_nodes(
             steps in prop::collection::vec((0_usize..3, prop::collection::vec(0_u8..6, 0..5), 0_u64..40, any::<u64>()), 1..30),
         ) {
             let (mut roster, mut now) = (Roster::default(), Instant::now());
@@ -306,22 +309,22 @@ mod tests {
             for (source, names, later, lots) in steps {
                 now += Duration::from_secs(later);
                 let found = names.iter().map(|n| entry(&format!("n{n}"), &format!("s{source}:{n}"))).collect();
-                roster.heard(source, found, now);
+                roster.update_source(source, found, now);
                 for (at, change) in roster.changes().iter().enumerate() {
-                    // Some fail, such as for a name that does not resolve.
+                    // Some changes fail, for example because a name cannot be resolved.
                     if lots >> (at % 64) & 1 == 0 {
-                        roster.done(change);
+                        roster.mark_applied(change);
                     }
                 }
             }
             settle(&mut roster);
-            let wanted: Vec<_> = roster.wanted().into_iter().map(|(name, (e, _))| (name.to_owned(), e.address.clone())).collect();
+            let desired: Vec<_> = roster.desired().into_iter().map(|(name, (e, _))| (name.to_owned(), e.address.clone())).collect();
             let applied: Vec<_> = roster.applied.iter().map(|(name, e)| (name.clone(), e.address.clone())).collect();
-            prop_assert_eq!(wanted, applied);
+            prop_assert_eq!(desired, applied);
             let before: Vec<_> = roster.applied.keys().cloned().collect();
-            roster.forget(now + Duration::from_secs(31));
+            roster.expire(now + Duration::from_secs(31));
             settle(&mut roster);
-            prop_assert_eq!(roster.due(), None);
+            prop_assert_eq!(roster.next_expiry(), None);
             prop_assert!(roster.applied.keys().all(|name| before.contains(name)));
         }
     }

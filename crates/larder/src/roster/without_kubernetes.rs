@@ -1,5 +1,5 @@
-//! In place of `kubernetes.rs` where the feature `kubernetes` is off, as in the build for the demo. The config refuses
-//! sources of that kind, so there is never one to follow.
+//! Replacement for `kubernetes.rs` in builds without the feature `kubernetes`, such as the build for the
+//! demo. The config refuses sources of this kind, so no source is ever created.
 
 use std::convert::Infallible;
 
@@ -7,12 +7,12 @@ use larder_switch::NodeEntry;
 
 use crate::config::{Discover, ServiceSlices};
 
-/// Why there are no slices.
+/// Error of every Kubernetes source in this build.
 #[derive(Debug, thiserror::Error)]
 #[error("this build of larder has no support for Kubernetes")]
 pub(super) struct SlicesError;
 
-/// The slices of a service; none are ever made.
+/// The slices of a service; never constructed.
 #[derive(Debug)]
 pub(super) struct Slices(Infallible);
 
@@ -21,11 +21,11 @@ impl Slices {
         Err(SlicesError)
     }
 
-    pub(super) async fn first(&mut self) -> Result<Vec<NodeEntry>, SlicesError> {
+    pub(super) async fn first_list(&mut self) -> Result<Vec<NodeEntry>, SlicesError> {
         match self.0 {}
     }
 
-    pub(super) async fn next(&mut self) -> Result<Vec<NodeEntry>, SlicesError> {
+    pub(super) async fn next_nodes(&mut self) -> Result<Vec<NodeEntry>, SlicesError> {
         match self.0 {}
     }
 }

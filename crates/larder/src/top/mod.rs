@@ -1,31 +1,32 @@
-//! `larder top`: switches and nodes without a front-end, watched in a terminal.
+//! `larder top`: shows switches and nodes without a switch in a terminal.
 //!
 //! ```text
-//! admin interfaces --asked once a period--> source: what each says --> picture: rates and rows --> draw
+//! admin interfaces --polled every period--> source: reports --> overview: rates and rows --> draw
 //! ```
-//! `source` knows what is said in JSON, `picture` makes figures of two answers one after the other, `draw` draws a picture and
-//! `screen` has the keys. `words` says a picture without a terminal.
+//! `source` polls the admin interfaces and parses their JSON. `overview` computes figures from two successive
+//! polls. `draw` draws an overview, `screen` handles the keys, and `text` formats an overview without a
+//! terminal.
 
 mod draw;
-mod picture;
+mod overview;
 mod screen;
 mod source;
-mod words;
+mod text;
 
 pub(crate) use screen::run;
 pub(crate) use source::Sources;
-pub(crate) use words::words;
+pub(crate) use text::overview_text;
 
 use std::time::Duration;
 
-use picture::{Picture, SortBy};
-use source::Order;
+use overview::{Overview, SortBy};
+use source::Action;
 
-/// Asks all twice, so that there are rates.
-pub(crate) async fn look_twice(mut sources: Sources, between: Duration) -> Picture {
-    let before = sources.ask().await;
+/// Polls all sources twice, so that rates can be computed.
+pub(crate) async fn poll_twice(mut sources: Sources, between: Duration) -> Overview {
+    let before = sources.poll().await;
     tokio::time::sleep(between).await;
-    let mut picture = Picture::of(&sources.ask().await, Some(&before));
-    picture.sort(SortBy::Name);
-    picture
+    let mut overview = Overview::new(&sources.poll().await, Some(&before));
+    overview.sort(SortBy::Name);
+    overview
 }

@@ -1,4 +1,4 @@
-//! What admin interfaces say of switches and nodes.
+//! Client of the admin interfaces of switches and nodes.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,14 +7,14 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::ask::{Asked, admin_address};
+use crate::ask::{AdminClient, admin_address};
 
-/// What a switch says at `/live`, as far as it is shown. What it does not say is zero or absent.
+/// Reply of a switch to `/live`, limited to the fields that are shown. Missing fields are zero or absent.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Live {
-    pub(super) status: Status,
-    pub(super) reloads: Reloads,
+pub(super) struct SwitchReport {
+    pub(super) status: SwitchStatus,
+    pub(super) reloads: ReloadCounts,
     pub(super) nodes: Vec<LiveNode>,
     pub(super) decisions: BTreeMap<String, u64>,
     pub(super) failures: BTreeMap<String, u64>,
@@ -23,8 +23,9 @@ pub(super) struct Live {
     pub(super) shadow: Option<Shadow>,
 }
 
-impl Live {
-    /// A node's memory: as the shadow knows it, else by the config; zero if nobody knows.
+impl SwitchReport {
+    /// Returns a node's memory as the shadow knows it, else as the config has it. Returns zero if neither is
+    /// known.
     pub(super) fn memory_of(&self, node: &LiveNode) -> u64 {
         let known =
             self.shadow.iter().flat_map(|shadow| &shadow.memory).find(|memory| memory.node == node.name);
@@ -34,7 +35,7 @@ impl Live {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Status {
+pub(super) struct SwitchStatus {
     pub(super) policy: String,
     pub(super) uptime_s: f64,
     pub(super) outstanding: u64,
@@ -45,7 +46,7 @@ pub(super) struct Status {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Reloads {
+pub(super) struct ReloadCounts {
     pub(super) generation: u64,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct LiveNode {
     pub(super) load: u64,
     pub(super) weight: f64,
     pub(super) cache_bytes: u64,
-    /// By class from 1xx to 5xx.
+    /// Requests by status class, from 1xx to 5xx.
     pub(super) requests: [u64; 5],
     pub(super) aborted: u64,
     pub(super) hits: u64,
@@ -73,7 +74,7 @@ pub(super) struct Latency {
     pub(super) counts: Vec<u64>,
 }
 
-/// A target that many ask for.
+/// One of the most requested targets.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, serde::Serialize)]
 #[serde(default)]
 pub(crate) struct HotTarget {
@@ -86,34 +87,34 @@ pub(crate) struct HotTarget {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Shadow {
-    pub(super) live: Shade,
-    pub(super) policies: Vec<Shade>,
-    pub(super) memory: Vec<Memory>,
+    pub(super) live: ShadowPolicy,
+    pub(super) policies: Vec<ShadowPolicy>,
+    pub(super) memory: Vec<NodeMemory>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Memory {
+pub(super) struct NodeMemory {
     pub(super) node: String,
     pub(super) bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Shade {
+pub(super) struct ShadowPolicy {
     pub(super) policy: String,
     pub(super) runs: bool,
-    pub(super) lately: ShadeFigures,
+    pub(super) lately: ShadowFigures,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ShadeFigures {
+pub(super) struct ShadowFigures {
     pub(super) hit_ratio: Option<f64>,
     pub(super) imbalance: Option<f64>,
 }
 
-/// What a node says at `/stats`.
+/// Reply of a node to `/stats`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeStats {
@@ -129,98 +130,98 @@ pub(super) struct NodeStats {
     pub(super) cache_bytes_max: u64,
 }
 
-/// What a node says at `/peers`; nothing where it has none.
+/// Reply of a node to `/peers`; `null` if the node has no peers.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Peers {
+pub(super) struct PeerStats {
     pub(super) policy: String,
     pub(super) decisions: BTreeMap<String, u64>,
 }
 
-/// What one has said.
+/// Report of a switch or a node.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
-    Switch(Box<Live>),
-    Node(Box<NodeStats>, Option<Peers>),
+pub(super) enum Report {
+    Switch(Box<SwitchReport>),
+    Node(Box<NodeStats>, Option<PeerStats>),
 }
 
-/// An answer, or why there is none, and when.
+/// Result of polling one admin interface.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct Poll {
     pub(super) admin: String,
     pub(super) at: Instant,
-    pub(super) said: Result<Said, String>,
+    pub(super) report: Result<Report, String>,
 }
 
-/// What an operator wants done.
+/// An action that an operator requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
-    /// Which of the sources.
+pub(crate) struct Action {
+    /// Index of the admin interface.
     pub(crate) source: usize,
-    /// The path to POST to.
+    /// Path of the POST request.
     pub(crate) path: String,
 }
 
-/// Those that are asked.
+/// The admin interfaces that are polled.
 #[derive(Debug)]
 pub(crate) struct Sources(Vec<Source>);
 
 #[derive(Debug)]
 struct Source {
     admin: String,
-    asked: Asked,
-    /// Once it has answered: it is a switch.
+    client: AdminClient,
+    /// Whether the process is a switch; `None` until it has answered once.
     is_switch: Option<bool>,
 }
 
 impl Sources {
-    /// Those at these addresses: `HOST:PORT`, or a port of this host.
+    /// Resolves the addresses: `HOST:PORT`, or a port of this host.
     ///
     /// # Errors
-    /// A name leads nowhere.
+    /// Returns an error if a name cannot be resolved.
     pub(crate) fn new(admins: &[String]) -> anyhow::Result<Self> {
         let source = |admin: &String| {
             let (full, address) = admin_address(admin)?;
-            Ok(Source { admin: full, asked: Asked::new(address), is_switch: None })
+            Ok(Source { admin: full, client: AdminClient::new(address), is_switch: None })
         };
         admins.iter().map(source).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// Asks all, one after the other.
-    pub(super) async fn ask(&mut self) -> Vec<Answer> {
-        let mut answers = Vec::with_capacity(self.0.len());
+    /// Polls all admin interfaces, one after the other.
+    pub(super) async fn poll(&mut self) -> Vec<Poll> {
+        let mut polls = Vec::with_capacity(self.0.len());
         for source in &mut self.0 {
-            let said = source.ask().await.map_err(|error| format!("{error:#}"));
-            answers.push(Answer { admin: source.admin.clone(), at: Instant::now(), said });
+            let report = source.poll().await.map_err(|error| format!("{error:#}"));
+            polls.push(Poll { admin: source.admin.clone(), at: Instant::now(), report });
         }
-        answers
+        polls
     }
 
-    /// Has something done.
+    /// Executes an action.
     ///
     /// # Errors
-    /// It is not done, and why.
-    pub(super) async fn order(&mut self, order: &Order) -> anyhow::Result<()> {
-        let source = self.0.get_mut(order.source).context("there is none such")?;
-        source.asked.post::<Value>(&order.path).await.map(drop)
+    /// Returns an error if the action was refused or could not be sent.
+    pub(super) async fn execute(&mut self, action: &Action) -> anyhow::Result<()> {
+        let source = self.0.get_mut(action.source).context("there is none such")?;
+        source.client.post::<Value>(&action.path).await.map(drop)
     }
 }
 
 impl Source {
-    async fn ask(&mut self) -> anyhow::Result<Said> {
+    async fn poll(&mut self) -> anyhow::Result<Report> {
         if self.is_switch != Some(false) {
-            match self.asked.get::<Live>("/live").await {
+            match self.client.get::<SwitchReport>("/live").await {
                 Ok(live) => {
                     self.is_switch = Some(true);
-                    return Ok(Said::Switch(Box::new(live)));
+                    return Ok(Report::Switch(Box::new(live)));
                 }
                 Err(error) if self.is_switch.is_some() => return Err(error),
                 Err(_) => {}
             }
         }
-        let stats = self.asked.get::<NodeStats>("/stats").await?;
+        let stats = self.client.get::<NodeStats>("/stats").await?;
         self.is_switch = Some(false);
-        let peers = self.asked.get::<Option<Peers>>("/peers").await?;
-        Ok(Said::Node(Box::new(stats), peers))
+        let peers = self.client.get::<Option<PeerStats>>("/peers").await?;
+        Ok(Report::Node(Box::new(stats), peers))
     }
 }

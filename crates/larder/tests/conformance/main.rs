@@ -1,7 +1,8 @@
-//! Live = simulated, for every policy: a real switch on loopback, many clients, two routes of which one has a group of the
-//! nodes to itself, requests of every class; nodes that report their load and say what they cache, fail, drain, join, leave
-//! and change weight; routing tables that are replaced. What the switch recorded is decided again by the simulator's
-//! dispatcher, and the two decision logs are the same bytes.
+//! Checks for every policy that a live run and the simulator decide alike. A real switch on loopback serves
+//! many clients, with requests of every class and two routes, of which one has its own group of nodes. The
+//! nodes report their load and their cache contents, fail, drain, join, leave and change weight. Routing
+//! tables are replaced. The simulator's dispatcher repeats the recorded decisions, and both decision logs
+//! must be the same bytes.
 
 #[path = "../../../larder-switch/tests/support/mod.rs"]
 mod support;
@@ -31,9 +32,9 @@ use tokio::task::JoinSet;
 const WORKERS: usize = 4;
 const CLIENTS: u64 = 40;
 const REQUESTS_PER_CLIENT: u64 = 40;
-/// Tests that share the policies out.
+/// Number of tests among which the policies are divided.
 const PARTS: usize = 4;
-/// Something happens to the cluster after every so many requests.
+/// Number of requests between two disturbances of the cluster.
 const STRIDE: usize = 100;
 
 const fn mix(value: u64) -> u64 {
@@ -43,8 +44,8 @@ const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Thresholds so low, and so few admitted, that a few dozen clients overload nodes, spread targets and queue; periods so
-/// short that what policies do every so often they do often.
+/// Returns settings with low thresholds and few admitted requests, so that a few dozen clients overload
+/// nodes, spread targets and queue. Periods are short, so that periodic work occurs often.
 fn settings(policy: PolicyKind) -> Settings {
     let mut settings = Settings {
         policy,
@@ -70,7 +71,7 @@ fn settings(policy: PolicyKind) -> Settings {
     settings
 }
 
-/// Classes by path.
+/// Returns class rules by path.
 fn classes() -> Result<ClassRules, RuleError> {
     let of = |path: &str, class| Ok((Matcher::new().path(path)?, class));
     ClassRules::new(vec![
@@ -80,8 +81,8 @@ fn classes() -> Result<ClassRules, RuleError> {
     ])
 }
 
-/// A third of the targets goes by a route of the same policy over a group of the nodes, with a key of its own; some go by
-/// LARD/R over all, and some by the policy over all with sticky sessions.
+/// Returns routes. A third of the targets has a route of the same policy with its own key and group. Other
+/// targets have a route of LARD/R, and others a route with sticky sessions.
 fn routes(policy: PolicyKind) -> Result<Vec<Route>, RuleError> {
     let some = Route {
         settings: settings(policy),
@@ -93,7 +94,7 @@ fn routes(policy: PolicyKind) -> Result<Vec<Route>, RuleError> {
         settings: settings(PolicyKind::LardR),
         ..Route::new("lard", Matcher::new().path("/lard/*")?)
     };
-    // Clients come back to their nodes there; one that drains keeps its own for a moment.
+    // Clients return to their nodes. A draining node keeps its clients for a moment.
     let cookie = StickyCookie::new("node", "/", SameSite::Lax, None, None).expect("a cookie");
     let sticky = Sticky { by: StickyBy::Cookie(cookie), drain: Duration::from_millis(20) };
     let sticky = Route {
@@ -104,7 +105,7 @@ fn routes(policy: PolicyKind) -> Result<Vec<Route>, RuleError> {
     Ok(vec![some, lard, sticky])
 }
 
-/// The nodes of even number are in the group.
+/// Returns a node's entry. Nodes with an even number are in the group.
 fn entry(node: &Node, weight: Weight) -> NodeEntry {
     let spec = NodeSpec { weight, ..NodeSpec::named(&node.name) };
     let even = node.name.bytes().last().is_some_and(|digit| digit.is_multiple_of(2));
@@ -127,7 +128,7 @@ fn config(policy: PolicyKind, nodes: &[Node], record: &Path, log: &Path) -> Swit
     config.signals = SignalsConfig {
         source: Some(SignalSource::Larder),
         period: Duration::from_millis(10),
-        // Cache-Status says what nodes keep.
+        // Cache-Status tells what nodes keep.
         cache: CacheSignalsConfig { follow: Some(false), ..CacheSignalsConfig::default() },
         ..SignalsConfig::default()
     };
@@ -136,7 +137,7 @@ fn config(policy: PolicyKind, nodes: &[Node], record: &Path, log: &Path) -> Swit
     config
 }
 
-/// A node that has most targets and says how loaded it is: the more loaded, the higher its number.
+/// Starts a node that has most targets and reports its load. The load rises with the node's number.
 async fn node(number: u64) -> Node {
     let (name, polls) = (format!("n{number}"), AtomicU64::new(0));
     let own = name.clone();
@@ -159,8 +160,9 @@ async fn node(number: u64) -> Node {
     .await
 }
 
-/// One client: request after request on a connection that is opened anew when it is lost. Any status will do.
-async fn ask(address: SocketAddr, client: u64, served: Arc<AtomicUsize>) {
+/// Runs a client that sends requests on a connection, and reconnects when the connection is lost. Any status
+/// is accepted.
+async fn run_client(address: SocketAddr, client: u64, served: Arc<AtomicUsize>) {
     let mut connection: Option<support::Client> = None;
     let mut cookie = String::new();
     for round in 0..REQUESTS_PER_CLIENT {
@@ -187,7 +189,8 @@ async fn ask(address: SocketAddr, client: u64, served: Arc<AtomicUsize>) {
     }
 }
 
-/// Another routing table for the routes that go by one: some targets in the core, some owned, the others unknown.
+/// Replaces the routing tables of routes that use one. Some targets are in the core, some have an owner, and
+/// others are unknown.
 fn set_tables(step: usize, switch: &SwitchHandle) {
     let places = (0..200_usize).map(|target| {
         let path = format!("/t{target}");
@@ -208,7 +211,7 @@ fn set_tables(step: usize, switch: &SwitchHandle) {
     }
 }
 
-/// What happens to the cluster, one thing after another.
+/// Disturbs the cluster with the next event.
 async fn disturb(step: usize, nodes: &mut [Node], switch: &SwitchHandle) {
     let extra = |node: &Node, weight| entry(node, Weight::from_milli(weight).expect("in range"));
     set_tables(step, switch);
@@ -228,8 +231,8 @@ async fn disturb(step: usize, nodes: &mut [Node], switch: &SwitchHandle) {
     }
 }
 
-/// Runs a switch under load until all clients are done; gives how much happened to the cluster.
-async fn live(policy: PolicyKind, record: &Path, log: &Path) -> usize {
+/// Runs a switch under load until all clients are done. Returns the number of disturbances.
+async fn run_live(policy: PolicyKind, record: &Path, log: &Path) -> usize {
     let mut nodes = Vec::new();
     for number in 0..6 {
         nodes.push(node(number).await);
@@ -238,7 +241,7 @@ async fn live(policy: PolicyKind, record: &Path, log: &Path) -> usize {
     let served = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
-        clients.spawn(ask(running.address, client, served.clone()));
+        clients.spawn(run_client(running.address, client, served.clone()));
     }
     let mut steps = 0;
     loop {
@@ -263,11 +266,11 @@ async fn live(policy: PolicyKind, record: &Path, log: &Path) -> usize {
     steps
 }
 
-fn conforms(policy: PolicyKind) {
+fn check_policy(policy: PolicyKind) {
     let dir = tempfile::tempdir().expect("a directory");
     let (record, log) = (dir.path().join("record"), dir.path().join("log"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
-    let steps = runtime.expect("a runtime").block_on(live(policy, &record, &log));
+    let steps = runtime.expect("a runtime").block_on(run_live(policy, &record, &log));
     assert!(steps >= 12, "{policy}: every kind of change was made, {steps}");
 
     let mut replay =
@@ -276,14 +279,14 @@ fn conforms(policy: PolicyKind) {
     for row in &mut replay {
         replayed += &row.unwrap_or_else(|error| unreachable!("{policy}: {error}")).replayed;
     }
-    let live = std::fs::read_to_string(&log).expect("the log");
-    assert!(live == replayed, "{policy}: {:?}", first_difference(&live, &replayed));
+    let live_log = std::fs::read_to_string(&log).expect("the log");
+    assert!(live_log == replayed, "{policy}: {:?}", first_difference(&live_log, &replayed));
     let summary = replay.summary();
     assert_eq!((summary.differing, summary.left_out), (0, 0), "{policy}");
     assert!(summary.decisions >= CLIENTS * REQUESTS_PER_CLIENT, "{policy}: {summary:?}");
     assert!(summary.changes >= 8, "{policy}: {summary:?}");
     for word in ["down", "draining", "join", "removed", "weight:2.5", "retry", "report"] {
-        assert!(live.contains(&format!(" {word}\n")), "{policy}: no '{word}' in the log");
+        assert!(live_log.contains(&format!(" {word}\n")), "{policy}: no '{word}' in the log");
     }
     let of_policy: &[&str] = match policy {
         PolicyKind::LardR => &["first", "local", "lost", "wait:", "route1."],
@@ -291,9 +294,9 @@ fn conforms(policy: PolicyKind) {
         PolicyKind::LbGc => &["stored", "local"],
         _ => &[],
     };
-    // Every policy shares its records with a route of LARD/R.
+    // All policies share the record with a route of LARD/R.
     for word in of_policy.iter().chain(&["first", "route2.", " sticky\n", " sticky_full\n"]) {
-        assert!(live.contains(word), "{policy}: no '{word}' in the log");
+        assert!(live_log.contains(word), "{policy}: no '{word}' in the log");
     }
 }
 
@@ -302,28 +305,28 @@ fn first_difference<'a>(live: &'a str, replayed: &'a str) -> Option<(usize, &'a 
     pairs.map(|(at, (live, again))| (at + 1, live, again)).find(|(_, live, again)| live != again)
 }
 
-/// Every policy of [`PolicyKind::ALL`] whose place is `part` and a multiple of [`PARTS`].
-fn part_conforms(part: usize) {
+/// Checks every policy of [`PolicyKind::ALL`] whose index is `part` modulo [`PARTS`].
+fn check_part(part: usize) {
     let of_part = PolicyKind::ALL.into_iter().skip(part).step_by(PARTS);
-    of_part.for_each(conforms);
+    of_part.for_each(check_policy);
 }
 
 #[test]
 fn the_first_part_of_the_policies_decides_alike() {
-    part_conforms(0);
+    check_part(0);
 }
 
 #[test]
 fn the_second_part_of_the_policies_decides_alike() {
-    part_conforms(1);
+    check_part(1);
 }
 
 #[test]
 fn the_third_part_of_the_policies_decides_alike() {
-    part_conforms(2);
+    check_part(2);
 }
 
 #[test]
 fn the_last_part_of_the_policies_decides_alike() {
-    part_conforms(PARTS - 1);
+    check_part(PARTS - 1);
 }

@@ -1,4 +1,4 @@
-//! ACME, by Pebble, an authority for tests that does what Let's Encrypt does: `scripts/setup.sh test` installs it.
+//! ACME with Pebble, a test authority that behaves like Let's Encrypt. `scripts/setup.sh test` installs it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -19,18 +19,19 @@ use crate::http::{get, post};
 use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::reload::Switch;
-use crate::secured::{Secured, connect, roots, shown, write_key};
+use crate::secured::{TlsConnection, connect, roots, shown, write_key};
 
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The path of a program that `scripts/setup.sh test` builds. `None` if it is absent; then the test is skipped.
+/// Returns the path of a program that `scripts/setup.sh test` builds. `None` if it is missing; then the test
+/// is skipped.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
     let own = std::env::var_os("LARDER_TOOLS").map_or_else(|| home.join(".cache/larder/bin"), PathBuf::from);
@@ -42,19 +43,20 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// An authority, with a DNS in which every name is this host's.
+/// An authority, with a DNS server that resolves every name to this host.
 struct Pebble {
     folder: tempfile::TempDir,
     directory: SocketAddr,
     management: SocketAddr,
     program: PathBuf,
     dns: String,
-    _names: Killed,
-    running: Option<Killed>,
+    _names: KillOnDrop,
+    running: Option<KillOnDrop>,
 }
 
 impl Pebble {
-    /// Not started yet. It asks for challenges at these ports, and its certificates live for so long.
+    /// Prepares an authority without starting it. It validates challenges at these ports, and its
+    /// certificates have this lifetime.
     fn prepare(http: u16, tls: u16, life_s: u32) -> Option<Self> {
         let (program, names) = (tool("pebble")?, tool("pebble-challtestsrv")?);
         let folder = tempfile::tempdir().unwrap();
@@ -76,7 +78,7 @@ impl Pebble {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let names = Killed(command.unwrap());
+        let names = KillOnDrop(command.unwrap());
         Some(Self { folder, directory, management, program, dns, _names: names, running: None })
     }
 
@@ -91,10 +93,11 @@ impl Pebble {
         let mut command = Command::new(&self.program);
         command.arg("-config").arg(at.join("pebble.json")).args(["-dnsserver", &self.dns]);
         command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "0");
-        // The client gives up after three refused nonces in a row. With Pebble's 5 % that happened in one run of a hundred.
+        // The client gives up after three refused nonces in a row. Pebble's default of 5 % caused that in one
+        // run of a hundred.
         command.env("PEBBLE_WFE_NONCEREJECT", "1");
         command.stdout(File::create(at.join("log")).unwrap()).stderr(Stdio::null());
-        self.running = Some(Killed(command.spawn().unwrap()));
+        self.running = Some(KillOnDrop(command.spawn().unwrap()));
         until("Pebble answers", || TcpStream::connect(self.directory).ok());
     }
 
@@ -102,12 +105,12 @@ impl Pebble {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// The folder in the store that is for this authority.
+    /// Returns the folder of this authority in the store.
     fn store_folder(&self) -> PathBuf {
         Path::new(&self.path("store")).join(format!("127.0.0.1-{}-dir", self.directory.port()))
     }
 
-    /// `[switch.tls.acme]` for it.
+    /// Returns the section `[switch.tls.acme]` for this authority.
     fn section(&self, domains: &[&str], challenge: &str) -> String {
         let (ca, store) = (self.path("root.pem"), self.path("store"));
         let directory = self.directory;
@@ -117,12 +120,13 @@ impl Pebble {
         )
     }
 
-    /// How many orders it has taken. It refuses one question in a hundred for its nonce, so that clients must ask again.
+    /// Returns the number of orders. The authority refuses one request in a hundred for its nonce, so clients
+    /// must retry.
     fn orders(&self) -> usize {
         fs::read_to_string(self.folder.path().join("log")).unwrap().matches(" orders in the db").count()
     }
 
-    /// The root that its certificates come from.
+    /// Returns the root certificate of issued certificates.
     fn root(&self) -> RootCertStore {
         let own = fs::read(self.folder.path().join("root.pem")).unwrap();
         let mut connection = connect(self.management, "127.0.0.1", roots(&own)).unwrap();
@@ -134,7 +138,7 @@ impl Pebble {
     }
 }
 
-/// A root, and a certificate of it for 127.0.0.1.
+/// Creates a root, and a certificate of it for 127.0.0.1.
 fn own_certificate(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -149,8 +153,8 @@ fn own_certificate(folder: &Path) {
     }
 }
 
-/// Asks for a target over TLS; the status of the reply.
-fn ask_by(stream: &mut Secured, target: &str) -> io::Result<String> {
+/// Requests a target over TLS, and returns the status line.
+fn request_status(stream: &mut TlsConnection, target: &str) -> io::Result<String> {
     write!(stream, "GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n")?;
     let mut head = Vec::new();
     let mut byte = [0];
@@ -166,7 +170,7 @@ fn ask_by(stream: &mut Secured, target: &str) -> io::Result<String> {
     Ok(head.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
-/// A node with one target, and the ports of a switch before it.
+/// A node with one target, and the ports of a switch.
 struct Site {
     _folder: tempfile::TempDir,
     node: Process,
@@ -211,7 +215,7 @@ fn now() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
 }
 
-/// Clients that ask until they are told to end.
+/// Clients that send requests until they are stopped.
 struct Traffic {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
@@ -235,7 +239,7 @@ impl Traffic {
         Self { stop, served, clients }
     }
 
-    /// How many were served; fails if one was not.
+    /// Stops the clients and returns the number of replies. Fails if a request failed.
     fn end(self) -> u64 {
         self.stop.store(true, Relaxed);
         for client in self.clients {
@@ -260,7 +264,10 @@ fn http_01_gets_certificates_while_traffic_flows_and_a_restart_orders_nothing() 
     let (a, b) =
         (shown(site.secure(), "a.test", &root).unwrap(), shown(site.secure(), "b.test", &root).unwrap());
     assert_ne!(a, b);
-    assert_eq!(ask_by(&mut connect(site.secure(), "a.test", root.clone()).unwrap(), "/a").unwrap(), "200");
+    assert_eq!(
+        request_status(&mut connect(site.secure(), "a.test", root.clone()).unwrap(), "/a").unwrap(),
+        "200"
+    );
     let status = acme_status(switch.admin, "a.test");
     assert!(
         (not_after - 33 * 24 * 3600..not_after - 28 * 24 * 3600)
@@ -275,7 +282,7 @@ fn http_01_gets_certificates_while_traffic_flows_and_a_restart_orders_nothing() 
     let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
     assert!(metrics.contains("larder_switch_acme_orders_total{outcome=\"issued\"} 2"), "{metrics}");
     assert_eq!(pebble.orders(), 2);
-    // Nothing is left for who asks for tokens, and no path leads out of the folder.
+    // All answers are removed, and no path leads out of the folder.
     assert_eq!(fs::read_dir(store_of(&pebble).join("challenges")).unwrap().count(), 0);
     assert_eq!(get(clear, "/.well-known/acme-challenge/..%2faccount.json").status, 404);
 
@@ -291,7 +298,7 @@ fn http_01_gets_certificates_while_traffic_flows_and_a_restart_orders_nothing() 
     assert_eq!(pebble.orders(), 2, "all was in the store");
 }
 
-/// The folder of the authority in the store.
+/// Returns the folder of the authority in the store.
 fn store_of(pebble: &Pebble) -> PathBuf {
     let mut folders = fs::read_dir(pebble.folder.path().join("store")).unwrap();
     folders.next().unwrap().unwrap().path()
@@ -307,8 +314,9 @@ fn tls_alpn_01_renews_under_load_and_loses_no_request() {
     let first = shown(address, "a.test", &root).unwrap();
     let kept = std::sync::Mutex::new(connect(address, "a.test", root.clone()).unwrap());
     let (kept, fresh) = (Arc::new(kept), root.clone());
-    let old = Traffic::start(1, move || ask_by(&mut kept.lock().unwrap(), "/a"));
-    let new = Traffic::start(2, move || ask_by(&mut connect(address, "a.test", fresh.clone())?, "/a"));
+    let old = Traffic::start(1, move || request_status(&mut kept.lock().unwrap(), "/a"));
+    let new =
+        Traffic::start(2, move || request_status(&mut connect(address, "a.test", fresh.clone())?, "/a"));
     until("another certificate is shown", || {
         shown(address, "a.test", &root).ok().filter(|certificate| *certificate != first)
     });
@@ -318,7 +326,7 @@ fn tls_alpn_01_renews_under_load_and_loses_no_request() {
 }
 
 #[test]
-fn an_authority_that_is_down_keeps_nobody_from_serving_and_is_asked_again() {
+fn an_unreachable_authority_does_not_prevent_serving_and_is_retried() {
     let site = Site::new();
     let Some(mut pebble) = Pebble::prepare(site.http, 1, 90 * 24 * 3600) else { return };
     let own = rcgen::generate_simple_self_signed(["own.test".to_owned()]).unwrap();
@@ -336,14 +344,14 @@ fn an_authority_that_is_down_keeps_nobody_from_serving_and_is_asked_again() {
         shown(site.secure(), "own.test", &roots(own.cert.pem().as_bytes())).unwrap(),
         own.cert.der().to_vec()
     );
-    // Another's certificate would be of no use to who asks for this one.
+    // A certificate for another name would be useless for this client.
     assert!(
         shown(site.secure(), "a.test", &RootCertStore::empty())
             .unwrap_err()
             .to_string()
             .contains("AccessDenied")
     );
-    // The client learns of the refusal before the switch has counted it.
+    // The client sees the refusal before the switch counts it.
     until("the handshake is counted", || {
         let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
         metrics.contains("handshakes_total{outcome=\"no_certificate\"} 1").then_some(())
@@ -355,9 +363,9 @@ fn an_authority_that_is_down_keeps_nobody_from_serving_and_is_asked_again() {
 }
 
 #[test]
-fn a_refusal_is_backed_off_across_a_reload_and_an_operator_may_try_at_once() {
+fn a_refusal_is_backed_off_across_a_reload_unless_an_operator_requests_an_order() {
     let site = Site::new();
-    // Nobody answers where it asks.
+    // The authority validates at a port where no server listens.
     let Some(pebble) = Pebble::started(free_port(), 1, 90 * 24 * 3600) else { return };
     let switch = Switch::start(&site.config("", &pebble.section(&["a.test"], "http-01")));
     let failed = |times: u32| {
@@ -381,10 +389,10 @@ fn a_refusal_is_backed_off_across_a_reload_and_an_operator_may_try_at_once() {
 #[test]
 fn switches_with_one_store_order_once_and_each_answers_for_the_other() {
     let (one, other) = (Site::new(), Site::new());
-    // The authority comes to the first alone, whoever orders.
+    // The authority validates at the first switch, whichever switch orders.
     let Some(pebble) = Pebble::started(one.http, 1, 90 * 24 * 3600) else { return };
     let section = pebble.section(&["a.test"], "http-01");
-    // Nobody orders before the first can be asked; then the second does.
+    // The second switch orders before the first one can be validated.
     let folder = pebble.store_folder();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
     let held = File::create(folder.join("lock")).unwrap();

@@ -1,4 +1,4 @@
-//! How many requests a switch admits at once, and what it says when they are more.
+//! Admission limit of a switch, and its behaviour at the limit.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,9 +11,9 @@ use std::thread::{self, JoinHandle};
 use crate::http::{Reply, get};
 use crate::process::{LARDER, Process, until};
 
-/// A node that answers no request before it has `Held::release`.
+/// A node that answers no request before `BlockedNode::release`.
 #[derive(Default)]
-struct Held {
+struct BlockedNode {
     state: Mutex<State>,
     released: Condvar,
 }
@@ -24,7 +24,7 @@ struct State {
     released: bool,
 }
 
-impl Held {
+impl BlockedNode {
     fn start() -> (Arc<Self>, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -39,7 +39,7 @@ impl Held {
         (held, address)
     }
 
-    /// Answers one request. Health checks connect and send none.
+    /// Serves one request. Health checks connect and send none.
     fn serve(&self, mut tcp: TcpStream) {
         let mut bytes = Vec::new();
         while !bytes.ends_with(b"\r\n\r\n") {
@@ -67,7 +67,7 @@ impl Held {
     }
 }
 
-/// A switch before one node, with its config and its log in `folder`; `more` are keys of `[switch]`.
+/// Starts a switch before one node, with config and log in `folder`. `more` are keys of `[switch]`.
 fn switch(folder: &Path, node: SocketAddr, more: &str) -> Process {
     let config = folder.join("larder.toml");
     let text = format!(
@@ -85,12 +85,12 @@ fn ask(switch: SocketAddr, requests: usize) -> Vec<JoinHandle<Reply>> {
 #[test]
 fn sixty_slow_requests_to_a_single_node_are_admitted_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let (held, node) = Held::start();
+    let (held, node) = BlockedNode::start();
     let switch = switch(folder.path(), node, "");
     let replies = ask(switch.address, 60);
     held.await_arrived(60);
 
-    // What is in force is what `check` says of the config.
+    // The limit in force equals the output of `check`.
     let status = get(switch.admin.unwrap(), "/status").json();
     assert_eq!((&status["outstanding"], &status["queued"]), (&60.into(), &0.into()), "{status}");
     let config = folder.path().join("larder.toml");
@@ -107,8 +107,9 @@ fn sixty_slow_requests_to_a_single_node_are_admitted_at_once() {
 #[test]
 fn a_limit_that_is_reached_is_logged_with_its_key() {
     let folder = tempfile::tempdir().unwrap();
-    let (held, node) = Held::start();
-    let switch = switch(folder.path(), node, "admission = 2\nqueue_max = 1\nqueue_timeout = \"1m\"");
+    let (held, node) = BlockedNode::start();
+    let switch =
+        switch(folder.path(), node, "admission = { limit = 2, queue_max = 1, queue_timeout = \"1m\" }");
     let mut replies = ask(switch.address, 2);
     held.await_arrived(2);
     replies.extend(ask(switch.address, 1));
@@ -122,8 +123,8 @@ fn a_limit_that_is_reached_is_logged_with_its_key() {
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let lines: Vec<&str> = log.lines().collect();
     let wanted = [
-        &["limit reached, requests wait", "limit=2", "key=\"switch.admission\""][..],
-        &["queue full", "queue_max=1", "keys=\"switch.admission, switch.queue_max\""],
+        &["limit reached, requests wait", "limit=2", "key=\"switch.admission.limit\""][..],
+        &["queue full", "queue_max=1", "keys=\"switch.admission.limit, switch.admission.queue_max\""],
     ];
     for words in wanted {
         let said = lines.iter().filter(|line| words.iter().all(|word| line.contains(word))).count();

@@ -1,4 +1,4 @@
-//! Backup nodes through the switch as users run it: they serve while no ordinary node is up, and only then.
+//! Backup nodes of a switch: they serve only while no ordinary node is up.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::http::{ask, get, post};
 use crate::process::{LARDER, Process, until};
 use crate::reload::Switch;
 
-/// What `[switch]` says of nodes, of which those that `backups` names are backups.
+/// Returns the node lines of `[switch]`. The nodes named in `backups` are backups.
 fn lines(nodes: &[(&str, SocketAddr)], backups: &[&str]) -> String {
     let entry = |(name, address): &(&str, SocketAddr)| {
         format!("{{ name = \"{name}\", address = \"{address}\", backup = {} }}", backups.contains(name))
@@ -23,13 +23,13 @@ fn lines(nodes: &[(&str, SocketAddr)], backups: &[&str]) -> String {
     )
 }
 
-/// The node that answers, if one does.
+/// Returns the node that answers, if there is an answer.
 fn node_of(switch: &Switch, target: &str, fields: &str) -> Option<String> {
     let reply = ask(switch.address, "GET", target, fields);
     (reply.status == 200).then(|| reply.node_and_hit().0)
 }
 
-/// The nodes that answer a round of requests, all of which are answered.
+/// Returns the nodes that answer a round of requests. All requests must be answered.
 fn served_by(switch: &Switch) -> BTreeSet<String> {
     (1..8).map(|i| node_of(switch, &format!("/t{i}"), "").expect("an answer")).collect()
 }
@@ -38,7 +38,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// What `/nodes` says of a node: its state, whether it is a backup, and whether it stands by.
+/// Returns a node's state from `/nodes`: its state, whether it is a backup, and whether it is on standby.
 fn standing(switch: &Switch, name: &str) -> (String, bool, bool) {
     let nodes = get(switch.admin, "/nodes").json();
     let node = nodes.as_array().unwrap().iter().find(|node| node["name"] == name).unwrap();
@@ -61,7 +61,7 @@ fn backups_serve_while_no_ordinary_node_is_up() {
     assert_eq!(served_by(&switch), names(&["a", "b"]));
     assert_eq!(standing(&switch, "z"), ("up".to_owned(), true, true));
 
-    // Ordinary nodes drain and come back under load: no request fails.
+    // Ordinary nodes drain and return under load, and no request fails.
     let crowd = Crowd::start(switch.address);
     crowd.more(100);
     for node in ["a", "b"] {
@@ -78,7 +78,7 @@ fn backups_serve_while_no_ordinary_node_is_up() {
     let seen = crowd.end();
     assert!(["a", "b", "z"].iter().all(|node| seen.contains_key(*node)), "{seen:?}");
 
-    // They die, and one of them comes back.
+    // They die, and one returns.
     nodes[..2].iter_mut().for_each(Process::kill);
     until("the backup serves", || node_of(&switch, "/t1", "").filter(|node| node == "z"));
     until("both are down", || {
@@ -96,13 +96,13 @@ fn backups_serve_while_no_ordinary_node_is_up() {
     let fields = format!("Cookie: {cookie}\r\n");
     assert_eq!(node_of(&switch, "/t0", &fields).as_deref(), Some("z"), "the client's session is there");
 
-    // Another config: the two change places.
+    // A new config swaps the roles of the two nodes.
     switch.write(&lines(&addresses, &["a"]));
     switch.reload();
-    // The worker before may take some connections yet.
+    // The previous worker may still accept connections for a moment.
     until("the new worker alone serves", || (served_by(&switch) == names(&["z"])).then_some(()));
     assert_eq!((standing(&switch, "a").2, standing(&switch, "z").1), (true, false));
-    let log = switch.talk();
+    let log = switch.log_text();
     for said in ["backup nodes take requests: no ordinary node", "backup nodes take no new requests"] {
         assert!(log.lines().any(|line| line.contains(said)), "{said}\n{log}");
     }
@@ -110,7 +110,7 @@ fn backups_serve_while_no_ordinary_node_is_up() {
 }
 
 #[test]
-fn check_shows_backups_and_warns_where_there_are_only_such() {
+fn check_shows_backups_and_warns_if_all_nodes_are_backups() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("larder.toml");
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));

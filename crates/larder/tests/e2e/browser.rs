@@ -1,7 +1,8 @@
-//! A real browser without a window: Debian's chromium, told what to do over its DevTools protocol.
+//! A headless Chromium, which is controlled over its DevTools protocol.
 //!
-//! The protocol goes by a pair of pipes (`--remote-debugging-pipe`: JSON, each message ended by a zero byte), which need no
-//! port. They are named ones, since a shell can give them the numbers that the browser expects.
+//! The protocol uses two pipes (`--remote-debugging-pipe`: JSON messages, each terminated by a zero byte),
+//! which need no port. The pipes are named, because a shell can then give them the file numbers that the
+//! browser expects.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -11,21 +12,21 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// What a Debian machine may call it.
+/// Program names on a Debian machine.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 pub struct Browser {
     child: Child,
     _folder: tempfile::TempDir,
-    orders: RefCell<File>,
+    requests: RefCell<File>,
     replies: RefCell<BufReader<File>>,
     session: String,
     sent: RefCell<u64>,
-    /// What went wrong in pages: exceptions, and what the console says as an error.
-    trouble: RefCell<Vec<String>>,
+    /// Errors of pages: exceptions, and error messages of the console.
+    errors: RefCell<Vec<String>>,
 }
 
-/// The browser's program name. `None` if no browser is installed; then the test is skipped.
+/// Returns the browser's program name. `None` if no browser is installed; then the test is skipped.
 fn name() -> Option<&'static str> {
     let there = |name: &&str| {
         let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -39,24 +40,24 @@ fn name() -> Option<&'static str> {
 }
 
 impl Browser {
-    /// A browser with one empty page; none where none is installed.
+    /// Starts a browser with one empty page. `None` if no browser is installed.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
-    /// A browser with more options on its command line.
+    /// Starts a browser with more command-line options.
     pub fn start_with(options: &[&str]) -> Option<Self> {
         let name = name()?;
         let folder = tempfile::tempdir().unwrap();
-        let (orders, replies) = (folder.path().join("orders"), folder.path().join("replies"));
-        let made = Command::new("mkfifo").args([&orders, &replies]).status().unwrap();
+        let (requests, replies) = (folder.path().join("orders"), folder.path().join("replies"));
+        let made = Command::new("mkfifo").args([&requests, &replies]).status().unwrap();
         assert!(made.success());
         let sandbox =
             if rustix::process::getuid().is_root() { "--no-sandbox" } else { "--disable-extensions" };
         let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
         let child = Command::new("sh")
             .args(["-c", "in=$1; out=$2; shift 2; exec \"$@\" 3<\"$in\" 4>\"$out\"", "sh"])
-            .args([&orders, &replies])
+            .args([&requests, &replies])
             .args([name, "--headless=new", sandbox, &profile, "--remote-debugging-pipe", "--disable-gpu"])
             .args(["--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio"])
             .args(options)
@@ -67,17 +68,17 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Each opens once the other side has.
-        let orders = OpenOptions::new().write(true).open(orders).unwrap();
+        // Opening a pipe blocks until the other side has opened it.
+        let requests = OpenOptions::new().write(true).open(requests).unwrap();
         let replies = BufReader::new(File::open(replies).unwrap());
         let mut browser = Self {
             child,
             _folder: folder,
-            orders: RefCell::new(orders),
+            requests: RefCell::new(requests),
             replies: RefCell::new(replies),
             session: String::new(),
             sent: RefCell::new(0),
-            trouble: RefCell::default(),
+            errors: RefCell::default(),
         };
         let target = browser.call("Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
@@ -89,7 +90,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Does something by the protocol; what came of it.
+    /// Calls a method of the protocol, and returns its result.
     pub fn call(&self, method: &str, params: &Value) -> Value {
         let number = {
             let mut sent = self.sent.borrow_mut();
@@ -102,7 +103,7 @@ impl Browser {
         }
         let mut bytes = order.to_string().into_bytes();
         bytes.push(0);
-        self.orders.borrow_mut().write_all(&bytes).unwrap();
+        self.requests.borrow_mut().write_all(&bytes).unwrap();
         loop {
             let message = self.message();
             if message["id"] == number {
@@ -128,23 +129,23 @@ impl Browser {
             }
             _ => return,
         };
-        self.trouble.borrow_mut().push(what.to_string());
+        self.errors.borrow_mut().push(what.to_string());
     }
 
-    /// What has gone wrong in pages since the last time.
-    pub fn trouble(&self) -> Vec<String> {
+    /// Returns the errors of pages since the last call.
+    pub fn errors(&self) -> Vec<String> {
         self.eval("1");
-        self.trouble.take()
+        self.errors.take()
     }
 
-    /// Goes to a page, and waits until it is there.
+    /// Navigates to a page, and waits until it is loaded.
     pub fn open(&self, url: &str) {
         let gone = self.call("Page.navigate", &json!({ "url": url }));
         assert!(gone["errorText"].is_null(), "{url}: {gone}");
         self.wait(&format!("location.href === {} && document.readyState === 'complete'", json!(url)));
     }
 
-    /// The value of an expression in the page; a promise is waited for.
+    /// Evaluates an expression in the page. Waits for a promise.
     pub fn eval(&self, script: &str) -> Value {
         let params = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
         let result = self.call("Runtime.evaluate", &params);
@@ -155,18 +156,18 @@ impl Browser {
     /// Waits until an expression is true in the page.
     pub fn wait(&self, script: &str) {
         let event = std::fmt::from_fn(|f| {
-            write!(f, "{script}\n{}\n{:?}", self.eval("document.body.innerText"), self.trouble())
+            write!(f, "{script}\n{}\n{:?}", self.eval("document.body.innerText"), self.errors())
         });
         larder_testkit::eventually(event, || (self.eval(script) == true).then_some(()));
     }
 
-    /// The mouse goes to the middle of an element, and clicks.
+    /// Clicks the middle of an element.
     pub fn click(&self, selector: &str) {
         let place = self.press(selector);
         self.release(&place);
     }
 
-    /// The mouse goes to the middle of an element and is pressed there: where that is.
+    /// Presses the mouse button in the middle of an element. Returns the position.
     pub fn press(&self, selector: &str) -> Value {
         let place = self.eval(&format!(
             "(() => {{ const e = document.querySelector({}); e.scrollIntoView({{block: 'center', behavior: 'instant'}}); \
@@ -177,7 +178,7 @@ impl Browser {
         place
     }
 
-    /// It is let go there.
+    /// Releases the mouse button at a position.
     pub fn release(&self, place: &Value) {
         self.mouse("mouseReleased", place);
     }
@@ -187,7 +188,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", &params);
     }
 
-    /// A window of this size; dark or light.
+    /// Sets the window size and the dark or light theme.
     pub fn look(&self, width: u32, height: u32, dark: bool) {
         let window =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
@@ -197,7 +198,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// A picture of the page's upper part, PNG.
+    /// Saves a screenshot of the page's upper part as PNG.
     pub fn picture(&self, path: &Path, width: u32, height: u32) {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
         let order = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });

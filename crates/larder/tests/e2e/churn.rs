@@ -1,4 +1,4 @@
-//! `larder sim churn`, small: text, JSON, Markdown, and what is said of bad arguments.
+//! `larder sim churn` with a small trace: text, JSON, Markdown, and errors for invalid arguments.
 
 use std::process::{Command, Output};
 
@@ -26,7 +26,7 @@ fn a_small_run_has_every_policy_and_event() {
         assert_eq!(row["policy"], PolicyKind::ALL[at / 4].name());
         assert_eq!(row["event"], ["join", "leave", "flap", "restart"][at % 4]);
     }
-    // All requests are for files, so that `static` has no nodes set aside: a target goes to any of three.
+    // All requests are for files, so `static` reserves no nodes. A target goes to any of three nodes.
     let of = |policy: &str| rows.iter().find(|row| row["policy"] == policy).unwrap();
     assert!(of("static")["moved_anyway"].as_f64().unwrap() > 0.3, "{}", of("static"));
     let page = std::fs::read_to_string(page).unwrap();

@@ -1,4 +1,4 @@
-//! Arguments, config files, exit codes, closed pipes.
+//! Arguments, config files, exit codes and closed pipes.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -64,7 +64,7 @@ fn commands_that_have_moved_name_the_new_command() {
 }
 
 #[test]
-fn what_check_prints_can_be_checked() {
+fn the_output_of_check_is_a_valid_config() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("larder.toml");
     let defaults = larder(&["check", "--defaults"]).success();
@@ -78,7 +78,7 @@ fn what_check_prints_can_be_checked() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let mut child = Command::new(LARDER)
         .args(["check", "--schema"])
         .stdout(Stdio::piped())

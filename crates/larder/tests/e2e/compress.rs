@@ -1,4 +1,4 @@
-//! Compression for clients that ask for it, through the switch as users run it.
+//! Compression of replies by a switch.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use crate::http2;
 use crate::origin::values;
 use crate::process::Process;
 
-/// An origin whose replies are written in its script: the path says which one.
+/// Starts an origin with scripted replies, which the path selects.
 fn origin() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,7 +75,8 @@ fn serve(mut tcp: TcpStream) {
             "/stream" => {
                 let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
                 tcp.write_all(&[&head[..], b"d\r\ndata: first\n\n\r\n"].concat()).unwrap();
-                // The rest comes when the client has got the first of it, and asks for more by closing; not before.
+                // The rest is sent only after the client has received the first part and requested more by
+                // closing.
                 let _ = tcp.read(&mut byte);
                 return;
             }
@@ -113,7 +114,7 @@ compress = {{ codings = "gzip", level = 9 }}
     Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"])
 }
 
-/// The bytes of a chunked body.
+/// Returns the bytes of a chunked body.
 fn dechunked(mut bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -143,13 +144,13 @@ fn raw(switch: &Process, method: &str, target: &str, version: &str, fields: &str
     Reply { status, head, body }
 }
 
-/// By HTTP/1.1 and HTTP/2.
+/// Sends the request over HTTP/1.1 and HTTP/2.
 fn both(switch: &Process, target: &str, fields: &str) -> [Reply; 2] {
     let by2 = http2::ask(switch.address, "GET", &format!("http://test{target}"), fields);
     [raw(switch, "GET", target, "HTTP/1.1", fields), by2]
 }
 
-/// The whole body, by the decoder of its coding, which checks that the stream ends.
+/// Decodes the whole body. The decoder checks that the stream is complete.
 fn decoded(reply: &Reply) -> Vec<u8> {
     let (bytes, mut out) = (&reply.body[..], Vec::new());
     match values(&reply.head, "content-encoding")[..] {
@@ -162,7 +163,7 @@ fn decoded(reply: &Reply) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_gets_what_it_can_read() {
+fn a_client_gets_a_coding_that_it_accepts() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path());
     for (accept, coding) in
@@ -184,7 +185,7 @@ fn a_client_gets_what_it_can_read() {
     for reply in both(&switch, "/gone", "Accept-Encoding: gzip\r\n") {
         assert_eq!((reply.status, decoded(&reply).len()), (404, text().len()));
     }
-    // Its own route has one coding.
+    // A route may allow only one coding.
     for reply in both(&switch, "/gzip", "Accept-Encoding: zstd, br, gzip;q=0.1\r\n") {
         assert_eq!(reply.header("content-encoding"), Some("gzip"));
         assert!(decoded(&reply) == text().as_bytes());
@@ -192,7 +193,7 @@ fn a_client_gets_what_it_can_read() {
 }
 
 #[test]
-fn what_must_stay_as_it_is_does() {
+fn replies_that_must_not_be_compressed_are_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path());
     for (target, accept, varies) in [
@@ -227,20 +228,20 @@ fn what_must_stay_as_it_is_does() {
     assert_eq!(head.header("content-length"), Some(&*text().len().to_string()));
     let old = raw(&switch, "GET", "/html", "HTTP/1.0", "Accept-Encoding: gzip\r\n");
     assert!(old.header("content-encoding").is_none() && old.body == text().as_bytes());
-    // A copy that was compressed is known by its weak tag.
+    // A compressed copy has a weak tag.
     let kept =
         raw(&switch, "GET", "/unchanged", "HTTP/1.1", "Accept-Encoding: gzip\r\nIf-None-Match: W/\"v1\"\r\n");
     assert_eq!((kept.status, kept.header("etag")), (304, Some("W/\"v1\"")));
 }
 
 #[test]
-fn what_comes_bit_by_bit_is_not_kept_waiting() {
+fn streamed_replies_are_flushed() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path());
     let mut tcp = TcpStream::connect(switch.address).unwrap();
     tcp.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     tcp.write_all(b"GET /stream HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\n\r\n").unwrap();
-    // The node sends no more until this has come.
+    // The node sends the rest only after this part was received.
     let mut bytes = Vec::new();
     let first = loop {
         let mut buffer = [0; 4096];
@@ -250,7 +251,7 @@ fn what_comes_bit_by_bit_is_not_kept_waiting() {
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let mut out = Vec::new();
         let chunks: Vec<u8> = pieces(&bytes[end + 4..]);
-        // Unfinished, so that the decoder says what it has and then that more should come.
+        // The stream is unfinished. The decoder returns the data and then reports that more is missing.
         let _ = flate2::read::GzDecoder::new(&chunks[..]).read_to_end(&mut out);
         if !out.is_empty() {
             break out;
@@ -259,7 +260,7 @@ fn what_comes_bit_by_bit_is_not_kept_waiting() {
     assert_eq!(first, b"data: first\n\n");
 }
 
-/// The bytes of those chunks that have come.
+/// Returns the bytes of the chunks that have been received.
 fn pieces(mut bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") {

@@ -1,4 +1,4 @@
-//! Clients that ask on and on, while something happens to the cluster: every GET has to be answered whole.
+//! Clients that send requests continuously while the cluster changes. Every GET must be answered completely.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,12 +11,12 @@ use std::thread::{self, JoinHandle};
 use crate::http::Client;
 use crate::process::until;
 
-/// `/t0` to one below this are there.
+/// Targets `/t0` to `/t299` exist.
 pub const TARGETS: u64 = 300;
 const BYTES: usize = 1_000;
 const CLIENTS: u64 = 8;
 
-/// A manifest of the crowd's targets, in this folder.
+/// Writes a manifest of the crowd's targets to a folder.
 pub fn manifest(folder: &Path) -> PathBuf {
     let path = folder.join("manifest.tsv");
     let text = (0..TARGETS).fold(String::new(), |mut text, i| {
@@ -27,13 +27,13 @@ pub fn manifest(folder: &Path) -> PathBuf {
     path
 }
 
-/// What one client has seen: replies by node, and failures in words.
-type Seen = (BTreeMap<String, u64>, Vec<String>);
+/// Results of one client: replies by node, and descriptions of failures.
+type ClientResult = (BTreeMap<String, u64>, Vec<String>);
 
 pub struct Crowd {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
-    clients: Vec<JoinHandle<Seen>>,
+    clients: Vec<JoinHandle<ClientResult>>,
 }
 
 impl Crowd {
@@ -41,19 +41,19 @@ impl Crowd {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let client = |number: u64| {
             let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
-            thread::spawn(move || ask_on(address, number, &stop, &done))
+            thread::spawn(move || run_client(address, number, &stop, &done))
         };
         let clients = (0..CLIENTS).map(client).collect();
         Self { stop, done, clients }
     }
 
-    /// Waits for so many more replies.
+    /// Waits for this number of further replies.
     pub fn more(&self, count: u64) {
         let from = self.done.load(Ordering::Relaxed);
         until("requests are answered", || (self.done.load(Ordering::Relaxed) >= from + count).then_some(()));
     }
 
-    /// Ends, if nothing has failed; replies by node.
+    /// Stops the clients and returns the replies by node. Fails if a request failed.
     pub fn end(self) -> BTreeMap<String, u64> {
         self.stop.store(true, Ordering::Relaxed);
         let mut replies = BTreeMap::<String, u64>::new();
@@ -68,8 +68,8 @@ impl Crowd {
     }
 }
 
-fn ask_on(address: SocketAddr, number: u64, stop: &AtomicBool, done: &AtomicU64) -> Seen {
-    let (mut nodes, mut failures) = Seen::default();
+fn run_client(address: SocketAddr, number: u64, stop: &AtomicBool, done: &AtomicU64) -> ClientResult {
+    let (mut nodes, mut failures) = ClientResult::default();
     let mut connection = Client::connect(address).unwrap();
     for i in 0_u64.. {
         if stop.load(Ordering::Relaxed) {
@@ -79,7 +79,7 @@ fn ask_on(address: SocketAddr, number: u64, stop: &AtomicBool, done: &AtomicU64)
         match connection.ask("GET", &target, "") {
             Ok(reply) if reply.status == 200 && reply.body.len() == BYTES => {
                 *nodes.entry(reply.node_and_hit().0).or_default() += 1;
-                // Who is told that a connection ends does not ask on it again.
+                // The client does not reuse a connection that the server announced to close.
                 if reply.header("connection") == Some("close") {
                     connection = Client::connect(address).unwrap();
                 }

@@ -1,4 +1,4 @@
-//! `larder demo`, small: real clusters, every policy, with a front-end and without, all outputs.
+//! `larder demo` with small traces: real clusters, every policy, with a switch and without, and all outputs.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -64,7 +64,7 @@ fn a_killed_demo_leaves_no_process_behind() {
     until("all have ended", || cluster.iter().all(|id| parent_of(*id).is_none()).then_some(()));
 }
 
-/// The demo without a front-end, small and with fast disks, and its JSON.
+/// Runs the demo without a switch, small and with fast disks. Returns its JSON.
 fn peers_demo(more: &[&str]) -> Value {
     let output = Command::new(LARDER)
         .args([
@@ -100,7 +100,7 @@ fn share(value: &Value) -> f64 {
 }
 
 #[test]
-fn a_small_demo_without_a_front_end_counts_everything_once() {
+fn a_small_demo_without_a_switch_counts_every_request_once() {
     let folder = tempfile::tempdir().unwrap();
     let (page, chart) = (folder.path().join("report.html"), folder.path().join("chart.svg"));
     let (page_name, chart_name) = (page.to_str().unwrap(), chart.to_str().unwrap());
@@ -129,7 +129,7 @@ fn a_small_demo_without_a_front_end_counts_everything_once() {
             let told = count(&whole["loads_told"]) > 0 && count(&whole["changes_told"]) > 0;
             assert_eq!(told, *name == "press", "{name}: {whole}");
             let messages = figures["peers"]["messages"].as_f64().unwrap();
-            // A table says all; when another is made of the nodes' counts is a matter of time.
+            // The table contains all decisions. When nodes build another table is a matter of time.
             if *name != "ward-own" {
                 assert_eq!(
                     messages > 0.01,

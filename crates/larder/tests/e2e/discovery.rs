@@ -1,4 +1,4 @@
-//! Nodes come, go and move under load as sources and the operator say: no GET fails.
+//! Nodes join, leave and move under load, as sources and the operator request. No GET fails.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::crowd::{Crowd, manifest};
 use crate::http::{get, post};
 use crate::process::{Process, until};
 
-/// A switch whose nodes are found as these lines say.
+/// Starts a switch whose node sources are these lines.
 pub fn switch(folder: &Path, lines: &str) -> Process {
     let path = folder.join("switch.toml");
     let text = format!(
@@ -35,7 +35,7 @@ pub fn until_nodes(switch: &Process, wanted: &[&str]) {
     until(format!("the nodes are {wanted:?}"), || (names(switch) == wanted).then_some(()));
 }
 
-/// What is said of the source whose name begins so.
+/// Returns the status of the source whose name begins with `name`.
 pub fn source(switch: &Process, name: &str) -> Value {
     let view = get(switch.admin.unwrap(), "/discovery").json();
     let sources = view["sources"].as_array().unwrap();
@@ -43,7 +43,7 @@ pub fn source(switch: &Process, name: &str) -> Value {
     found.unwrap_or_else(|| panic!("no source {name} in {view}")).clone()
 }
 
-/// Written beside and moved over it, so that nobody reads half of it.
+/// Writes the file atomically, so that no reader sees a part of it.
 fn write_nodes(path: &Path, nodes: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, format!("nodes = [{nodes}]\n")).unwrap();
@@ -71,14 +71,14 @@ fn nodes_come_and_go_with_a_file_and_at_the_operators_word() {
     write_nodes(&path, &[entry(1), entry(2)].join(", "));
     until_nodes(&switch, &["b", "c"]);
     crowd.more(300);
-    // What makes no sense changes nothing, and is shown.
+    // An invalid file changes nothing, and the error is shown.
     write_nodes(&path, "\"nowhere\"");
     until("the mistake is shown", || {
         let error = source(&switch, "file ")["error"].as_str().map(str::to_owned);
         error.filter(|error| error.contains("nodes.toml:1:10: nodes[0]: 'nowhere' has no port"))
     });
     assert_eq!(names(&switch), ["b", "c"]);
-    // c is on d's address now: the same node, with the same targets.
+    // c now has d's address. It is the same node with the same targets.
     let moved = format!("{{ name = \"c\", address = \"{}\" }}", nodes[3].address);
     write_nodes(&path, &[entry(1), moved].join(", "));
     until("the node has moved", || {
@@ -87,7 +87,7 @@ fn nodes_come_and_go_with_a_file_and_at_the_operators_word() {
         (c["address"] == nodes[3].address.to_string()).then_some(())
     });
     crowd.more(300);
-    // The operator's word.
+    // The operator adds and removes nodes.
     let join = format!("/nodes/x/join?address={}&weight=2", nodes[0].address);
     assert_eq!(post(admin, &join).status, 200);
     assert_eq!(names(&switch), ["b", "c", "x"]);
@@ -109,7 +109,7 @@ fn nodes_come_and_go_with_a_file_and_at_the_operators_word() {
     drop(nodes);
 }
 
-/// What a name server answers; none: it is broken.
+/// The records of a name server; `None` makes the server fail.
 type Zone = Arc<Mutex<Option<Vec<Record>>>>;
 
 #[derive(Clone)]
@@ -132,7 +132,8 @@ fn srv(priority: u16, weight: u16, port: u16, host: &str) -> Record {
     Record { kind: 33, data }
 }
 
-/// A name server (RFC 1035) that answers any name with its records of the kind that is asked for; ends with the test.
+/// Starts a name server (RFC 1035) that answers any name with its records of the requested type. It ends with
+/// the test.
 fn name_server(zone: &Zone) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (address, zone) = (socket.local_addr().unwrap(), Arc::clone(zone));
@@ -146,7 +147,7 @@ fn name_server(zone: &Zone) -> SocketAddr {
 }
 
 fn answer(question: &[u8], zone: &Zone) -> Vec<u8> {
-    // A header of 12 bytes, then the name with its end, the kind and the class.
+    // A header of 12 bytes, then the name, the type and the class.
     let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 1;
     let kind = u16::from_be_bytes([question[end], question[end + 1]]);
     let zone = zone.lock().unwrap();
@@ -158,7 +159,7 @@ fn answer(question: &[u8], zone: &Zone) -> Vec<u8> {
     reply.extend(counts.into_iter().flat_map(u16::to_be_bytes));
     reply.extend(&question[12..end + 4]);
     for record in records {
-        // The name that was asked for; class IN; a second to live.
+        // The requested name, class IN, and a TTL of one second.
         reply.extend([0xc0, 12]);
         reply.extend(record.kind.to_be_bytes());
         reply.extend([0, 1, 0, 0, 0, 1]);
@@ -190,7 +191,7 @@ fn nodes_come_and_go_with_the_addresses_of_a_name() {
     *zone.lock().unwrap() = Some(vec![a(3), a(2)]);
     until_nodes(&switch, &[&node(2), &node(3)]);
     crowd.more(200);
-    // A broken name server, and one that knows nothing: what was found stays.
+    // If the name server fails or has no records, the known nodes stay.
     for broken in [None, Some(vec![])] {
         let failures = source(&switch, "dns ")["failures"].as_u64().unwrap();
         *zone.lock().unwrap() = broken;

@@ -1,4 +1,4 @@
-//! `larder doctor` against origins: TLS with the config's certificates, and the clock.
+//! `larder doctor` with origins: TLS certificates and clocks.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::process::LARDER;
 
-/// Answers one request with 200 and this `Date`, with TLS if there is a certificate.
+/// Answers one request with 200 and this `Date`, over TLS if there is a certificate.
 fn origin(date: SystemTime, certificate: Option<&Path>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -40,7 +40,7 @@ fn answer(mut stream: impl Read + Write, reply: &str) {
     }
 }
 
-/// The doctor's output on a node with this table of an origin, as JSON, and the exit code.
+/// Returns the doctor's JSON for a node with this origin table, and its output.
 fn examine(folder: &Path, origin: &str) -> (Value, Output) {
     let config = format!("[node]\nlisten = \"127.0.0.1:0\"\n[node.origin]\n{origin}");
     fs::write(folder.join("larder.toml"), config).unwrap();
@@ -61,7 +61,7 @@ fn found<'a>(json: &'a Value, what: &str) -> (&'a str, &'a str, &'a str) {
 }
 
 #[test]
-fn the_certificate_of_an_origin_is_verified_as_the_node_does_it() {
+fn the_certificate_of_an_origin_is_verified_as_by_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let (authority, other) = (Authority::new(), Authority::new());
     let right = authority.leaf("store.test", false);
@@ -105,7 +105,7 @@ fn the_certificate_of_an_origin_is_verified_as_the_node_does_it() {
 }
 
 #[test]
-fn a_clock_that_signatures_do_not_allow_is_an_error() {
+fn a_clock_outside_the_tolerance_of_signatures_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("secret.key");
     fs::write(&key, "secret\n").unwrap();

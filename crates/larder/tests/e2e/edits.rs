@@ -1,4 +1,4 @@
-//! Header rules, request ids, redirects, fixed answers and rewritten paths, through the switch as users run it.
+//! Header rules, request ids, redirects, fixed replies and rewritten paths of a switch.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,28 +7,28 @@ use std::path::Path;
 
 use crate::http::{Client, Reply, ask, get};
 use crate::http2;
-use crate::origin::{Origin, asked, line, values};
+use crate::origin::{Origin, echoed_request, line, values};
 use crate::process::{Process, until};
 
 const ROUTES: &str = r#"
-[switch.request_headers]
+[switch.headers.request]
 remove = ["x-debug", "x-internal-*"]
 set = { x-client = "{client}", x-via-route = "{route}/{policy}/{class}", x-user = "{cookie:user}" }
 add = { x-many = ["1", "{method}"] }
 
-[switch.reply_headers]
+[switch.headers.reply]
 remove = ["server"]
 set = { strict-transport-security = "max-age=63072000", x-served = "{node} {status} {reason}" }
 
-[switch.request_id]
+[switch.headers.request_id]
 header = "X-Request-Id"
 
 [[switch.routes]]
 name = "api"
 path = ["/api", "/api/*"]
 rewrite = { prefix = "/api", to = "/v2" }
-request_headers = { set = { host = "api.internal:8080", x-client = "route" }, remove = ["cookie"] }
-reply_headers = { add = { x-served = "api" } }
+headers.request = { set = { host = "api.internal:8080", x-client = "route" }, remove = ["cookie"] }
+headers.reply = { add = { x-served = "api" } }
 
 [[switch.routes]]
 name = "moved"
@@ -44,7 +44,7 @@ redirect = { to = "{path}/{query}" }
 name = "closed"
 path = "/closed*"
 respond = { status = 503, body = "back at noon\n" }
-reply_headers = { set = { retry-after = "3600" } }
+headers.reply = { set = { retry-after = "3600" } }
 
 [[switch.routes]]
 name = "gone"
@@ -57,25 +57,25 @@ path = "/safe/*"
 redirect = { to = "http://{host_name}{path}{query}", status = 308, scheme = "https" }
 "#;
 
-/// A switch before one origin.
+/// Starts a switch before one origin.
 fn start(folder: &Path, rest: &str) -> Process {
     let origin = Origin::start("o", "Server: secret/1.0\r\n");
     let (config, log) = (folder.join("larder.toml"), folder.join("access.log"));
     let head = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\naccess_log = {log:?}\nnodes = [{}]\n",
+        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\naccess_log.file = {log:?}\nnodes = [{}]\n",
         origin.entry("")
     );
     fs::write(&config, head + rest).unwrap();
     Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"])
 }
 
-/// The same request by HTTP/1.1 and HTTP/2.
+/// Sends the same request over HTTP/1.1 and HTTP/2.
 fn both(switch: &Process, target: &str, fields: &str) -> [Reply; 2] {
     let uri = format!("http://localhost{target}");
     [ask(switch.address, "GET", target, fields), http2::ask(switch.address, "GET", &uri, fields)]
 }
 
-/// The bytes that come back for these, until the end.
+/// Sends raw bytes, and returns all received bytes.
 fn raw(switch: &Process, bytes: &str) -> String {
     let mut tcp = TcpStream::connect(switch.address).unwrap();
     tcp.write_all(bytes.as_bytes()).unwrap();
@@ -91,7 +91,7 @@ fn headers_are_edited_in_their_order() {
     let fields =
         "X-Debug: 1\r\nX-Internal-Role: admin\r\nx-client: forged\r\nX-Many: 0\r\nCookie: a=b; user=ann\r\n";
     for reply in both(&switch, "/x?y", fields) {
-        let asked = asked(&reply);
+        let asked = echoed_request(&reply);
         assert_eq!(line(&asked), "GET /x?y HTTP/1.1");
         assert_eq!(values(&asked, "host"), ["localhost"]);
         assert_eq!(values(&asked, "x-debug"), [""; 0]);
@@ -105,11 +105,11 @@ fn headers_are_edited_in_their_order() {
         assert!(reply.header("x-served").unwrap().starts_with("o 200 "), "{}", reply.head);
         assert_eq!(values(&reply.head, "content-length"), [reply.body.len().to_string()]);
     }
-    // Without the cookie nothing is left of what a client claims.
+    // Without the cookie all identity fields of the client are removed.
     for reply in both(&switch, "/x", "X-User: root\r\n") {
-        assert_eq!(values(&asked(&reply), "x-user"), [""; 0]);
+        assert_eq!(values(&echoed_request(&reply), "x-user"), [""; 0]);
     }
-    // The switch's own replies too.
+    // The rules also apply to the switch's own replies.
     let reply = get(switch.address, &format!("/{}", "l".repeat(9000)));
     assert_eq!((reply.status, reply.header("x-larder-error")), (414, Some("uri_too_long")));
     assert!(reply.header("strict-transport-security").is_some() && reply.header("x-request-id").is_some());
@@ -120,7 +120,7 @@ fn a_request_is_found_by_its_id() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path(), ROUTES);
     for reply in both(&switch, "/x", "X-Request-ID: order-66/a\r\n") {
-        assert_eq!(values(&asked(&reply), "x-request-id"), ["order-66/a"]);
+        assert_eq!(values(&echoed_request(&reply), "x-request-id"), ["order-66/a"]);
         assert_eq!(values(&reply.head, "x-request-id"), ["order-66/a"]);
     }
     let mut ids = vec!["order-66/a".to_owned(); 2];
@@ -128,7 +128,7 @@ fn a_request_is_found_by_its_id() {
         let reply = ask(switch.address, "GET", "/y", brought);
         let id = values(&reply.head, "x-request-id")[0].to_owned();
         assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{brought}: {id}");
-        assert_eq!(values(&asked(&reply), "x-request-id"), [&id]);
+        assert_eq!(values(&echoed_request(&reply), "x-request-id"), [&id]);
         assert!(!ids.contains(&id));
         ids.push(id);
     }
@@ -142,14 +142,14 @@ fn a_request_is_found_by_its_id() {
 }
 
 #[test]
-fn nodes_are_asked_for_other_paths() {
+fn paths_are_rewritten_for_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path(), ROUTES);
     for (target, expected) in
         [("/api/x/y?q=1", "/v2/x/y?q=1"), ("/api", "/v2"), ("/api/", "/v2/"), ("/api?q", "/v2?q")]
     {
         for reply in both(&switch, target, "Cookie: user=ann\r\n") {
-            let asked = asked(&reply);
+            let asked = echoed_request(&reply);
             assert_eq!(line(&asked), format!("GET {expected} HTTP/1.1"), "{target}");
             assert_eq!(values(&asked, "host"), ["api.internal:8080"]);
             assert_eq!(values(&asked, "x-client"), ["route"], "the route's rules come last");
@@ -157,10 +157,10 @@ fn nodes_are_asked_for_other_paths() {
             assert_eq!(values(&reply.head, "x-served").last(), Some(&"api"));
         }
     }
-    // The absolute form says the host, whatever the field says.
+    // The absolute form determines the host, whatever the field `Host` contains.
     let text = raw(&switch, "GET http://test/api/z HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     assert!(text.contains("\r\n\r\nGET /v2/z HTTP/1.1\r\n"), "{text}");
-    // What decides is the client's path.
+    // Routing uses the client's path.
     let explained = get(switch.admin.unwrap(), "/explain?target=localhost/api/x").json();
     assert_eq!(
         (explained["key"].as_str(), explained["node_path"].as_str()),
@@ -171,7 +171,7 @@ fn nodes_are_asked_for_other_paths() {
 }
 
 #[test]
-fn the_switch_answers_by_itself() {
+fn the_switch_sends_redirects_and_fixed_replies() {
     let folder = tempfile::tempdir().unwrap();
     let switch = start(folder.path(), ROUTES);
     for reply in both(&switch, "/old/a/b?c=d", "") {
@@ -191,11 +191,11 @@ fn the_switch_answers_by_itself() {
     for reply in both(&switch, "/gone", "") {
         assert_eq!((reply.status, reply.header("content-length"), reply.body.len()), (204, None, 0));
     }
-    // By http it is served.
+    // Over HTTP the request is served.
     for reply in both(&switch, "/safe/x", "") {
-        assert_eq!(line(&asked(&reply)), "GET /safe/x HTTP/1.1");
+        assert_eq!(line(&echoed_request(&reply)), "GET /safe/x HTTP/1.1");
     }
-    // A connection goes on, with a body before and to HEAD without one.
+    // The connection stays open after a request with a body, and after a HEAD.
     let mut client = Client::connect(switch.address).unwrap();
     assert_eq!(client.ask("POST", "/old/x", "Content-Length: 0\r\n").unwrap().status, 301);
     let head = client.ask("HEAD", "/closed", "").unwrap();

@@ -10,7 +10,7 @@ use crate::origin::Origin;
 use crate::process::{Process, until};
 use crate::secured::Authority;
 
-/// A server that answers whatever comes with a line of text.
+/// Starts a server that answers any bytes with a line of text.
 fn speaks_no_tls() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -24,12 +24,12 @@ fn speaks_no_tls() -> SocketAddr {
 }
 
 #[test]
-fn the_log_says_once_why_requests_fail_at_a_node_and_what_to_change() {
+fn the_log_names_the_cause_and_the_remedy_of_failed_requests_once() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "root");
     let http1 = Origin::start("http1", "").address;
     let clear = speaks_no_tls();
-    // Nobody listens there any more.
+    // No server listens at this address.
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\n\
@@ -65,7 +65,7 @@ fn the_log_says_once_why_requests_fail_at_a_node_and_what_to_change() {
 }
 
 #[test]
-fn the_log_of_a_node_says_once_why_requests_fail_at_its_origin() {
+fn a_node_logs_the_cause_of_failures_at_its_origin_once() {
     let folder = tempfile::tempdir().unwrap();
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (origin, line) in [

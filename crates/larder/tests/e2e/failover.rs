@@ -1,4 +1,4 @@
-//! A node is killed under load: no GET fails, its targets move, and it is used again after its return.
+//! A node is killed under load. No GET fails, its targets move, and the node is used again after its return.
 
 use crate::crowd::{Crowd, TARGETS, manifest};
 use crate::http::get;
@@ -39,7 +39,7 @@ fn killing_a_node_under_load_fails_no_get() {
 
     nodes[1] = Process::model_node("b", &address, &manifest);
     until("the switch takes it back", || (state(&switch, "b") == "up").then_some(()));
-    // A target never asked before goes to the least loaded node; the newcomer gets some of them.
+    // A new target goes to the least loaded node, so the returned node gets some of them.
     crowd.more(500);
     let back = until("the node is used again", || {
         let used = (0..TARGETS).any(|i| {

@@ -1,4 +1,4 @@
-//! What the guides say is what larder takes.
+//! Checks that larder accepts everything that the guides contain.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::process::{LARDER, Process};
 
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides.md");
 
-/// The config that each row of a comparison is added to.
+/// The config to which each row of a comparison is added.
 const BASE: &str =
     "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{ name = \"a\", address = \"127.0.0.1:9\" }]\n";
 
-/// Signals that a switch or a node acts upon. The tests in `reload` and `node_reload` send them.
+/// Signals that a switch or a node handles. The tests in `reload` and `node_reload` send them.
 const SIGNALS: [&str; 2] = ["SIGHUP", "SIGUSR2"];
 
-/// Blocks of a language in a document, each with its line.
+/// Returns the code blocks of a language in a document, each with its line.
 fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
     let (mut found, mut open) = (Vec::new(), None::<(usize, String)>);
     for (number, line) in text.lines().enumerate() {
@@ -33,7 +33,7 @@ fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Runs `larder check` on a config. The error is what it says.
+/// Runs `larder check` on a config. The error is its output.
 fn check(config: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("guide.toml");
@@ -43,7 +43,7 @@ fn check(config: &str) -> Result<(), String> {
 }
 
 #[test]
-fn every_config_of_the_guides_is_a_right_one() {
+fn every_config_of_the_guides_is_valid() {
     let text = fs::read_to_string(GUIDES).unwrap();
     let configs = blocks(&text, "toml");
     assert!(configs.len() >= 4, "{}", configs.len());
@@ -52,7 +52,7 @@ fn every_config_of_the_guides_is_a_right_one() {
     }
 }
 
-/// The config that the guide shows is the one of the manifests.
+/// The guide shows the config of the manifests.
 #[test]
 fn the_manifests_have_the_config_of_the_guide() {
     let manifests = Path::new(GUIDES).parent().unwrap().join("../packaging/kubernetes/larder.yaml");
@@ -70,11 +70,11 @@ fn the_manifests_have_the_config_of_the_guide() {
 /// A row of a table that compares another proxy with larder.
 struct Row {
     line: usize,
-    /// The code spans of larder's column.
+    /// The code spans in larder's column.
     spans: Vec<String>,
 }
 
-/// The rows of all tables with a column "larder".
+/// Returns the rows of all tables with a column "larder".
 fn rows(text: &str) -> Vec<Row> {
     let (mut found, mut compares) = (Vec::new(), false);
     for (number, line) in text.lines().enumerate() {
@@ -95,7 +95,7 @@ fn rows(text: &str) -> Vec<Row> {
     found
 }
 
-/// The schemas of `node`, with references, alternatives and items of lists followed.
+/// Collects the alternatives of the schema `node`. References and items of lists are followed.
 fn alternatives<'a>(schema: &'a Value, node: &'a Value, found: &mut Vec<&'a Value>) {
     found.push(node);
     if let Some(definition) = node["$ref"].as_str().and_then(|name| schema.pointer(name.strip_prefix('#')?)) {
@@ -111,7 +111,7 @@ fn alternatives<'a>(schema: &'a Value, node: &'a Value, found: &mut Vec<&'a Valu
     }
 }
 
-/// The part of the schema that describes a key; `None` if there is no such key.
+/// Returns the schema of a key; `None` if there is no such key.
 fn described<'a>(schema: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(schema, |node, part| {
         let mut found = Vec::new();
@@ -120,20 +120,20 @@ fn described<'a>(schema: &'a Value, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// The code spans in larder's column of a row.
-struct Uses {
-    /// The configs that the row gives, one for each alternative value.
+/// The code spans in larder's column of a row, by kind.
+struct RowContents {
+    /// Configs of the row, one for each alternative value.
     configs: Vec<Table>,
-    /// Requests of the admin interface: method and path.
+    /// Requests to the admin interface: method and path.
     requests: Vec<(String, String)>,
     /// Subcommands of `larder`.
     commands: Vec<String>,
 }
 
-/// Reads the spans of a row. `[a.b]` names the table of the keys that follow it in the row; without it they belong into
-/// `[switch]`. The error names a span that is neither a key of the config nor anything else that larder has.
-fn read(schema: &Value, spans: &[String]) -> Result<Uses, String> {
-    let mut uses = Uses { configs: Vec::new(), requests: Vec::new(), commands: Vec::new() };
+/// Parses the spans of a row. `[a.b]` names the table of the following keys in the row; the default is
+/// `[switch]`. The error names a span that is neither a config key nor another feature of larder.
+fn read(schema: &Value, spans: &[String]) -> Result<RowContents, String> {
+    let mut uses = RowContents { configs: Vec::new(), requests: Vec::new(), commands: Vec::new() };
     let (mut table, mut is_list) = (vec!["switch".to_owned()], false);
     let mut assigned = None;
     let mut config: Table = BASE.parse().unwrap();
@@ -169,7 +169,7 @@ fn read(schema: &Value, spans: &[String]) -> Result<Uses, String> {
     Ok(uses)
 }
 
-/// Path and value of a span that writes a key: `key = value`, another value of the key before, or an entry of `nodes`.
+/// Parses a span that sets a key: `key = value`, another value of the previous key, or an entry of `nodes`.
 fn assignment(span: &str, table: &[String], before: Option<&Vec<String>>) -> Option<(Vec<String>, String)> {
     if span.starts_with('{') {
         return Some((joined(table, "nodes"), format!("[{span}]")));
@@ -181,18 +181,18 @@ fn assignment(span: &str, table: &[String], before: Option<&Vec<String>>) -> Opt
     }
 }
 
-/// The path of a key, which may have dots, in a table.
+/// Appends a key, which may contain dots, to the path of a table.
 fn joined(table: &[String], key: &str) -> Vec<String> {
     table.iter().cloned().chain(key.split('.').map(str::to_owned)).collect()
 }
 
-/// Method and path of a span that is a request of the admin interface.
+/// Parses a span that is a request to the admin interface.
 fn request(span: &str) -> Option<(&str, &str)> {
     let (method, path) = span.split_once(' ').unwrap_or(("GET", span));
     (["GET", "POST"].contains(&method) && path.starts_with('/')).then_some((method, path))
 }
 
-/// Puts a value into a config. The table of the first `list` parts of the path is one entry of a list.
+/// Inserts a value into a config. The table of the first `list` parts of the path is an entry of a list.
 fn insert(config: &mut Table, path: &[String], list: Option<usize>, value: toml::Value) {
     let (last, tables) = path.split_last().unwrap();
     let mut here = config;
@@ -208,8 +208,8 @@ fn insert(config: &mut Table, path: &[String], list: Option<usize>, value: toml:
     here.insert(last.clone(), value);
 }
 
-/// Everything that the rows of a document say of larder and that is not so.
-fn false_rows(text: &str) -> Vec<String> {
+/// Returns all statements about larder in the rows of a document that are wrong.
+fn wrong_statements(text: &str) -> Vec<String> {
     let schema = Command::new(LARDER).args(["check", "--schema"]).output().unwrap();
     let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn false_rows(text: &str) -> Vec<String> {
         }
         for (method, target) in uses.requests {
             let reply = if method == "POST" { post(admin, &target) } else { get(admin, &target) };
-            // A reload is refused with 409: a switch under test has no process that could start its successor.
+            // A reload is refused with 409, because a switch under test has no master process.
             if [404, 405].contains(&reply.status) {
                 problem(format!("{method} {target} of the admin interface gives {}", reply.status));
             }
@@ -250,43 +250,43 @@ fn false_rows(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_row_of_the_guides_names_what_larder_has() {
+fn every_row_of_the_guides_names_an_existing_feature() {
     let text = fs::read_to_string(GUIDES).unwrap();
     let found = rows(&text);
     assert!(found.len() >= 40, "only {} rows", found.len());
     let bare: Vec<usize> = found.iter().filter(|row| row.spans.is_empty()).map(|row| row.line).collect();
     assert!(bare.len() <= 1, "rows that name nothing of larder: {bare:?}");
-    let problems = false_rows(&text);
+    let problems = wrong_statements(&text);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 #[test]
-fn false_rows_of_a_guide_are_noticed() {
+fn wrong_statements_of_a_guide_are_detected() {
     let row = |ours: &str| format!("| other | larder |\n|---|---|\n| `x` | {ours} |\n");
     for ours in [
-        "`[switch.outliers]` `consecutive`",
+        "`[switch.health.outliers]` `consecutive`",
         "`health.retry_after`",
         "`policy = \"hash\"`, `\"maglev\"`",
         "`[[switch.routes]]` `name = \"x\"`, `path = [\"/x/*\"]`, `group`",
         "`POST /nodes/a/drain`, `SIGHUP`, `larder check`",
     ] {
-        assert_eq!(false_rows(&row(ours)), Vec::<String>::new(), "{ours}");
+        assert_eq!(wrong_statements(&row(ours)), Vec::<String>::new(), "{ours}");
     }
     for (ours, part) in [
         ("`[switch.health]` `consecutive_5xx`", "no key 'switch.health.consecutive_5xx'"),
         ("`health.passive_fal`", "no key 'switch.health.passive_fal'"),
-        ("`[switch.outlier]` `consecutive`", "no key 'switch.outlier'"),
+        ("`[switch.health.outlier]` `consecutive`", "no key 'switch.health.outlier'"),
         ("`[[switch.routes]]` `paths = [\"/x/*\"]`", "no key 'switch.routes.paths'"),
         ("`policy = \"hash\"`, `\"ring\"`", "ring"),
         ("`{ name = \"a\", address = \"10.0.0.1:80\", share = 2.0 }`", "share"),
-        ("`[switch.bounded]` `factor = 0.1`", "factor"),
+        ("`[switch.policies.bounded]` `factor = 0.1`", "factor"),
         ("`[[switch.routes]]` `path = [\"/x/*\"]`", "switch.routes[0].name"),
         ("`GET /nodes/a/drain`", "GET /nodes/a/drain of the admin interface gives 405"),
         ("`GET /nothing`", "GET /nothing of the admin interface gives 404"),
         ("`SIGTRAP`", "no key 'switch.SIGTRAP'"),
         ("`larder validate`", "no command 'larder validate'"),
     ] {
-        let problems = false_rows(&row(ours));
+        let problems = wrong_statements(&row(ours));
         assert!(problems.len() == 1 && problems[0].contains(part), "{ours}: {problems:?}");
     }
 }

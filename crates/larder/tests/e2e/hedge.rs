@@ -1,4 +1,4 @@
-//! Hedged requests, through the switch as users run it, before two nodes that do as they are told.
+//! Hedged requests of a switch, before two nodes with scripted behaviour.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,29 +14,29 @@ use crate::http::{Client, ask, get};
 use crate::http2;
 use crate::process::{Process, until};
 
-/// What a node does when it is asked for a path.
+/// The behaviour of a node for a path.
 #[derive(Clone)]
-enum Act {
-    /// Nothing, until whoever asks leaves.
+enum Behaviour {
+    /// Sends nothing until the client leaves.
     Hold,
-    /// The same for the first; says this to those who come later.
+    /// Holds the first request, and sends this reply to later ones.
     HoldOnce(Vec<u8>),
-    /// Closes without a word; says this to those who come later.
+    /// Closes the first connection without a reply, and sends this reply to later ones.
     CloseOnce(Vec<u8>),
-    /// Says this after so long.
-    Say(Duration, Vec<u8>),
-    /// Says this at once, and closes.
+    /// Sends this reply after a delay.
+    Reply(Duration, Vec<u8>),
+    /// Sends this reply at once, and closes.
     Close(Vec<u8>),
 }
 
-/// At other paths it says its name at once.
+/// A node that sends its name for unscripted paths.
 #[derive(Clone)]
 struct Node {
     name: &'static str,
     address: SocketAddr,
-    acts: Arc<Mutex<BTreeMap<&'static str, Act>>>,
+    behaviours: Arc<Mutex<BTreeMap<&'static str, Behaviour>>>,
     heads: Arc<Mutex<Vec<String>>>,
-    /// Who asked has left before an answer.
+    /// Clients that left before a reply.
     left: Arc<AtomicUsize>,
 }
 
@@ -44,9 +44,10 @@ impl Node {
     fn start(name: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let node = Self { name, address, acts: Arc::default(), heads: Arc::default(), left: Arc::default() };
+        let node =
+            Self { name, address, behaviours: Arc::default(), heads: Arc::default(), left: Arc::default() };
         let serving = node.clone();
-        // Ends with the test's process.
+        // The thread ends with the test process.
         thread::spawn(move || {
             while let Ok((tcp, _)) = listener.accept() {
                 let node = serving.clone();
@@ -56,8 +57,8 @@ impl Node {
         node
     }
 
-    fn at(&self, path: &'static str, act: Act) {
-        self.acts.lock().unwrap().insert(path, act);
+    fn at(&self, path: &'static str, act: Behaviour) {
+        self.behaviours.lock().unwrap().insert(path, act);
     }
 
     fn asked(&self, path: &str) -> usize {
@@ -80,28 +81,30 @@ impl Node {
             }
             let path = head.split(' ').nth(1).unwrap().to_owned();
             let act = {
-                let mut acts = self.acts.lock().unwrap();
-                let act = acts.get(&*path).cloned();
-                if let (Some(Act::HoldOnce(then) | Act::CloseOnce(then)), Some(place)) =
-                    (&act, acts.get_mut(&*path))
+                let mut behaviours = self.behaviours.lock().unwrap();
+                let act = behaviours.get(&*path).cloned();
+                if let (Some(Behaviour::HoldOnce(then) | Behaviour::CloseOnce(then)), Some(place)) =
+                    (&act, behaviours.get_mut(&*path))
                 {
-                    *place = Act::Say(Duration::ZERO, then.clone());
+                    *place = Behaviour::Reply(Duration::ZERO, then.clone());
                 }
                 act
             };
             self.heads.lock().unwrap().push(head);
-            let said = match act.unwrap_or_else(|| Act::Say(Duration::ZERO, self.says("200 OK", self.name))) {
-                Act::Hold | Act::HoldOnce(_) => {
+            let said = match act
+                .unwrap_or_else(|| Behaviour::Reply(Duration::ZERO, self.says("200 OK", self.name)))
+            {
+                Behaviour::Hold | Behaviour::HoldOnce(_) => {
                     while matches!(reader.read(&mut [0; 64]), Ok(1..)) {}
                     self.left.fetch_add(1, Ordering::Relaxed);
                     return;
                 }
-                Act::Say(after, bytes) => {
+                Behaviour::Reply(after, bytes) => {
                     larder_testkit::take_time(after);
                     tcp.write_all(&bytes)
                 }
-                Act::CloseOnce(_) => return,
-                Act::Close(bytes) => {
+                Behaviour::CloseOnce(_) => return,
+                Behaviour::Close(bytes) => {
                     let _ = tcp.write_all(&bytes);
                     return;
                 }
@@ -119,7 +122,7 @@ impl Node {
     }
 }
 
-/// A switch before two nodes, of which LARD gives each target one.
+/// Starts a switch before two nodes. LARD assigns each target to one of them.
 fn start(folder: &Path, nodes: &[Node; 2], hedge: &str) -> Process {
     let text = format!(
         r#"
@@ -148,7 +151,8 @@ sticky = {{ cookie = "srv" }}
     Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"])
 }
 
-/// The node that has this path's target from now on, and the other. POST is never hedged, however slow the machine is.
+/// Assigns the path to a node, and returns this node and the other one. POST is never hedged, so the result
+/// does not depend on speed.
 fn sides<'n>(switch: &Process, nodes: &'n [Node; 2], path: &str) -> (&'n Node, &'n Node) {
     let reply = ask(switch.address, "POST", path, "Content-Length: 0\r\n");
     let has = reply.header("x-origin").unwrap();
@@ -161,8 +165,8 @@ fn hedges(switch: &Process, outcome: &str) -> u64 {
     metrics.lines().find_map(|line| line.strip_prefix(&*begins)?.parse().ok()).unwrap()
 }
 
-/// No node has any load left.
-fn settles(switch: &Process) {
+/// Waits until no node has any load.
+fn await_no_load(switch: &Process) {
     until("nothing is under way", || {
         let nodes = get(switch.admin.unwrap(), "/nodes").json();
         nodes.as_array().unwrap().iter().all(|node| node["load"] == 0).then_some(())
@@ -177,7 +181,7 @@ fn a_node_that_hangs_costs_the_delay_only() {
     let switch = start(folder.path(), &nodes, "after = \"500ms\", share = 100.0");
     let (has, other) = sides(&switch, &nodes, "/t?x=1");
     assert_eq!(hedges(&switch, "won"), 0);
-    has.at("/t?x=1", Act::Hold);
+    has.at("/t?x=1", Behaviour::Hold);
     let mut client = Client::connect(switch.address).unwrap();
     let began = Instant::now();
     let reply = client.ask("GET", "/t?x=1", "X-A: 1\r\n").unwrap();
@@ -194,14 +198,14 @@ fn a_node_that_hangs_costs_the_delay_only() {
     {
         assert!(head.contains(field), "{field} in {head}");
     }
-    // The client's connection goes on, and the target stays where it was.
-    has.acts.lock().unwrap().clear();
+    // The client's connection stays open, and the target stays at its node.
+    has.behaviours.lock().unwrap().clear();
     assert_eq!(client.ask("GET", "/t?x=1", "").unwrap().header("x-origin"), Some(has.name));
-    has.at("/t?x=1", Act::Hold);
+    has.at("/t?x=1", Behaviour::Hold);
     assert_eq!(http2::ask(switch.address, "GET", "http://test/t?x=1", "").status, 200);
     let node = get(switch.admin.unwrap(), "/nodes").json();
     assert!(node.as_array().unwrap().iter().all(|node| node["state"] == "up"), "slow is not dead: {node}");
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
@@ -210,44 +214,44 @@ fn the_first_answer_is_taken_but_for_a_server_s_fault() {
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"20ms\", share = 100.0");
     let slow = Duration::from_millis(300);
-    // The second is slower still.
+    // The second node is even slower.
     let (has, other) = sides(&switch, &nodes, "/first");
-    has.at("/first", Act::Say(slow, has.says("200 OK", "mine")));
-    other.at("/first", Act::Hold);
+    has.at("/first", Behaviour::Reply(slow, has.says("200 OK", "mine")));
+    other.at("/first", Behaviour::Hold);
     assert_eq!(&*get(switch.address, "/first").body, b"mine");
     until("the second is let go", || (other.left() == 1).then_some(()));
     assert_eq!((hedges(&switch, "lost"), hedges(&switch, "won")), (1, 0));
-    // The second answers first, with a fault of its own.
+    // The second node answers first, but with a server error.
     let (has, other) = sides(&switch, &nodes, "/fault");
-    has.at("/fault", Act::Say(slow, has.says("200 OK", "mine")));
-    other.at("/fault", Act::Say(Duration::ZERO, other.says("503 Busy", "")));
+    has.at("/fault", Behaviour::Reply(slow, has.says("200 OK", "mine")));
+    other.at("/fault", Behaviour::Reply(Duration::ZERO, other.says("503 Busy", "")));
     assert_eq!(&*get(switch.address, "/fault").body, b"mine");
-    // Not found is an answer.
+    // 404 is a valid reply.
     let (has, other) = sides(&switch, &nodes, "/none");
-    has.at("/none", Act::Hold);
-    other.at("/none", Act::Say(Duration::ZERO, other.says("404 Not Found", "no")));
+    has.at("/none", Behaviour::Hold);
+    other.at("/none", Behaviour::Reply(Duration::ZERO, other.says("404 Not Found", "no")));
     assert_eq!(get(switch.address, "/none").status, 404);
-    // A fault is better than nothing.
+    // A server error is better than no reply.
     let (has, other) = sides(&switch, &nodes, "/both");
-    has.at("/both", Act::Say(slow, has.says("500 Broken", "")));
-    other.at("/both", Act::Close(Vec::new()));
+    has.at("/both", Behaviour::Reply(slow, has.says("500 Broken", "")));
+    other.at("/both", Behaviour::Close(Vec::new()));
     assert_eq!(get(switch.address, "/both").status, 500);
-    // So it is where the other says nothing at all.
+    // The same holds if the other node sends nothing.
     let (has, other) = sides(&switch, &nodes, "/busy");
-    has.at("/busy", Act::Say(slow, has.says("503 Busy", "")));
-    other.at("/busy", Act::Hold);
+    has.at("/busy", Behaviour::Reply(slow, has.says("503 Busy", "")));
+    other.at("/busy", Behaviour::Hold);
     assert_eq!(get(switch.address, "/busy").status, 503);
-    // The second is slow too, and comes.
+    // The second node is slow too, and answers.
     let (has, other) = sides(&switch, &nodes, "/late");
-    has.at("/late", Act::Hold);
-    other.at("/late", Act::Say(slow, other.says("200 OK", "late")));
+    has.at("/late", Behaviour::Hold);
+    other.at("/late", Behaviour::Reply(slow, other.says("200 OK", "late")));
     assert_eq!(&*get(switch.address, "/late").body, b"late");
     assert_eq!((hedges(&switch, "lost"), hedges(&switch, "won"), hedges(&switch, "failed")), (4, 2, 0));
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
-fn answers_of_every_form_come_as_they_are() {
+fn replies_of_every_framing_are_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"20ms\", share = 100.0");
@@ -268,8 +272,11 @@ fn answers_of_every_form_come_as_they_are() {
     for (path, bytes, status, body) in &forms {
         let (has, other) = sides(&switch, &nodes, path);
         for hedged in [false, true] {
-            has.at(path, if hedged { Act::Hold } else { Act::Say(Duration::ZERO, bytes.clone()) });
-            other.at(path, Act::Say(Duration::ZERO, bytes.clone()));
+            has.at(
+                path,
+                if hedged { Behaviour::Hold } else { Behaviour::Reply(Duration::ZERO, bytes.clone()) },
+            );
+            other.at(path, Behaviour::Reply(Duration::ZERO, bytes.clone()));
             let uri = format!("http://test{path}");
             let reply = http2::ask(switch.address, "GET", &uri, "");
             assert_eq!(
@@ -295,102 +302,105 @@ fn answers_of_every_form_come_as_they_are() {
             }
         }
     }
-    // The end by closing, and HEAD.
+    // Replies that end with the connection, and replies to HEAD.
     let (has, other) = sides(&switch, &nodes, "/close");
-    has.at("/close", Act::Hold);
-    other.at("/close", Act::Close(b"HTTP/1.1 200 OK\r\n\r\nto the end".to_vec()));
+    has.at("/close", Behaviour::Hold);
+    other.at("/close", Behaviour::Close(b"HTTP/1.1 200 OK\r\n\r\nto the end".to_vec()));
     assert_eq!(http2::ask(switch.address, "GET", "http://test/close", "").body, b"to the end");
-    other.at("/close", Act::Say(Duration::ZERO, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n".to_vec()));
+    other.at(
+        "/close",
+        Behaviour::Reply(Duration::ZERO, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n".to_vec()),
+    );
     let head = ask(switch.address, "HEAD", "/close", "");
     assert_eq!((head.status, head.header("content-length")), (200, Some("10")));
-    // What breaks off does so for the client, and is no whole answer.
-    other.at("/close", Act::Close(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()));
+    // A truncated reply is truncated for the client too.
+    other.at("/close", Behaviour::Close(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()));
     assert!(Client::connect(switch.address).unwrap().ask("GET", "/close", "").is_err());
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
-fn a_second_node_continues_what_a_hedge_broke_off() {
+fn a_second_node_continues_a_reply_that_a_hedge_aborted() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"20ms\", share = 100.0");
     let (has, other) = sides(&switch, &nodes, "/rest");
     let rest = b"HTTP/1.1 206 Partial Content\r\nETag: \"v\"\r\nContent-Range: bytes 5-9/10\r\nContent-Length: 5\r\n\r\n56789";
-    has.at("/rest", Act::HoldOnce(rest.to_vec()));
+    has.at("/rest", Behaviour::HoldOnce(rest.to_vec()));
     other.at(
         "/rest",
-        Act::Close(b"HTTP/1.1 200 OK\r\nETag: \"v\"\r\nContent-Length: 10\r\n\r\n01234".to_vec()),
+        Behaviour::Close(b"HTTP/1.1 200 OK\r\nETag: \"v\"\r\nContent-Length: 10\r\n\r\n01234".to_vec()),
     );
     assert_eq!(get(switch.address, "/rest").body, b"0123456789");
     assert_eq!((has.asked("/rest"), other.asked("/rest")), (2, 1));
     until("the one that was held is left", || (has.left() == 1).then_some(()));
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
-fn what_is_not_hedged() {
+fn requests_that_are_not_hedged() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"20ms\", share = 0.0");
     let slow = Duration::from_millis(150);
     for path in ["/plain/x", "/sticky/x"] {
         let (has, other) = sides(&switch, &nodes, path);
-        has.at(path, Act::Say(slow, has.says("200 OK", "mine")));
+        has.at(path, Behaviour::Reply(slow, has.says("200 OK", "mine")));
         assert_eq!(&*get(switch.address, path).body, b"mine");
         assert_eq!(other.asked(path), 0, "{path}");
     }
     let (has, other) = sides(&switch, &nodes, "/post");
-    has.at("/post", Act::Say(slow, has.says("200 OK", "mine")));
+    has.at("/post", Behaviour::Reply(slow, has.says("200 OK", "mine")));
     let reply = ask(switch.address, "POST", "/post", "Content-Length: 0\r\n");
     assert_eq!(&*reply.body, b"mine");
     assert!(other.heads.lock().unwrap().iter().all(|head| !head.starts_with("POST /post ")));
-    // The share is none, and what was saved up of one a second is used up.
+    // The share is zero, and the saved tokens of one per second are used up.
     let (has, other) = sides(&switch, &nodes, "/many");
-    has.at("/many", Act::Say(slow, has.says("200 OK", "mine")));
-    other.at("/many", Act::Hold);
+    has.at("/many", Behaviour::Reply(slow, has.says("200 OK", "mine")));
+    other.at("/many", Behaviour::Hold);
     until("there is none left", || {
         assert_eq!(&*get(switch.address, "/many").body, b"mine");
         (hedges(&switch, "over_share") > 0).then_some(())
     });
     assert!(hedges(&switch, "lost") >= 10, "ten are saved up");
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
-fn who_leaves_takes_both_along() {
+fn both_attempts_end_when_the_client_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"20ms\", share = 100.0");
     sides(&switch, &nodes, "/t");
-    nodes.iter().for_each(|node| node.at("/t", Act::Hold));
+    nodes.iter().for_each(|node| node.at("/t", Behaviour::Hold));
     let mut tcp = TcpStream::connect(switch.address).unwrap();
     tcp.write_all(b"GET /t HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
     until("both are asked", || nodes.iter().all(|node| node.asked("/t") > 0).then_some(()));
     drop(tcp);
     until("both are let go", || nodes.iter().all(|node| node.left() == 1).then_some(()));
-    settles(&switch);
-    // No node at all: the failure has its name, and the request its end.
-    nodes.iter().for_each(|node| node.at("/t", Act::Close(Vec::new())));
+    await_no_load(&switch);
+    // Both nodes fail. The failure is named, and the request ends.
+    nodes.iter().for_each(|node| node.at("/t", Behaviour::Close(Vec::new())));
     let reply = get(switch.address, "/t");
     assert_eq!((reply.status, reply.header("x-larder-error")), (502, Some("node_closed")));
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
-fn a_connection_that_was_closed_meanwhile_costs_neither_node_nor_place() {
+fn a_closed_idle_connection_does_not_count_as_a_failure() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let switch = start(folder.path(), &nodes, "after = \"1m\"");
     let (has, other) = sides(&switch, &nodes, "/idle");
-    has.at("/idle", Act::CloseOnce(has.says("200 OK", "again")));
+    has.at("/idle", Behaviour::CloseOnce(has.says("200 OK", "again")));
     let reply = get(switch.address, "/idle");
     assert_eq!((reply.status, &*reply.body), (200, &b"again"[..]));
     assert_eq!((has.asked("/idle"), other.asked("/idle")), (2, 0), "it is asked once more, and nobody else");
-    settles(&switch);
+    await_no_load(&switch);
 }
 
 #[test]
-fn nodes_that_are_spoken_to_otherwise_are_not_asked_beside() {
+fn nodes_with_another_protocol_are_not_hedged() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
     let text = format!(
@@ -406,8 +416,8 @@ fn nodes_that_are_spoken_to_otherwise_are_not_asked_beside() {
     let place = |path: &&str| ask(switch.address, "POST", path, "Content-Length: 0\r\n");
     let path = paths.into_iter().find(|path| &*place(path).body == b"a").unwrap();
     let asked = nodes[1].heads.lock().unwrap().len();
-    nodes[0].at(path, Act::Say(Duration::from_secs(1), nodes[0].says("200 OK", "mine")));
+    nodes[0].at(path, Behaviour::Reply(Duration::from_secs(1), nodes[0].says("200 OK", "mine")));
     assert_eq!(&*get(switch.address, path).body, b"mine");
     assert_eq!((hedges(&switch, "no_room"), nodes[1].heads.lock().unwrap().len()), (1, asked));
-    settles(&switch);
+    await_no_load(&switch);
 }

@@ -1,4 +1,5 @@
-//! Hostile clients beside an ordinary one, in small: bench/hostile has them by the ten thousand.
+//! Hostile clients together with an ordinary one, in small numbers. bench/hostile runs them by the ten
+//! thousand.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,10 +13,10 @@ use crate::http::{Client, get};
 use crate::process::{Process, until};
 use crate::secured::write_key;
 
-/// How long the attacks go on.
+/// Length of the attacks.
 const LENGTH: Duration = Duration::from_secs(4);
 const SLOW: usize = 150;
-/// What the switch may take for them.
+/// Largest growth of the switch's memory.
 const GROWS_KIB_MAX: u64 = 200 << 10;
 
 fn connect(address: SocketAddr) -> Option<TcpStream> {
@@ -25,7 +26,7 @@ fn connect(address: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Holds connections that begin so and go on byte by byte; a new one for each that is closed.
+/// Holds slow connections that begin with `begin` and continue byte by byte. A closed connection is replaced.
 fn crowd(address: SocketAddr, begin: &[u8], drip: &[u8], stop: &AtomicBool) -> usize {
     let (mut held, mut made) = (Vec::new(), 0);
     while !stop.load(Relaxed) {
@@ -42,7 +43,7 @@ fn crowd(address: SocketAddr, begin: &[u8], drip: &[u8], stop: &AtomicBool) -> u
     made
 }
 
-/// Sends a beginning, and then the same again and again until that is refused; over and over.
+/// Sends `begin`, and then `more` repeatedly until the server refuses. Repeats with new connections.
 fn endless(address: SocketAddr, begin: &[u8], more: &[u8], stop: &AtomicBool) -> usize {
     let mut made = 0;
     while !stop.load(Relaxed) {
@@ -67,19 +68,19 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A GET of this path on an HTTP/2 stream.
+/// Returns a GET request on an HTTP/2 stream.
 fn ask_for(path: &str, stream: u32) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
     frame(HEADERS, 5, stream, &[&b"\x82\x86\x04"[..], &[length], path.as_bytes(), b"\x41\x01a"].concat())
 }
 
-/// Returns the first bytes of an HTTP/2 client whose window lets each reply have this many bytes.
+/// Returns the first bytes of an HTTP/2 client with this window for each reply.
 fn begin_http2(window: u32) -> Vec<u8> {
     let settings = frame(SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
     [PREFACE, &settings, &frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())].concat()
 }
 
-/// The kind of a connection's next frame.
+/// Reads the kind of the next frame of a connection.
 fn next_frame(stream: &mut TcpStream) -> std::io::Result<u8> {
     let mut header = [0; 9];
     stream.read_exact(&mut header)?;
@@ -88,7 +89,8 @@ fn next_frame(stream: &mut TcpStream) -> std::io::Result<u8> {
     Ok(header[3])
 }
 
-/// Resets streams after their replies have begun, so that the switch has accepted them. Counts the resets.
+/// Resets streams after their replies have begun, so that the switch has accepted them. Returns the number of
+/// resets.
 fn resets(address: SocketAddr, stop: &AtomicBool) -> usize {
     let mut made = 0;
     while !stop.load(Relaxed) {
@@ -99,7 +101,7 @@ fn resets(address: SocketAddr, stop: &AtomicBool) -> usize {
             if stop.load(Relaxed) || stream.write_all(&ask_for("/a", id)).is_err() {
                 break;
             }
-            // Its settings come before the reply.
+            // The settings frame precedes the reply.
             let begun =
                 std::iter::repeat_with(|| next_frame(&mut stream)).find(|kind| !matches!(kind, Ok(2..)));
             if !matches!(begun, Some(Ok(HEADERS)))
@@ -113,7 +115,7 @@ fn resets(address: SocketAddr, stop: &AtomicBool) -> usize {
     made
 }
 
-/// Asks for what nobody has asked for before.
+/// Requests targets that no client has requested before.
 fn distinct(address: SocketAddr, stop: &AtomicBool) -> usize {
     let mut made = 0;
     while !stop.load(Relaxed) {
@@ -138,13 +140,13 @@ fn resident_kib(process: &Process) -> u64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// A switch with TLS and HTTP/2 before this node, which bears with slow clients for a second.
+/// Writes the config of a switch with TLS before this node. It tolerates slow clients for one second.
 fn config(folder: &Path, node: SocketAddr) -> PathBuf {
     let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
     let certificate = folder.join("tls.pem");
     write_key(&certificate, &(made.cert.pem() + &made.signing_key.serialize_pem()));
     let text = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\nnodes = [\"{node}\"]\nadmission = \"unlimited\"\ntargets_max = 1000\n\
+        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\nnodes = [\"{node}\"]\nadmission.limit = \"unlimited\"\npolicies.targets_max = 1000\n\
          [switch.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {certificate:?}\n\
          [switch.timeouts]\nheader = \"1s\"\nkeepalive = \"1s\"\nclient_read = \"1s\"\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n"
@@ -155,7 +157,7 @@ fn config(folder: &Path, node: SocketAddr) -> PathBuf {
 }
 
 #[test]
-fn ordinary_clients_notice_nothing_of_hostile_ones() {
+fn hostile_clients_do_not_affect_ordinary_ones() {
     let folder = tempfile::tempdir().unwrap();
     let manifest = folder.path().join("manifest.tsv");
     fs::write(&manifest, "1000\t/a\n").unwrap();
@@ -185,7 +187,7 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
             }),
             scope.spawn(move || endless(secure, &[0x80; 3000], &[0xff; 3000], stop)),
             scope.spawn(move || {
-                // PINGs while a request is under way.
+                // PINGs during a request.
                 let begin = [begin_http2(0), ask_for("/a", 1)].concat();
                 endless(address, &begin, &frame(PING, 0, 0, &[0; 8]).repeat(100), stop)
             }),
@@ -196,7 +198,7 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
         while Instant::now() < end {
             let mut client = Client::connect(address).unwrap();
             for _ in 0..20 {
-                // One that was kept from running for longer than an idle connection lasts comes back with another.
+                // A client that did not run for longer than the idle timeout reconnects.
                 let Ok(reply) = client.ask("GET", "/a", "") else { break };
                 assert_eq!((reply.status, reply.body.len()), (200, 1000));
                 served.fetch_add(1, Relaxed);
@@ -224,7 +226,7 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
     assert!(switch.terminate().success());
 }
 
-/// Connections of HTTP/2 with as many requests as they may have, of whose replies the client takes nothing.
+/// HTTP/2 connections with the maximum number of requests, whose replies the client does not read.
 #[test]
 fn stalled_streams_hold_little_memory() {
     const CONNECTIONS: usize = 6;
@@ -240,14 +242,14 @@ fn stalled_streams_hold_little_memory() {
     let held: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|at| {
             let mut stream = connect(switch.address).unwrap();
-            // No window, a window of a byte, and open windows of which nothing is read.
+            // A window of zero, a window of one byte, and an open window whose data is not read.
             let begin = begin_http2([0, 1, 0x7fff_ffff][at % 3]);
             let asked = (0..128).flat_map(|id| ask_for("/large", 1 + 2 * id));
             stream.write_all(&begin.into_iter().chain(asked).collect::<Vec<_>>()).unwrap();
             stream
         })
         .collect();
-    // Until it has stopped growing.
+    // Waits until the memory does not grow any more.
     let (mut most, mut same) = (0, 0);
     until("memory stops growing", || {
         let now = resident_kib(&switch);

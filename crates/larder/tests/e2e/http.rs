@@ -1,4 +1,4 @@
-//! A plain HTTP client: one connection, blocking, kept alive.
+//! A blocking HTTP client with one kept-alive connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ impl Reply {
         values.next()
     }
 
-    /// The node named in `Cache-Status`, and whether it had the target.
+    /// Returns the node named in `Cache-Status`, and whether it was a hit.
     pub fn node_and_hit(&self) -> (String, bool) {
         let status = self.header("cache-status").expect("every reply of a node says so");
         let (node, rest) = status.split_once(';').unwrap();
@@ -48,7 +48,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// On a connection that there is.
+    /// Creates a client on an existing connection.
     pub fn over(stream: S) -> Self {
         Self(BufReader::new(stream))
     }
@@ -57,7 +57,7 @@ impl<S: Read + Write> Client<S> {
         write!(self.0.get_mut(), "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")?;
         let (status, head) = loop {
             let (status, head) = self.head()?;
-            // Others follow an interim reply (RFC 9110 section 15.2).
+            // An interim reply precedes the final one (RFC 9110 section 15.2).
             if !matches!(status, 100 | 102..=199) {
                 break (status, head);
             }
@@ -78,7 +78,7 @@ impl<S: Read + Write> Client<S> {
         Ok(reply)
     }
 
-    /// The next head, with its status.
+    /// Reads the next head, and returns it with its status.
     fn head(&mut self) -> io::Result<(u16, String)> {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -91,7 +91,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub fn ask(address: SocketAddr, method: &str, target: &str, headers: &str) -> Reply {
     Client::connect(address).unwrap().ask(method, target, headers).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A client of HTTP/2 without TLS, for the test's thread.
+//! A blocking HTTP/2 client without TLS.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::http::Reply;
 
-/// One request on a connection of its own; fields as `name: value` lines.
+/// Sends one request on a new connection. `fields` are `name: value` lines.
 pub fn ask(address: SocketAddr, method: &str, uri: &str, fields: &str) -> Reply {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,7 +1,8 @@
-//! Tests of the header fields that tell an origin about clients, whatever fields the clients send.
+//! Tests of the header fields that describe clients to an origin, for all fields that clients may send.
 //!
-//! Every identity field is sent in every spelling through every entry. The expectations are stated here independently of the code: an
-//! origin learns the address, the scheme, the host and the certificate of the connection, and never a client's word for them.
+//! Every identity field is sent in every spelling through every entry. The expectations here are independent
+//! of the code. An origin learns the address, the scheme, the host and the certificate of the connection, and
+//! never what a client claims.
 
 use std::fs;
 use std::io::Write as _;
@@ -13,12 +14,12 @@ use rustls::RootCertStore;
 
 use crate::http::{self, Client, Reply, get};
 use crate::node_http2;
-use crate::origin::{Origin, asked, values};
-use crate::peers::Cluster;
+use crate::origin::{Origin, echoed_request, values};
+use crate::peers::PeerCluster;
 use crate::process::{Process, until};
 use crate::secured::{Authority, connect};
 
-/// The fields that tell an origin about a client, and a lie for each.
+/// The fields that describe a client to an origin, with a false value for each.
 const FIELDS: [(&str, &str); 6] = [
     ("x-forwarded-for", "198.51.100.1"),
     ("forwarded", "for=198.51.100.1;proto=https;host=bank.test"),
@@ -30,7 +31,7 @@ const FIELDS: [(&str, &str); 6] = [
 
 const ANNOUNCED: &str = "192.0.2.7";
 
-/// How a client may write a field.
+/// A spelling of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spelling {
     Small,
@@ -39,16 +40,16 @@ enum Spelling {
     AllUnderscores,
     Twice,
     TwoCases,
-    /// `Connection` nominates the field, which is there.
+    /// `Connection` nominates the field, which is present.
     Nominated,
-    /// `Connection` nominates the field, which is not there.
+    /// `Connection` nominates the field, which is missing.
     NominatedAlone,
     /// `Connection` nominates every identity field.
     AllNominated,
     Empty,
-    /// The value is continued on a second line (obs-fold).
+    /// The value continues on a second line (obs-fold).
     Folded,
-    /// The name is followed by a space.
+    /// A space follows the name.
     SpaceBeforeColon,
 }
 
@@ -68,7 +69,7 @@ impl Spelling {
         Self::SpaceBeforeColon,
     ];
 
-    /// The header lines as names and values.
+    /// Returns the header lines as names and values.
     fn lines(self, name: &str, lie: &str) -> Vec<(String, String)> {
         let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let all = || FIELDS.map(|(name, _)| name).join(", ");
@@ -88,17 +89,17 @@ impl Spelling {
         }
     }
 
-    /// Whether no request has this form.
+    /// Whether no valid request has this form.
     fn is_malformed(self) -> bool {
         matches!(self, Self::Folded | Self::SpaceBeforeColon)
     }
 
-    /// Whether HTTP/2 has it: names are in small letters, and there is no `Connection`.
+    /// Whether HTTP/2 supports the spelling: names are lower case, and there is no `Connection`.
     fn is_of_http2(self) -> bool {
         matches!(self, Self::Small | Self::Underscore | Self::Twice | Self::Empty)
     }
 
-    /// The values that count as those of the field.
+    /// Returns the values that count as values of the field.
     fn values(self, name: &str, lie: &'static str) -> Vec<&'static str> {
         match self {
             Self::Underscore | Self::AllUnderscores if name.contains('-') => vec![],
@@ -110,12 +111,12 @@ impl Spelling {
 }
 
 /// Sends a request for a path with header fields. `None` if the connection ends without a reply.
-type Ask<'a> = dyn Fn(&str, &[(String, String)]) -> Option<Reply> + 'a;
+type RequestSender<'a> = dyn Fn(&str, &[(String, String)]) -> Option<Reply> + 'a;
 
-/// A way by which requests come to an origin, and what is true of them.
+/// A way by which requests reach an origin, with the true values for it.
 struct Entry<'a> {
     what: &'static str,
-    ask: Box<Ask<'a>>,
+    ask: Box<RequestSender<'a>>,
     address: &'static str,
     scheme: &'static str,
     host: &'static str,
@@ -124,17 +125,18 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The list that an origin must see: what the client said, if that is kept, and the truth last.
-    fn list(&self, said: &[&str], truth: &str) -> String {
-        let kept = if self.overwrites { &[][..] } else { said };
+    /// Returns the list that an origin must see: the client's values if they are kept, and then the true
+    /// value.
+    fn list(&self, client_values: &[&str], truth: &str) -> String {
+        let kept = if self.overwrites { &[][..] } else { client_values };
         kept.iter().copied().chain([truth]).collect::<Vec<_>>().join(", ")
     }
 
-    fn check(&self, heard: &str, field: &str, said: &[&str], present: bool) {
+    fn check(&self, heard: &str, field: &str, client_values: &[&str], present: bool) {
         let case = format!("{}: {heard}", self.what);
         let names = heard.split("\r\n").skip(1).filter_map(|line| line.split_once(':')).map(|(name, _)| name);
         assert!(!names.into_iter().any(|name| name.contains('_')), "{case}");
-        let of = |name: &str| if name == field { said } else { &[] };
+        let of = |name: &str| if name == field { client_values } else { &[] };
         assert_eq!(
             values(heard, "x-forwarded-for"),
             [self.list(of("x-forwarded-for"), self.address)],
@@ -147,7 +149,7 @@ impl Entry<'_> {
         let own = format!("for={};host=\"{}\";proto={}", self.address, self.host, self.scheme);
         let forwarded = values(heard, "forwarded");
         if present && field == "forwarded" {
-            // Applications read the first element: what the client said is not kept.
+            // Applications read the first element, so the client's values are not kept.
             assert_eq!(forwarded, [own], "{case}");
         } else {
             assert!(forwarded.is_empty(), "{case}");
@@ -174,7 +176,7 @@ impl Entry<'_> {
                 assert_eq!(reply.status, 200, "{case}: {}", reply.head);
                 let dropped = matches!(spelling, Spelling::Underscore | Spelling::AllUnderscores);
                 let present = spelling != Spelling::NominatedAlone && !(dropped && name.contains('-'));
-                self.check(&asked(&reply), name, &spelling.values(name, lie), present);
+                self.check(&echoed_request(&reply), name, &spelling.values(name, lie), present);
             }
         }
         assert!(asked_for >= 24, "{}", self.what);
@@ -206,7 +208,7 @@ fn http2(client: &node_http2::Client, target: &str, fields: &[(String, String)])
     Some(Reply { status, head: String::new(), body })
 }
 
-/// A node before the origin, with TLS beside.
+/// Starts a node before the origin, with and without TLS.
 fn node(folder: &Path, name: &str, origin: &Origin, more: &str) -> Process {
     let authority = Authority::new(folder, name);
     let text = format!(
@@ -241,7 +243,7 @@ fn metric(process: &Process, name: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Entries of a node: clear, TLS, HTTP/2.
+/// Checks the entries of a node: without TLS, with TLS, and HTTP/2.
 fn node_entries(folder: &Path, name: &str, process: &Process, overwrites: bool) {
     let roots = roots(folder, name);
     let (clear, secure) = (process.address, process.further[0]);
@@ -278,9 +280,9 @@ fn an_origin_behind_a_node_is_told_the_truth() {
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let append = node(folder.path(), "append", &origin, "");
     node_entries(folder.path(), "append", &append, false);
-    // Five names have a hyphen; HTTP/2 has them in small letters alone.
+    // Five names have a hyphen. HTTP/2 has them in lower case only.
     assert_eq!(metric(&append, "larder_node_header_fields_dropped_total"), 10 + 10 + 5);
-    let overwrite = node(folder.path(), "overwrite", &origin, "forwarded = \"overwrite\"");
+    let overwrite = node(folder.path(), "overwrite", &origin, "trust.forwarded = \"overwrite\"");
     node_entries(folder.path(), "overwrite", &overwrite, true);
 }
 
@@ -288,7 +290,7 @@ fn an_origin_behind_a_node_is_told_the_truth() {
 fn an_origin_is_told_of_announced_clients() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let node = node(folder.path(), "announced", &origin, "proxy_protocol_from = \"127.0.0.1\"");
+    let node = node(folder.path(), "announced", &origin, "trust.proxy_protocol_from = \"127.0.0.1\"");
     let ask = |target: &str, fields: &[(String, String)]| {
         let mut stream = tcp(node.address);
         stream.write_all(format!("PROXY TCP4 {ANNOUNCED} 203.0.113.1 4711 80\r\n").as_bytes()).unwrap();
@@ -303,7 +305,7 @@ fn an_origin_is_told_of_announced_clients() {
 fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let node = node(folder.path(), "behind", &origin, "trusted_relays = \"127.0.0.1\"");
+    let node = node(folder.path(), "behind", &origin, "trust.relays = \"127.0.0.1\"");
     let switch = switch(folder.path(), node.address, "h2c = true");
     let entry = Entry {
         what: "switch",
@@ -322,16 +324,16 @@ fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
     Entry { what: "switch, HTTP/2", ask: Box::new(by_http2), http2: true, ..entry }.run();
     assert_eq!(metric(&switch, "larder_switch_header_fields_dropped_total"), 10 + 5);
 
-    // The relay is believed, and its nodes' own paths are not for its clients.
+    // The relay is trusted. The nodes' own paths are not available to its clients.
     let told = "X-Forwarded-For: 198.51.100.1\r\nX-Forwarded-Proto: https\r\nClient-Cert: :AAAA:\r\n";
-    let heard = asked(&http::ask(node.address, "GET", "/told", told));
+    let heard = echoed_request(&http::ask(node.address, "GET", "/told", told));
     assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1"]);
     assert_eq!(
         (values(&heard, "x-forwarded-proto"), values(&heard, "client-cert")),
         (vec!["https"], vec![":AAAA:"])
     );
     assert_eq!(get(node.address, "/.larder/load").status, 200);
-    let seen = || origin.seen.lock().unwrap().len();
+    let seen = || origin.requests.lock().unwrap().len();
     let before = seen();
     for path in ["/.larder/load", "/.larder/events", "/.larder/health", "/.larder/load?x"] {
         assert_eq!(get(switch.address, path).status, 404, "{path}");
@@ -345,16 +347,16 @@ fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
 fn fields_with_underscores_can_be_kept() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let node = node(folder.path(), "keeping", &origin, "underscores_in_headers = true");
-    let switch = switch(folder.path(), node.address, "underscores_in_headers = true");
+    let node = node(folder.path(), "keeping", &origin, "trust.underscores_in_headers = true");
+    let switch = switch(folder.path(), node.address, "trust.underscores_in_headers = true");
     for address in [node.address, switch.address] {
-        let heard = asked(&http::ask(address, "GET", "/x", "X_Own: 1\r\n"));
+        let heard = echoed_request(&http::ask(address, "GET", "/x", "X_Own: 1\r\n"));
         assert_eq!(values(&heard, "x_own"), ["1"]);
     }
     assert_eq!(metric(&node, "larder_node_header_fields_dropped_total"), 0);
 }
 
-/// An application may answer with other links, or a redirect, by such a field. The reply must not be kept for others.
+/// An application may use such a field for links or redirects, so its reply must not be stored for others.
 #[test]
 fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
     let folder = tempfile::tempdir().unwrap();
@@ -363,28 +365,28 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
         ["X-Forwarded-Scheme", "X-Forwarded-Prefix", "X-Forwarded-Ssl", "X-Original-URL", "X-Rewrite-URL"];
     let node_of = |name: &str, more: &str| node(folder.path(), name, &origin, more);
     let heard = |node: SocketAddr, target: &str, field: &str| {
-        let heard = asked(&http::ask(node, "GET", target, &format!("{field}: /x\r\n")));
+        let heard = echoed_request(&http::ask(node, "GET", target, &format!("{field}: /x\r\n")));
         values(&heard, field).join(",")
     };
     let untrusted = node_of("untrusted", "");
     let switch = switch(folder.path(), untrusted.address, "");
     for (address, process) in [(untrusted.address, &untrusted), (switch.address, &switch)] {
-        let before = origin.seen.lock().unwrap().len();
+        let before = origin.requests.lock().unwrap().len();
         let role = if process.address == switch.address { "switch" } else { "node" };
         for field in fields {
             assert_eq!(heard(address, &format!("/{role}"), field), "", "{role} {field}");
         }
-        assert_eq!(origin.seen.lock().unwrap().len(), before + 1, "the stored reply is for all of them");
+        assert_eq!(origin.requests.lock().unwrap().len(), before + 1, "the stored reply is for all of them");
         assert_eq!(metric(process, &format!("larder_{role}_header_fields_dropped_total")), 5);
     }
     for (name, more) in
-        [("relay", "trusted_relays = \"127.0.0.1\""), ("keeping", "url_fields_in_headers = true")]
+        [("relay", "trust.relays = \"127.0.0.1\""), ("keeping", "trust.url_fields_in_headers = true")]
     {
         let node = node_of(name, more);
         for field in fields {
             assert_eq!(heard(node.address, "/x", field), "/x", "{name} {field}");
         }
-        let plain = asked(&get(node.address, "/x"));
+        let plain = echoed_request(&get(node.address, "/x"));
         assert!(fields.iter().all(|field| values(&plain, field).is_empty()), "{name}: {plain}");
     }
 }
@@ -392,7 +394,7 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
 #[test]
 fn an_origin_behind_peers_is_told_the_truth() {
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let cluster = Cluster::before(origin.address);
+    let cluster = PeerCluster::before(origin.address);
     until("all know one another", || {
         let knows = |node| cluster.view(node)["members"].as_array().unwrap().len() == 2;
         (0..3).all(knows).then_some(())
@@ -411,7 +413,7 @@ fn an_origin_behind_peers_is_told_the_truth() {
     assert!(forwarded >= 10, "other nodes served {forwarded}");
 }
 
-/// The connection that a client asks for has no say about the fields of the next.
+/// The connection options of a client do not affect the fields of the next request.
 #[test]
 fn a_client_with_many_connection_options_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -423,5 +425,5 @@ fn a_client_with_many_connection_options_is_refused() {
         assert_eq!(http::ask(address, "GET", "/x", &options(32)).status, 200);
         assert_eq!(http::ask(address, "GET", "/x", &options(33)).status, 400);
     }
-    assert_eq!(origin.seen.lock().unwrap().len(), 2);
+    assert_eq!(origin.requests.lock().unwrap().len(), 2);
 }

@@ -1,4 +1,4 @@
-//! `larder keys` and `larder agent`: the parts that need no rights.
+//! The parts of `larder keys` and `larder agent` that need no privileges.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,16 +11,16 @@ fn larder(folder: &Path, args: &[&str]) -> Output {
     Command::new(LARDER).args(args).current_dir(folder).stdin(Stdio::null()).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
-fn a_key_is_made_once_kept_for_its_owner_and_shown_again() {
+fn a_key_is_created_once_with_private_mode_and_shown() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("node.key");
     let made = larder(folder.path(), &["keys", "new", "node.key"]);
-    assert_eq!(made.status.code(), Some(0), "{}", said(&made));
+    assert_eq!(made.status.code(), Some(0), "{}", stdout(&made));
     let public = String::from_utf8(made.stdout).unwrap();
     assert_eq!(public.len(), 45, "44 characters and a line's end: {public:?}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -30,19 +30,19 @@ fn a_key_is_made_once_kept_for_its_owner_and_shown_again() {
 
     let again = larder(folder.path(), &["keys", "new", "node.key"]);
     assert_eq!((again.status.code(), again.stdout.len()), (Some(1), 0));
-    assert!(said(&again).contains("node.key"), "{}", said(&again));
+    assert!(stdout(&again).contains("node.key"), "{}", stdout(&again));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let open = larder(folder.path(), &["keys", "show", "node.key"]);
     assert_eq!(open.status.code(), Some(1));
-    assert!(said(&open).contains("chmod 600 node.key"), "{}", said(&open));
+    assert!(stdout(&open).contains("chmod 600 node.key"), "{}", stdout(&open));
 }
 
 #[test]
-fn an_agent_says_what_it_lacks() {
+fn an_agent_names_missing_requirements() {
     let folder = tempfile::tempdir().unwrap();
     let none = larder(folder.path(), &["agent"]);
     assert_eq!(none.status.code(), Some(2));
-    assert!(said(&none).contains("[agent]"), "{}", said(&none));
+    assert!(stdout(&none).contains("[agent]"), "{}", stdout(&none));
     let key = larder(folder.path(), &["keys", "new", "switch.key"]);
     let key = String::from_utf8(key.stdout).unwrap();
     let config = format!(
@@ -54,9 +54,9 @@ fn an_agent_says_what_it_lacks() {
     let keyless = larder(folder.path(), &["agent", "--config", "agent.toml"]);
     assert_eq!(keyless.status.code(), Some(1));
     let lacks = "agent.toml:3:1: agent.identity: node.key does not exist\n  hint: ";
-    assert_eq!(said(&keyless).matches(lacks).count(), 1, "{}", said(&keyless));
+    assert_eq!(stdout(&keyless).matches(lacks).count(), 1, "{}", stdout(&keyless));
     larder(folder.path(), &["keys", "new", "node.key"]);
     let without = larder(folder.path(), &["agent", "--config", "agent.toml"]);
     assert_eq!(without.status.code(), Some(1));
-    assert!(said(&without).contains("interface none-0"), "{}", said(&without));
+    assert!(stdout(&without).contains("interface none-0"), "{}", stdout(&without));
 }

@@ -1,4 +1,5 @@
-//! Nodes by the EndpointSlices of a Kubernetes service, before a stub of the API server that lists, watches, forgets and fails.
+//! Nodes from the EndpointSlices of a Kubernetes service. A stub of the API server lists, watches, expires
+//! versions and fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,18 +19,18 @@ use crate::process::{Process, until};
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const TOKEN: &str = "a-token";
 
-/// What the API server has, and what was done to it.
+/// The contents and the request counts of the API server.
 #[derive(Default)]
 struct Store {
     version: u64,
     slices: BTreeMap<String, Value>,
     /// Changes, each with its version.
     events: Vec<(u64, Value)>,
-    /// Those up to here are forgotten.
+    /// Versions up to this one are expired.
     forgotten: u64,
-    /// Watches tell nothing.
+    /// Whether watches send nothing.
     silent: bool,
-    /// Every request is answered with 500.
+    /// Whether every request is answered with 500.
     broken: bool,
     lists: u64,
     watches: Vec<TcpStream>,
@@ -45,7 +46,7 @@ impl Api {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let api = Self(Arc::default(), listener.local_addr().unwrap());
         let serving = api.clone();
-        // Ends with the test's process.
+        // The thread ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let api = serving.clone();
@@ -61,7 +62,7 @@ impl Api {
         changed
     }
 
-    /// A slice with one pod, whose readiness this is.
+    /// Stores a slice with one pod of this readiness.
     fn put(&self, pod: &str, address: SocketAddr, ready: bool) {
         self.change(|store| {
             store.version += 1;
@@ -94,7 +95,7 @@ impl Api {
         });
     }
 
-    /// What has happened so far is forgotten, and every watch broken off.
+    /// Expires all versions, and breaks off all watches.
     fn forget(&self) {
         self.change(|store| {
             store.forgotten = store.version;
@@ -153,7 +154,8 @@ impl Api {
         }
     }
 
-    /// Tells what has happened since a version, and goes on until the connection breaks off; ends at once if that is forgotten.
+    /// Sends the changes since a version, and continues until the connection breaks. Ends at once if the
+    /// version is expired.
     fn watch(&self, mut stream: &TcpStream, from: u64) -> std::io::Result<()> {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
         stream.write_all(head.as_bytes())?;
@@ -183,7 +185,7 @@ impl Api {
                 return stream.write_all(b"0\r\n\r\n");
             }
             store = news.wait_timeout(store, Duration::from_secs(60)).unwrap().0;
-            // A connection that is cut is noticed at the next word.
+            // A broken connection is noticed at the next write.
         }
     }
 }
@@ -234,7 +236,7 @@ fn nodes_come_and_go_with_the_pods_of_a_service() {
     assert_eq!(names(&switch), ["a", "b"], "listed before the switch is ready");
     let crowd = Crowd::start(switch.address);
     crowd.more(200);
-    // Told by the watch: a pod comes, one is not ready any more, one goes.
+    // The watch reports that a pod joins, another becomes unready, and another leaves.
     put(2, true);
     until_nodes(&switch, &["a", "b", "c"]);
     put(0, false);
@@ -244,14 +246,14 @@ fn nodes_come_and_go_with_the_pods_of_a_service() {
     api.delete("c");
     until_nodes(&switch, &["a", "b"]);
     crowd.more(200);
-    // The watch breaks off, and what happens meanwhile is told by the next one.
+    // The watch breaks off. The next watch reports the changes meanwhile.
     let lists = api.change(|store| store.lists);
     api.cut();
     put(3, true);
     until_nodes(&switch, &["a", "b", "d"]);
     assert_eq!(api.change(|store| store.lists), lists, "nothing is listed anew for that");
     crowd.more(200);
-    // The server has forgotten since (410): it lists anew, and who has gone meanwhile is not missed.
+    // The version is expired (410). The client lists again and notices the removed pods.
     api.change(|store| store.silent = true);
     api.delete("a");
     put(2, true);
@@ -259,7 +261,7 @@ fn nodes_come_and_go_with_the_pods_of_a_service() {
     until_nodes(&switch, &["b", "c", "d"]);
     assert!(api.change(|store| store.lists) > lists);
     crowd.more(200);
-    // It fails: nothing changes, and it is said.
+    // The server fails. Nothing changes, and the error is shown.
     api.change(|store| store.broken = true);
     api.cut();
     put(0, true);
@@ -279,9 +281,9 @@ fn nodes_come_and_go_with_the_pods_of_a_service() {
     assert_eq!(api.change(|store| store.unauthorized), 0);
 }
 
-/// A switch that may not ask, and one that finds nobody, start and say so.
+/// A switch without permission and a switch without endpoints start and report the problem.
 #[test]
-fn a_server_that_refuses_is_named() {
+fn a_refusal_of_the_server_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let api = Api::start();
     let file = kubeconfig(folder.path(), api.1, "another-token");

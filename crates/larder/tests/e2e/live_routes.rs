@@ -1,4 +1,4 @@
-//! Routes, classes, keys, groups, signals and routing tables, on a running switch before running nodes.
+//! Routes, classes, keys, groups, signals and routing tables of a running switch.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::process::{Process, until};
 
 const TARGETS: usize = 40;
 
-/// A manifest of targets below several directories, each with two queries.
+/// Writes a manifest of targets in several directories, each with two queries.
 fn manifest(folder: &Path) -> PathBuf {
     let mut text = String::new();
     for i in 0..TARGETS {
@@ -28,7 +28,8 @@ fn manifest(folder: &Path) -> PathBuf {
     path
 }
 
-/// Three nodes, and a switch before them: `rest` is the rest of its config, NODES stands for their addresses.
+/// Starts three nodes and a switch. `rest` is the rest of its config, in which NODES is replaced by the
+/// nodes' addresses.
 fn cluster(folder: &Path, rest: &str) -> (Vec<Process>, Process) {
     let manifest = manifest(folder);
     let names = ["a", "b", "c"];
@@ -51,14 +52,14 @@ fn explain(switch: &Process, question: &str) -> Value {
     admin(switch, &format!("/explain?target={question}"))
 }
 
-/// Whether a JSON object has these texts.
+/// Checks that a JSON object has these texts.
 fn assert_says(reply: &Value, expected: &[(&str, &str)]) {
     for (key, text) in expected {
         assert_eq!(reply[key].as_str(), Some(*text), "{key} of {reply:#}");
     }
 }
 
-/// The node that answers.
+/// Returns the node that answers.
 fn node_of(switch: &Process, target: &str) -> String {
     let reply = get(switch.address, target);
     assert_eq!(reply.status, 200, "{target}");
@@ -117,7 +118,7 @@ classes = [
     assert_says(&explain(&switch, "localhost/files/1"), &[("route", "default"), ("policy", "hacc")]);
 
     for i in 0..TARGETS {
-        // One target, whatever else the query says.
+        // The key ignores the rest of the query, so both are one target.
         let first = node_of(&switch, &format!("/view/{i}?id=1&x=1"));
         assert_eq!(node_of(&switch, &format!("/view/{i}?id=1&x=2")), first, "{i}");
         assert!(["b", "c"].contains(&&*node_of(&switch, &format!("/cgi-bin/{i}"))), "{i}");
@@ -139,7 +140,7 @@ classes = [
     assert_eq!(wrong.status, 404, "lard goes by no table");
 }
 
-/// A table that gives all files to the node of this number.
+/// Returns a table that assigns all files to the node of this number.
 fn table(owner: &str) -> String {
     let rows: Vec<String> = (0..TARGETS).map(|i| format!("{owner} /files/{i}")).collect();
     format!(
@@ -151,14 +152,14 @@ fn table(owner: &str) -> String {
     )
 }
 
-/// Puts a table in its place in one step, as `larder trace ward` does.
+/// Replaces a table file atomically, as `larder trace ward` does.
 fn publish(path: &Path, text: &str) {
     let beside = path.with_extension("new");
     fs::write(&beside, text).unwrap();
     fs::rename(&beside, path).unwrap();
 }
 
-/// Asks for files until told to stop; counts those that are answered.
+/// Requests files until stopped, and counts the replies.
 fn traffic(switch: SocketAddr, stop: &AtomicBool, answered: &AtomicUsize) {
     let mut client = Client::connect(switch).unwrap();
     for i in (0..TARGETS).cycle() {
@@ -177,8 +178,10 @@ fn a_routing_table_is_replaced_under_traffic() {
     publish(&routes, &table("2"));
     let nodes = "nodes = [\n{ name = \"a\", address = \"{a}\" },\n{ name = \"b\", address = \"{b}\" },\n\
                  { name = \"c\", address = \"{c}\" },\n]\n";
-    let ward =
-        format!("policy = \"ward\"\n[switch.ward]\ntable = \"{}\"\nhost = \"localhost\"\n", routes.display());
+    let ward = format!(
+        "policy = \"ward\"\n[switch.policies.ward]\ntable = \"{}\"\nhost = \"localhost\"\n",
+        routes.display()
+    );
     let (_nodes, switch) = cluster(folder.path(), &format!("{nodes}{ward}"));
     let owner = || explain(&switch, "localhost/files/7")["node"].as_str().unwrap().to_owned();
     assert_eq!(owner(), "a", "nodes are found by their names");
@@ -190,7 +193,7 @@ fn a_routing_table_is_replaced_under_traffic() {
         publish(&routes, &table("1"));
         until("the file is noticed", || (owner() == "b").then_some(()));
         assert_eq!(node_of(&switch, "/files/7"), "b");
-        // A bad one is refused with its line, and the one before stays.
+        // An invalid table is refused with its line, and the previous one stays in force.
         publish(&routes, &table("1").replace("1 /files/3\n", "9 /files/3\n"));
         let refused = ask(switch.admin.unwrap(), "POST", "/routes/default/table/reload", "");
         assert_eq!(refused.status, 409);
@@ -213,7 +216,7 @@ fn a_routing_table_is_replaced_under_traffic() {
 #[test]
 fn a_routing_table_comes_from_the_switch_s_own_traffic() {
     let folder = tempfile::tempdir().unwrap();
-    let rest = "nodes = [\"{a}\", \"{b}\", \"{c}\"]\npolicy = \"ward\"\n[switch.ward]\nrefresh = \"24h\"\nmemory = 4000\n";
+    let rest = "nodes = [\"{a}\", \"{b}\", \"{c}\"]\npolicy = \"ward\"\n[switch.policies.ward]\nrefresh = \"24h\"\nmemory = 4000\n";
     let (_nodes, switch) = cluster(folder.path(), rest);
     let refresh = || ask(switch.admin.unwrap(), "POST", "/routes/default/table/refresh", "");
     let early = refresh();
@@ -228,7 +231,7 @@ fn a_routing_table_comes_from_the_switch_s_own_traffic() {
     let count = |key: &str| made[key].as_u64().unwrap();
     assert!(count("core_targets") + count("partition_targets") > 0, "{made:#}");
     assert_says(&admin(&switch, "/routes")[0]["table"], &[("from", "traffic")]);
-    // What is in the core, or new, is anybody's; of the rest each has its owner.
+    // A target in the core or a new target goes to any node. Other targets have an owner.
     let reason = |target: &str| explain(&switch, target)["reason"].as_str().unwrap().to_owned();
     let owned = (0..TARGETS).filter(|i| reason(&format!("localhost/files/{i}")) == "owner").count();
     assert_eq!(owned as u64, count("partition_targets"), "{made:#}");

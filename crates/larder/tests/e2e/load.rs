@@ -1,4 +1,4 @@
-//! `larder load` as a user runs it: data on stdout, exit codes, an interrupt that still gives a report.
+//! `larder load`: output on stdout, exit codes, and a report after an interrupt.
 
 use std::fs;
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ fn json(output: &Output) -> Value {
     })
 }
 
-/// Ten targets of 1 to 10 KB.
+/// Writes a manifest of ten targets of 1 to 10 KB.
 fn manifest(folder: &Path) -> std::path::PathBuf {
     let path = folder.join("manifest");
     let lines: String = (1..=10).map(|size| format!("{}\t/file-{size}?x=1\n", size * 1_000)).collect();
@@ -48,11 +48,11 @@ fn a_list_is_replayed_and_each_size_checked() {
     assert_eq!(report["body_bytes"], 3 * 55_000);
     assert_eq!(report["nodes"][0]["name"], "pantry");
     assert_eq!(report["cache"]["hits"].as_u64().unwrap() + report["cache"]["misses"].as_u64().unwrap(), 30);
-    // Held against the first, and in words.
+    // Compared with the first run, as text.
     let second = load(&[&[&*url, "--closed", "2", "--compare", saved.to_str().unwrap()], &list[..]].concat());
     let text = String::from_utf8(second.stdout).unwrap();
     assert!(text.contains("30 good, 0 failed") && text.contains("ratio"), "{text}");
-    // A list that lies about a size.
+    // A list with a wrong size.
     let lie = fs::read_to_string(&manifest).unwrap().replace("1000\t/file-1?", "1001\t/file-1?");
     fs::write(&manifest, lie).unwrap();
     let third = json(&load(&[&[&*url, "--json"], &list[..]].concat()));
@@ -60,7 +60,7 @@ fn a_list_is_replayed_and_each_size_checked() {
 }
 
 #[test]
-fn the_exit_code_says_whose_fault_it_is() {
+fn the_exit_code_depends_on_the_kind_of_error() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{nobody}/");
     let refused = load(&[&url]);
@@ -116,8 +116,8 @@ fn an_interrupt_ends_the_run_with_a_report() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut child = Running(Some(child));
-    // Until it listens to the signal, the signal would simply end it: wait for its first requests.
+    let mut child = LoadProcess(Some(child));
+    // The signal would end the process before it handles signals, so the test waits for the first requests.
     until("requests arrive", || {
         let reply = crate::http::get(admin, "/metrics");
         let metrics = String::from_utf8_lossy(&reply.body);
@@ -131,11 +131,11 @@ fn an_interrupt_ends_the_run_with_a_report() {
     assert!(report["warnings"].as_array().unwrap().iter().any(|warning| warning["kind"] == "interrupted"));
 }
 
-/// A load that must not outlive its test.
-struct Running(Option<Child>);
+/// A load process that is killed at the end of its test.
+struct LoadProcess(Option<Child>);
 
-impl Running {
-    /// Sends SIGINT and waits for the end.
+impl LoadProcess {
+    /// Sends SIGINT and waits for the end of the process.
     fn interrupt(&mut self) -> Output {
         let child = self.0.as_mut().unwrap();
         kill_process(Pid::from_child(child), Signal::INT).unwrap();
@@ -144,7 +144,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for LoadProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();

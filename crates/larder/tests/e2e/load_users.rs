@@ -1,4 +1,4 @@
-//! `larder load` with users: manifests that a node serves, sessions, a mix, DBench, a log's profiles.
+//! `larder load` with users: manifests, sessions, a mix, DBench, and profiles of a log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {talk}"))
 }
 
-/// A node that serves what the load asks for.
+/// Starts a node that serves the targets of the load.
 fn node(folder: &Path, of: &[&str]) -> (Process, String) {
     let path = folder.join("manifest");
     let listed = load(&[&["manifest", "-o", path.to_str().unwrap()], of].concat());
@@ -29,7 +29,7 @@ fn node(folder: &Path, of: &[&str]) -> (Process, String) {
 }
 
 #[test]
-fn a_manifest_lists_what_sessions_and_mixes_ask_for() {
+fn a_manifest_lists_the_targets_of_sessions_and_mixes() {
     let folder = tempfile::tempdir().unwrap();
     let figures = ["--documents", "500", "--seed", "4"];
     let (_node, url) = node(folder.path(), &[&["--site", "publishing-static"], &figures[..]].concat());
@@ -37,7 +37,7 @@ fn a_manifest_lists_what_sessions_and_mixes_ask_for() {
     let open = [&["sessions", &*url, "--rate", "20"], &figures[..], &run[..]].concat();
     let report = json(&load(&open));
     assert_eq!(report["setup"]["load_model"], "sessions-open");
-    // Every document is there and of its size.
+    // Every document exists with its size.
     assert_eq!((&report["requests"]["failed"], &report["pages"]["failed"]), (&0.into(), &0.into()));
     assert!(report["pages"]["ok"].as_u64().unwrap() > 0);
     assert_eq!(report["requests"]["nodes"][0]["name"], "pantry");

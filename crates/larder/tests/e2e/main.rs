@@ -1,4 +1,5 @@
-//! End to end: the real binary, real processes, real sockets on loopback with ports the kernel chooses.
+//! End-to-end tests with the real binary, real processes, and sockets on loopback with ports that the kernel
+//! chooses.
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
@@ -36,6 +37,7 @@ mod node_edge;
 mod node_http2;
 mod node_reload;
 mod node_reload_origin;
+mod old_spellings;
 mod origin;
 mod packaging;
 mod page;

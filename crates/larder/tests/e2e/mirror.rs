@@ -1,4 +1,4 @@
-//! Mirroring, through the switch as users run it.
+//! Mirroring of requests by a switch.
 
 use std::fs;
 use std::io::Write;
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use crate::http::{ask, get};
 use crate::http2;
-use crate::origin::{Origin, asked, line, values};
+use crate::origin::{Origin, echoed_request, line, values};
 use crate::process::{Process, until};
 
-/// A switch whose requests go to `live`, and whose copies of requests for /shop to `shadow`.
+/// Starts a switch that sends requests to `live`, and copies of requests for /shop to `shadow`.
 fn start(folder: &Path, live: &Origin, shadow: SocketAddr, mirror: &str) -> Process {
     let text = format!(
         r#"
@@ -18,7 +18,7 @@ fn start(folder: &Path, live: &Origin, shadow: SocketAddr, mirror: &str) -> Proc
 listen = "127.0.0.1:0"
 h2c = true
 health = {{ check = "off", passive_fall = 0 }}
-request_id = {{ header = "x-request-id" }}
+headers.request_id = {{ header = "x-request-id" }}
 nodes = [
   {{ name = "live", address = "{}", groups = ["live"] }},
   {{ name = "shadow", address = "{shadow}", groups = ["shadow"] }},
@@ -40,7 +40,7 @@ name = "copies"
 group = "shadow"
 mirror = {{ of = "shop"{mirror} }}
 rewrite = {{ prefix = "/shop", to = "/trial" }}
-request_headers = {{ set = {{ x-copy = "{{route}} of {{client}}", host = "trial.internal" }}, remove = "authorization" }}
+headers.request = {{ set = {{ x-copy = "{{route}} of {{client}}", host = "trial.internal" }}, remove = "authorization" }}
 "#,
         live.address
     );
@@ -55,7 +55,7 @@ fn copies(switch: &Process, outcome: &str) -> u64 {
     metrics.lines().find_map(|line| line.strip_prefix(&*begins)?.parse().ok()).unwrap()
 }
 
-fn settles(switch: &Process) {
+fn await_copies(switch: &Process) {
     until("nothing is under way", || {
         let status = get(switch.admin.unwrap(), "/status").json();
         (status["outstanding"] == 0).then_some(())
@@ -69,7 +69,10 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     let switch = start(folder.path(), &live, shadow.address, "");
     let fields = "Authorization: secret\r\nX-A: 1\r\nCookie: srv=abc; kept=1\r\n";
     let first = ask(switch.address, "GET", "/shop/a?b=c", fields);
-    assert_eq!((first.header("x-origin"), line(&asked(&first))), (Some("live"), "GET /shop/a?b=c HTTP/1.1"));
+    assert_eq!(
+        (first.header("x-origin"), line(&echoed_request(&first))),
+        (Some("live"), "GET /shop/a?b=c HTTP/1.1")
+    );
     let second = http2::ask(switch.address, "GET", "http://test/shop/h2", fields);
     assert_eq!(second.header("x-origin"), Some("live"));
     assert_eq!(get(switch.address, "/rest").status, 200);
@@ -85,7 +88,7 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     }
     tcp.write_all(b"0\r\n\r\n").unwrap();
     until("three copies are done", || (copies(&switch, "done") == 3).then_some(()));
-    let seen = shadow.seen.lock().unwrap().clone();
+    let seen = shadow.requests.lock().unwrap().clone();
     assert_eq!(seen.len(), 3);
     let of = |target: &str| seen.iter().find(|text| line(text).contains(target)).unwrap();
     let copy = of("/trial/a");
@@ -94,16 +97,20 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     assert_eq!((values(copy, "host"), values(copy, "authorization")), (vec!["trial.internal"], vec![]));
     assert_eq!((values(copy, "x-a"), values(copy, "x-forwarded-for")), (vec!["1"], vec!["127.0.0.1"]));
     assert_eq!(values(copy, "cookie"), ["kept=1"], "the switch's own cookie is nobody else's business");
-    assert_eq!(values(copy, "x-request-id"), values(&asked(&first), "x-request-id"), "one id for both");
+    assert_eq!(
+        values(copy, "x-request-id"),
+        values(&echoed_request(&first), "x-request-id"),
+        "one id for both"
+    );
     assert_eq!(line(of("/trial/h2")), "GET /trial/h2 HTTP/1.1");
     let post = of("/trial/post");
     assert_eq!((values(post, "content-length"), values(post, "transfer-encoding")), (vec!["5000"], vec![]));
     assert!(post.ends_with(&format!("\r\n\r\n{body}")), "the whole body");
-    settles(&switch);
+    await_copies(&switch);
 }
 
 #[test]
-fn every_fourth_of_a_quarter() {
+fn a_quarter_of_the_requests_is_copied() {
     let folder = tempfile::tempdir().unwrap();
     let (live, shadow) = (Origin::start("live", ""), Origin::start("shadow", ""));
     let switch = start(folder.path(), &live, shadow.address, ", share = 25.0, body_max = 10");
@@ -111,8 +118,8 @@ fn every_fourth_of_a_quarter() {
         assert_eq!(get(switch.address, &format!("/shop/{number}")).status, 200);
     }
     until("ten copies are done", || (copies(&switch, "done") == 10).then_some(()));
-    assert_eq!(shadow.seen.lock().unwrap().len(), 10);
-    // A body that is too long is passed on and not copied.
+    assert_eq!(shadow.requests.lock().unwrap().len(), 10);
+    // A request with a body beyond the limit is forwarded and not copied.
     for _ in 0..4 {
         let mut tcp = TcpStream::connect(switch.address).unwrap();
         tcp.write_all(b"POST /shop/p HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 11\r\n\r\n01234567890")
@@ -122,14 +129,14 @@ fn every_fourth_of_a_quarter() {
         assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("01234567890"), "{text}");
     }
     assert_eq!((copies(&switch, "too_large"), copies(&switch, "done")), (1, 10));
-    settles(&switch);
+    await_copies(&switch);
 }
 
 #[test]
-fn a_shadow_that_hangs_or_is_gone_delays_nobody() {
+fn a_shadow_that_hangs_or_is_down_delays_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let live = Origin::start("live", "");
-    // It takes connections and never answers.
+    // The server accepts connections and never answers.
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = hanging.local_addr().unwrap();
     let switch = start(folder.path(), &live, address, ", copies_max = 2, timeout = \"1s\"");
@@ -143,5 +150,5 @@ fn a_shadow_that_hangs_or_is_gone_delays_nobody() {
     drop(hanging);
     assert_eq!(get(switch.address, "/shop/x").status, 200);
     until("it has failed", || (copies(&switch, "failed") == 1).then_some(()));
-    settles(&switch);
+    await_copies(&switch);
 }

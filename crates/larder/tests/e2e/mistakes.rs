@@ -1,6 +1,7 @@
-//! The mistakes that people make most: `larder check` names the place, the cause and the remedy of each.
+//! Frequent mistakes in configs: `larder check` names the place, the cause and the remedy of each.
 //!
-//! They stand in `tests/mistakes.toml`, which `bench/checks/run.py` gives to the checks of other programs too.
+//! The mistakes are in `tests/mistakes.toml`. `bench/checks/run.py` also gives them to the checks of other
+//! programs.
 
 use std::fs;
 use std::net::TcpListener;
@@ -20,7 +21,7 @@ fn secret_file(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// The certificates that the mistakes are about.
+/// Creates the certificates that the mistakes need.
 fn prepare(folder: &Path) {
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let mut params = CertificateParams::new(["right.test".to_owned()]).unwrap();
@@ -50,7 +51,7 @@ fn each_mistake_is_named_with_its_place_cause_and_remedy() {
     assert_eq!(all.len(), 20);
     for mistake in &all {
         let config = put(mistake["config"]["larder"].as_str().unwrap());
-        // The admin interface's own address may be in use by another test.
+        // The default address of the admin interface may be in use by another test.
         let config = format!("{config}[admin]\nlisten = \"off\"\n");
         fs::write(folder.path().join("larder.toml"), config).unwrap();
         let ran =
@@ -78,14 +79,14 @@ fn the_comparison_has_every_mistake() {
     assert_eq!(rows, titles);
 }
 
-/// The first code block of a language in the comparison.
+/// Returns the first code block of a language in the comparison.
 fn block(text: &str, language: &str) -> String {
     let (_, rest) = text.split_once(&format!("```{language}\n")).unwrap();
     rest.split_once("```").unwrap().0.to_owned()
 }
 
 #[test]
-fn the_config_beside_others_is_right_and_the_shortest() {
+fn the_compared_config_is_valid_and_the_shortest() {
     let folder = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(COMPARE).unwrap();
     let (own, caddy, haproxy) = (block(&text, "toml"), block(&text, "caddyfile"), block(&text, "haproxy"));

@@ -1,4 +1,4 @@
-//! The access log of a node: rotation, HTTP/2, and what reads it.
+//! The access log of a node: rotation, HTTP/2, and programs that read it.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_is_moved_away_keeps_its_lines_and_a_new_one_gets_the_rest() {
+fn a_moved_file_keeps_its_lines_and_a_new_one_gets_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a"), "hello").unwrap();
     let (log, old) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
@@ -53,13 +53,13 @@ fn a_file_that_is_moved_away_keeps_its_lines_and_a_new_one_gets_the_rest() {
     assert!(all[1].contains(" cache=hit fwd=- detail=- origin=- first_byte_us="), "{}", all[1]);
 }
 
-/// Requests for some targets, the same in both formats.
+/// Requests some targets. The log has one of both formats.
 fn logged(folder: &Path, format: &str) -> std::path::PathBuf {
     let log = folder.join(format!("{format}.log"));
     let node = Node::start(|at| {
         fs::write(at.join("a"), "x".repeat(1_000)).unwrap();
         fs::write(at.join("b"), "x".repeat(2_000)).unwrap();
-        format!("root = {at:?}\naccess_log = {log:?}\naccess_log_format = \"{format}\"\n")
+        format!("root = {at:?}\naccess_log.file = {log:?}\naccess_log.format = \"{format}\"\n")
     });
     for nth in 0..300 {
         get(node.address, if nth % 3 == 0 { "/b" } else { "/a" });
@@ -94,7 +94,8 @@ fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
     let authority = Authority::new(folder.path(), "ca");
     fs::write(folder.path().join("a"), "hello").unwrap();
     let format = "{method} {target} {version} {status} {body_bytes} {cache} {detail}";
-    let keys = format!("root = {:?}\naccess_log = {log:?}\naccess_log_format = {format:?}", folder.path());
+    let keys =
+        format!("root = {:?}\naccess_log.file = {log:?}\naccess_log.format = {format:?}", folder.path());
     let node = node_http2::node(folder.path(), &authority, &keys, "");
     let client = node_http2::Client::new(node.address, &authority.roots());
     let ask = |method: &str, target: &str, fields: &[(&str, &str)], body: &'static str| {
@@ -121,7 +122,7 @@ fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
         "GET /none HTTP/2.0 404 10 miss not-found",
     ];
     assert!(node.terminate().success());
-    // A line is written once the last piece of its reply is, which may be after the client's next request.
+    // A line is written after the last part of its reply, which may be after the client's next request.
     let (mut found, mut wanted) = (lines(&log), expected.map(str::to_owned));
     found.sort();
     wanted.sort();
@@ -132,7 +133,7 @@ fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
 fn a_reload_takes_another_log_and_opens_it_anew() {
     let folder = tempfile::tempdir().unwrap();
     let files = ["one", "two"].map(|name| folder.path().join(name));
-    let keys = |file: &Path| format!("root = {:?}\naccess_log = {file:?}\n", folder.path());
+    let keys = |file: &Path| format!("root = {:?}\naccess_log.file = {file:?}\n", folder.path());
     fs::write(folder.path().join("a"), "hello").unwrap();
     let node = Node::start(|_| keys(&files[0]));
     get(node.address, "/a?1");
@@ -140,12 +141,12 @@ fn a_reload_takes_another_log_and_opens_it_anew() {
     get(node.address, "/a?2");
     until("the line is written", || (lines(&files[1]).len() == 1).then_some(()));
     assert_eq!(lines(&files[0]).len(), 1);
-    // Also by a config that is refused.
+    // The log is also reopened if the config is refused.
     let moved = folder.path().join("moved");
     fs::rename(&files[1], &moved).unwrap();
-    node.refuses("root = \"/elsewhere\"\n");
+    node.reload_error("root = \"/elsewhere\"\n");
     until("the file is there again", || files[1].exists().then_some(()));
-    let error = node.refuses(&keys(&folder.path().join("none/such")));
+    let error = node.reload_error(&keys(&folder.path().join("none/such")));
     assert!(error.contains("access_log") || error.contains("access log"), "{error}");
     get(node.address, "/a?3");
     assert_eq!(node.stats("access_log_dropped"), 0);

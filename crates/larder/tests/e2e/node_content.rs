@@ -1,4 +1,4 @@
-//! A node's programs, and a node before an origin.
+//! Programs of a node, and a node before an origin.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn programs_take_the_time_of_a_modelled_machine_beside_its_store() {
     assert_eq!(get(node.address, "/a.html").body.len(), 1_000);
     let stats = get(node.admin.unwrap(), "/stats").json();
     assert_eq!((stats["dynamic"].as_u64(), stats["disk_reads"].as_u64()), (Some(2), Some(5)), "{stats}");
-    // Twice at least 100 ms of a processor ten times as fast.
+    // Each of two requests takes at least 100 ms of a processor that is ten times as fast.
     assert!(stats["cpu_busy_us"].as_u64().unwrap() >= 20_000, "{stats}");
     assert!(node.terminate().success());
 }

@@ -10,17 +10,17 @@ use std::time::Duration;
 use rustls::RootCertStore;
 
 use crate::http::{self, Client, Reply, get};
-use crate::origin::{Origin, asked, values};
-use crate::peers::{Cluster, body, status};
+use crate::origin::{Origin, echoed_request, values};
+use crate::peers::{PeerCluster, body, status};
 use crate::process::{LARDER, Process, until};
-use crate::secured::{Authority, Secured, connect, shake, shown};
+use crate::secured::{Authority, TlsConnection, connect, shake, shown};
 
-/// What a balancer says of a client, version 1.
+/// PROXY protocol announcement of a client, version 1.
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
-/// What it says of a check of its own, version 2.
+/// Announcement of the balancer's own health check, version 2.
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-/// A node without TLS and with it; `more` are keys of `[node]`, then of `[node.tls]`.
+/// Starts a node with and without TLS. `more` are keys of `[node]`, and `tls` keys of `[node.tls]`.
 fn node(folder: &Path, more: &str, tls: &str) -> Process {
     let text = format!(
         "[node]\nname = \"n\"\nlisten = \"127.0.0.1:0\"\n{more}\n[node.tls]\nlisten = \"127.0.0.1:0\"\nreload = \"1s\"\n\
@@ -48,12 +48,12 @@ fn await_metric(node: &Process, name: &str, value: u64) {
     until(format!("{name} is {value}"), || (metric(node, name)? == value).then_some(()));
 }
 
-fn by_tls(address: SocketAddr, host: &str, roots: &RootCertStore) -> Client<Secured> {
+fn tls_client(address: SocketAddr, host: &str, roots: &RootCertStore) -> Client<TlsConnection> {
     Client::over(connect(address, host, roots.clone()).unwrap())
 }
 
-/// A connection that begins with these bytes.
-fn announcing(address: SocketAddr, bytes: &[u8]) -> TcpStream {
+/// Opens a connection, and sends these bytes first.
+fn connect_announced(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut tcp = TcpStream::connect(address).unwrap();
     tcp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     tcp.write_all(bytes).unwrap();
@@ -64,7 +64,7 @@ fn ask(tcp: TcpStream, target: &str, fields: &str) -> Reply {
     Client::over(tcp).ask("GET", target, fields).unwrap()
 }
 
-/// Whether the node closes a connection, whatever it sends before.
+/// Whether the node closes a connection, after any bytes.
 fn is_closed(mut stream: impl Read) -> bool {
     let mut bytes = [0; 256];
     loop {
@@ -94,19 +94,19 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     let (secure, trusted) = (node.further[0], authority.roots());
     let (a, b) = (shown(secure, "a.test", &trusted).unwrap(), shown(secure, "b.test", &trusted).unwrap());
     assert_ne!(a, b);
-    let mut old = by_tls(secure, "a.test", &trusted);
+    let mut old = tls_client(secure, "a.test", &trusted);
     for (outcome, hit) in [("fwd", false), ("hit", true)] {
         let reply = old.ask("GET", "/a", "").unwrap();
         assert_eq!((reply.status, &reply.body[..]), (200, &b"hello"[..]), "{outcome}");
         assert_eq!(reply.node_and_hit(), ("n".to_owned(), hit));
     }
-    // Without TLS requests are sent on, but to the node's own paths.
+    // Without TLS, requests other than the node's own paths are redirected.
     let sent = get(node.address, "/a?b");
     let location = format!("https://localhost:{}/a?b", secure.port());
     assert_eq!((sent.status, sent.header("location")), (308, Some(&*location)));
     assert_eq!(get(node.address, "/.larder/health").status, 200);
 
-    // Renewed: new connections are shown it, and the old one goes on.
+    // A renewed certificate is shown on new connections, and old connections stay open.
     other.leaf("a.test");
     fs::copy(folder.path().join("a.test.pem"), shelf.join("a.test.pem")).unwrap();
     let renewed = until("the renewed one is shown", || shown(secure, "a.test", &other.roots()).ok());
@@ -114,7 +114,7 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     assert_eq!(shown(secure, "b.test", &trusted).unwrap(), b);
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
 
-    // What makes no sense changes nothing, and is told of.
+    // An invalid certificate changes nothing, and the error is shown.
     fs::write(shelf.join("a.test.pem"), &first[..first.len() / 2]).unwrap();
     let view = until("there is trouble", || {
         let view = get(node.admin.unwrap(), "/certificates").json();
@@ -126,7 +126,7 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     assert_eq!(metric(&node, "larder_node_tls_certificates_stale{"), Some(1));
     assert!(metric(&node, "larder_node_tls_certificate_not_after_seconds{").is_some());
     assert!(metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"done\"").unwrap() >= 5);
-    // An open connection between two requests does not hold up the end.
+    // An idle connection does not delay the shutdown.
     assert!(node.terminate().success());
 }
 
@@ -144,21 +144,22 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     let connected = |own| shake(TcpStream::connect(secure).unwrap(), "a.test", servers.roots(), own);
     let lies = "X-Forwarded-Proto: other\r\nClient-Cert: :AAAA:\r\n";
     let reply = Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", lies).unwrap();
-    let heard = asked(&reply);
+    let heard = echoed_request(&reply);
     assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     let shown = values(&heard, "client-cert");
     assert!(shown.len() == 1 && shown[0].len() > 100, "{heard}");
-    // A client's Connection does not remove the fields that the node writes.
+    // A client's `Connection` does not remove the fields that the node writes.
     let named = "Connection: close, x-forwarded-for, x-forwarded-proto, client-cert\r\n";
-    let heard = asked(&Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", named).unwrap());
+    let heard =
+        echoed_request(&Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", named).unwrap());
     assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     assert_eq!(values(&heard, "x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(values(&heard, "client-cert").len(), 1, "{heard}");
-    // With TLS 1.3 a client hears of the refusal after its handshake.
+    // With TLS 1.3 a client sees the refusal after its handshake.
     let refused = connected(None).and_then(|stream| Client::over(stream).ask("GET", "/x", ""));
     assert!(refused.is_err());
     await_metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"failed\"", 1);
-    let heard = asked(&http::ask(node.address, "GET", "/y", lies));
+    let heard = echoed_request(&http::ask(node.address, "GET", "/y", lies));
     assert_eq!(values(&heard, "x-forwarded-proto"), ["http"]);
     assert!(values(&heard, "client-cert").is_empty());
 }
@@ -170,35 +171,36 @@ fn an_announced_client_is_the_client_of_a_node() {
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let more = format!(
-        "proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}\nlimits.head_timeout = \"500ms\"",
+        "trust.proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}\nlimits.head_timeout = \"500ms\"",
         origin.address
     );
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     let (clear, secure) = (node.address, node.further[0]);
-    let heard = asked(&ask(announcing(clear, ANNOUNCED), "/x", "X-Forwarded-For: 198.51.100.1\r\n"));
+    let heard =
+        echoed_request(&ask(connect_announced(clear, ANNOUNCED), "/x", "X-Forwarded-For: 198.51.100.1\r\n"));
     assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1, 192.0.2.7"]);
-    // Before TLS as well.
-    let stream = shake(announcing(secure, ANNOUNCED), "a.test", authority.roots(), None).unwrap();
+    // The announcement precedes TLS as well.
+    let stream = shake(connect_announced(secure, ANNOUNCED), "a.test", authority.roots(), None).unwrap();
     let mut client = Client::over(stream);
     for _ in 0..2 {
-        let heard = asked(&client.ask("GET", "/x", "").unwrap());
+        let heard = echoed_request(&client.ask("GET", "/x", "").unwrap());
         assert_eq!(values(&heard, "x-forwarded-for"), ["192.0.2.7"]);
     }
-    // A client hears nothing of how busy the node is; a check of the balancer's own is nobody's.
-    assert_eq!(ask(announcing(clear, ANNOUNCED), "/.larder/load", "").status, 404);
-    assert_eq!(ask(announcing(clear, LOCAL), "/.larder/load", "").status, 200);
-    let heard = asked(&ask(announcing(clear, LOCAL), "/x", ""));
+    // Clients cannot read the node's load. A check of the balancer counts as no client.
+    assert_eq!(ask(connect_announced(clear, ANNOUNCED), "/.larder/load", "").status, 404);
+    assert_eq!(ask(connect_announced(clear, LOCAL), "/.larder/load", "").status, 200);
+    let heard = echoed_request(&ask(connect_announced(clear, LOCAL), "/x", ""));
     assert_eq!(values(&heard, "x-forwarded-for"), ["127.0.0.1"], "the balancer's own request");
 
-    assert!(is_closed(announcing(clear, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")));
-    assert!(is_closed(announcing(secure, b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\0\0\0\0\0\0")));
+    assert!(is_closed(connect_announced(clear, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")));
+    assert!(is_closed(connect_announced(secure, b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\0\0\0\0\0\0")));
     await_metric(&node, "larder_node_announcements_refused_total", 2);
     // Announcement, handshake and head share a deadline.
-    assert!(is_closed(announcing(clear, b"PROXY TCP4")));
+    assert!(is_closed(connect_announced(clear, b"PROXY TCP4")));
     await_metric(&node, "larder_node_head_timeouts_total", 1);
-    assert!(is_closed(announcing(secure, ANNOUNCED)));
+    assert!(is_closed(connect_announced(secure, ANNOUNCED)));
     await_metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"timed_out\"", 1);
-    let silent = shake(announcing(secure, ANNOUNCED), "a.test", authority.roots(), None).unwrap();
+    let silent = shake(connect_announced(secure, ANNOUNCED), "a.test", authority.roots(), None).unwrap();
     assert!(is_closed(silent));
     await_metric(&node, "larder_node_head_timeouts_total", 2);
     drop(client);
@@ -206,26 +208,26 @@ fn an_announced_client_is_the_client_of_a_node() {
 }
 
 #[test]
-fn an_announcement_of_somebody_is_no_http() {
+fn an_announcement_of_an_unlisted_sender_is_no_http() {
     let folder = tempfile::tempdir().unwrap();
     let own = Authority::new(folder.path(), "one").leaf("a.test");
-    let more = root(folder.path()) + "\nproxy_protocol_from = \"10.0.0.0/8\"";
+    let more = root(folder.path()) + "\ntrust.proxy_protocol_from = \"10.0.0.0/8\"";
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     for announcement in [ANNOUNCED, LOCAL] {
-        assert_eq!(ask(announcing(node.address, announcement), "/a", "").status, 400);
+        assert_eq!(ask(connect_announced(node.address, announcement), "/a", "").status, 400);
     }
     assert_eq!(get(node.address, "/a").status, 200);
     assert_eq!(metric(&node, "larder_node_announcements_refused_total"), Some(0));
 }
 
 #[test]
-fn peers_serve_what_others_have_to_clients_with_tls() {
+fn peers_serve_targets_of_other_peers_to_clients_with_tls() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "one");
     let own = authority.leaf("site.test");
     let tls = format!("[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {own:?}");
-    let cluster = Cluster::start(4, &tls);
-    let client = |node: usize| by_tls(cluster.node(node).further[0], "site.test", &authority.roots());
+    let cluster = PeerCluster::start(4, &tls);
+    let client = |node: usize| tls_client(cluster.node(node).further[0], "site.test", &authority.roots());
     let first = client(0).ask("GET", "/3", "").unwrap();
     assert_eq!((first.status, first.body), (200, body(3)));
     cluster.await_known(1, 1);
@@ -244,12 +246,14 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let authority = Authority::new(folder.path(), "one");
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
-    let more =
-        format!("proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}", origin.address);
+    let more = format!(
+        "trust.proxy_protocol_from = \"127.0.0.1\"\norigin = {{ url = \"http://{}\" }}",
+        origin.address
+    );
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     let config = folder.path().join("switch.toml");
     let text = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\nnode_proxy_protocol = \"v2\"\n[switch.node_tls]\nca = {:?}\n\
+        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\nconnect.proxy_protocol = \"v2\"\n[switch.connect.tls]\nca = {:?}\n\
          name = \"a.test\"\n",
         node.further[0], authority.ca
     );
@@ -257,7 +261,7 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap()]);
     let mut client = Client::connect(switch.address).unwrap();
     for _ in 0..2 {
-        let heard = asked(&client.ask("GET", "/x", "X-Forwarded-For: 198.51.100.1\r\n").unwrap());
+        let heard = echoed_request(&client.ask("GET", "/x", "X-Forwarded-For: 198.51.100.1\r\n").unwrap());
         assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1, 127.0.0.1"]);
         assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     }

@@ -1,4 +1,4 @@
-//! Nodes that clients ask by HTTP/2, over TLS.
+//! Nodes that serve HTTP/2 over TLS.
 
 use larder_testkit::take_time_async;
 use std::fs;
@@ -25,12 +25,12 @@ use crate::process::{Process, until};
 use crate::secured::Authority;
 
 pub const HOST: &str = "a.test";
-/// More than one chunk of a node's memory, and more than any window of the client's.
+/// Larger than a chunk of a node's memory, and than any window of the client.
 const LARGE: usize = 5_000_000;
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// A client with one connection, and what drives it.
+/// A client with one connection, and its runtime.
 pub struct Client {
     runtime: Runtime,
     sender: Sender,
@@ -54,7 +54,7 @@ impl Client {
         Self { runtime, sender, connection }
     }
 
-    /// One that reads 3 MB a second, and holds little of what it has not read.
+    /// Creates a client that reads 3 MB per second, and buffers little.
     fn slow(address: SocketAddr, roots: &RootCertStore, builder: &Builder<TokioExecutor>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -91,7 +91,7 @@ impl Client {
         self.runtime.block_on(reply.into_body().collect()).map(http_body_util::Collected::to_bytes)
     }
 
-    /// How the connection ends, and after how long from now.
+    /// Returns the result of the connection, and the time until its end.
     fn end(self) -> (hyper::Result<()>, Duration) {
         let start = Instant::now();
         let ended = self
@@ -119,8 +119,8 @@ async fn secured(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap()
 }
 
-/// What a client that would speak either is offered.
-fn agreed(address: SocketAddr, roots: &RootCertStore) -> String {
+/// Returns the protocol that ALPN selects for a client that offers both.
+fn negotiated_protocol(address: SocketAddr, roots: &RootCertStore) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stream = runtime.block_on(secured(address, roots, &[b"h2", b"http/1.1"]));
     String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap().to_vec()).unwrap()
@@ -142,7 +142,7 @@ pub fn with(path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
     request.body(Full::from("hello")).unwrap()
 }
 
-/// A node with TLS at its first address; `node` are keys of `[node]`, `more` what follows `[node.tls]`.
+/// Starts a node with TLS at its first address. `node` are keys of `[node]`, and `more` follows `[node.tls]`.
 pub fn node(folder: &Path, authority: &Authority<'_>, node: &str, more: &str) -> Process {
     let text = format!(
         "[node]\nname = \"n\"\n{node}\n[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {:?}\n{more}\n\
@@ -154,7 +154,7 @@ pub fn node(folder: &Path, authority: &Authority<'_>, node: &str, more: &str) ->
     Process::start(&["node", "--config", config.to_str().unwrap()])
 }
 
-/// A directory with `a` and a large file.
+/// Creates a directory with the file `a` and a large file.
 fn root(folder: &Path) -> String {
     let root = folder.join("root");
     fs::create_dir(&root).unwrap();
@@ -177,7 +177,8 @@ fn await_metric(node: &Process, name: &str, value: u64) {
     until(format!("{name} is {value}"), || (metric(node, name) == value).then_some(()));
 }
 
-/// All requests of a connection at once, each whole; HTTP/1.1 goes on at the same port, and alone where HTTP/2 is off.
+/// All requests of a connection run in parallel and are complete. HTTP/1.1 works at the same port, and is the
+/// only protocol if HTTP/2 is off.
 #[test]
 fn a_node_answers_many_requests_of_a_connection_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,14 +226,14 @@ fn a_node_answers_many_requests_of_a_connection_at_once() {
 }
 
 #[test]
-fn where_it_is_off_a_node_speaks_http1_alone() {
+fn without_http2_a_node_speaks_only_http1() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "http2 = false");
-    assert_eq!(agreed(node.address, &authority.roots()), "http/1.1");
+    assert_eq!(negotiated_protocol(node.address, &authority.roots()), "http/1.1");
 }
 
-/// By an answer, or by the end of the request alone where it is not even HTTP/2.
+/// Checks that a request is refused, by a reply or by the end of the request if it is not valid HTTP/2.
 fn is_refused(client: &Client, request: Request<Full<Bytes>>, what: &str) {
     match client.send(request) {
         Ok(reply) => assert_eq!(reply.status(), 400, "{what}"),
@@ -240,9 +241,9 @@ fn is_refused(client: &Client, request: Request<Full<Bytes>>, what: &str) {
     }
 }
 
-/// What is spoken is agreed on with each connection anew, and a reload may change it.
+/// The protocol is negotiated for each connection, and a reload may change it.
 #[test]
-fn http2_comes_and_goes() {
+fn http2_is_enabled_and_disabled_by_a_reload() {
     let folder = tempfile::tempdir().unwrap();
     let (authority, config) = (Authority::new(folder.path(), "ca"), folder.path().join("larder.toml"));
     let node = node(folder.path(), &authority, &root(folder.path()), "http2 = true");
@@ -254,15 +255,15 @@ fn http2_comes_and_goes() {
     let old = Client::new(node.address, &authority.roots());
     assert_eq!(old.ask("/a").0, 200);
     reload("http2 = false");
-    assert_eq!(agreed(node.address, &authority.roots()), "http/1.1");
+    assert_eq!(negotiated_protocol(node.address, &authority.roots()), "http/1.1");
     assert_eq!(old.ask("/a").0, 200, "a connection that has begun goes on");
     reload("");
-    assert_eq!(agreed(node.address, &authority.roots()), "h2");
+    assert_eq!(negotiated_protocol(node.address, &authority.roots()), "h2");
 }
 
-/// An origin hears of a request what it would by HTTP/1.1; what it could read in two ways does not get there.
+/// An origin receives the same request as with HTTP/1.1. Ambiguous requests do not reach it.
 #[test]
-fn an_origin_hears_the_same_as_by_http1() {
+fn an_origin_gets_the_same_request_as_with_http1() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
@@ -300,12 +301,12 @@ fn an_origin_hears_the_same_as_by_http1() {
     let many: Vec<_> = (0..101).map(|_| ("x-a", "1")).collect();
     assert_eq!(client.send(with("/refused", &many)).unwrap().status(), 431);
     assert_eq!(client.ask("/x").0, 200, "the connection goes on");
-    assert!(!origin.seen.lock().unwrap().iter().any(|asked| asked.contains("refused")));
+    assert!(!origin.requests.lock().unwrap().iter().any(|asked| asked.contains("refused")));
 }
 
-/// Who takes nothing of a reply loses that reply, and no other.
+/// A client that does not read a reply loses this reply only.
 #[test]
-fn a_reply_that_nobody_takes_ends_by_itself() {
+fn a_reply_that_is_not_read_ends_alone() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
@@ -317,7 +318,7 @@ fn a_reply_that_nobody_takes_ends_by_itself() {
     let begun = Instant::now();
     while metric(&node, "write_timeouts_total") == 0 {
         assert!(begun.elapsed() < Duration::from_secs(30), "it is never ended");
-        // Others go on meanwhile, as fast as the client takes them.
+        // Other replies continue at the speed of the client.
         assert_eq!(client.ask("/large").1.len(), LARGE);
     }
     assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
@@ -342,9 +343,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Nor is what TLS holds taken by who reads nothing, though he has frames answered.
+/// A client that reads nothing does not fill the TLS buffers either, even if it causes replies to frames.
 #[test]
-fn a_client_that_reads_nothing_is_sent_away_whatever_it_sends() {
+fn a_client_that_reads_nothing_is_disconnected() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
@@ -378,9 +379,9 @@ fn a_client_that_reads_nothing_is_sent_away_whatever_it_sends() {
     await_metric(&node, "in_flight", 0);
 }
 
-/// Replies whose client has room for a byte of each end one by one.
+/// Replies whose client has a window of one byte end one by one.
 #[test]
-fn replies_that_nobody_takes_end() {
+fn replies_that_are_not_read_end() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
@@ -398,9 +399,9 @@ fn replies_that_nobody_takes_end() {
     await_metric(&node, "connections", 0);
 }
 
-/// A client that reads slowly all the time is cut neither for its silence nor when the node ends.
+/// A slow client that reads continuously is not cut for idleness, nor when the node shuts down.
 #[test]
-fn a_slow_client_gets_all() {
+fn a_slow_client_gets_the_whole_reply() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let lines =
@@ -414,15 +415,16 @@ fn a_slow_client_gets_all() {
     for reply in held {
         assert_eq!(client.rest(reply).unwrap(), large());
     }
-    assert!(node.ended().success());
+    assert!(node.wait_for_exit().success());
 }
 
-/// A client that resets stream after stream is served 500 times at once and 33 times a second, then no longer.
+/// A client that resets each stream is served 500 times at once and 33 times per second, and then
+/// disconnected.
 ///
-/// How many requests that is depends on the speed of the machine, and on the frames of a reply that come
-/// after the client has reset its stream: the client resets it once more for each of up to four.
+/// The number of requests depends on the speed of the machine, and on frames that arrive after the client has
+/// reset a stream. The client resets the stream again for each of up to four such frames.
 #[test]
-fn a_client_that_leaves_what_it_asked_for_is_sent_away() {
+fn a_client_that_resets_its_streams_is_disconnected() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
@@ -435,7 +437,7 @@ fn a_client_that_leaves_what_it_asked_for_is_sent_away() {
     await_metric(&node, "in_flight", 0);
 }
 
-/// An origin that takes longer than a client may is not the client's fault.
+/// A slow origin is not treated as a slow client.
 #[test]
 fn a_slow_origin_ends_no_request() {
     let folder = tempfile::tempdir().unwrap();
@@ -463,7 +465,7 @@ fn a_slow_origin_ends_no_request() {
     assert_eq!(metric(&node, "write_timeouts_total"), 0);
 }
 
-/// Frames that are no requests keep no connection, before the first one or after it.
+/// Frames without requests do not keep a connection open, before the first request or after it.
 #[test]
 fn a_connection_without_requests_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -488,12 +490,12 @@ fn a_connection_without_requests_ends() {
     await_metric(&node, "connections", 0);
 }
 
-/// Requests beyond the memory for replies wait until others have ended.
+/// Requests beyond the memory for replies wait until other requests have ended.
 #[test]
 fn requests_beyond_the_memory_wait() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
-    // For one request beside the first one of a connection.
+    // The memory suffices for one request besides the first one of a connection.
     let lines = format!("{}\nlimits.http2_bytes_max = \"256KiB\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
     let mut builder = Builder::new(TokioExecutor::new());
@@ -509,9 +511,9 @@ fn requests_beyond_the_memory_wait() {
     assert_eq!(metric(&node, "connections_refused_total"), 0);
 }
 
-/// What is under way when a node ends is answered, and who asks nothing does not hold it up.
+/// At shutdown, requests in flight are answered, and idle clients cause no delay.
 #[test]
-fn a_node_that_ends_answers_what_has_begun() {
+fn a_node_completes_requests_at_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
@@ -527,20 +529,20 @@ fn a_node_that_ends_answers_what_has_begun() {
     for reply in held {
         assert_eq!(client.rest(reply).unwrap(), large());
     }
-    assert!(node.ended().success());
+    assert!(node.wait_for_exit().success());
     assert!(client.end().0.is_ok());
 }
 
-/// A switch asks a node by HTTP/2 over TLS.
+/// A switch uses HTTP/2 over TLS to a node.
 #[test]
-fn a_switch_asks_a_node_by_http2() {
+fn a_switch_uses_http2_to_a_node() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
     let config = folder.path().join("switch.toml");
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{{ name = \"n\", address = \"{}\", http2 = true }}]\n\
-         [switch.node_tls]\nca = {:?}\nname = \"{HOST}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+         [switch.connect.tls]\nca = {:?}\nname = \"{HOST}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
         node.address, authority.ca
     );
     fs::write(&config, text).unwrap();

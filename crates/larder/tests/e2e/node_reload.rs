@@ -1,4 +1,4 @@
-//! A node is told another config while clients ask on: its memory stays, no request is lost, and what is wrong changes nothing.
+//! Reloads of a node under load. Its memory stays, no request is lost, and a wrong config changes nothing.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read as _, Write as _};
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use crate::crowd::{Crowd, TARGETS, manifest};
 use crate::http::{Client, get, post};
-use crate::peers::{Cluster, NAMES, status};
+use crate::peers::{NAMES, PeerCluster, status};
 use crate::process::{LARDER, Process, until};
 use crate::secured::{Authority, connect, shake, shown};
 
-/// What a balancer says of a client.
+/// PROXY header with which a balancer announces a client.
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
 
-/// A node as it is meant to run, with its folder.
+/// A node with a config file and a log file in its folder, run as a service manager runs it.
 pub struct Node {
     child: Child,
     pub folder: tempfile::TempDir,
@@ -29,7 +29,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// With these lines in `[node]` and behind it, in a folder that `prepare` fills.
+    /// Starts a node with these lines in `[node]` and after it. `lines` may prepare the folder.
     pub fn start(lines: impl FnOnce(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &lines(folder.path()));
@@ -52,12 +52,12 @@ impl Node {
         Self { child, address: listen(0).unwrap(), secure: listen(1), admin, folder }
     }
 
-    /// One whose modelled store has the crowd's targets.
-    pub fn of_targets(lines: &str) -> Self {
+    /// Starts a node whose modelled store has the crowd's targets.
+    pub fn with_targets(lines: &str) -> Self {
         Self::start(|folder| format!("{}{lines}", model(&manifest(folder))))
     }
 
-    /// The lines of one, to be written anew with others.
+    /// Returns the line of the modelled store, for a new config.
     pub fn model(&self) -> String {
         model(&self.folder.path().join("manifest.tsv"))
     }
@@ -70,8 +70,8 @@ impl Node {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What it has said so far.
-    pub fn talk(&self) -> String {
+    /// Returns the log.
+    pub fn log_text(&self) -> String {
         fs::read_to_string(self.folder.path().join("talk")).unwrap()
     }
 
@@ -88,18 +88,18 @@ impl Node {
         text.lines().any(|found| found == line)
     }
 
-    /// Has it read these lines.
+    /// Reloads the node with these lines, and checks that it accepts them.
     pub fn reload(&self, lines: &str) -> Value {
         self.write(lines);
         let reply = post(self.admin, "/reload");
-        assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.talk());
+        assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.log_text());
         let status = reply.json();
         assert_eq!((&status["last"]["outcome"], &status["last_failed"]), (&"done".into(), &false.into()));
         status
     }
 
-    /// Has it read these lines, which it does not take: why.
-    pub fn refuses(&self, lines: &str) -> String {
+    /// Reloads the node with these lines, checks that it refuses them, and returns the error.
+    pub fn reload_error(&self, lines: &str) -> String {
         self.write(lines);
         let reply = post(self.admin, "/reload");
         assert_eq!(reply.status, 409, "{}", String::from_utf8_lossy(&reply.body));
@@ -112,11 +112,11 @@ impl Node {
 
     pub fn terminate(self) -> ExitStatus {
         self.signal(Signal::TERM);
-        self.ended()
+        self.wait_for_exit()
     }
 
-    /// Waits for the end of a node that has been told to end. Another signal would end it at once.
-    pub fn ended(mut self) -> ExitStatus {
+    /// Waits until the node has exited. A second signal would end it without a drain.
+    pub fn wait_for_exit(mut self) -> ExitStatus {
         until("the node ends", || self.child.try_wait().unwrap())
     }
 }
@@ -126,12 +126,12 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("the node said:\n{}", self.talk());
+            eprintln!("the node said:\n{}", self.log_text());
         }
     }
 }
 
-/// Written beside and moved over it, so that nobody reads half of it.
+/// Writes the config to a new file and renames it, so that no reader sees a part of it.
 fn write(folder: &Path, lines: &str) {
     let text = format!(
         "[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"n\"\nlisten = \"127.0.0.1:0\"\n{lines}\n"
@@ -140,7 +140,7 @@ fn write(folder: &Path, lines: &str) {
     fs::rename(folder.join("new"), folder.join("node.toml")).unwrap();
 }
 
-/// A modelled store, fast enough not to matter.
+/// Returns the line of a modelled store. The store is too fast to affect the test.
 fn model(manifest: &Path) -> String {
     format!("model = {{ manifest = {manifest:?}, speed = 200.0 }}\n")
 }
@@ -152,7 +152,7 @@ fn root(folder: &Path) -> String {
     format!("root = {root:?}\n")
 }
 
-/// Whether a connection is closed by the other side, whatever comes before.
+/// Reports whether the peer closes a connection, after any number of bytes.
 fn is_closed(mut stream: TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut bytes = Vec::new();
@@ -164,7 +164,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
 
 #[test]
 fn the_memory_stays_over_many_reloads_under_load_and_no_request_is_lost() {
-    let node = Node::of_targets("");
+    let node = Node::with_targets("");
     for target in 0..TARGETS {
         assert_eq!(get(node.address, &format!("/t{target}")).status, 200);
     }
@@ -186,7 +186,7 @@ fn the_memory_stays_over_many_reloads_under_load_and_no_request_is_lost() {
             node.reload(&lines);
         }
         assert_eq!(node.stats("cache_bytes_max"), size << 20);
-        // A connection for each.
+        // One connection per target.
         for target in 0..10 {
             assert!(node.hits(&format!("/t{target}")), "/t{target} after {number} reloads");
         }
@@ -204,7 +204,7 @@ fn the_memory_stays_over_many_reloads_under_load_and_no_request_is_lost() {
 
 #[test]
 fn a_memory_shrinks_at_once_and_grows_again() {
-    let node = Node::of_targets("");
+    let node = Node::with_targets("");
     let ask_all = || (0..TARGETS).filter(|target| node.hits(&format!("/t{target}"))).count() as u64;
     assert_eq!((ask_all(), ask_all()), (0, TARGETS));
     node.reload(&format!("cache.size = 100000\n{}", node.model()));
@@ -214,7 +214,7 @@ fn a_memory_shrinks_at_once_and_grows_again() {
     node.reload(&format!("cache.size = \"1GiB\"\n{}", node.model()));
     assert_eq!(ask_all(), 100, "what had stayed is still there");
     assert_eq!((ask_all(), node.stats("cache_objects")), (TARGETS, TARGETS));
-    // What is larger than the memory was at first has a place now.
+    // Targets that were too large for the first memory fit now.
     node.reload(&format!("cache = {{ size = \"1GiB\", object_max = 999 }}\n{}", node.model()));
     assert!(node.hits("/t1"), "what is kept is kept");
     node.reload(&format!("cache = {{ size = 0, object_max = 999 }}\n{}", node.model()));
@@ -225,22 +225,27 @@ fn a_memory_shrinks_at_once_and_grows_again() {
 
 #[test]
 fn a_wrong_config_is_refused_and_its_place_is_named() {
-    let node = Node::of_targets("");
+    let node = Node::with_targets("");
     assert!(!node.hits("/t1"));
     let wrong = format!("cache.size = 100000\nlimts = 1\n{}", node.model());
-    let error = node.refuses(&wrong);
+    let error = node.reload_error(&wrong);
     assert!(error.contains("node.toml:7") && error.contains("node.limts"), "{error}");
     assert!(error.contains("did you mean 'limits'"), "{error}");
     node.signal(Signal::HUP);
     until("it is refused again", || (node.status()["refused"] == 2).then_some(()));
     let status = node.status();
     assert_eq!((&status["last"]["by"], &status["last"]["outcome"]), (&"signal".into(), &"refused".into()));
-    assert!(node.talk().contains("reload refused") && node.talk().contains("node.limts"), "{}", node.talk());
+    assert!(
+        node.log_text().contains("reload refused") && node.log_text().contains("node.limts"),
+        "{}",
+        node.log_text()
+    );
     assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 0"));
-    // What reads and is out of range, and a level that is none.
-    let error = node.refuses(&format!("cache.size = 100000\nlimits.head_timeout = \"0s\"\n{}", node.model()));
+    // A value out of range, and a level that does not exist.
+    let error =
+        node.reload_error(&format!("cache.size = 100000\nlimits.head_timeout = \"0s\"\n{}", node.model()));
     assert!(error.contains("node.toml:7") && error.contains("1ms to 1h"), "{error}");
-    let error = node.refuses(&format!("cache.size = 100000\n{}[log]\nlevel = \"a=b=c\"", node.model()));
+    let error = node.reload_error(&format!("cache.size = 100000\n{}[log]\nlevel = \"a=b=c\"", node.model()));
     assert!(error.contains("log.level"), "{error}");
     fs::remove_file(node.folder.path().join("node.toml")).unwrap();
     let reply = post(node.admin, "/reload");
@@ -255,13 +260,13 @@ fn a_wrong_config_is_refused_and_its_place_is_named() {
 }
 
 #[test]
-fn what_needs_a_restart_is_named_and_nothing_of_its_file_is_applied() {
-    let node = Node::of_targets("");
+fn keys_that_need_a_restart_are_named_and_the_file_is_not_applied() {
+    let node = Node::with_targets("");
     let other = format!(
         "cache = {{ size = 100000, chunk = \"64KiB\" }}\nlimits.uri_max = 16\nreport.cpu = \"process\"\n{}",
         node.model()
     );
-    let error = node.refuses(&other);
+    let error = node.reload_error(&other);
     assert!(
         error.contains("node.cache.chunk (line 6), node.report.cpu (line 8): restart the node for these"),
         "{error}"
@@ -269,7 +274,7 @@ fn what_needs_a_restart_is_named_and_nothing_of_its_file_is_applied() {
     assert!(!error.contains("node.limits"), "{error}");
     let long = "/t1?and-more-than-sixteen-bytes";
     assert_eq!((node.stats("cache_bytes_max"), get(node.address, long).status), (256 << 20, 404));
-    // What was in the file and is not any more differs too.
+    // A key that was removed from the file is a difference too.
     let text = fs::read_to_string(node.folder.path().join("node.toml")).unwrap();
     let moved = text.replace("name = \"n\"\n", "").replace(&other, &node.model());
     fs::write(node.folder.path().join("node.toml"), moved.replace("[admin]\nlisten = \"127.0.0.1:0\"\n", ""))
@@ -281,13 +286,13 @@ fn what_needs_a_restart_is_named_and_nothing_of_its_file_is_applied() {
 }
 
 #[test]
-fn what_is_changed_is_seen_by_requests_and_connections_that_come_after() {
+fn changed_settings_apply_to_later_requests_and_connections() {
     let node = Node::start(root);
     let root = root(node.folder.path());
     let mut old = Client::connect(node.address).unwrap();
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
-    // Clients that a balancer announces.
-    node.reload(&format!("proxy_protocol_from = \"127.0.0.1\"\n{root}"));
+    // A balancer announces clients.
+    node.reload(&format!("trust.proxy_protocol_from = \"127.0.0.1\"\n{root}"));
     let mut plain = TcpStream::connect(node.address).unwrap();
     plain.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert!(is_closed(plain), "who has to announce does");
@@ -297,18 +302,18 @@ fn what_is_changed_is_seen_by_requests_and_connections_that_come_after() {
     assert!(old.ask("GET", "/a", "").unwrap().node_and_hit().1, "one that is open goes on");
     node.reload(&root);
     assert_eq!(get(node.address, "/a").status, 200);
-    // The node's own path, and how long a target may be: the next request on any connection.
+    // The health path and the length limit of targets apply to the next request on every connection.
     node.reload(&format!("health_path = \"/alive\"\nlimits.uri_max = 16\n{root}"));
     for (target, status) in [("/alive", 200), ("/.larder/health", 404), ("/aaaaaaaaaaaaaaaaaaa", 414)] {
         assert_eq!(old.ask("GET", target, "").unwrap().status, status, "{target}");
     }
-    // Deadlines: the connections that come after.
+    // Deadlines apply to new connections.
     node.reload(&format!("limits.idle_timeout = \"200ms\"\n{root}"));
     let mut idle = Client::connect(node.address).unwrap();
     assert_eq!(idle.ask("GET", "/a", "").unwrap().status, 200);
     until("silence ends it", || (node.stats("idle_timeouts") == 1).then_some(()));
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
-    // Bytes of a head.
+    // The length limit of a head.
     node.reload(&format!("limits.head_max = \"8KiB\"\n{root}"));
     let large = format!("X-Large: {}\r\n", "x".repeat(9_000));
     assert_eq!(crate::http::ask(node.address, "GET", "/a", &large).status, 431);
@@ -316,7 +321,7 @@ fn what_is_changed_is_seen_by_requests_and_connections_that_come_after() {
 }
 
 #[test]
-fn fewer_connections_may_come_and_none_is_cut_for_it() {
+fn a_lower_connection_limit_closes_no_connection() {
     let node = Node::start(root);
     let root = root(node.folder.path());
     let mut open: Vec<Client> = (0..4).map(|_| Client::connect(node.address).unwrap()).collect();
@@ -340,11 +345,12 @@ fn fewer_connections_may_come_and_none_is_cut_for_it() {
     open.extend((0..4).map(|_| Client::connect(node.address).unwrap()));
     all_are_served(&mut open);
     assert_eq!(get(node.address, "/a").status, 503);
-    // A node that ends waits for those that there are, however many there may be.
+    // A node that drains waits for all its connections.
     assert!(node.terminate().success());
 }
 
-/// What is under way when a node ends is answered, whatever it is told meanwhile, and holds it up no longer.
+/// Requests that are in progress when a node starts to drain get replies. Reloads meanwhile do not prolong
+/// the drain.
 #[test]
 fn a_reload_while_a_node_ends_changes_nothing() {
     let node = Node::start(root);
@@ -360,11 +366,11 @@ fn a_reload_while_a_node_ends_changes_nothing() {
     (0..5).for_each(|_| node.signal(Signal::HUP));
     let rest = std::io::copy(&mut slow, &mut std::io::sink()).unwrap();
     assert!(begun.len() as u64 + rest > 20_000_000, "{rest}");
-    assert!(node.ended().success());
+    assert!(node.wait_for_exit().success());
 }
 
 #[test]
-fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
+fn new_connections_use_the_new_certificates_and_client_rules() {
     let node = Node::start(|folder| {
         let own = Authority::new(folder, "one").leaf("a.test");
         fs::rename(folder.join("one.ca"), folder.join("first.ca")).unwrap();
@@ -411,11 +417,11 @@ fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
     assert!(ask(None).is_err(), "who has none is refused");
     assert_eq!(get(node.address, "/a").status, 200, "nobody is sent on any more");
 
-    // A file that is no certificate: all stays, and it is told.
+    // An invalid certificate file changes nothing and is reported.
     fs::write(folder.join("broken.pem"), "nothing").unwrap();
     let broken = tls(", redirect = true")
         .replace(&format!("{renewed:?}"), &format!("{:?}", folder.join("broken.pem")));
-    let error = node.refuses(&broken);
+    let error = node.reload_error(&broken);
     assert!(
         error.contains("node.toml:7:33: node.tls.certificates") && error.contains("broken.pem"),
         "{error}"
@@ -424,7 +430,7 @@ fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
     assert_eq!((&status["failed"], &status["last"]["outcome"]), (&0.into(), &"refused".into()), "{status}");
     assert_eq!((ask(Some(&client)).unwrap().status, get(node.address, "/a").status), (200, 200));
     assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 0"));
-    // The files are looked at by the new settings from now on.
+    // From now on the new settings control when files are checked.
     node.reload(&tls(", reload = \"1s\""));
     let third = Authority::new(folder, "three");
     fs::copy(third.leaf("a.test"), &renewed).unwrap();
@@ -433,8 +439,8 @@ fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
 }
 
 #[test]
-fn peers_go_by_the_size_that_a_memory_has_now() {
-    let cluster = Cluster::start(1, "");
+fn peers_use_the_current_memory_size() {
+    let cluster = PeerCluster::start(1, "");
     let resize = |node: usize, from: &str, to: &str| {
         let path = cluster.folder.path().join(format!("{}.toml", NAMES[node]));
         let text = fs::read_to_string(&path).unwrap();
@@ -443,13 +449,13 @@ fn peers_go_by_the_size_that_a_memory_has_now() {
         assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body));
     };
     let hits = |node: usize| cluster.get(node, "/large").node_and_hit().1;
-    // A 64th of the memory is too large to be kept.
+    // A file larger than 1/64 of the memory is not stored.
     assert!(!hits(0) && !hits(0));
     (0..NAMES.len()).for_each(|node| resize(node, "2MB", "16MB"));
     assert!(!hits(0) && hits(0));
     cluster.await_known(1, 1);
     for _ in 0..2 {
-        // What is too large to be shared is served where it is asked for the second time.
+        // A file that is too large to be shared is served by the node where the second request arrives.
         let reply = cluster.get(1, "/large");
         assert_eq!(status(&reply), "a; hit, b; fwd=uri-miss; fwd-status=200; detail=lateral");
     }
@@ -459,17 +465,21 @@ fn peers_go_by_the_size_that_a_memory_has_now() {
 }
 
 #[test]
-fn more_or_less_is_logged_after_a_reload() {
+fn a_reload_changes_the_log_level() {
     let node = Node::start(|folder| format!("{}[log]\nlevel = \"warn\"\n", root(folder)));
     let root = root(node.folder.path());
-    assert_eq!(node.talk(), "");
+    assert_eq!(node.log_text(), "");
     node.reload(&format!("{root}[log]\nlevel = \"info\"\n"));
-    assert!(node.talk().contains("config reloaded") && node.talk().contains("log.level"), "{}", node.talk());
-    let said = node.talk().len();
+    assert!(
+        node.log_text().contains("config reloaded") && node.log_text().contains("log.level"),
+        "{}",
+        node.log_text()
+    );
+    let said = node.log_text().len();
     node.reload(&format!("{root}[log]\nlevel = \"warn\"\n"));
     node.signal(Signal::HUP);
     until("it is done", || (node.status()["done"] == 3).then_some(()));
-    assert_eq!(node.talk().len(), said, "{}", node.talk());
+    assert_eq!(node.log_text().len(), said, "{}", node.log_text());
 }
 
 #[test]
@@ -505,7 +515,7 @@ fn without_a_config_file_sighup_ends_nothing() {
 }
 
 #[test]
-fn options_win_over_the_config_that_is_read_anew() {
+fn options_override_the_reloaded_config() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("node.toml");
     let text = |size: &str| {
@@ -534,7 +544,7 @@ fn options_win_over_the_config_that_is_read_anew() {
     assert_eq!((&stats["cache_bytes_max"], &stats["name"]), (&(3 << 20).into(), &"x".into()));
 }
 
-/// Reads its config from a pipe, and gets a signal while it waits for it.
+/// The node reads its config from a pipe and gets a signal while it waits for the pipe.
 #[test]
 fn a_signal_while_the_config_is_read_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -548,7 +558,7 @@ fn a_signal_while_the_config_is_read_ends_nothing() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Opens once the node has. Who reads the config again, for the signal, finds a file.
+    // The open returns once the node has opened the pipe. The reload after the signal finds a file.
     let mut config = File::create(&pipe).unwrap();
     let file = folder.path().join("file");
     fs::write(&file, &text).unwrap();

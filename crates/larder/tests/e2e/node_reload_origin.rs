@@ -1,4 +1,4 @@
-//! A node before an origin is told another config while it runs.
+//! Reloads of a node before an origin.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,11 +9,11 @@ use rustix::process::Signal;
 
 use crate::http::{Client, get};
 use crate::node_reload::Node;
-use crate::origin::{Origin, asked, values};
+use crate::origin::{Origin, echoed_request, values};
 use crate::process::until;
 
 #[test]
-fn an_origin_is_asked_otherwise_and_what_it_has_said_stays() {
+fn origin_settings_change_and_stored_replies_stay() {
     let origin = Origin::start("o", "Cache-Control: max-age=60\r\n");
     let node = Node::start(|_| format!("origin = {{ url = \"http://{}\" }}\n", origin.address));
     assert!(!node.hits("/a") && node.hits("/a"));
@@ -22,11 +22,11 @@ fn an_origin_is_asked_otherwise_and_what_it_has_said_stays() {
         origin.address
     ));
     assert!(node.hits("/a") && !node.hits("/b") && node.hits("/b"));
-    let error = node.refuses("origin = { url = \"http://127.0.0.1:1\" }\n");
+    let error = node.reload_error("origin = { url = \"http://127.0.0.1:1\" }\n");
     assert!(error.contains("node.origin.url (line 6): restart"), "{error}");
     assert!(node.hits("/a"));
 
-    // One that takes connections and says nothing.
+    // An origin that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("url = \"http://{}\"", silent.local_addr().unwrap());
     let node = Node::start(|_| format!("origin = {{ {url}, head_timeout = \"1h\" }}\n"));
@@ -69,7 +69,7 @@ fn tokens_and_keys_for_an_origin_are_read_again_at_sighup() {
         )
     });
     let sent = || {
-        let asked = asked(&get(node.address, "/a"));
+        let asked = echoed_request(&get(node.address, "/a"));
         ["x-token", "x-amz-security-token"].map(|name| values(&asked, name).join(" "))
     };
     assert_eq!(sent(), ["Bearer old-s3cret", "old-session"]);
@@ -80,12 +80,12 @@ fn tokens_and_keys_for_an_origin_are_read_again_at_sighup() {
     node.signal(Signal::HUP);
     until("the reload is done", || (node.status()["done"] == 1).then_some(()));
     assert_eq!(sent(), ["Bearer new-s3cret", "new-session"]);
-    // A file that others may read is refused, and what was read before stays in force.
+    // A secret file that other users may read is refused, and the previous secret stays in force.
     secret(folder, "token", "Bearer other-s3cret", 0o644);
     node.signal(Signal::HUP);
     until("the reload is refused", || (node.status()["refused"] == 1).then_some(()));
     assert_eq!(sent(), ["Bearer new-s3cret", "new-session"]);
-    let (talk, status) = (node.talk(), node.status().to_string());
+    let (talk, status) = (node.log_text(), node.status().to_string());
     assert!(talk.contains("chmod 600") && status.contains("node.origin.headers.X-Token"), "{talk}\n{status}");
     assert!(!talk.contains("s3cret") && !status.contains("s3cret") && !talk.contains("-session"), "{talk}");
 }

@@ -1,4 +1,4 @@
-//! A node that answers with what it was asked: the request's bytes are the reply's body.
+//! An origin that echoes requests: the body of a reply is the whole request.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,34 +10,34 @@ use crate::http::Reply;
 pub struct Origin {
     pub name: String,
     pub address: SocketAddr,
-    /// What it was asked, whole.
-    pub seen: Arc<Mutex<Vec<String>>>,
+    /// Complete requests.
+    pub requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Origin {
-    /// One that puts its name and these fields into its replies.
+    /// Starts an origin that puts its name and these fields into its replies.
     pub fn start(name: &str, fields: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let fields = format!("X-Origin: {name}\r\n{fields}");
-        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-        let told = seen.clone();
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let shared = requests.clone();
         std::thread::spawn(move || {
             while let Ok((tcp, _)) = listener.accept() {
-                let (fields, told) = (fields.clone(), told.clone());
-                std::thread::spawn(move || serve(tcp, &fields, &told));
+                let (fields, requests) = (fields.clone(), shared.clone());
+                std::thread::spawn(move || serve(tcp, &fields, &requests));
             }
         });
-        Self { name: name.to_owned(), address, seen }
+        Self { name: name.to_owned(), address, requests }
     }
 
-    /// As an entry of `nodes`, with more keys.
+    /// Returns an entry of `nodes` with further keys.
     pub fn entry(&self, more: &str) -> String {
         format!("{{ name = \"{}\", address = \"{}\"{more} }}", self.name, self.address)
     }
 }
 
-fn serve(mut tcp: TcpStream, fields: &str, seen: &Mutex<Vec<String>>) {
+fn serve(mut tcp: TcpStream, fields: &str, requests: &Mutex<Vec<String>>) {
     let mut bytes = Vec::new();
     loop {
         let end = loop {
@@ -56,7 +56,7 @@ fn serve(mut tcp: TcpStream, fields: &str, seen: &Mutex<Vec<String>>) {
             }
         }
         let body: Vec<u8> = bytes.drain(..end + length).collect();
-        seen.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
+        requests.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
         let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{fields}\r\n", body.len());
         let body = if head.starts_with("HEAD ") { &[][..] } else { &body };
         if tcp.write_all(&[reply.as_bytes(), body].concat()).is_err() {
@@ -76,7 +76,7 @@ fn read_more(tcp: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// All values of a field of what an origin has got.
+/// Returns all values of a field of a head.
 pub fn values<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
     let lines = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
     lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
@@ -86,13 +86,13 @@ fn value<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     values(head, name).first().copied()
 }
 
-/// What the origin was asked.
-pub fn asked(reply: &Reply) -> String {
+/// Returns the request that the origin received, from its reply.
+pub fn echoed_request(reply: &Reply) -> String {
     assert_eq!(reply.status, 200, "{}", reply.head);
     String::from_utf8(reply.body.clone()).unwrap()
 }
 
-/// The request line that the origin has got.
+/// Returns the request line.
 pub fn line(asked: &str) -> &str {
     asked.split("\r\n").next().unwrap()
 }

@@ -1,19 +1,19 @@
-//! What is delivered: the package, the units in it, the root of a container.
+//! Release artifacts: the package, its units, and the root of a container.
 
 use std::process::{Command, Stdio};
 
 use crate::process::LARDER;
 use larder_testkit::{needs_root, needs_tool};
 
-/// `cargo xtask package KIND` with the binary under test.
+/// Returns the command `cargo xtask package KIND` for the binary under test.
 fn package(kind: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["xtask", "package", kind, LARDER]);
     command
 }
 
-/// What a command says; it has to succeed.
-fn said(command: &mut Command) -> String {
+/// Runs a command that must succeed, and returns its output.
+fn output_of(command: &mut Command) -> String {
     let ran = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let error = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(ran.status.success(), "{command:?}: {}\n{error}", ran.status);
@@ -27,13 +27,13 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (deb, root) = (folder.path().join("larder.deb"), folder.path().join("root"));
-    said(package("deb").arg(&deb).env("LARDER_DEB", "-Znone"));
-    let control = said(Command::new("dpkg-deb").arg("-I").arg(&deb));
+    output_of(package("deb").arg(&deb).env("LARDER_DEB", "-Znone"));
+    let control = output_of(Command::new("dpkg-deb").arg("-I").arg(&deb));
     for line in ["Package: larder", &format!("Version: {}", env!("CARGO_PKG_VERSION")), "Depends: libc6 (>= "]
     {
         assert!(control.contains(line), "{control}");
     }
-    said(Command::new("dpkg-deb").arg("-x").args([&deb, &root]));
+    output_of(Command::new("dpkg-deb").arg("-x").args([&deb, &root]));
     for file in [
         "usr/bin/larder",
         "usr/share/man/man1/larder.1.gz",
@@ -44,18 +44,18 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
         assert!(root.join(file).is_file(), "{file}");
     }
     let page = root.join("usr/share/man/man1/larder-switch.1.gz");
-    assert!(said(Command::new("gzip").arg("-dc").arg(page)).contains("\\-\\-listen"));
+    assert!(output_of(Command::new("gzip").arg("-dc").arg(page)).contains("\\-\\-listen"));
     let bash = std::fs::read_to_string(root.join("usr/share/bash-completion/completions/larder")).unwrap();
     assert!(bash.contains("larder__subcmd__switch") || bash.contains("larder__switch"), "{}", &bash[..200]);
     if needs_tool("systemd-analyze", "systemd").is_some() {
         for unit in ["larder-switch.service", "larder-node.service"] {
             let unit = root.join("lib/systemd/system").join(unit);
-            // It is held against what is in the package.
+            // The unit is checked against the files of the package.
             let text = std::fs::read_to_string(&unit).unwrap();
             assert!(text.contains("\nExecReload=/bin/sh -c 'kill -HUP $MAINPID'\n"), "{unit:?}");
             let here = text.replace("/usr/bin/larder", &root.join("usr/bin/larder").display().to_string());
             std::fs::write(&unit, here.replace("man:larder", "man:true")).unwrap();
-            let told = said(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit));
+            let told = output_of(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit));
             let told: Vec<&str> = told.lines().filter(|line| line.contains("larder-")).collect();
             assert!(told.is_empty(), "{told:?}");
         }
@@ -68,9 +68,9 @@ fn the_root_of_a_container_runs_by_itself() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    said(package("root").arg(folder.path()));
+    output_of(package("root").arg(folder.path()));
     let inside = |arguments: &[&str]| {
-        said(Command::new("chroot").arg(folder.path()).arg("/usr/bin/larder").args(arguments))
+        output_of(Command::new("chroot").arg(folder.path()).arg("/usr/bin/larder").args(arguments))
     };
     assert_eq!(inside(&["version"]).trim(), format!("larder {}", env!("CARGO_PKG_VERSION")));
     std::fs::write(

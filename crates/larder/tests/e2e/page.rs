@@ -1,4 +1,4 @@
-//! The page of the admin interface, in a real browser before a real cluster.
+//! The page of the admin interface, in a real browser with a real cluster.
 
 use larder_testkit::holds_for;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::process::{LARDER, Process, until};
 const NODES: [&str; 3] = ["oslo", "lima", "kyoto"];
 const TARGETS: usize = 400;
 
-/// Nodes, and a switch with a master before them, which can change its policy.
+/// Nodes and a switch with a master, whose policy can be changed.
 pub struct Cluster {
     _folder: tempfile::TempDir,
     _nodes: Vec<Process>,
@@ -69,7 +69,7 @@ impl Cluster {
         Self { _folder: folder, _nodes: nodes, switch, address, admin }
     }
 
-    /// Asks for targets, the first ones more often, until it is told to end.
+    /// Sends requests until `end` is set. Lower target numbers are more frequent.
     pub fn ask_until(&self, end: &AtomicBool) {
         let mut state = 1_u64;
         while !end.load(Relaxed) {
@@ -79,7 +79,7 @@ impl Cluster {
                 let unit = (state >> 11) as f64 / (1_u64 << 53) as f64;
                 let target = (unit * unit * unit * TARGETS as f64) as usize;
                 let path = format!("/tiles/{}/{target}.png", target % 7);
-                // A switch that is being replaced closes connections between requests.
+                // A switch that is replaced by a reload closes connections between requests.
                 if client.ask("GET", &path, "").is_err() || end.load(Relaxed) {
                     break;
                 }
@@ -100,16 +100,16 @@ impl Drop for Cluster {
     }
 }
 
-/// Ends what asks, also where a test fails.
-pub struct Ends<'a>(pub &'a AtomicBool);
+/// Sets the flag on drop, so that the clients also stop when a test fails.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// Pictures for the docs, where they are wanted: `LARDER_WRITE=1`.
+/// Returns the folder of the docs' images if `LARDER_WRITE=1` is set.
 pub fn pictures() -> Option<PathBuf> {
     let wanted = std::env::var_os("LARDER_WRITE").is_some();
     wanted.then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/img"))
@@ -128,32 +128,32 @@ fn the_page_shows_the_cluster_and_changes_it_when_that_is_meant() {
     let cluster = Cluster::start();
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _ends = Ends(&end);
+        let _ends = StopOnDrop(&end);
         scope.spawn(|| cluster.ask_until(&end));
         browser.look(1_280, 1_500, false);
         browser.open(&format!("http://{}/", cluster.admin));
-        it_shows(&browser);
-        it_fits(&browser);
-        it_changes(&browser, &cluster);
-        it_switches_the_policy(&browser, &cluster);
+        check_contents(&browser);
+        check_layout(&browser);
+        check_changes(&browser, &cluster);
+        check_policy_switch(&browser, &cluster);
         assert_eq!(
-            browser.trouble(),
+            browser.errors(),
             Vec::<String>::new(),
             "neither errors nor anything that the page may not do"
         );
-        others_change_nothing(&browser, &cluster);
+        check_other_origins(&browser, &cluster);
     });
 }
 
-fn it_shows(browser: &Browser) {
+fn check_contents(browser: &Browser) {
     browser.wait("document.querySelectorAll('#nodes tbody tr').length === 3");
     browser.wait("document.querySelectorAll('#hottest tbody tr').length >= 10");
     browser.wait("[...document.querySelectorAll('#hottest .chip')].some(c => ['oslo', 'lima', 'kyoto'].includes(c.innerText))");
     browser.wait("document.querySelector('#decisions tbody').innerText.includes('first')");
-    // The policy that runs, its shadow, and those of five others, with figures.
+    // The active policy, its shadow and the shadows of five others, with values.
     browser.wait("document.querySelectorAll('#shadow tbody tr').length === 7");
     browser.wait("!document.querySelector('#shadow tbody').innerText.includes('–')");
-    // Rates need two looks.
+    // Rates need two samples.
     browser.wait("[...document.querySelectorAll('#nodes td[data-name=\"requests/s\"]')].every(c => parseFloat(c.innerText) > 0)");
     browser.wait("parseFloat(document.querySelector('[data-figure=\"hit ratio\"] b').innerText) > 5");
     browser.wait("document.querySelector('[data-figure=p99] b').innerText.includes('s')");
@@ -167,7 +167,7 @@ fn it_shows(browser: &Browser) {
     }
 }
 
-fn it_fits(browser: &Browser) {
+fn check_layout(browser: &Browser) {
     let ground = "getComputedStyle(document.body).backgroundColor";
     browser.look(1_280, 1_500, true);
     let dark = browser.eval(ground);
@@ -183,7 +183,7 @@ fn it_fits(browser: &Browser) {
     browser.look(1_280, 1_500, false);
 }
 
-fn it_changes(browser: &Browser, cluster: &Cluster) {
+fn check_changes(browser: &Browser, cluster: &Cluster) {
     let button = |word: &str| format!("[data-node=lima] button[data-act={word}]");
     click_and_answer(browser, &button("drain"), "no");
     assert_eq!(cluster.node("lima")["state"], "up", "not meant");
@@ -192,8 +192,8 @@ fn it_changes(browser: &Browser, cluster: &Cluster) {
     assert_eq!(cluster.node("lima")["state"], "draining");
     click_and_answer(browser, &button("undrain"), "yes");
     until("it takes requests again", || (cluster.node("lima")["state"] == "up").then_some(()));
-    a_question_is_answered_by_its_own_answer(browser, cluster);
-    a_button_that_is_held_down_stays(browser, &button("weight"));
+    check_repeated_question(browser, cluster);
+    check_held_button(browser, &button("weight"));
     browser.click(&button("weight"));
     browser.wait("document.getElementById('confirm').open");
     browser.eval("document.getElementById('weight').value = '1.5'");
@@ -202,8 +202,8 @@ fn it_changes(browser: &Browser, cluster: &Cluster) {
     browser.wait("document.querySelector('[data-node=lima] [data-name=weight]').innerText.includes('1.5')");
 }
 
-/// Refused, and asked again before the page has heard that the dialog was closed.
-fn a_question_is_answered_by_its_own_answer(browser: &Browser, cluster: &Cluster) {
+/// A question is cancelled, and asked again before the page has received the dialog's close event.
+fn check_repeated_question(browser: &Browser, cluster: &Cluster) {
     let act = |word: &str| format!("document.querySelector('[data-node=lima] [data-act={word}]').click();");
     let say = |word: &str| format!("document.querySelector('#confirm button[value={word}]').click();");
     browser.wait("document.querySelector('[data-node=lima] [data-act=drain]') !== null");
@@ -218,8 +218,8 @@ fn a_question_is_answered_by_its_own_answer(browser: &Browser, cluster: &Cluster
     browser.wait("document.querySelector('[data-node=lima] [data-act=drain]') !== null");
 }
 
-/// What is shown is drawn anew meanwhile.
-fn a_button_that_is_held_down_stays(browser: &Browser, button: &str) {
+/// The row is redrawn meanwhile.
+fn check_held_button(browser: &Browser, button: &str) {
     browser.eval("document.querySelector('[data-node=lima]').cells[0].dataset.old = 1; 0");
     let place = browser.press(button);
     browser.wait("document.querySelector('[data-node=lima]').cells[0].dataset.old === undefined");
@@ -229,7 +229,7 @@ fn a_button_that_is_held_down_stays(browser: &Browser, button: &str) {
     browser.wait("!document.getElementById('confirm').open");
 }
 
-fn it_switches_the_policy(browser: &Browser, cluster: &Cluster) {
+fn check_policy_switch(browser: &Browser, cluster: &Cluster) {
     browser.wait("document.querySelector('#policy select[name=policy]').options.length === 23");
     browser.eval("document.querySelector('#policy select[name=policy]').value = 'hash'");
     click_and_answer(browser, "#policy button", "yes");
@@ -240,16 +240,16 @@ fn it_switches_the_policy(browser: &Browser, cluster: &Cluster) {
     browser.wait("document.getElementById('policy-note').innerText.includes('default: hash')");
     assert_eq!(get(cluster.admin, "/reload").json()["policies"], json!({ "default": "hash" }));
     assert_eq!(crate::http::post(cluster.admin, "/policy?value=hush").status, 409);
-    // A reload goes by the config again.
+    // A reload restores the policy of the config.
     assert_eq!(crate::http::post(cluster.admin, "/reload").status, 200);
     assert_eq!(get(cluster.admin, "/status").json()["policy"], "lard-r");
 }
 
-/// A page of another origin, open in the operator's browser, asks in all the ways that a page has.
-fn others_change_nothing(browser: &Browser, cluster: &Cluster) {
+/// A page of another origin in the operator's browser tries every way in which a page can send a request.
+fn check_other_origins(browser: &Browser, cluster: &Cluster) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stranger = listener.local_addr().unwrap();
-    // Ends with the test's process.
+    // The thread ends with the test's process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();

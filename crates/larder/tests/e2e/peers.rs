@@ -1,4 +1,5 @@
-//! Nodes without a front-end: any takes any request, and the one that has it in memory serves it.
+//! Nodes without a front-end. Every node accepts every request, and the node that has the target in memory
+//! serves it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,26 +18,27 @@ pub const NAMES: [&str; 3] = ["a", "b", "c"];
 pub use larder_testkit::free_port;
 
 /// Three nodes on this host.
-pub struct Cluster {
+pub struct PeerCluster {
     pub nodes: Vec<Option<Process>>,
-    /// With the config of each: its name and `.toml`.
+    /// Contains the config of each node: its name and `.toml`.
     pub folder: tempfile::TempDir,
 }
 
-impl Cluster {
-    /// Three nodes over one directory of `files` files of 1,000 bytes each and one of 100,000, who know of the first.
+impl PeerCluster {
+    /// Starts three nodes that all know each other, over one directory. It has `files` files of 1,000 bytes
+    /// and one of 100,000 bytes. The first node is the seed.
     pub fn start(files: usize, more: &str) -> Self {
         Self::start_with(files, more, "")
     }
 
-    /// The same, with more settings of the peers.
+    /// Starts the nodes with further settings of the peers.
     fn start_with(files: usize, more: &str, peers: &str) -> Self {
         let cluster = Self::start_as(files, more, peers);
         cluster.await_members(&[0, 1, 2]);
         cluster
     }
 
-    /// The same, who need not know one another yet.
+    /// Starts the nodes without waiting until they know each other.
     pub fn start_as(files: usize, more: &str, peers: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
@@ -46,7 +48,7 @@ impl Cluster {
         Self::start_in(folder, &format!("root = {root:?}\nrevalidate = \"1h\"\n{more}"), peers)
     }
 
-    /// The same before an origin, by requests that go by hash.
+    /// Starts nodes before an origin that choose nodes by hash.
     pub fn before(origin: SocketAddr) -> Self {
         let store = format!("origin = {{ url = \"http://{origin}\" }}");
         Self::start_in(tempfile::tempdir().unwrap(), &store, "policy = \"ward\"")
@@ -64,7 +66,7 @@ impl Cluster {
                 ports[0],
                 secret.display()
             );
-            Some(configured(folder.path(), name, &config))
+            Some(start_node(folder.path(), name, &config))
         };
         let nodes = NAMES.iter().zip(&ports).map(node).collect();
         Self { nodes, folder }
@@ -82,7 +84,7 @@ impl Cluster {
         http::get(self.node(node).admin.unwrap(), "/peers").json()
     }
 
-    /// Waits until these nodes, and no others, know one another and their loads.
+    /// Waits until exactly these nodes know each other and their loads.
     pub fn await_members(&self, nodes: &[usize]) {
         until("all know one another", || {
             let knows = |node: &usize| {
@@ -100,7 +102,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until a node knows so many targets of others.
+    /// Waits until a node knows this number of targets of others.
     pub fn await_known(&self, node: usize, targets: u64) {
         until("what others hold is known", || {
             (self.view(node)["targets_known"].as_u64() == Some(targets)).then_some(())
@@ -108,7 +110,7 @@ impl Cluster {
     }
 }
 
-fn configured(folder: &Path, name: &str, config: &str) -> Process {
+fn start_node(folder: &Path, name: &str, config: &str) -> Process {
     let path = folder.join(format!("{name}.toml"));
     fs::write(&path, config).unwrap();
     Process::start(&["node", "--config", path.to_str().unwrap()])
@@ -118,7 +120,7 @@ pub fn body(file: usize) -> Vec<u8> {
     format!("{file:>1000}").into_bytes()
 }
 
-/// What the caches of the nodes on the way say, the service node's first.
+/// Returns the `Cache-Status` values of the nodes on the way, the service node's first.
 pub fn status(reply: &Reply) -> String {
     let fields = reply.head.lines().filter_map(|line| line.split_once(':'));
     let values =
@@ -128,7 +130,7 @@ pub fn status(reply: &Reply) -> String {
 
 #[test]
 fn a_request_is_served_where_its_target_is_in_memory() {
-    let cluster = Cluster::start(10, "");
+    let cluster = PeerCluster::start(10, "");
     let first = cluster.get(0, "/7");
     assert_eq!((first.status, first.body), (200, body(7)));
     for node in [1, 2] {
@@ -144,10 +146,10 @@ fn a_request_is_served_where_its_target_is_in_memory() {
     }
     assert_eq!(cluster.view(0)["taken"], 2);
     assert_eq!(status(&cluster.get(0, "/7")), "a; hit");
-    // Conditions and ranges go along.
+    // Conditions and ranges are forwarded.
     let part = http::ask(cluster.node(1).address, "GET", "/7", "Range: bytes=990-\r\n");
     assert_eq!((part.status, part.body), (206, body(7)[990..].to_vec()));
-    // What is large is served where it is asked for, and kept by nobody.
+    // A large file is served by the node that got the request, and no node stores it.
     let large = cluster.get(1, "/large");
     assert_eq!((large.status, large.body.len()), (200, 100_000));
     assert_eq!(cluster.get(2, "/large").status, 200);
@@ -157,8 +159,8 @@ fn a_request_is_served_where_its_target_is_in_memory() {
 
 #[test]
 fn together_they_are_one_memory() {
-    // Each holds 2 MB of the 6 MB.
-    let cluster = Cluster::start(5_000, "cache.kind = \"lru\"");
+    // Each node holds 2 MB of the 6 MB.
+    let cluster = PeerCluster::start(5_000, "cache.kind = \"lru\"");
     let mut hits = 0;
     for round in 0..3 {
         for file in 0..5_000 {
@@ -175,7 +177,7 @@ fn together_they_are_one_memory() {
 
 #[test]
 fn the_death_of_a_node_costs_no_request() {
-    let mut cluster = Cluster::start(300, "");
+    let mut cluster = PeerCluster::start(300, "");
     (0..300).for_each(|file| assert_eq!(cluster.get(0, &format!("/{file}")).status, 200));
     cluster.await_known(1, 300);
     assert!(status(&cluster.get(1, "/5")).starts_with("a; hit"));
@@ -186,17 +188,17 @@ fn the_death_of_a_node_costs_no_request() {
         assert_eq!((reply.status, reply.body), (200, body(file)));
     }
     cluster.await_members(&[1, 2]);
-    // One that leaves in good order is missed at once.
+    // A node that leaves in good order is removed at once.
     let b = cluster.nodes[1].take().unwrap();
     assert!(b.terminate().success());
     cluster.await_members(&[2]);
     assert_eq!(cluster.get(2, "/5").body, body(5));
 }
 
-/// A node that stands still speaks no word, but its kernel takes connections and requests.
+/// A stopped process sends nothing, but its kernel accepts connections and requests.
 #[test]
 fn a_node_that_does_not_answer_costs_one_wait() {
-    let cluster = Cluster::start_with(20, "", "head_timeout = \"1s\"");
+    let cluster = PeerCluster::start_with(20, "", "head_timeout = \"1s\"");
     (0..20).for_each(|file| assert_eq!(cluster.get(0, &format!("/{file}")).status, 200));
     cluster.await_known(1, 20);
     assert!(status(&cluster.get(1, "/0")).starts_with("a; hit"));
@@ -205,7 +207,8 @@ fn a_node_that_does_not_answer_costs_one_wait() {
         assert_eq!(cluster.get(1, &format!("/{file}")).body, body(file));
     }
     let unanswered = cluster.view(1)["decisions"]["unanswered"].as_u64().unwrap();
-    // The first, and each that was tried since, if it stood still for longer than its peers bear.
+    // The first request, and one per later attempt if the node was stopped for longer than its peers
+    // tolerate.
     assert!((1..=4).contains(&unanswered), "{unanswered}");
     cluster.node(0).signal(Signal::CONT);
     cluster.await_members(&[0, 1, 2]);

@@ -1,4 +1,4 @@
-//! Nodes without a front-end that ask one of them (CARD), or go by a routing table (WARD).
+//! Nodes without a front-end that use a dispatcher node (CARD) or a routing table (WARD).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::http;
-use crate::peers::{Cluster, NAMES, body, status};
+use crate::peers::{NAMES, PeerCluster, body, status};
 use crate::process::until;
 
-/// Waits until these nodes, and no others, know one another.
-fn await_members(cluster: &Cluster, nodes: &[usize]) {
+/// Waits until exactly these nodes know each other.
+fn await_members(cluster: &PeerCluster, nodes: &[usize]) {
     until("all know one another", || {
         let knows = |node: &usize| {
             let view = cluster.view(*node);
@@ -32,16 +32,17 @@ fn decisions(view: &Value, reason: &str) -> u64 {
     view["decisions"][reason].as_u64().unwrap()
 }
 
-/// Who has served it: the first that the reply names.
+/// Returns the node that served the request: the first one that the reply names.
 fn server(reply: &http::Reply) -> String {
     status(reply).split(';').next().unwrap().to_owned()
 }
 
-fn addresses(cluster: &Cluster, nodes: &[usize]) -> Vec<SocketAddr> {
+fn addresses(cluster: &PeerCluster, nodes: &[usize]) -> Vec<SocketAddr> {
     nodes.iter().map(|node| cluster.node(*node).address).collect()
 }
 
-/// Asks these nodes without pause while `act` runs and for a while after, and counts the replies. Each must be whole.
+/// Sends requests to these nodes while `act` runs and for a period after it, and returns the number of
+/// replies. Every reply must be complete.
 fn under_load(addresses: &[SocketAddr], files: usize, after: Duration, act: impl FnOnce()) -> usize {
     let (is_over, replies) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -65,9 +66,9 @@ fn under_load(addresses: &[SocketAddr], files: usize, after: Duration, act: impl
 }
 
 #[test]
-fn a_dispatcher_makes_of_them_one_memory() {
-    // Each holds 2 MB of the 6 MB.
-    let cluster = Cluster::start_as(5_000, "cache.kind = \"lru\"", "policy = \"card\"");
+fn a_dispatcher_makes_one_memory_of_all_nodes() {
+    // Each node holds 2 MB of the 6 MB.
+    let cluster = PeerCluster::start_as(5_000, "cache.kind = \"lru\"", "policy = \"card\"");
     await_members(&cluster, &[0, 1, 2]);
     let mut hits = 0;
     for round in 0..2 {
@@ -85,7 +86,7 @@ fn a_dispatcher_makes_of_them_one_memory() {
         assert_eq!((&view["policy"], &view["dispatcher"]), (&"card".into(), &"a".into()));
         assert!(decisions(view, "peer") > 1_500 && decisions(view, "here") > 500, "{view:#}");
     }
-    // Of what has ended the dispatcher counts nothing.
+    // The dispatcher counts no load for completed requests.
     until("no load is left at the dispatcher", || {
         let view = cluster.view(0);
         let loads = view["members"].as_array().unwrap().iter().map(|member| member["load"].as_u64());
@@ -95,7 +96,7 @@ fn a_dispatcher_makes_of_them_one_memory() {
 
 #[test]
 fn the_death_of_the_dispatcher_costs_no_request() {
-    let mut cluster = Cluster::start_as(300, "", "policy = \"card\"");
+    let mut cluster = PeerCluster::start_as(300, "", "policy = \"card\"");
     await_members(&cluster, &[0, 1, 2]);
     (0..300).for_each(|file| assert_eq!(cluster.get(file % 3, &format!("/{file}")).status, 200));
     let mut a = cluster.nodes[0].take().unwrap();
@@ -108,7 +109,7 @@ fn the_death_of_the_dispatcher_costs_no_request() {
     let before: Vec<Value> = [1, 2].map(|node| cluster.view(node)).to_vec();
     assert!(before.iter().all(|view| view["dispatcher"] == "b"), "{before:#?}");
     assert!(before.iter().any(|view| decisions(view, "silent") > 0), "it was missed: {before:#?}");
-    // Its successor decides for both, and each file is served by one of them.
+    // Its successor decides for both nodes, and each file is served by one of them.
     for file in 0..100 {
         let servers = [1, 2].map(|node| server(&cluster.get(node, &format!("/{file}"))));
         assert_eq!(servers[0], servers[1], "/{file}");
@@ -121,8 +122,8 @@ fn the_death_of_the_dispatcher_costs_no_request() {
 const TABLES: &str = "policy = \"ward\"\n\
     ward = { first_requests = 400, settle = \"300ms\", memory = \"100kB\", forward_us = 50.0, refresh = \"15m\" }";
 
-/// Asks at each node for ten files often, and for the rest of 150 now and then.
-fn warm(cluster: &Cluster, nodes: &[usize]) {
+/// Requests ten files often at each node, and the rest of 150 seldom.
+fn warm(cluster: &PeerCluster, nodes: &[usize]) {
     for round in 0..20 {
         for file in (0..10).chain((10..150).filter(|file| file % 10 == round % 10)) {
             for node in nodes {
@@ -132,8 +133,8 @@ fn warm(cluster: &Cluster, nodes: &[usize]) {
     }
 }
 
-/// Waits until these nodes have one table, whose number is at least this.
-fn await_table(cluster: &Cluster, nodes: &[usize], number: u64) -> Value {
+/// Waits until these nodes have the same table, with at least this number.
+fn await_table(cluster: &PeerCluster, nodes: &[usize], number: u64) -> Value {
     until("all have the table", || {
         let tables: Vec<Value> = nodes.iter().map(|node| cluster.view(*node)["table"].clone()).collect();
         let same =
@@ -144,8 +145,8 @@ fn await_table(cluster: &Cluster, nodes: &[usize], number: u64) -> Value {
 }
 
 #[test]
-fn a_table_is_made_of_the_traffic_and_all_go_by_it() {
-    let mut cluster = Cluster::start_as(300, "", TABLES);
+fn a_table_is_made_from_traffic_and_all_nodes_use_it() {
+    let mut cluster = PeerCluster::start_as(300, "", TABLES);
     await_members(&cluster, &[0, 1, 2]);
     assert!(cluster.view(0)["table"].is_null());
     let early: BTreeSet<String> = (0..3).map(|node| server(&cluster.get(node, "/299"))).collect();
@@ -171,7 +172,7 @@ fn a_table_is_made_of_the_traffic_and_all_go_by_it() {
     assert!(decisions(&view, "core") >= 10 && decisions(&view, "owner") > 50, "{view:#}");
     assert!(decisions(&view, "own") > 20 && decisions(&view, "early") > 0, "{view:#}");
 
-    // The death of a node, of an owner and of the table maker at once.
+    // One node dies that is both an owner and the table maker.
     let mut a = cluster.nodes[0].take().unwrap();
     let replies = under_load(&addresses(&cluster, &[1, 2]), 150, Duration::ZERO, || {
         a.kill();
@@ -188,7 +189,7 @@ fn a_table_is_made_of_the_traffic_and_all_go_by_it() {
     }
 }
 
-/// A table's file for these rows.
+/// Returns a table file with these rows.
 fn routes(rows: &[String]) -> String {
     let core = rows.iter().filter(|row| row.starts_with("core")).count();
     let (count, owned) = (rows.len(), rows.len() - core);
@@ -202,7 +203,7 @@ fn routes(rows: &[String]) -> String {
 }
 
 #[test]
-fn a_table_of_yesterday_s_log_is_gone_by_until_its_file_changes() {
+fn a_table_from_a_log_is_used_until_its_file_changes() {
     let file = tempfile::tempdir().unwrap();
     let path = file.path().join("www.routes");
     let rows =
@@ -212,7 +213,7 @@ fn a_table_of_yesterday_s_log_is_gone_by_until_its_file_changes() {
         "policy = \"ward\"\nward = {{ table = \"{}\", refresh = \"off\", unnamed = \"here\" }}",
         path.display()
     );
-    let cluster = Cluster::start_as(300, "", &peers);
+    let cluster = PeerCluster::start_as(300, "", &peers);
     await_members(&cluster, &[0, 1, 2]);
     let table = await_table(&cluster, &[0, 1, 2], 1);
     assert_eq!((&table["core_targets"], &table["partition_targets"]), (&1.into(), &100.into()));
@@ -224,7 +225,7 @@ fn a_table_of_yesterday_s_log_is_gone_by_until_its_file_changes() {
         assert_eq!(server(&cluster.get(node, "/250")), name, "it is not in the table");
     }
     assert_eq!(decisions(&cluster.view(1), "rest"), 1);
-    // One that cannot be used is none.
+    // An unusable file is ignored.
     fs::write(&path, "larder-routes 1\nnothing").unwrap();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(1_500) {

@@ -1,4 +1,4 @@
-//! `larder plan`, small: every output, and what is said of bad arguments and logs.
+//! `larder plan` with small inputs: every output, and the errors for wrong arguments and logs.
 
 use std::process::{Command, Output};
 
@@ -56,7 +56,7 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
     assert!(said.contains(&format!("policy {}", it["policy"].as_str().unwrap())), "{said}");
 }
 
-/// One node is enough for a log whose targets all fit into it, and nothing more helps.
+/// One node is enough for a log whose targets all fit into its memory.
 #[test]
 fn one_node_is_singular_sizes_are_as_written_and_empty_charts_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn a_page_of_1200_pixels_does_not_scroll_sideways() {
 }
 
 #[test]
-fn static_divides_the_nodes_as_the_log_has_classes() {
+fn static_divides_the_nodes_by_the_log_s_classes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (log, config, switch) = (path("access.log.zst"), path("plan.toml"), path("switch.toml"));
@@ -127,10 +127,11 @@ fn static_divides_the_nodes_as_the_log_has_classes() {
     };
     assert_eq!(idle(&["--write-config", &config]), 0, "all is of class n, and so are all nodes");
     let written = std::fs::read_to_string(&config).unwrap();
-    assert!(written.contains("[switch.static]\nshares = { n = 1 }\n"), "{written}");
+    assert!(written.contains("[switch.policies.static]\nshares = { n = 1 }\n"), "{written}");
     assert!(larder(&["check", "--no-preflight", &config]).status.success());
     let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\n";
-    std::fs::write(&switch, format!("{head}[switch.static]\nshares = {{ n = 1, db = 1 }}\n")).unwrap();
+    std::fs::write(&switch, format!("{head}[switch.policies.static]\nshares = {{ n = 1, db = 1 }}\n"))
+        .unwrap();
     assert_eq!(idle(&["--switch", &switch]), 2, "shares that a config gives stand");
 }
 
@@ -177,7 +178,7 @@ fn a_goal_out_of_reach_is_said_so() {
 }
 
 #[test]
-fn a_config_that_exists_is_kept() {
+fn an_existing_config_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (log, config) = (path("a.log"), path("larder.toml"));
@@ -246,7 +247,7 @@ fn bad_arguments_and_logs_are_named() {
 }
 
 #[test]
-fn json_of_any_server_is_planned_by() {
+fn json_logs_of_any_server_are_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("app.json");
     let line = |n: u32| format!("{{\"at\":{n},\"http\":{{\"url\":\"/{}\",\"size\":1000}}}}\n", n % 3);

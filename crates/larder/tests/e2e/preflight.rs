@@ -1,4 +1,5 @@
-//! The needs of a start: `larder check` and the start report the same faults, all at once, each at its key.
+//! Requirements of a start. `larder check` and the start report the same faults, all at once, each with its
+//! key.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,7 +23,7 @@ fn write(folder: &Path, config: &str) {
     fs::write(folder.join("larder.toml"), config).unwrap();
 }
 
-/// The places of all errors, warnings and notes, in the order in which they are told.
+/// Returns the places of all errors, warnings and notes, in order.
 fn places(said: &str) -> Vec<&str> {
     let lines = said.lines().filter(|line| !line.starts_with(' '));
     lines
@@ -31,13 +32,13 @@ fn places(said: &str) -> Vec<&str> {
 }
 
 #[test]
-fn everything_that_is_missing_is_told_at_once_by_check_and_by_the_start() {
+fn check_and_the_start_report_everything_missing_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     fs::write(folder.path().join("empty.key"), "").unwrap();
     let config = format!(
         "[switch]\nlisten = [\"127.0.0.1:0\", \"{}\", \"192.0.2.1:80\"]\nnodes = [\"127.0.0.1:1\", \"no-such-host.invalid:80\"]\n\
-         access_log = \"missing/access.log\"\nrecord = \".\"\n[switch.signals]\nsecret = \"empty.key\"\n\
+         access_log.file = \"missing/access.log\"\nrecord.file = \".\"\n[switch.signals]\nsecret = \"empty.key\"\n\
          [[switch.discover]]\nfile = \"nodes.toml\"\n[admin]\nlisten = \"off\"\n",
         taken.local_addr().unwrap()
     );
@@ -50,8 +51,8 @@ fn everything_that_is_missing_is_told_at_once_by_check_and_by_the_start() {
         "switch.listen[1]",
         "switch.listen[2]",
         "switch.nodes[1]",
-        "switch.access_log",
-        "switch.record",
+        "switch.access_log.file",
+        "switch.record.file",
         "switch.signals.secret",
         "switch.discover[0].file",
     ];
@@ -64,7 +65,7 @@ fn everything_that_is_missing_is_told_at_once_by_check_and_by_the_start() {
 }
 
 #[test]
-fn a_node_is_told_what_it_lacks() {
+fn a_node_s_missing_requirements_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[node]\nname = \"a\"\nlisten = \"127.0.0.1:0\"\nroot = \"missing\"\n[node.peers]\nlisten = \"127.0.0.1:0\"\n\
                   advertise = \"127.0.0.1:7950\"\nsecret = \"cluster.key\"\nseeds = \"no-such-host.invalid:7950\"\n";
@@ -78,7 +79,7 @@ fn a_node_is_told_what_it_lacks() {
     );
     let started = run(folder.path(), &["node", "--config", "larder.toml"]);
     assert_eq!(started.status.code(), Some(1));
-    // Seeds are tried again, and their failure is logged then.
+    // An unreachable seed is no error: the node retries and logs the failures.
     assert_eq!(places(&stderr(&started)), ["node.root", "node.peers.secret"], "{}", stderr(&started));
     fs::create_dir(folder.path().join("missing")).unwrap();
     assert!(run(folder.path(), &["keys", "new", "cluster.key"]).status.success());
@@ -104,7 +105,7 @@ fn an_address_of_a_running_larder_is_a_note_to_a_check_and_refuses_a_start() {
     assert_eq!(started.status.code(), Some(1));
     assert!(stderr(&started).contains(&format!("{held}\n")), "{}", stderr(&started));
 
-    // The process that was started with the file keeps its address at a reload.
+    // A running process keeps its address at a reload of the same file.
     drop(node);
     let port = larder_testkit::free_port();
     write(folder.path(), &format!("[node]\nlisten = \"127.0.0.1:{port}\"\nroot = \"/\"\n"));
@@ -117,11 +118,11 @@ fn an_address_of_a_running_larder_is_a_note_to_a_check_and_refuses_a_start() {
 #[test]
 fn a_config_can_be_checked_without_the_files_of_its_machine() {
     let folder = tempfile::tempdir().unwrap();
-    let config = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\nuser = \"no-such-user\"\n\
+    let config = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\nprocess.user = \"no-such-user\"\n\
                   [switch.tls]\nlisten = \"127.0.0.1:443\"\ncertificates = \"none.pem\"\n";
     write(folder.path(), config);
     let checked = stderr(&run(folder.path(), &["check", "larder.toml"]));
-    assert_eq!(places(&checked), ["switch.user", "switch.tls.certificates"], "{checked}");
+    assert_eq!(places(&checked), ["switch.process.user", "switch.tls.certificates"], "{checked}");
     let alone = run(folder.path(), &["check", "--no-preflight", "larder.toml"]);
     assert!(alone.status.success(), "{}", stderr(&alone));
     assert_eq!(String::from_utf8(alone.stdout).unwrap(), "larder.toml: ok\n");
@@ -131,7 +132,7 @@ fn a_config_can_be_checked_without_the_files_of_its_machine() {
 }
 
 #[test]
-fn the_doctor_says_what_starts_and_what_is_reached() {
+fn the_doctor_reports_addresses_and_reachable_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let node = Process::start(&["node", "--name", "a", "--root", "/", "--listen", "127.0.0.1:0"]);
     assert_eq!(http::get(node.address, "/.larder/health").status, 200);
@@ -159,14 +160,14 @@ fn the_doctor_says_what_starts_and_what_is_reached() {
         folder.path(),
         &config
             .replace("[admin]", "[switch.traces]\nendpoint = \"http://127.0.0.1:1\"\n[admin]")
-            .replace("[switch]\n", "[switch]\naccess_log = \"missing/a.log\"\n"),
+            .replace("[switch]\n", "[switch]\naccess_log.file = \"missing/a.log\"\n"),
     );
     let examined = run(folder.path(), &["doctor", "--config", "larder.toml"]);
     assert_eq!(examined.status.code(), Some(1));
     let text = String::from_utf8(examined.stdout.clone()).unwrap();
     assert!(
         text.starts_with(
-            "start: not possible\n  error     larder.toml:2:1: switch.access_log: missing does not exist\n"
+            "start: not possible\n  error     larder.toml:2:12: switch.access_log.file: missing does not exist\n"
         ),
         "{text}"
     );

@@ -1,4 +1,4 @@
-//! Processes of the binary under test, killed when their handle goes.
+//! Processes of the binary under test. Drop kills them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,22 +12,22 @@ use serde_json::Value;
 /// The binary under test.
 pub const LARDER: &str = env!("CARGO_BIN_EXE_larder");
 
-/// A role that serves.
+/// A process that runs a role.
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
     pub admin: Option<SocketAddr>,
-    /// Where else it listens.
+    /// Further listen addresses.
     pub further: Vec<SocketAddr>,
 }
 
 impl Process {
-    /// Starts it and waits until it says where it serves.
+    /// Starts the process and waits for its ready line.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_as(Command::new(LARDER), arguments)
     }
 
-    /// Starts it without any capability, also where the tests run as root.
+    /// Starts the process without any capability, even if the tests run as root.
     pub fn start_without_rights(arguments: &[&str]) -> Self {
         if !rustix::process::geteuid().is_root() {
             return Self::start(arguments);
@@ -37,7 +37,7 @@ impl Process {
         Self::start_as(command, arguments)
     }
 
-    /// Starts it with its log in a file.
+    /// Starts the process with its log in a file.
     pub fn start_with_log(arguments: &[&str], log: &Path) -> Self {
         let mut command = Command::new(LARDER);
         command.stderr(fs::File::create(log).unwrap());
@@ -71,12 +71,12 @@ impl Process {
         }
     }
 
-    /// A node with a modelled store, fast enough not to matter.
+    /// Starts a node with a modelled store that is too fast to affect a test.
     pub fn model_node(name: &str, listen: &str, manifest: &Path) -> Self {
         Self::slow_node(name, listen, manifest, 200.0)
     }
 
-    /// A node with a modelled store, `speed` times as fast as a disk of 1998.
+    /// Starts a node with a modelled store, `speed` times as fast as a disk of 1998.
     pub fn slow_node(name: &str, listen: &str, manifest: &Path, speed: f64) -> Self {
         let (manifest, speed) = (manifest.to_str().unwrap(), speed.to_string());
         let model = ["--manifest", manifest, "--disk-speed", &speed];
@@ -96,18 +96,18 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub fn terminate(self) -> ExitStatus {
         self.signal(Signal::TERM);
-        self.ended()
+        self.wait_for_exit()
     }
 
-    /// Waits for the end of a process that has been told to end. Another signal would end it at once.
-    pub fn ended(mut self) -> ExitStatus {
+    /// Waits until the process has exited. A second signal would end it without a drain.
+    pub fn wait_for_exit(mut self) -> ExitStatus {
         until("the process ends", || self.child.try_wait().unwrap())
     }
 
-    /// Closes its stdin and waits for the end.
+    /// Closes stdin and waits for the exit.
     pub fn close_stdin(mut self) -> ExitStatus {
         drop(self.child.stdin.take());
         until("the process ends", || self.child.try_wait().unwrap())
@@ -121,7 +121,8 @@ impl Drop for Process {
     }
 }
 
-/// Whether a switch would take the default address of its admin interface. Only one of the tests that run at one time could have it.
+/// Reports whether a switch would use the default address of its admin interface. Only one of the concurrent
+/// tests could have it.
 fn wants_default_admin(arguments: &[&str]) -> bool {
     let config = arguments.windows(2).find(|pair| pair[0] == "--config").map(|pair| pair[1]);
     let names_admin =
@@ -131,14 +132,14 @@ fn wants_default_admin(arguments: &[&str]) -> bool {
 
 pub use larder_testkit::eventually as until;
 
-/// Ids of the processes whose parent is `parent`.
+/// Returns the IDs of the processes whose parent is `parent`.
 pub fn children(parent: u32) -> Vec<u32> {
     let ids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     ids.filter(|id| parent_of(*id) == Some(parent)).collect()
 }
 
-/// None where there is no such process, or only what is left of an ended one.
+/// `None` if there is no such process, or if it is a zombie.
 pub fn parent_of(id: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');

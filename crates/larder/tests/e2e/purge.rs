@@ -21,7 +21,7 @@ fn token(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A node before an origin; `more` are keys of `[node]`.
+/// Starts a node before an origin. `more` are keys of `[node]`.
 fn node(folder: &Path, name: &str, origin: &Origin, more: &str) -> Process {
     let config = folder.join(format!("{name}.toml"));
     let text = format!(
@@ -58,7 +58,7 @@ fn larder(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_node_purges_for_who_has_the_token() {
+fn a_node_purges_for_clients_with_the_token() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", TAGGED);
     let file = token(folder.path(), "token", TOKEN);
@@ -98,7 +98,7 @@ fn a_node_purges_for_who_has_the_token() {
 }
 
 #[test]
-fn a_switch_has_all_its_nodes_purge_and_says_which_have_not() {
+fn a_switch_purges_at_all_its_nodes_and_names_failures() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", TAGGED);
     let file = token(folder.path(), "token", TOKEN);
@@ -117,7 +117,7 @@ fn a_switch_has_all_its_nodes_purge_and_says_which_have_not() {
     assert!(!hits(a.address, "/x") && !hits(b.address, "/x"));
     assert_eq!(purge(both.admin.unwrap(), "tag=shop", "another-token-of-16").status, 401);
 
-    // One is not there, one has another token, one is no larder node.
+    // One node is down, one has another token, and one is no larder node.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = token(folder.path(), "other", "another-token-of-16");
     let c = node(folder.path(), "c", &origin, &format!("purge_token = {other:?}"));
@@ -136,7 +136,7 @@ fn a_switch_has_all_its_nodes_purge_and_says_which_have_not() {
 }
 
 #[test]
-fn the_command_line_purges_and_tells_what_is_not_done() {
+fn the_command_line_purges_and_names_failures() {
     let folder = tempfile::tempdir().unwrap();
     let origin = Origin::start("o", TAGGED);
     let file = token(folder.path(), "token", TOKEN);

@@ -1,4 +1,5 @@
-//! Servers of others that want to know the client (PROXY protocol) and who the switch is (TLS with certificates on both sides).
+//! Foreign servers that require the client's address (PROXY protocol) or the switch's identity (TLS with
+//! certificates on both sides).
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,9 +14,9 @@ use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::secured::Authority;
 
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -31,8 +32,8 @@ fn switch(folder: &Path, nodes: &str, rest: &str) -> Process {
     Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"])
 }
 
-fn spawn(command: &mut Command) -> Killed {
-    Killed(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap())
+fn spawn(command: &mut Command) -> KillOnDrop {
+    KillOnDrop(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap())
 }
 
 fn state(switch: &Process, node: &str) -> String {
@@ -41,8 +42,9 @@ fn state(switch: &Process, node: &str) -> String {
     found["state"].as_str().unwrap().to_owned()
 }
 
-/// nginx that says who it was told the client is, and who the switch says it is; for HTTP/1.1 and, by TLS, HTTP/2.
-fn nginx(folder: &Path, port: u16, certificate: &Path, clients: &Path, http2: bool) -> Killed {
+/// Starts nginx. Its replies contain the client's address and the switch's identity, for HTTP/1.1 or, over
+/// TLS, HTTP/2.
+fn nginx(folder: &Path, port: u16, certificate: &Path, clients: &Path, http2: bool) -> KillOnDrop {
     let here = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {here}/{name};"))
@@ -66,7 +68,7 @@ fn parts(body: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn nginx_hears_who_the_client_is_and_who_the_switch_is() {
+fn nginx_gets_the_client_s_address_and_the_switch_s_identity() {
     if needs_tool("nginx", "nginx").is_none() {
         return;
     }
@@ -75,8 +77,10 @@ fn nginx_hears_who_the_client_is_and_who_the_switch_is() {
         (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "switches"));
     let (own, shown, port) = (servers.leaf("node.test"), switches.leaf("switch.test"), free_port());
     let _nginx = nginx(folder.path(), port, &own, &switches.ca, false);
-    let tls =
-        format!("[switch.node_tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n", servers.ca);
+    let tls = format!(
+        "[switch.connect.tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n",
+        servers.ca
+    );
     let nodes = format!("[{{ name = \"a\", address = \"127.0.0.1:{port}\", proxy_protocol = \"v2\" }}]");
     let switch = switch(folder.path(), &nodes, &tls);
     until("nginx answers", || (get(switch.address, "/").status == 200).then_some(()));
@@ -96,7 +100,7 @@ fn nginx_hears_who_the_client_is_and_who_the_switch_is() {
 }
 
 #[test]
-fn nginx_is_asked_by_http2_over_tls() {
+fn nginx_is_reached_by_http2_over_tls() {
     if needs_tool("nginx", "nginx").is_none() {
         return;
     }
@@ -117,7 +121,7 @@ fn nginx_is_asked_by_http2_over_tls() {
 }
 
 #[test]
-fn haproxy_is_told_of_clients_and_of_nobody_by_checks() {
+fn haproxy_gets_client_addresses_and_checks_announce_none() {
     if needs_tool("haproxy", "haproxy").is_none() {
         return;
     }
@@ -134,19 +138,19 @@ fn haproxy_is_told_of_clients_and_of_nobody_by_checks() {
         fs::write(&config, text).unwrap();
         let _haproxy = spawn(Command::new("haproxy").arg("-db").arg("-f").arg(config));
         let nodes = format!("[\"127.0.0.1:{port}\"]");
-        let rest = format!("node_proxy_protocol = \"{version}\"\n");
+        let rest = format!("connect.proxy_protocol = \"{version}\"\n");
         let switch = switch(folder.path(), &nodes, &rest);
         until("HAProxy answers", || (get(switch.address, "/").status == 200).then_some(()));
         let mut client = Client::connect(switch.address).unwrap();
         assert_eq!(client.ask("GET", "/", "").unwrap().status, 200);
         let line = format!("x-said: {}\r\n", client.local());
-        let seen = origin.seen.lock().unwrap().clone();
+        let seen = origin.requests.lock().unwrap().clone();
         assert!(seen.iter().any(|text| text.to_lowercase().contains(&line)), "{line}: {seen:?}");
     }
 }
 
 #[test]
-fn a_node_with_another_certificate_is_down_and_says_why() {
+fn a_node_with_another_certificate_is_down_with_the_reason() {
     if needs_tool("nginx", "nginx").is_none() {
         return;
     }
@@ -157,8 +161,10 @@ fn a_node_with_another_certificate_is_down_and_says_why() {
     let _nginx = nginx(folder.path(), port, &own, &others.ca, true);
     let address: SocketAddr = ([127, 0, 0, 1], port).into();
     until("nginx listens", || Client::connect(address).ok());
-    let tls =
-        format!("[switch.node_tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n", servers.ca);
+    let tls = format!(
+        "[switch.connect.tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n",
+        servers.ca
+    );
     let switch = switch(folder.path(), &format!("[{{ name = \"a\", address = \"{address}\" }}]"), &tls);
     let mut first = String::new();
     until("the checks find it", || {

@@ -1,4 +1,5 @@
-//! A switch is reloaded and upgraded while clients ask on: no request is lost, and what was learned and decided stays.
+//! Reloads and upgrades of a switch under load. No request is lost, and learned and administrative state
+//! stays.
 
 use larder_testkit::holds_for;
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ use crate::crowd::{Crowd, TARGETS, manifest};
 use crate::http::{Client, ask, get, post};
 use crate::process::{LARDER, Process, children, parent_of, until};
 
-/// A switch as it is meant to run, with its folder: a master and its workers.
+/// A switch with a master and workers and its folder, run as a service manager runs it.
 pub struct Switch {
     child: Child,
     folder: tempfile::TempDir,
@@ -58,8 +59,8 @@ impl Switch {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What it has said so far.
-    pub fn talk(&self) -> String {
+    /// Returns the log.
+    pub fn log_text(&self) -> String {
         fs::read_to_string(self.folder.path().join("talk")).unwrap()
     }
 
@@ -73,7 +74,7 @@ impl Switch {
 
     pub fn reload(&self) {
         let reply = post(self.admin, "/reload");
-        assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.talk());
+        assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.log_text());
         assert_eq!(reply.json()["last"]["outcome"], "done");
     }
 
@@ -81,7 +82,7 @@ impl Switch {
         until(format!("generation {wanted} serves"), || {
             let status = self.status();
             let count = |of: &str| status[of].as_u64().unwrap();
-            // Told a moment after it serves.
+            // The count rises a moment after the generation serves.
             (count("generation") == wanted && count("done") + count("restarted") == wanted - 1).then_some(())
         });
     }
@@ -106,12 +107,12 @@ impl Drop for Switch {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("the switch said:\n{}", self.talk());
+            eprintln!("the switch said:\n{}", self.log_text());
         }
     }
 }
 
-/// Written beside and moved over it, so that nobody reads half of it.
+/// Writes the config to a new file and renames it, so that no reader sees a part of it.
 fn write(folder: &Path, lines: &str) {
     let text = format!(
         "[switch]\n{lines}\n[switch.health]\ninterval = \"50ms\"\n[switch.timeouts]\ndrain = \"5s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
@@ -120,7 +121,7 @@ fn write(folder: &Path, lines: &str) {
     fs::rename(folder.join("new"), folder.join("switch.toml")).unwrap();
 }
 
-/// Nodes, and the line that names them.
+/// Starts nodes and returns them with their line in `[switch]`.
 fn nodes(folder: &Path, names: &[&str]) -> (Vec<Process>, String) {
     let manifest = manifest(folder);
     let nodes: Vec<Process> =
@@ -142,7 +143,7 @@ fn many_reloads_under_load_lose_no_request() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a", "b", "c"]);
     let log = store.path().join("access.log");
-    let switch = Switch::start(&format!("{LISTEN}\naccess_log = {log:?}\n{line}"));
+    let switch = Switch::start(&format!("{LISTEN}\naccess_log.file = {log:?}\n{line}"));
     let crowd = Crowd::start(switch.address);
     crowd.more(200);
     for generation in 2..=13 {
@@ -152,7 +153,7 @@ fn many_reloads_under_load_lose_no_request() {
         } else {
             switch.reload();
         }
-        // A connection for each, and requests that may not be tried again.
+        // One connection per client, and requests that must not be retried.
         for _ in 0..10 {
             let reply = post(switch.address, "/t1");
             assert_eq!(reply.status, 405, "{}", reply.head);
@@ -168,23 +169,23 @@ fn many_reloads_under_load_lose_no_request() {
     assert!(metrics.contains("\nlarder_switch_reloads_total{outcome=\"done\"} 12\n"), "{metrics}");
     until("those before have ended", || (children(switch.child.id()).len() == 1).then_some(()));
     assert!(switch.terminate().success());
-    // Each of them has written what it served.
+    // Each worker has written the requests that it served.
     let lines = fs::read_to_string(log).unwrap().lines().count() as u64;
     assert_eq!(lines, replies + 12 * 20);
 }
 
 #[test]
-fn who_has_connected_to_the_admin_interface_is_answered_over_a_reload() {
+fn a_client_of_the_admin_interface_gets_its_reply_across_a_reload() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
     let switch = Switch::start(&format!("{LISTEN}\n{line}"));
     for generation in 2..=4 {
         let mut connected = Client::connect(switch.admin).unwrap();
-        // Accepted first.
+        // An answer to a second connection proves that the first one was accepted.
         assert_eq!(switch.status()["generation"], generation - 1);
         switch.signal(Signal::HUP);
         until("another serves", || {
-            switch.talk().contains(&format!("switch: ready generation={generation}")).then_some(())
+            switch.log_text().contains(&format!("switch: ready generation={generation}")).then_some(())
         });
         assert_eq!(connected.ask("GET", "/reload", "").unwrap().status, 200);
         switch.until_generation(generation);
@@ -204,16 +205,16 @@ fn a_wrong_config_is_refused_and_named() {
     assert!(error.contains("switch.toml:3") && error.contains("switch.polcy"), "{error}");
     switch.signal(Signal::HUP);
     until("it is refused again", || (switch.status()["refused"] == 2).then_some(()));
-    assert!(switch.talk().contains("did you mean 'policy'"), "{}", switch.talk());
+    assert!(switch.log_text().contains("did you mean 'policy'"), "{}", switch.log_text());
     let status = switch.status();
     assert_eq!((&status["generation"], &status["last"]["by"]), (&1.into(), &"signal".into()), "{status}");
-    // What is right and cannot be had.
+    // A valid config that needs an address in use.
     let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holds.local_addr().unwrap();
     switch.write(&format!("listen = [\"127.0.0.1:0\", \"{taken}\"]\n{line}"));
     let error = post(switch.admin, "/reload").json()["error"].as_str().unwrap().to_owned();
     assert!(error.contains(&taken.to_string()) && error.contains("in use"), "{error}");
-    // What only the worker finds out.
+    // An error that only the worker detects.
     switch.write(&format!("{LISTEN}\nnodes = [\"none.invalid:80\"]"));
     let error = post(switch.admin, "/reload").json()["error"].as_str().unwrap().to_owned();
     assert!(error.contains("none.invalid:80"), "{error}");
@@ -242,7 +243,7 @@ fn listeners_and_nodes_come_and_go() {
     assert_eq!(names, ["b", "c"]);
     assert_eq!(switch.node("c")["joining"], true, "nothing is taken from the others for it");
     crowd.more(200);
-    // On the first worker's connections that are left nobody asks any more.
+    // No client uses the remaining connections of the first worker.
     until("the one before has ended", || (children(switch.child.id()).len() == 1).then_some(()));
     switch.write(&format!("{LISTEN}\n{}", nodes_line(&[("b", b), ("c", c)])));
     switch.reload();
@@ -253,7 +254,7 @@ fn listeners_and_nodes_come_and_go() {
 }
 
 #[test]
-fn what_was_learned_and_said_stays() {
+fn learned_and_administrative_state_stays() {
     let store = tempfile::tempdir().unwrap();
     let (nodes, line) = nodes(store.path(), &["a", "b", "c", "d", "e"]);
     let line = line.replace(&format!(", {{ name = \"e\", address = \"{}\" }}", nodes[4].address), "");
@@ -280,7 +281,7 @@ fn what_was_learned_and_said_stays() {
     }
     let known = get(switch.admin, "/status").json()["targets"].as_u64().unwrap();
     assert_eq!(known, TARGETS);
-    // A weight in the config is the operator's word too, and the newer one.
+    // A weight in the config is also set by the operator, and it is newer.
     switch.write(&format!(
         "{LISTEN}\npolicy = \"lard-r\"\n{}",
         line.replace("name = \"c\"", "weight = 1.5, name = \"c\"")
@@ -290,7 +291,7 @@ fn what_was_learned_and_said_stays() {
 }
 
 #[test]
-fn a_share_stays_until_the_config_says_another() {
+fn a_share_stays_until_the_config_changes_it() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
     let text = |share: u32| {
@@ -309,7 +310,7 @@ fn a_share_stays_until_the_config_says_another() {
     assert_eq!(post(switch.admin, "/routes/more/share?percent=85.5").status, 200);
     switch.reload();
     assert_eq!((share("less"), share("more")), (10.0, 85.5));
-    // The config's newer word is the operator's too.
+    // The newer value of the config is also set by the operator.
     switch.write(&text(30));
     switch.reload();
     assert_eq!((share("less"), share("more")), (10.0, 30.0));
@@ -334,16 +335,16 @@ fn an_idle_connection_is_not_closed_under_a_request() {
 }
 
 #[test]
-fn a_dead_worker_is_replaced_and_a_dead_master_leaves_nobody() {
+fn a_dead_worker_is_replaced_and_a_dead_master_leaves_no_process() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
     let mut switch = Switch::start(&format!("{LISTEN}\n{line}"));
-    // A config that has become wrong meanwhile does not matter.
+    // A config that has become invalid meanwhile has no effect.
     switch.write("nonsense");
     for generation in 2..4 {
         let worker = switch.worker();
         kill_process(Pid::from_raw(i32::try_from(worker).unwrap()).unwrap(), Signal::KILL).unwrap();
-        // Its listeners are the master's: a connection waits for the next one.
+        // The master owns the listeners, so a connection waits for the next worker.
         assert_eq!(get(switch.address, "/t1").status, 200);
         switch.until_generation(generation);
         assert_eq!(switch.status()["restarted"], generation - 1);
@@ -369,7 +370,7 @@ fn an_upgrade_under_load_loses_no_request() {
     };
     let copy = |path: &Path| {
         fs::copy(LARDER, path).unwrap();
-        // A process that another test starts meanwhile holds the file open for writing until it runs.
+        // A process that another test starts meanwhile holds the file open for writing until its `exec`.
         let runs = || Command::new(path).arg("version").stdout(Stdio::null()).status().is_ok();
         until("the copy can be run", || runs().then_some(()));
     };
@@ -392,7 +393,7 @@ fn an_upgrade_under_load_loses_no_request() {
         assert_eq!(fs::read_link(format!("/proc/{}/exe", switch.worker())).unwrap(), binary);
         crowd.more(100);
     }
-    // What is no larder, or another one, does not get the process.
+    // A program that is no larder, or an incompatible one, does not replace the process.
     for script in ["#!/bin/sh\necho no thanks >&2\nexit 2\n", "#!/bin/sh\nexit 0\n"] {
         let refused = switch.status()["refused"].as_u64().unwrap();
         install(&|path| {
@@ -405,8 +406,8 @@ fn an_upgrade_under_load_loses_no_request() {
         crowd.more(50);
     }
     let error = switch.status()["last"]["error"].as_str().unwrap().to_owned();
-    assert!(error.contains("no larder") && switch.talk().contains("no thanks"), "{error}");
-    // The running one goes on being reloaded.
+    assert!(error.contains("no larder") && switch.log_text().contains("no thanks"), "{error}");
+    // The running switch can still be reloaded.
     switch.reload();
     crowd.more(50);
     crowd.end();
@@ -414,7 +415,7 @@ fn an_upgrade_under_load_loses_no_request() {
 }
 
 #[test]
-fn the_service_manager_is_told() {
+fn the_service_manager_is_notified() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
     let path = store.path().join("notify");
@@ -436,7 +437,7 @@ fn the_service_manager_is_told() {
 }
 
 #[test]
-fn a_switch_that_cannot_start_says_why_and_one_process_is_not_reloaded() {
+fn a_failed_start_is_explained_and_a_single_process_is_not_reloaded() {
     let start = |arguments: &[&str]| Command::new(LARDER).arg("switch").args(arguments).output().unwrap();
     let output = start(&["--listen", "127.0.0.1:0", "--node", "none.invalid:80", "--admin", "off"]);
     let talk = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -457,7 +458,7 @@ fn a_switch_that_cannot_start_says_why_and_one_process_is_not_reloaded() {
     assert!(one.terminate().success());
 }
 
-/// User, group and capabilities of a process, as the kernel says.
+/// Returns the user, group and capabilities of a process, as the kernel reports them.
 fn rights(pid: u32) -> Vec<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let wanted = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:"];
@@ -466,19 +467,23 @@ fn rights(pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn what_reads_clients_bytes_has_no_rights_but_its_users() {
+fn the_worker_has_only_the_privileges_of_its_user() {
     if !rustix::process::geteuid().is_root() {
-        // Nobody else may become another user: it must say so, and not serve as who it is.
+        // A process without privileges cannot change its user. It must report that, and must not serve as the
+        // current user.
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &format!("{LISTEN}\nuser = \"0\"\nnodes = [\"127.0.0.1:9\"]"));
+        write(folder.path(), &format!("{LISTEN}\nprocess.user = \"0\"\nnodes = [\"127.0.0.1:9\"]"));
         let config = folder.path().join("switch.toml");
         let ran = Command::new(LARDER).args(["switch", "--config"]).arg(config).output().unwrap();
-        assert!(!ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("switch.user: "));
+        assert!(
+            !ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("switch.process.user: ")
+        );
         return;
     }
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
-    let switch = Switch::start(&format!("{LISTEN}\nuser = \"65534\"\ngroup = \"65533\"\n{line}"));
+    let switch =
+        Switch::start(&format!("{LISTEN}\nprocess = {{ user = \"65534\", group = \"65533\" }}\n{line}"));
     let none = "0000000000000000";
     let expected = [
         "Uid: 65534 65534 65534 65534".to_owned(),

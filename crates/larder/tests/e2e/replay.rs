@@ -1,4 +1,4 @@
-//! `larder switch --record` and `larder sim replay`, as processes.
+//! `larder switch --record` and `larder sim replay` as processes.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn replay(words: &[&str]) -> Output {
     Command::new(LARDER).args(["sim", "replay"]).args(words).output().unwrap()
 }
 
-/// A switch over a node and a port where nobody listens, recorded, asked and terminated.
+/// Records a switch before a node and a closed port. Sends requests and terminates the switch.
 fn record(record: &Path, log: &Path) {
     let site = tempfile::tempdir().unwrap();
     for i in 0..20 {
@@ -52,7 +52,7 @@ fn a_recorded_switch_is_replayed_to_the_byte() {
     assert_eq!((&json["end"], &json["differing"]), (&"complete".into(), &0.into()));
     assert!(json["decisions"].as_u64().unwrap() >= 61);
 
-    // Another log, a shorter one, a longer one: exit code 1, and where.
+    // A different, a shorter and a longer log give exit code 1 and the place.
     let text = String::from_utf8(live).unwrap();
     let last = text.lines().count();
     for (spoilt, place) in [
@@ -66,7 +66,7 @@ fn a_recorded_switch_is_replayed_to_the_byte() {
         assert!(output.status.code() == Some(1) && said.contains(place), "{said}");
     }
 
-    // A cut record: what can be decided is printed, and the exit code says that it is not all.
+    // A truncated record: all complete decisions are printed, and the exit code reports the loss.
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 10]).unwrap();
     let output = replay(&[name]);
@@ -79,7 +79,7 @@ fn a_recorded_switch_is_replayed_to_the_byte() {
 }
 
 #[test]
-fn what_is_no_record_is_refused() {
+fn other_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("x");
     fs::write(&file, "GET / HTTP/1.1\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! A node that reports only to switches which prove a secret.
+//! A node that sends reports only to switches that prove a secret.
 
 use larder_peers::{ClusterSecrets, PROOF_FIELD};
 use larder_testkit::eventually;
@@ -13,7 +13,7 @@ use crate::http::{ask, get, post};
 use crate::origin::{Origin, values};
 use crate::process::{LARDER, Process};
 
-/// Makes a secret; returns its line.
+/// Creates a secret and returns its line.
 fn secret(path: &Path) -> String {
     assert!(Command::new(LARDER).args(["keys", "new"]).arg(path).status().unwrap().success());
     fs::read_to_string(path).unwrap()
@@ -30,7 +30,7 @@ fn start(folder: &Path, role: &str, config: &str) -> Process {
     Process::start(&[role, "--config", path.to_str().unwrap()])
 }
 
-/// The sum of a counter of the switch, over the lines that hold `label`.
+/// Returns the sum of a counter of the switch over the lines that contain `label`.
 fn count(switch: &Process, name: &str, label: &str) -> u64 {
     let text = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
     let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
@@ -70,7 +70,7 @@ fn only_a_switch_that_proves_the_secret_gets_reports() {
     };
     assert_eq!(eventually("the stream of cache events is up", streams), 0, "nothing was refused");
 
-    // The address proves nothing any more, and neither does another secret.
+    // The address is no proof any more, and neither is another secret.
     let proof = |path: &Path| format!("{PROOF_FIELD}: {}\r\n", ClusterSecrets::load(path).unwrap().proof());
     let (right, other) = (proof(&of_node), folder.path().join("other.key"));
     let new = secret(&other);
@@ -104,7 +104,7 @@ fn only_a_switch_that_proves_the_secret_gets_reports() {
     assert_eq!(last.as_deref(), Some("{\"cut\":\"secret\"}"));
 }
 
-/// The proof is as good at every node. So no origin and no server of another kind may see it.
+/// The proof is valid at every node, so no origin and no foreign server may see it.
 #[test]
 fn the_proof_reaches_nobody_but_a_larder_node() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn the_proof_reaches_nobody_but_a_larder_node() {
     assert_eq!(ask(node.address, "GET", "/.larder/load", &proof).status, 200);
     assert_eq!(ask(node.address, "POST", "/x", &proof).status, 200);
 
-    // The switch asks this server for the size of its memory, which has nothing to do with load reports.
+    // The switch requests the memory size from this server. The request is unrelated to load reports.
     let server = Origin::start("s", "");
     let _switch = start(
         folder.path(),
@@ -136,9 +136,9 @@ fn the_proof_reaches_nobody_but_a_larder_node() {
         ),
     );
     eventually("the server is asked for the size of its memory", || {
-        server.seen.lock().unwrap().iter().any(|seen| seen.contains("/.larder/load")).then_some(())
+        server.requests.lock().unwrap().iter().any(|seen| seen.contains("/.larder/load")).then_some(())
     });
-    for seen in [&origin, &server].map(|server| server.seen.lock().unwrap().clone()) {
+    for seen in [&origin, &server].map(|server| server.requests.lock().unwrap().clone()) {
         assert!(!seen.is_empty() && seen.iter().all(|seen| values(seen, PROOF_FIELD).is_empty()), "{seen:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The keys of a running cluster change: nodes rotate their secret, and a node ends the channel of a switch whose key is removed.
+//! Key rotation in a running cluster. Nodes rotate their secret, and a node closes the channel of a switch
+//! whose key is removed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,18 +18,18 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::http::{get, post};
-use crate::peers::{Cluster, free_port};
+use crate::peers::{PeerCluster, free_port};
 use crate::process::{LARDER, Process};
 
-/// A new secret, as its file has it.
+/// Creates a secret and returns the text of its file.
 fn secret(folder: &Path, name: &str) -> String {
     let path = folder.join(name);
     assert!(Command::new(LARDER).args(["keys", "new"]).arg(&path).status().unwrap().success());
     fs::read_to_string(path).unwrap()
 }
 
-/// Writes the cluster's secrets, and has one node after the other read them.
-fn rotate(cluster: &Cluster, secrets: &str) {
+/// Writes the cluster's secrets and reloads the nodes one after the other.
+fn rotate(cluster: &PeerCluster, secrets: &str) {
     let (file, next) = (cluster.folder.path().join("cluster.key"), cluster.folder.path().join("next"));
     fs::write(&next, secrets).unwrap();
     fs::set_permissions(&next, PermissionsExt::from_mode(0o600)).unwrap();
@@ -39,13 +40,13 @@ fn rotate(cluster: &Cluster, secrets: &str) {
     }
 }
 
-fn network(cluster: &Cluster, node: usize, counter: &str) -> u64 {
+fn network(cluster: &PeerCluster, node: usize, counter: &str) -> u64 {
     cluster.view(node)["network"][counter].as_u64().unwrap()
 }
 
 #[test]
 fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
-    let cluster = Cluster::start(20, "");
+    let cluster = PeerCluster::start(20, "");
     let old = fs::read_to_string(cluster.folder.path().join("cluster.key")).unwrap();
     let new = secret(cluster.folder.path(), "new.key");
     let over = AtomicBool::new(false);
@@ -84,11 +85,11 @@ fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
     let metrics =
         |node: usize| String::from_utf8(get(cluster.node(node).admin.unwrap(), "/metrics").body).unwrap();
     assert!(metrics(0).contains("larder_node_peers_links_other_secret{node=\"a\"} 0"), "{}", metrics(0));
-    // The next reload can revoke only links that are up.
+    // The next reload can close only links that are established.
     eventually("the links of the new secret are up", || {
         (network(&cluster, 0, "control_links") == 4).then_some(())
     });
-    // A node that has only the old secret is no longer in the cluster: its links end at once.
+    // A node that has only the old secret is no longer in the cluster. Its links are closed at once.
     fs::write(cluster.folder.path().join("cluster.key"), &old).unwrap();
     assert_eq!(post(cluster.node(0).admin.unwrap(), "/reload").status, 200);
     eventually("the links of the removed secret have ended", || {
@@ -103,7 +104,7 @@ fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
 }
 
 /// Waits until the channel is up, or down.
-async fn becomes(events: &mut mpsc::Receiver<ChannelEvent>, up: bool) {
+async fn await_state(events: &mut mpsc::Receiver<ChannelEvent>, up: bool) {
     let wait = async {
         loop {
             match events.recv().await.expect("an event").kind {
@@ -125,7 +126,8 @@ fn a_reload_that_removes_a_switchs_key_ends_its_channel() {
     let (control, clients) = (free_port(), free_port());
     let write = |keys: &[&Identity]| {
         let keys: Vec<String> = keys.iter().map(|key| format!("\"{}\"", key.public())).collect();
-        // Without rights the node puts no programs into this host's kernel; the control channel is there all the same.
+        // Without privileges the node loads no programs into this host's kernel. The control channel exists
+        // all the same.
         let text = format!(
             "[node]\nlisten = \"127.0.0.1:{clients}\"\nroot = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
              [node.handoff]\nlisten = \"127.0.0.1:{control}\"\nidentity = {key:?}\nswitches = [{}]\n\
@@ -149,20 +151,20 @@ fn a_reload_that_removes_a_switchs_key_ends_its_channel() {
             (NodeChannel::start(peer, switches[which].clone(), hello, Timing::default(), sink), events)
         };
         let ((_removed, mut removed), (_kept, mut kept)) = (join(0), join(1));
-        becomes(&mut removed, true).await;
-        becomes(&mut kept, true).await;
+        await_state(&mut removed, true).await;
+        await_state(&mut kept, true).await;
         write(&[&switches[1]]);
         let reply: Value = post(admin, "/reload").json();
         assert_eq!(reply["last"]["outcome"], "done", "{reply}");
-        becomes(&mut removed, false).await;
+        await_state(&mut removed, false).await;
         let metrics = String::from_utf8(get(admin, "/metrics").body).unwrap();
         assert!(metrics.contains("larder_agent_channels_revoked_total 1\n"), "{metrics}");
-        // The other switch's channel is the one that it had.
+        // The other switch keeps its channel.
         while let Ok(event) = kept.try_recv() {
             assert!(!matches!(event.kind, EventKind::Down(_)), "{event:?}");
         }
         write(&[&switches[0], &switches[1]]);
         assert_eq!(post(admin, "/reload").status, 200);
-        becomes(&mut removed, true).await;
+        await_state(&mut removed, true).await;
     });
 }

@@ -1,4 +1,4 @@
-//! `larder trace routes`: HAProxy and nginx going by a routing table.
+//! `larder trace routes`: HAProxy and nginx with a routing table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,15 @@ use assert_cmd::assert::OutputAssertExt as _;
 use larder_core::policy::table::Place;
 use larder_testkit::needs_tool;
 use larder_trace::Limits;
-use larder_trace::ward::each_route;
+use larder_trace::ward::for_each_route;
 
 use crate::http::{Client, get};
 use crate::peers::free_port;
 use crate::process::{LARDER, Process, until};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// Four targets that all keep and some of each node, with what a config might take for something else.
+/// Four targets of the core and some of each node, with names that contain special characters of the proxies'
+/// configs.
 const ROWS: [(&str, &str); 9] = [
     ("core", "/index.html"),
     ("core", "/logo.png"),
@@ -30,9 +31,9 @@ const ROWS: [(&str, &str); 9] = [
     ("0", "/files/1?"),
 ];
 
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -67,8 +68,9 @@ fn routes(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::new(LARDER).args(["trace", "routes"]).args(arguments).assert()
 }
 
-/// Every target where the table has it, the others anywhere; and when an owner goes, elsewhere.
-fn goes_by(proxy: &str, run: impl FnOnce(&Path) -> Command) {
+/// Checks that a proxy sends every target to the node in the table and others to any node. A dead owner's
+/// targets must go to another node.
+fn check_proxy(proxy: &str, run: impl FnOnce(&Path) -> Command) {
     let folder = tempfile::tempdir().unwrap();
     let (mut nodes, addresses) = nodes(folder.path());
     let listen = format!("127.0.0.1:{}", free_port());
@@ -77,12 +79,12 @@ fn goes_by(proxy: &str, run: impl FnOnce(&Path) -> Command) {
     routes(&common).success();
     let mut command = run(folder.path());
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
-    let _proxy = Killed(command.spawn().unwrap());
+    let _proxy = KillOnDrop(command.spawn().unwrap());
     let address: SocketAddr = listen.parse().unwrap();
     until("it answers", || Client::connect(address).ok());
 
     let mut owners = BTreeMap::new();
-    let read = each_route(Path::new(&table), &Limits::default(), |place, name| {
+    let read = for_each_route(Path::new(&table), &Limits::default(), |place, name| {
         owners.insert(name.to_owned(), place);
     });
     assert_eq!(read.unwrap().names, NAMES);
@@ -108,11 +110,11 @@ fn goes_by(proxy: &str, run: impl FnOnce(&Path) -> Command) {
 }
 
 #[test]
-fn haproxy_goes_by_a_table() {
+fn haproxy_follows_a_table() {
     if needs_tool("haproxy", "haproxy").is_none() {
         return;
     }
-    goes_by("haproxy", |folder| {
+    check_proxy("haproxy", |folder| {
         let config = folder.join("larder.cfg");
         let checked = Command::new("haproxy").arg("-c").arg("-f").arg(&config).output().unwrap();
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
@@ -123,11 +125,11 @@ fn haproxy_goes_by_a_table() {
 }
 
 #[test]
-fn nginx_goes_by_a_table() {
+fn nginx_follows_a_table() {
     if needs_tool("nginx", "nginx").is_none() {
         return;
     }
-    goes_by("nginx", |folder| {
+    check_proxy("nginx", |folder| {
         let config = folder.join("nginx.conf");
         let here = folder.display();
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -145,7 +147,7 @@ fn nginx_goes_by_a_table() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_with_the_remedy() {
+fn unsupported_tables_are_refused_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let (table, output) = (table(folder.path()), folder.path().to_str().unwrap());
     let of = |nodes: &str, output: &str| {

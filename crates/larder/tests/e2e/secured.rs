@@ -1,4 +1,4 @@
-//! Authorities, and clients that speak TLS.
+//! Certificate authorities and TLS clients.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// An authority in `folder`: NAME.ca, and certificates of it with their keys.
+/// An authority in `folder`: NAME.ca, and the certificates that it issued with their keys.
 pub struct Authority<'a> {
     folder: &'a Path,
     issuer: CertifiedIssuer<'static, KeyPair>,
     pub ca: PathBuf,
 }
 
-/// Writes a file that holds a key, for its owner alone.
+/// Writes a key file that only its owner may read.
 pub fn write_key(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -37,7 +37,7 @@ impl<'a> Authority<'a> {
         Self { folder, issuer, ca }
     }
 
-    /// A certificate for a host, new with each call: NAME.pem.
+    /// Issues a new certificate for a host: NAME.pem.
     pub fn leaf(&self, name: &str) -> PathBuf {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -62,15 +62,20 @@ pub fn roots(pem: &[u8]) -> RootCertStore {
     roots
 }
 
-pub type Secured = StreamOwned<ClientConnection, TcpStream>;
+pub type TlsConnection = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection whose handshake is done, to who has a certificate for this host.
-pub fn connect(address: SocketAddr, host: &str, roots: RootCertStore) -> io::Result<Secured> {
+/// Connects, and completes the handshake with a server that has a certificate for this host.
+pub fn connect(address: SocketAddr, host: &str, roots: RootCertStore) -> io::Result<TlsConnection> {
     shake(TcpStream::connect(address)?, host, roots, None)
 }
 
-/// Shakes hands on a connection; `own` is a file with the client's certificate and key.
-pub fn shake(tcp: TcpStream, host: &str, roots: RootCertStore, own: Option<&Path>) -> io::Result<Secured> {
+/// Completes the handshake on a connection. `own` is a file with the client's certificate and key.
+pub fn shake(
+    tcp: TcpStream,
+    host: &str,
+    roots: RootCertStore,
+    own: Option<&Path>,
+) -> io::Result<TlsConnection> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -93,7 +98,7 @@ pub fn shake(tcp: TcpStream, host: &str, roots: RootCertStore, own: Option<&Path
     Ok(stream)
 }
 
-/// The certificate shown for a host, if it is one of these roots'.
+/// Returns the certificate that is presented for a host, if it is valid for these roots.
 pub fn shown(address: SocketAddr, host: &str, roots: &RootCertStore) -> io::Result<Vec<u8>> {
     let stream = connect(address, host, roots.clone())?;
     Ok(stream.conn.peer_certificates().unwrap()[0].to_vec())

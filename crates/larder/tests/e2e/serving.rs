@@ -119,11 +119,11 @@ fn the_admin_interface_explains_and_drains() {
 }
 
 #[test]
-fn a_switch_told_to_end_finishes_what_it_has_begun() {
+fn a_terminating_switch_completes_its_requests() {
     let folder = tempfile::tempdir().unwrap();
     let manifest = folder.path().join("manifest.tsv");
     fs::write(&manifest, "1000\t/slow\n").unwrap();
-    // 28 ms divided by this speed: nearly a second.
+    // 28 ms divided by this speed are nearly a second.
     let node = Process::slow_node("slow", "127.0.0.1:0", &manifest, 0.03);
     let switch = switch(&[("slow", &node)]);
     let (address, admin) = (switch.address, switch.admin.unwrap());
@@ -157,12 +157,12 @@ fn the_access_log_survives_rotation() {
 }
 
 #[test]
-fn the_admin_interface_bounds_what_it_reads() {
+fn the_admin_interface_limits_the_size_of_requests() {
     let site = site();
     let node = node(&site, "a");
     let mut stream = TcpStream::connect(node.admin.unwrap()).unwrap();
     let long = format!("GET /stats HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(40_000));
-    // The server may close before it has read everything.
+    // The server may close the connection before it has read everything.
     let _ = stream.write_all(long.as_bytes());
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply);

@@ -1,4 +1,4 @@
-//! Shadow mode before running nodes: what it says is held against what happens.
+//! Shadow mode compared with real runs.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,13 +15,13 @@ const REQUESTS: usize = 12_000;
 const CLIENTS: usize = 4;
 const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// Sizes of 4 to 28 KB, the larger ones not the rarer.
+/// Returns a size of 4 to 28 KB that is independent of the target's popularity.
 fn size(target: usize) -> usize {
     4_000 + target * 7_919 % 24_000
 }
 
-/// The targets of one client's requests, of a Zipf popularity.
-fn asked(client: usize) -> impl Iterator<Item = usize> {
+/// Returns the targets of one client's requests, with a Zipf popularity.
+fn targets_of(client: usize) -> impl Iterator<Item = usize> {
     let mut sum = 0.0;
     let cumulative: Vec<f64> = (0..TARGETS)
         .map(|rank| {
@@ -37,17 +37,17 @@ fn asked(client: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-struct Ran {
-    /// Of the nodes, from the replies' Cache-Status as the switch counted it.
+struct RunFigures {
+    /// Hit ratio of the nodes, from the `Cache-Status` fields that the switch counted.
     hit_ratio: f64,
-    /// Requests of the busiest node over the mean.
+    /// Requests of the busiest node divided by the mean.
     imbalance: f64,
     shadow: Value,
     metrics: String,
 }
 
-/// Serves all requests by `policy`, with others in the shadow.
-fn run(folder: &Path, policy: &str, shadow: &str) -> Ran {
+/// Serves all requests with `policy`. Other policies run as shadows.
+fn run(folder: &Path, policy: &str, shadow: &str) -> RunFigures {
     let mut text = String::new();
     for target in 0..TARGETS {
         writeln!(text, "{}\t/{target}", size(target)).unwrap();
@@ -76,7 +76,7 @@ fn run(folder: &Path, policy: &str, shadow: &str) -> Ran {
     until("the nodes have said how much memory they have", || {
         (of_nodes(get(admin, "/shadow").json())).then_some(())
     });
-    // The thread looks at the nodes once a second.
+    // The thread polls the nodes once a second.
     until("the shadow knows the nodes", || {
         let json = get(admin, "/shadow").json();
         json["policies"][0]["memory_used"].is_number().then_some(())
@@ -86,7 +86,7 @@ fn run(folder: &Path, policy: &str, shadow: &str) -> Ran {
         for client in 0..CLIENTS {
             scope.spawn(move || {
                 let mut connection = Client::connect(address).unwrap();
-                for target in asked(client) {
+                for target in targets_of(client) {
                     let reply = connection.ask("GET", &format!("/{target}"), "").unwrap();
                     assert_eq!((reply.status, reply.body.len()), (200, size(target)));
                 }
@@ -106,7 +106,7 @@ fn run(folder: &Path, policy: &str, shadow: &str) -> Ran {
         rows.iter().fold((0.0, 0.0), |(h, m), row| (h + count(row, "hits"), m + count(row, "misses")));
     assert_eq!((hits + misses) as usize, REQUESTS);
     let most = rows.iter().map(|row| count(row, "hits") + count(row, "misses")).fold(0.0, f64::max);
-    Ran {
+    RunFigures {
         hit_ratio: hits / (hits + misses),
         imbalance: most * NODES.len() as f64 / (hits + misses),
         shadow,
@@ -114,7 +114,7 @@ fn run(folder: &Path, policy: &str, shadow: &str) -> Ran {
     }
 }
 
-/// A policy's figure since the start.
+/// Returns a value of a policy since the start.
 fn figure(shadow: &Value, policy: &str, name: &str) -> f64 {
     let rows = shadow["policies"].as_array().unwrap();
     let row =
@@ -122,11 +122,11 @@ fn figure(shadow: &Value, policy: &str, name: &str) -> f64 {
     row["all"][name].as_f64().unwrap_or_else(|| panic!("{name} of {row:#}"))
 }
 
-/// What docs/watch.md says: within 3 points of hit ratio, and of imbalance within a tenth for the policy that runs and for
-/// one that places by the target alone, within a quarter for one that places by load: which node has the hottest targets
-/// is an accident of their first requests there, another one in each run.
+/// Checks the accuracy that docs/watch.md states. The hit ratio is within 3 points. The imbalance is within a
+/// tenth for the active policy and for a policy that places by the target alone. It is within a quarter for a
+/// policy that places by load: there the first requests decide by chance which node gets the hottest targets.
 #[test]
-fn a_shadow_is_near_what_happens() {
+fn a_shadow_is_close_to_a_real_run() {
     let folder = tempfile::tempdir().unwrap();
     let live = run(folder.path(), "lard-r", "policies = [\"wrr\", \"hash\"]");
     let hashed = run(folder.path(), "hash", "policies = [\"wrr\"]");
@@ -166,7 +166,7 @@ fn a_shadow_is_near_what_happens() {
 }
 
 #[test]
-fn a_sampled_shadow_takes_less_and_is_near_too() {
+fn a_sampled_shadow_costs_less_and_is_close_too() {
     let folder = tempfile::tempdir().unwrap();
     let live = run(folder.path(), "lard-r", "policies = [\"wrr\"]\none_in = 4");
     assert_eq!(live.shadow["one_in"], 4);
@@ -177,7 +177,7 @@ fn a_sampled_shadow_takes_less_and_is_near_too() {
 }
 
 #[test]
-fn without_shadow_there_is_none() {
+fn without_a_shadow_section_there_is_no_shadow() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.txt"), "a").unwrap();
     let root = folder.path().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Weighted routes, through the switch as users run it.
+//! Weighted routes through a real switch.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,8 @@ use crate::process::Process;
 
 const USERS: usize = 400;
 
-/// A switch before a stable and a new origin; what `/by-client` and `/by-user` ask for is split 80 to 20.
+/// Starts a switch before a stable and a new origin. Requests for `/by-client` and `/by-user` are split 80 to
+/// 20.
 fn start(folder: &std::path::Path) -> (Vec<Origin>, Process) {
     let origins: Vec<Origin> = ["old", "new"].map(|name| Origin::start(name, "")).into();
     let nodes: Vec<String> =
@@ -35,7 +36,7 @@ name = "clients-new"
 of = "clients"
 share = 20.0
 group = "new"
-reply_headers = {{ set = {{ x-side = "canary" }} }}
+headers.reply = {{ set = {{ x-side = "canary" }} }}
 
 [[switch.routes]]
 name = "users"
@@ -56,7 +57,7 @@ group = "new"
     (origins, Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"]))
 }
 
-/// What a client of this address gets.
+/// Sends a request from a client address, and returns the reply, which echoes the request.
 fn from(client: Ipv4Addr, switch: SocketAddr, target: &str) -> String {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((client, 0)).into()).unwrap();
@@ -87,14 +88,14 @@ fn a_share_goes_another_way_and_stays_there() {
     let (_origins, switch) = start(folder.path());
     let first = users(&switch);
     let count = |sides: &[bool]| sides.iter().filter(|new| **new).count();
-    // A fifth of 400; five standard deviations are 40.
+    // Expected: a fifth of 400. The tolerance is five standard deviations, 40.
     assert!(count(&first).abs_diff(80) < 40, "{}", count(&first));
     assert_eq!(users(&switch), first, "users stay where they are");
     for (user, new) in first.iter().enumerate().take(20) {
         let reply = http2::ask(switch.address, "GET", "http://test/by-user", &format!("x-user: u{user}\n"));
         assert_eq!(is_new(&reply.head), *new);
     }
-    // More of them, at run time: nobody comes back.
+    // A higher share at run time moves no user back.
     let more = |percent: &str| {
         ask(switch.admin.unwrap(), "POST", &format!("/routes/users-new/share?percent={percent}"), "")
     };
@@ -127,7 +128,7 @@ fn a_share_goes_another_way_and_stays_there() {
 }
 
 #[test]
-fn clients_are_known_by_their_addresses() {
+fn clients_are_identified_by_their_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let (_origins, switch) = start(folder.path());
     let side = |client: u8| {
@@ -138,10 +139,10 @@ fn clients_are_known_by_their_addresses() {
     };
     let first: Vec<bool> = (1..=200).map(side).collect();
     let new = first.iter().filter(|new| **new).count();
-    // A fifth of 200; five standard deviations are 28.
+    // Expected: a fifth of 200. The tolerance is five standard deviations, 28.
     assert!(new.abs_diff(40) < 28, "{new}");
     assert_eq!((1..=200).map(side).collect::<Vec<_>>(), first);
-    // Who asks is told what such a client would meet.
+    // `/explain` returns the decision for such a client.
     let explained = |client: u8| {
         let question = format!("/explain?target=test/by-client&client=127.0.1.{client}");
         get(switch.admin.unwrap(), &question).json()["route"] == "clients-new"

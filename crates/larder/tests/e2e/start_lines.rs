@@ -1,4 +1,5 @@
-//! The lines that roles log between their start and the moment at which they are ready: `subject: event`, facts in fields.
+//! Log lines of a role between its start and its ready state. The form is `subject: event`, with facts in
+//! fields.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::process::LARDER;
 
-/// The messages that a role logs from its start on. It ends at once, because its stdin has ended.
+/// Returns the messages that a role logs at its start. The role ends at once, because its stdin is closed.
 fn messages(arguments: &[&str]) -> Vec<String> {
     let ran = Command::new(LARDER)
         .args(arguments)

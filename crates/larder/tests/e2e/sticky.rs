@@ -1,21 +1,21 @@
-//! Sticky sessions, through the switch as users run it.
+//! Sticky sessions through a real switch.
 
 use std::fs;
 use std::path::Path;
 
 use crate::http::{Reply, ask, get};
 use crate::http2;
-use crate::origin::{Origin, asked, values};
+use crate::origin::{Origin, echoed_request, values};
 use crate::process::{Process, until};
 
 const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// A switch before three origins, all of which are in the group "app". Health is what traffic shows.
+/// Starts a switch before three origins of the group "app". Health depends on traffic alone.
 fn start(folder: &Path, origins: &[Origin], rest: &str) -> Process {
     let (config, log) = (folder.join("larder.toml"), folder.join("access.log"));
     let nodes: Vec<String> = origins.iter().map(|origin| origin.entry(", groups = [\"app\"]")).collect();
     let text = format!(
-        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\npolicy = \"rr\"\naccess_log = {log:?}\nnodes = [{}]\n{rest}\n",
+        "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\npolicy = \"rr\"\naccess_log.file = {log:?}\nnodes = [{}]\n{rest}\n",
         nodes.join(", ")
     );
     fs::write(&config, text).unwrap();
@@ -26,7 +26,7 @@ fn origins() -> Vec<Origin> {
     NODES.map(|name| Origin::start(name, "Cache-Control: max-age=60\r\n")).into()
 }
 
-/// The cookie that a reply sets, as a client sends it back.
+/// Returns the cookie that a reply sets, as a client sends it back.
 fn cookie(reply: &Reply) -> Option<String> {
     let set = *values(&reply.head, "set-cookie").first()?;
     Some(set.split(';').next().unwrap().to_owned())
@@ -91,10 +91,10 @@ fn a_client_comes_back_to_its_node() {
         ] {
             assert_eq!(&node(&reply), home);
             assert_eq!(values(&reply.head, "set-cookie"), [""; 0], "it knows");
-            assert_eq!(values(&asked(&reply), "cookie"), ["x=1; y=2"], "the node need not");
+            assert_eq!(values(&echoed_request(&reply), "cookie"), ["x=1; y=2"], "the node need not");
         }
     }
-    // So it is explained.
+    // `/explain` agrees.
     let explained =
         |question: &str| get(switch.admin.unwrap(), &format!("/explain?target=test/{question}")).json();
     for (cookie, home) in &clients {
@@ -109,23 +109,23 @@ fn a_client_comes_back_to_its_node() {
     assert!(explained("app/y").get("session_of").is_none());
     let of_user = explained("users/y&header=x-user:u7");
     assert!(of_user["session_of"].is_string() && of_user["session_of"] == of_user["node"], "{of_user}");
-    // The same after a restart with the nodes in another order, and at another switch.
+    // The assignment stays after a restart with the nodes in another order, and at another switch.
     drop(switch);
     let turned: Vec<Origin> = origins.into_iter().rev().collect();
     let switch = start(folder.path(), &turned, ROUTES);
     for (cookie, home) in &clients {
         assert_eq!(&node(&ask(switch.address, "GET", "/app/y", &format!("Cookie: {cookie}\r\n"))), home);
     }
-    // A cookie that names nobody is replaced, and one of a route elsewhere is nobody's business.
+    // A cookie with an unknown value is replaced. A cookie of a sticky route is forwarded on another route.
     let reply = ask(switch.address, "GET", "/app/y", "Cookie: srv=AAAAAAAAAAAAAAAA\r\n");
     assert!(clients.iter().any(|(known, _)| cookie(&reply).as_ref() == Some(known)));
     let reply = ask(switch.address, "GET", "/plain", &format!("Cookie: {}\r\n", clients[0].0));
-    assert_eq!(values(&asked(&reply), "cookie"), [&*clients[0].0]);
+    assert_eq!(values(&echoed_request(&reply), "cookie"), [&*clients[0].0]);
     assert_eq!(values(&reply.head, "set-cookie"), [""; 0]);
 }
 
 #[test]
-fn a_node_that_drains_keeps_its_clients_for_as_long_as_said() {
+fn a_draining_node_keeps_its_clients_for_the_configured_time() {
     let folder = tempfile::tempdir().unwrap();
     let origins = origins();
     let switch = start(folder.path(), &origins, ROUTES);
@@ -139,16 +139,16 @@ fn a_node_that_drains_keeps_its_clients_for_as_long_as_said() {
         assert_eq!(node(&back("/app/x")), home, "its own");
         assert_ne!(node(&get(switch.address, "/app/x")), home, "no new ones");
     }
-    // Where a drain ends sessions at once.
+    // On this route a drain ends sessions at once.
     let reply = back("/short/x");
     assert_ne!(node(&reply), home);
     let set = values(&reply.head, "set-cookie")[0];
     assert!(set.ends_with("; Path=/short; HttpOnly; Max-Age=3600; SameSite=Strict"), "{set}");
-    // With an age the client hears of it each time.
+    // A cookie with a lifetime is renewed with each reply.
     let moved = cookie(&reply).unwrap();
     let again = ask(switch.address, "GET", "/short/x", &format!("Cookie: {moved}\r\n"));
     assert_eq!((cookie(&again), node(&again)), (Some(moved), node(&reply)));
-    // One that has left for good.
+    // A node that leaves for good.
     let guest = Origin::start("guest", "");
     admin(&switch, &format!("/nodes/guest/join?address={}&group=app", guest.address));
     let named = until("the guest serves somebody", || {
@@ -172,19 +172,19 @@ fn a_node_that_drains_keeps_its_clients_for_as_long_as_said() {
 }
 
 #[test]
-fn a_node_that_fails_or_is_full_gives_way() {
+fn a_failed_or_full_node_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let mut origins = origins();
-    // Nobody listens there any more once the socket is closed.
+    // No server listens at this address once the socket is closed.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dead = gone.local_addr().unwrap();
     drop(gone);
-    origins.push(Origin { name: "dead".to_owned(), address: dead, seen: Default::default() });
+    origins.push(Origin { name: "dead".to_owned(), address: dead, requests: Default::default() });
     let rest = format!(
-        "t_low = 1\nt_high = 2\nadmission = \"unlimited\"\nhealth = {{ check = \"off\", passive_fall = 0 }}\n{ROUTES}"
+        "policies.lard = {{ t_low = 1, t_high = 2 }}\nadmission.limit = \"unlimited\"\nhealth = {{ check = \"off\", passive_fall = 0 }}\n{ROUTES}"
     );
     let switch = start(folder.path(), &origins, &rest);
-    // Its first client is told of the node that has served it in the end.
+    // The first client gets the cookie of the node that served it in the end.
     let replies: Vec<Reply> = (0..8).map(|_| get(switch.address, "/app/x")).collect();
     let known: std::collections::BTreeMap<String, String> =
         replies.iter().map(|reply| (node(reply), cookie(reply).unwrap())).collect();
@@ -207,7 +207,7 @@ fn a_user_has_a_node_without_a_cookie() {
     assert_eq!((0..24).map(of).collect::<Vec<_>>(), homes);
     let reply = ask(switch.address, "GET", "/users/x", "X-User: u1\r\n");
     assert_eq!(values(&reply.head, "set-cookie"), [""; 0]);
-    // Without a user they go by turns.
+    // Requests without a user are distributed in turn.
     let turns: Vec<String> = (0..3).map(|_| node(&get(switch.address, "/users/x"))).collect();
     assert!(turns[0] != turns[1] && turns[1] != turns[2], "{turns:?}");
     admin(&switch, "/nodes/b/drain");

@@ -1,5 +1,5 @@
-//! Several switches in front of the same nodes: they place alike, tell each other, take over from each other, and one that
-//! dies takes its own connections with it and nothing else.
+//! Several switches before the same nodes. They place targets alike, exchange their sets, and take over sets
+//! from each other. A switch that dies affects only its own connections.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use crate::reload::{Switch, nodes_line};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Nodes, and what a switch must be told to stand beside others.
-struct Cluster {
+/// Nodes, and the settings of several switches before them.
+struct SwitchCluster {
     folder: tempfile::TempDir,
     nodes: Vec<Process>,
     ports: Vec<u16>,
     policy: &'static str,
 }
 
-impl Cluster {
+impl SwitchCluster {
     fn new(policy: &'static str, switches: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let manifest = manifest(folder.path());
@@ -35,7 +35,7 @@ impl Cluster {
         Self { folder, nodes, ports, policy }
     }
 
-    /// The lines of a switch; the nodes stand in another order in each.
+    /// Returns the config lines of a switch. Each switch lists the nodes in another order.
     fn lines(&self, at: usize) -> String {
         let mut nodes: Vec<(&str, &Process)> = NODES.into_iter().zip(&self.nodes).collect();
         nodes.rotate_left(at);
@@ -55,8 +55,8 @@ impl Cluster {
         Switch::start(&self.lines(at))
     }
 
-    /// As one process, which can be killed as a whole.
-    fn start_one(&self, at: usize) -> Process {
+    /// Starts a switch as a single process, which can be killed as a whole.
+    fn start_one_process(&self, at: usize) -> Process {
         let config = self.folder.path().join(format!("s{at}.toml"));
         let more = "[switch.health]\ninterval = \"50ms\"\n[admin]\nlisten = \"127.0.0.1:0\"";
         fs::write(&config, format!("[switch]\n{}\n{more}\n", self.lines(at))).unwrap();
@@ -72,7 +72,7 @@ fn view(admin: SocketAddr) -> Value {
     get(admin, "/switches").json()
 }
 
-/// The others that a switch hears and that hear it.
+/// Returns the other switches with a link in both directions.
 fn others(admin: SocketAddr) -> Vec<String> {
     let view = view(admin);
     let up = view["others"]
@@ -87,7 +87,8 @@ fn until_others(admin: SocketAddr, names: &[&str]) {
     until(format!("the others are {names:?}"), || (others(admin) == names).then_some(()));
 }
 
-/// Where a switch has a target, by its admin interface; none if it does not know it.
+/// Returns the nodes of a target according to a switch's admin interface. Empty if the switch does not know
+/// the target.
 fn known(admin: SocketAddr, target: u64) -> Vec<String> {
     let explained = get(admin, &format!("/explain?target=localhost/t{target}")).json();
     let servers = explained["servers"].as_array().cloned().unwrap_or_default();
@@ -96,8 +97,8 @@ fn known(admin: SocketAddr, target: u64) -> Vec<String> {
 
 #[test]
 fn switches_that_never_met_place_alike() {
-    let cluster = Cluster::new("lard-r", 3);
-    // None of them starts its network before the others are asked: the seeds lead to nobody.
+    let cluster = SwitchCluster::new("lard-r", 3);
+    // A switch starts its network only before the others exist, so the seeds are unreachable.
     let first = cluster.start(0);
     let places: Vec<String> =
         (0..TARGETS).map(|i| get(first.address, &format!("/t{i}")).node_and_hit().0).collect();
@@ -111,11 +112,12 @@ fn switches_that_never_met_place_alike() {
 
 #[test]
 fn what_one_learns_all_know_and_a_joiner_takes_over() {
-    let cluster = Cluster::new("lard-r", 3);
+    let cluster = SwitchCluster::new("lard-r", 3);
     let (first, second) = (cluster.start(0), cluster.start(1));
     until_others(first.admin, &["s1"]);
     until_others(second.admin, &["s0"]);
-    // While node a is drained at the first switch its targets are placed elsewhere: nobody could guess that.
+    // While node a is drained at the first switch, its targets are placed elsewhere. No other switch can
+    // compute that.
     assert_eq!(post(first.admin, "/nodes/a/drain").status, 200);
     let placed: Vec<String> =
         (0..TARGETS).map(|i| get(first.address, &format!("/t{i}")).node_and_hit().0).collect();
@@ -137,7 +139,7 @@ fn what_one_learns_all_know_and_a_joiner_takes_over() {
     }
     let metrics = String::from_utf8(get(third.admin, "/metrics").body).unwrap();
     assert!(metrics.contains("\nlarder_switch_others{state=\"known\"} 2\n"), "{metrics}");
-    // A reload keeps the name, the sets and the others.
+    // A reload keeps the name, the sets and the other switches.
     let before = view(second.admin)["incarnation"].as_u64().unwrap();
     second.reload();
     until_others(second.admin, &["s0", "s2"]);
@@ -145,16 +147,16 @@ fn what_one_learns_all_know_and_a_joiner_takes_over() {
     let after = view(second.admin);
     assert!(after["incarnation"].as_u64().unwrap() > before, "{after}");
     assert!((0..TARGETS).all(|i| known(second.admin, i) == [placed[i as usize].as_str()]));
-    // One that leaves in good order is gone at once.
+    // A switch that leaves in good order is removed at once.
     assert!(third.terminate().success());
     until_others(first.admin, &["s1"]);
     assert_eq!(view(first.admin)["others"].as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn a_killed_switch_takes_its_own_connections_alone() {
-    let cluster = Cluster::new("lard-r", 2);
-    let (first, mut second) = (cluster.start_one(0), cluster.start_one(1));
+fn a_killed_switch_affects_only_its_own_connections() {
+    let cluster = SwitchCluster::new("lard-r", 2);
+    let (first, mut second) = (cluster.start_one_process(0), cluster.start_one_process(1));
     let (admin, other) = (first.admin.unwrap(), second.admin.unwrap());
     until_others(admin, &["s1"]);
     until_others(other, &["s0"]);
@@ -171,20 +173,20 @@ fn a_killed_switch_takes_its_own_connections_alone() {
         gone.then_some(())
     });
     crowd.more(500);
-    // Its load went with it.
+    // The load of its connections is removed.
     assert_eq!(view(admin)["elsewhere"], serde_json::json!({}));
-    let back = cluster.start_one(1);
+    let back = cluster.start_one_process(1);
     until_others(admin, &["s1"]);
     let known_there = |i| known(back.admin.unwrap(), i);
     until("it has caught up", || (0..TARGETS).all(|i| known_there(i) == known(admin, i)).then_some(()));
     crowd.more(100);
-    // Not one request of the other switch's clients has failed.
+    // No request of the other switch's clients failed.
     assert!(crowd.end().values().sum::<u64>() > 1_500);
 }
 
 #[test]
-fn a_switch_without_others_says_so() {
-    let cluster = Cluster::new("wrr", 1);
+fn a_switch_without_others_reports_that() {
+    let cluster = SwitchCluster::new("wrr", 1);
     let switch = Process::start(&[
         "switch",
         "--one-process",

@@ -1,4 +1,4 @@
-//! `larder top` in a real terminal: tmux, which draws what it is sent and types what it is told.
+//! `larder top` in a real terminal. tmux draws its output and types the keys.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -7,11 +7,11 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::page::{Cluster, Ends, pictures};
+use crate::page::{Cluster, StopOnDrop, pictures};
 use crate::peers;
 use crate::process::{LARDER, until};
 
-/// A terminal of its own: a tmux server with one window.
+/// A tmux server with one window.
 struct Terminal {
     socket: tempfile::TempDir,
 }
@@ -22,7 +22,7 @@ impl Terminal {
         larder_testkit::needs_tool("tmux", "tmux")?;
         let terminal = Self { socket: tempfile::tempdir().unwrap() };
         let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
-        // The window stays when the program has ended, so that what it leaves behind can be seen.
+        // The window stays open after the program has exited, so that its last screen can be checked.
         let line = format!("'{LARDER}' top {}; echo ended with $?; exec sleep 600", words.join(" "));
         terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "40", &line]);
         Some(terminal)
@@ -49,7 +49,7 @@ impl Terminal {
         self.tmux(&[&["send-keys"], keys].concat());
     }
 
-    /// Waits until the screen fits.
+    /// Waits until the screen satisfies a condition.
     fn wait(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
         until(format!("{what}, on\n{}", self.screen()), || {
@@ -66,7 +66,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The words of the line that begins with a name, within the frame.
+/// Returns the words of the line that begins with a name, inside the frame.
 fn line<'a>(screen: &'a str, name: &str) -> Vec<&'a str> {
     let lines = screen.lines().map(|line| line.trim_matches(|c: char| c == '│' || c.is_whitespace()));
     lines.filter(|line| line.starts_with(name)).flat_map(str::split_whitespace).collect()
@@ -78,7 +78,7 @@ fn a_terminal_shows_the_cluster_and_drains_a_node_when_that_is_meant() {
     let Some(terminal) = Terminal::start(&["--admin".to_owned(), cluster.admin.to_string()]) else { return };
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _ends = Ends(&end);
+        let _ends = StopOnDrop(&end);
         scope.spawn(|| cluster.ask_until(&end));
         let screen = terminal.wait("all is shown", |screen| {
             let rates = ["kyoto", "lima", "oslo"]
@@ -95,7 +95,7 @@ fn a_terminal_shows_the_cluster_and_drains_a_node_when_that_is_meant() {
         }
         let state = |name: &str| cluster.node(name)["state"].as_str().unwrap().to_owned();
 
-        // Names are in order: kyoto, lima, oslo.
+        // Names are sorted: kyoto, lima, oslo.
         terminal.keys(&["Down", "d"]);
         terminal.wait("it asks", |screen| screen.contains("drain lima: it finishes"));
         terminal.keys(&["n"]);
@@ -126,11 +126,11 @@ fn once(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn scripts_are_told_in_json_and_nobody_at_home_is_an_error() {
+fn scripts_get_json_and_an_unreachable_server_is_an_error() {
     let cluster = Cluster::start();
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _ends = Ends(&end);
+        let _ends = StopOnDrop(&end);
         scope.spawn(|| cluster.ask_until(&end));
         let admin = cluster.admin.to_string();
         let json = until("there are requests", || {
@@ -155,7 +155,7 @@ fn scripts_are_told_in_json_and_nobody_at_home_is_an_error() {
 
 #[test]
 fn nodes_without_a_front_end_are_shown_together() {
-    let cluster = peers::Cluster::start_as(6, "", "");
+    let cluster = peers::PeerCluster::start_as(6, "", "");
     cluster.await_members(&[0, 1, 2]);
     for node in 0..3 {
         (0..6).for_each(|file| assert_eq!(cluster.get(node, &format!("/{file}")).status, 200));

@@ -24,7 +24,7 @@ fn stderr(assert: &assert_cmd::assert::Assert) -> String {
     String::from_utf8_lossy(&assert.get_output().stderr).into_owned()
 }
 
-/// A log of 20,000 requests, packed.
+/// Writes a packed log of 20,000 requests.
 fn log(folder: &Path) -> String {
     let path = folder.join("a.log.zst").to_str().unwrap().to_owned();
     let made = ["trace", "synth", "zipf", "--targets", "500", "--requests", "20000", "-o", &path];
@@ -59,7 +59,7 @@ fn the_written_table_is_the_one_reported() {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert!(text.contains("20,000 requests to"), "{text}");
-    // A stream gives the same.
+    // A stream gives the same result.
     let bytes = fs::read(&log).unwrap();
     let streamed = assert_cmd::Command::new(LARDER)
         .args(["trace", "ward", "-", "--names", "a,b,c,d", "--memory", &memory])
@@ -70,7 +70,7 @@ fn the_written_table_is_the_one_reported() {
 }
 
 #[test]
-fn prices_come_from_flags_names_and_files() {
+fn costs_come_from_flags_names_and_files() {
     let folder = tempfile::tempdir().unwrap();
     let log = log(folder.path());
     let costs = folder.path().join("costs.toml");
@@ -96,7 +96,7 @@ fn prices_come_from_flags_names_and_files() {
 }
 
 #[test]
-fn what_makes_no_table_is_refused_with_the_flag_or_file() {
+fn invalid_inputs_are_refused_with_the_flag_or_file() {
     let folder = tempfile::tempdir().unwrap();
     let log = log(folder.path());
     let cases: [(&[&str], i32, &str); 8] = [

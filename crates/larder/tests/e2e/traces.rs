@@ -1,4 +1,4 @@
-//! Traces: a switch and its nodes tell a collector what they did for a request.
+//! Traces of requests that a switch and its nodes send to a collector.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::http::{ask, get};
 use crate::process::{Process, until};
 
-/// A collector that keeps what it is sent: OTLP/HTTP in JSON.
+/// A collector that stores the spans it receives: OTLP/HTTP in JSON.
 struct Collector {
     address: SocketAddr,
-    /// Each with the service that sent it, as `service`.
+    /// Each span has the name of its service in `service`.
     spans: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -24,7 +24,7 @@ impl Collector {
         let address = listener.local_addr().unwrap();
         let spans = Arc::<Mutex<Vec<Value>>>::default();
         let kept = spans.clone();
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut reader = BufReader::new(stream.unwrap());
@@ -51,7 +51,7 @@ impl Collector {
         Self { address, spans }
     }
 
-    /// The spans of a trace once there are so many, by their beginnings.
+    /// Waits until a trace has this many spans, and returns them by start time.
     fn trace(&self, id: &str, count: usize) -> Vec<Value> {
         until(format!("{count} spans of {id}"), || {
             let all = self.spans.lock().unwrap();
@@ -79,19 +79,19 @@ fn attribute(of: &Value, name: &str) -> Value {
     value.map_or(Value::Null, |value| value.as_object().unwrap().values().next().unwrap().clone())
 }
 
-fn named<'a>(spans: &'a [Value], service: &str, name: &str) -> Vec<&'a Value> {
+fn spans_of<'a>(spans: &'a [Value], service: &str, name: &str) -> Vec<&'a Value> {
     spans.iter().filter(|span| span["service"] == service && span["name"] == name).collect()
 }
 
-struct Cluster {
+struct TracedCluster {
     collector: Collector,
     switch: Process,
     node: Process,
     _folder: tempfile::TempDir,
 }
 
-/// A switch with these lines before a node that would trace everything.
-fn cluster(lines: &str) -> Cluster {
+/// Starts a switch with these lines before a node that traces every request.
+fn cluster(lines: &str) -> TracedCluster {
     let collector = Collector::start();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.txt"), "a").unwrap();
@@ -103,7 +103,7 @@ fn cluster(lines: &str) -> Cluster {
     );
     fs::write(&config, text).unwrap();
     let node = Process::start(&["node", "--config", config.to_str().unwrap()]);
-    // Nobody listens on the discard port: whoever is sent there is sent on.
+    // No server listens on the discard port, so its requests are retried at the next node.
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"rr\"\nnodes = [{{ name = \"dead\", address = \"127.0.0.1:9\" }}, \
          {{ name = \"a\", address = \"{}\" }}]\n[switch.health]\ncheck = \"off\"\npassive_fall = 0\n[switch.traces]\n{traces}\n{lines}\nservice = \"edge\"\n",
@@ -112,7 +112,7 @@ fn cluster(lines: &str) -> Cluster {
     let config = folder.path().join("switch.toml");
     fs::write(&config, text).unwrap();
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"]);
-    Cluster { collector, switch, node, _folder: folder }
+    TracedCluster { collector, switch, node, _folder: folder }
 }
 
 #[test]
@@ -124,21 +124,22 @@ fn a_request_is_traced_through_the_switch_to_the_node_that_answers() {
         let header = format!("traceparent: 00-{trace}-{client}-01\r\n");
         assert_eq!(ask(cluster.switch.address, "GET", "/a.txt", &header).status, 200);
     }
-    // Two requests, two decisions, two nodes' spans; in turn, each was sent to the dead node first.
+    // Two requests give two decisions and two spans of the node. Each request was sent to the dead node
+    // first.
     let spans = cluster.collector.trace(trace, 2 + 2 + 4 + 2);
-    let requests = named(&spans, "edge", "request");
+    let requests = spans_of(&spans, "edge", "request");
     assert_eq!(requests.len(), 2);
     for request in &requests {
         assert_eq!((&request["parentSpanId"], &request["kind"]), (&client.into(), &2.into()));
         assert_eq!(attribute(request, "http.response.status_code"), "200");
         assert_eq!(attribute(request, "url.path"), "/a.txt");
     }
-    for decision in named(&spans, "edge", "decision") {
+    for decision in spans_of(&spans, "edge", "decision") {
         assert_eq!(attribute(decision, "larder.policy"), "rr");
         assert_eq!(attribute(decision, "larder.target").as_str().unwrap().len(), 16);
         assert!(requests.iter().any(|request| request["spanId"] == decision["parentSpanId"]));
     }
-    let relays = named(&spans, "edge", "relay");
+    let relays = spans_of(&spans, "edge", "relay");
     let (failed, done): (Vec<&Value>, Vec<&Value>) =
         relays.into_iter().partition(|relay| attribute(relay, "larder.node") == "dead");
     assert_eq!((failed.len(), done.len()), (2, 2));
@@ -146,10 +147,10 @@ fn a_request_is_traced_through_the_switch_to_the_node_that_answers() {
         (&failed[0]["status"]["code"], &failed[0]["status"]["message"]),
         (&2.into(), &"connect_failed".into())
     );
-    let served = named(&spans, "larder-node", "serve");
+    let served = spans_of(&spans, "larder-node", "serve");
     assert_eq!(served.len(), 2);
     for span in served {
-        // The node goes on from the try that reached it.
+        // The node's span is a child of the attempt that reached it.
         assert!(done.iter().any(|relay| relay["spanId"] == span["parentSpanId"]), "{span:#}");
         assert!(attribute(span, "larder.cache_status").as_str().unwrap().starts_with("a; "));
     }
@@ -158,7 +159,7 @@ fn a_request_is_traced_through_the_switch_to_the_node_that_answers() {
 }
 
 #[test]
-fn who_is_not_sampled_is_not_traced_and_without_a_parent_the_share_decides() {
+fn unsampled_requests_are_not_traced_and_without_a_parent_the_ratio_decides() {
     let cluster = cluster("ratio = 1.0");
     let unsampled = "traceparent: 00-11111111111111111111111111111111-00f067aa0ba902b7-00\r\n";
     assert_eq!(ask(cluster.switch.address, "GET", "/a.txt", unsampled).status, 200);
@@ -168,24 +169,24 @@ fn who_is_not_sampled_is_not_traced_and_without_a_parent_the_share_decides() {
         all.iter().find(|span| span["name"] == "request").cloned()
     });
     assert!(begun["parentSpanId"].is_null() && begun["service"] == "edge", "{begun:#}");
-    // The node goes on.
+    // The node continues the trace.
     until("the node's span", || {
         let spans = cluster.collector.trace(begun["traceId"].as_str().unwrap(), 4);
-        (named(&spans, "larder-node", "serve").len() == 1).then_some(())
+        (spans_of(&spans, "larder-node", "serve").len() == 1).then_some(())
     });
     let all = cluster.collector.spans.lock().unwrap();
     assert!(all.iter().all(|span| span["traceId"] != "11111111111111111111111111111111"));
 }
 
 #[test]
-fn what_the_switch_does_not_trace_no_node_begins_to() {
+fn a_node_traces_no_request_that_the_switch_does_not_trace() {
     let cluster = cluster("ratio = 0.0\nparents = false");
     for fields in
         ["", "traceparent: 00-22222222222222222222222222222222-00f067aa0ba902b7-01\r\ntracestate: a=b\r\n"]
     {
         assert_eq!(ask(cluster.switch.address, "GET", "/a.txt", fields).status, 200);
     }
-    // Asked past the switch the node does, so that it is known to have told of all before.
+    // A request that bypasses the switch is traced by the node. Its span arrives after all earlier ones.
     assert_eq!(get(cluster.node.address, "/a.txt").status, 200);
     until("the node's own", || {
         let all = cluster.collector.spans.lock().unwrap();

@@ -1,8 +1,8 @@
-//! Wrong configs: what `larder check` says of each, to the letter.
+//! Wrong configs and the exact output of `larder check` for each.
 //!
-//! The cases stand in `tests/wrong/*.txt`: a title, the config, and the whole error. An error names file, line and key,
-//! what is wrong, and what would be right. A case that is changed or added is written anew by running this test with
-//! `LARDER_WRITE=1`; read what it writes.
+//! The cases are in `tests/wrong/*.txt`: a title, the config, and the complete error. An error names file,
+//! line, key, fault and remedy. `LARDER_WRITE=1` writes the errors of changed or added cases; read them
+//! before a commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ struct Case {
     error: String,
 }
 
-/// The cases of a file: `=== title`, the config, `---`, the error, and an empty line.
+/// Returns the cases of a file: `=== title`, the config, `---`, the error, and an empty line.
 fn cases(path: &Path) -> Vec<Case> {
     let text = fs::read_to_string(path).unwrap();
     let parts = text.split("=== ").skip(1);
@@ -35,8 +35,8 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// What a command says of a config on stderr, after the checks that hold for every wrong config.
-fn said(folder: &Path, case: &Case, command: &[&str]) -> String {
+/// Returns a command's error for a config, after the checks that hold for every wrong config.
+fn error_of(folder: &Path, case: &Case, command: &[&str]) -> String {
     fs::write(folder.join("larder.toml"), &case.config).unwrap();
     let ran = Command::new(LARDER).args(command).current_dir(folder).stdin(Stdio::null()).output().unwrap();
     let error = String::from_utf8(ran.stderr).unwrap().trim_end().to_owned();
@@ -52,7 +52,7 @@ fn every_wrong_config_is_refused_with_place_and_remedy() {
     for file in files() {
         let mut written = Vec::new();
         for case in cases(&file) {
-            let error = said(folder.path(), &case, &["check", "larder.toml"]);
+            let error = error_of(folder.path(), &case, &["check", "larder.toml"]);
             if error != case.error {
                 wrong.push(format!(
                     "{}: {}\n{error}\ninstead of\n{}",
@@ -78,27 +78,30 @@ fn every_wrong_config_is_refused_with_place_and_remedy() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The role that a config is for: its first section.
+/// Returns the role of a config: its first section.
 fn role(case: &Case) -> &'static str {
     let begins = |role: &&str| case.config.trim_start().starts_with(&format!("[{role}]"));
     ["node", "agent"].into_iter().find(begins).unwrap_or("switch")
 }
 
-/// A role says the same as a check, and does nothing else: it would not end by itself if it served.
+/// A role prints the same error as a check and exits. It would not exit if it served.
 #[test]
 fn no_role_starts_on_half_a_config() {
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
-        // One of each kind: that the two agree hangs on the path, not on the case.
+        // One case per file is enough: the roles and the check share the code.
         let case = cases(&file).into_iter().last().unwrap();
-        let error =
-            said(folder.path(), &case, &[role(&case), "--config", "larder.toml", "--admin", "127.0.0.1:0"]);
+        let error = error_of(
+            folder.path(),
+            &case,
+            &[role(&case), "--config", "larder.toml", "--admin", "127.0.0.1:0"],
+        );
         assert_eq!(error, case.error, "{}", case.title);
     }
 }
 
 #[test]
-fn what_is_odd_and_works_is_warned_of() {
+fn unusual_settings_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
     let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\n";
     let cases = [
@@ -111,9 +114,9 @@ fn what_is_odd_and_works_is_warned_of() {
         ),
         ("[[switch.routes]]\nname = \"all\"\n", 4, "switch.routes[0]: takes every request"),
         (
-            "[switch.node_tls]\nverify = false\n",
+            "[switch.connect.tls]\nverify = false\n",
             5,
-            "switch.node_tls.verify: certificates of nodes are not checked",
+            "switch.connect.tls.verify: certificates of nodes are not checked",
         ),
         (
             "[[switch.routes]]\nname = \"a\"\npath = \"/a/\"\n",
@@ -121,14 +124,14 @@ fn what_is_odd_and_works_is_warned_of() {
             "switch.routes[0].path: '/a/' matches this one path",
         ),
         (
-            "[switch.request_headers]\nset = { x-real-ip = \"$remote_addr\" }\n",
+            "[switch.headers.request]\nset = { x-real-ip = \"$remote_addr\" }\n",
             5,
-            "switch.request_headers.set.x-real-ip: '$remote_addr' is sent as these letters",
+            "switch.headers.request.set.x-real-ip: '$remote_addr' is sent as these letters",
         ),
         (
-            "[switch.reply_headers]\nadd = { x-c = \"%[src]\" }\n",
+            "[switch.headers.reply]\nadd = { x-c = \"%[src]\" }\n",
             5,
-            "switch.reply_headers.add.x-c: '%[src]' is sent",
+            "switch.headers.reply.add.x-c: '%[src]' is sent",
         ),
         ("policy = \"hacc\"\nsignals = { source = \"off\" }\n", 5, "switch.signals.source: 'hacc' goes by"),
     ];
@@ -139,11 +142,12 @@ fn what_is_odd_and_works_is_warned_of() {
             .current_dir(folder.path())
             .output()
             .unwrap();
-        let said = String::from_utf8(ran.stderr).unwrap();
-        assert!(ran.status.success(), "{said}");
+        let error = String::from_utf8(ran.stderr).unwrap();
+        assert!(ran.status.success(), "{error}");
         assert!(
-            said.starts_with(&format!("warning: larder.toml:{line}:")) && said.contains(&format!(": {what}")),
-            "{said}"
+            error.starts_with(&format!("warning: larder.toml:{line}:"))
+                && error.contains(&format!(": {what}")),
+            "{error}"
         );
         assert!(String::from_utf8(ran.stdout).unwrap().ends_with("larder.toml: ok\n"));
     }

@@ -1,7 +1,7 @@
-//! What fuzzing has found worth keeping is gone through again: every input of every corpus under `fuzz/corpus`, by the code of
-//! the fuzz targets themselves, without their engine. `cargo xtask fuzz --keep` adds to a corpus.
+//! Regression test of every input in the corpora under `fuzz/corpus`. It runs the code of the fuzz targets
+//! without their engine. `cargo xtask fuzz --keep` adds to a corpus.
 
-// The targets ask for the engine by its name.
+// The targets import the engine by its name.
 extern crate self as libfuzzer_sys;
 
 use flate2::read::GzDecoder;
@@ -23,7 +23,7 @@ macro_rules! targets {
             #[path = $file]
             mod $name;
         )*
-        /// The targets as they are fuzzed.
+        /// Fuzz targets by name.
         const TARGETS: &[(&str, fn(&[u8]))] = &[$((stringify!($name), $name::target),)*];
     };
 }
@@ -61,13 +61,13 @@ targets! {
     trace_sdsc = "../../../../fuzz/fuzz_targets/trace_sdsc.rs",
 }
 
-/// A file under `fuzz`.
+/// Returns the path of a file under `fuzz`.
 fn fuzz(file: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz")).join(file)
 }
 
 #[test]
-fn every_target_is_gone_through() {
+fn every_target_has_a_test() {
     let manifest = std::fs::read_to_string(fuzz("Cargo.toml")).unwrap();
     let named = manifest
         .lines()
@@ -77,7 +77,7 @@ fn every_target_is_gone_through() {
 }
 
 #[test]
-fn what_was_kept_still_holds() {
+fn every_input_of_the_corpora_passes() {
     for (name, target) in TARGETS {
         let file = fuzz(&format!("corpus/{name}.tar.gz"));
         let packed = File::open(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -90,7 +90,7 @@ fn what_was_kept_still_holds() {
             let input = entry.path().unwrap().display().to_string();
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes).unwrap();
-            // The name of the input is what a failure has to show.
+            // A failure must show the name of the input.
             let held = std::panic::catch_unwind(|| target(&bytes));
             assert!(held.is_ok(), "{name}: {input} of {}", file.display());
             inputs += 1;
@@ -99,7 +99,7 @@ fn what_was_kept_still_holds() {
     }
 }
 
-/// Takes the place of the engine's macro. Behind the targets, which import it.
+/// Replaces the engine's macro. It stands after the targets, which import it.
 #[macro_export]
 macro_rules! fuzz_target {
     (|$bytes:ident: &[u8]| $body:expr) => {

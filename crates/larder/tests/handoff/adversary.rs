@@ -1,16 +1,18 @@
-//! Adversaries who know the numbers of other people's connections nearly: they see what clients send, and send RSTs, FINs,
-//! data and acknowledgements of their own that are off by a byte to a megabyte.
+//! Attackers that observe segments of clients and know the sequence numbers of their connections almost. They
+//! send RSTs, FINs, data and acknowledgements whose numbers are wrong by a byte to a megabyte.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_kernel::netns::{Capture, Host, INTERFACE, Namespace, TcpFrame, Wire};
+use larder_kernel::frame::TcpFrame;
+use larder_kernel::frame::tcp_flag::{ACK, FIN, PSH, RST, SYN};
+use larder_kernel::netns::{Capture, Host, INTERFACE, Namespace, Wire};
 
-use crate::client::{self, Setup};
+use crate::client::{self, ClientSettings};
 use crate::cluster::{Cluster, Spec};
 use crate::content::Content;
 use crate::plans::{Random, mixed};
@@ -19,65 +21,40 @@ const SIZES: [u64; 5] = [1, 100, 1_000, 10_000, 100_000];
 /// Size of the steady transfers' replies. Bytes.
 const LARGE: u64 = 300_000_000;
 const HANDOFF: &str = "mechanism = \"cookie\"\nidle_after = \"60s\"\nlocality_lost_max = 1.0";
-const SETUP: Setup = Setup { threads: 4, first_port: 20_000, stall: Duration::from_secs(10) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 4, first_port: 20_000, stall: Duration::from_secs(10) };
 const LOAD: &str = "larder_switch_node_load";
-/// Transfers that go on all the time, whose ends are forged too.
+/// Number of transfers that last the whole test and are attacked too.
 const STEADY: usize = 8;
-/// More than a client sends on one connection. Bytes. A RST that is ahead by less could have the exact number when it arrives, for
-/// the client goes on after the segment that was seen.
+/// Upper limit of what a client sends on one connection. Bytes. A RST that is ahead by less could have the
+/// exact number on arrival, because the client may have sent more meanwhile.
 const CLIENT_BYTES_MAX: usize = 8_192;
-/// Time in which the account must become right.
+/// Time limit until the counts agree.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const PSH: u8 = 8;
-const ACK: u8 = 16;
-
 /// A segment that a client has sent.
-struct Seen {
+struct Segment {
     from: SocketAddr,
     to: SocketAddr,
-    /// Behind it.
+    /// Sequence number after its payload.
     seq: u32,
     ack: u32,
 }
 
-impl Seen {
-    /// `None` if the frame is no segment of a connection.
+impl Segment {
+    /// `None` if the frame is no data or acknowledgement segment.
     fn read(frame: &[u8]) -> Option<Self> {
-        let be16 = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-        let be32 = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
-        let (from, to, tcp, end): (IpAddr, IpAddr, _, _) = match be16(12)? {
-            0x0800 if *frame.get(23)? == 6 => {
-                let address = |at: usize| Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into());
-                (address(26)?, address(30)?, 34, 14 + usize::from(be16(16)?))
-            }
-            0x86dd if *frame.get(20)? == 6 => {
-                let address = |at: usize| Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into());
-                (address(22)?, address(38)?, 54, 54 + usize::from(be16(18)?))
-            }
-            _ => return None,
-        };
-        let (flags, header) = (*frame.get(tcp + 13)?, usize::from(frame.get(tcp + 12)? >> 4) * 4);
-        if flags & (SYN | RST | FIN | ACK) != ACK {
-            return None;
-        }
-        let payload = u32::try_from(end.checked_sub(tcp + header)?).ok()?;
-        Some(Self {
-            from: SocketAddr::new(from, be16(tcp)?),
-            to: SocketAddr::new(to, be16(tcp + 2)?),
-            seq: be32(tcp + 4)?.wrapping_add(payload),
-            ack: be32(tcp + 8)?,
-        })
+        let TcpFrame { from, to, seq, ack, flags, payload, .. } = TcpFrame::parse(frame)?;
+        let seq = seq.wrapping_add(payload.len() as u32);
+        (flags & (SYN | RST | FIN | ACK) == ACK).then_some(Self { from, to, seq, ack })
     }
 
-    /// Something that the connection's socket does not believe: never with the number that comes next, and but for RSTs outside of
-    /// its window, as what is in the window can break any connection (RFC 5961 section 5).
-    fn forged(&self, random: &mut Random) -> (u8, u32, u32) {
+    /// Returns flags, sequence number and acknowledgement number that the socket must reject. The sequence
+    /// number is never the expected one. Except for RSTs it is outside the window, because data in the window
+    /// can break any connection (RFC 5961 section 5).
+    fn forge(&self, random: &mut Random) -> (u8, u32, u32) {
         let ahead = 200_000 + random.below(1 << 20) as u32;
-        // More than a socket has sent and not been told of.
+        // More than a socket can have sent without an acknowledgement.
         let unsent = (9 << 20) + random.below(6 << 20) as u32;
         let behind = 1 + random.below(65_535) as u32;
         let in_window = (CLIENT_BYTES_MAX + random.below(65_536 - CLIENT_BYTES_MAX)) as u32;
@@ -93,8 +70,9 @@ impl Seen {
     }
 }
 
-/// Sends forged segments on what clients send, one for every few that pass the hub, for as long as `go` says so. Gives how many.
-fn adversary(cluster: &Cluster, go: &AtomicBool) -> u64 {
+/// Sends a forged segment for every third observed one while `go` is set. Returns the number of forged
+/// segments.
+fn attack(cluster: &Cluster, go: &AtomicBool) -> u64 {
     let client = cluster.topology.client();
     let front = cluster.topology.front().mac;
     let mut capture = Capture::open(&cluster.topology.hub).unwrap();
@@ -104,15 +82,15 @@ fn adversary(cluster: &Cluster, go: &AtomicBool) -> u64 {
     let (mut random, mut sent) = (Random(71), 0);
     while go.load(Ordering::Relaxed) {
         let captured = capture.read(64, Duration::from_millis(5)).unwrap();
-        for seen in captured.iter().filter_map(|one| Seen::read(&one.frame)) {
-            if !services.contains(&seen.to) || random.below(3) != 0 {
+        for segment in captured.iter().filter_map(|one| Segment::read(&one.frame)) {
+            if !services.contains(&segment.to) || random.below(3) != 0 {
                 continue;
             }
-            let (flags, seq, ack) = seen.forged(&mut random);
+            let (flags, seq, ack) = segment.forge(&mut random);
             let frame = TcpFrame {
                 macs: [client.mac, front],
-                from: seen.from,
-                to: seen.to,
+                from: segment.from,
+                to: segment.to,
                 seq,
                 ack,
                 flags,
@@ -126,7 +104,7 @@ fn adversary(cluster: &Cluster, go: &AtomicBool) -> u64 {
     sent
 }
 
-/// Sockets of clients that a node has, not those that have ended (`net/tcp_states.h`).
+/// Returns the number of open client sockets of a node (`net/tcp_states.h`).
 fn sockets(node: &Host, client: &Host) -> usize {
     const LIVE: [&str; 2] = ["01", "08"];
     let words = |octets: &[u8]| -> String {
@@ -149,13 +127,13 @@ fn sockets(node: &Host, client: &Host) -> usize {
     texts.iter().map(|text| text.lines().skip(1).filter(is_live).count()).sum()
 }
 
-/// Also an IPv4 address in a socket of IPv6.
+/// Also matches an IPv4 address in an IPv6 socket.
 fn is_of(ip: &str, of: &[String; 2]) -> bool {
     ip == of[0] || ip == of[1] || ip.strip_prefix("0000000000000000FFFF0000").is_some_and(|v4| v4 == of[0])
 }
 
-/// Waits until the dispatcher counts what nodes have: `live` connections.
-fn await_account(cluster: &Cluster, live: usize) {
+/// Waits until the dispatcher and the nodes both count `live` connections.
+fn await_connection_count(cluster: &Cluster, live: usize) {
     let began = Instant::now();
     loop {
         let load = cluster.metric(LOAD, &[]);
@@ -174,15 +152,15 @@ fn await_account(cluster: &Cluster, live: usize) {
     }
 }
 
-/// Reads for as long as `go` says so, slowly. Before a reply ends, another one is asked for.
-fn takes(stream: &mut TcpStream, request: &[u8], go: &AtomicBool) {
+/// Reads slowly while `go` is set. Before a reply ends, the next request is sent.
+fn read_slowly(stream: &mut TcpStream, request: &[u8], go: &AtomicBool) {
     let mut bytes = vec![0; 16_384];
     let (mut requests, mut received) = (1, 0);
     while go.load(Ordering::Relaxed) {
         let read = stream.read(&mut bytes).unwrap();
         assert!(read > 0, "a transfer was cut after {received} bytes of {requests} replies");
         received += read as u64;
-        // So many bytes as the replies' heads have are still to come.
+        // The rest of the reply equals the heads of the replies in size.
         if received >= requests * LARGE {
             stream.write_all(request).unwrap();
             requests += 1;
@@ -191,17 +169,18 @@ fn takes(stream: &mut TcpStream, request: &[u8], go: &AtomicBool) {
     }
 }
 
-/// Ends the threads that read them, also when the test fails.
-struct Stops<'a>([&'a AtomicBool; 2]);
+/// Clears the flags on drop, so that the threads also stop when the test fails.
+struct StopOnDrop<'a>([&'a AtomicBool; 2]);
 
-impl Drop for Stops<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|go| go.store(false, Ordering::Relaxed));
     }
 }
 
-/// Steady transfers, and `count` connections beside them: none is cut, and the account is right within two seconds.
-pub(crate) fn the_account_is_right_after(count: usize) {
+/// Runs steady transfers and `count` other connections under attack. No connection may fail, and the counts
+/// must agree within two seconds.
+pub(crate) fn check_connection_count(count: usize) {
     let content = Content::new(&[&SIZES[..], &[LARGE]].concat(), 1);
     let Some(cluster) = Cluster::new(&Spec { handoff: HANDOFF, ..Spec::default() }, content) else { return };
     let (large, usual): (Vec<_>, Vec<_>) =
@@ -209,7 +188,7 @@ pub(crate) fn the_account_is_right_after(count: usize) {
     let services = cluster.service();
     let client = &cluster.topology.client().namespace;
     let mut plans = mixed(72, count, &services, &usual);
-    // A packet that is forged for a connection must not reach the next connection with its addresses.
+    // A packet forged for a connection must not reach the next connection with the same addresses.
     plans.iter_mut().for_each(|plan| plan.same_port = false);
     let (forging, taking) = (AtomicBool::new(true), AtomicBool::new(true));
     let open = || -> Vec<TcpStream> {
@@ -221,21 +200,21 @@ pub(crate) fn the_account_is_right_after(count: usize) {
     let request = request.as_bytes();
     for stream in &mut steady {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        // In one segment: a head in pieces is relayed.
+        // In one segment, because a head in several segments is relayed.
         stream.write_all(request).unwrap();
     }
     thread::scope(|scope| {
-        let _stops = Stops([&forging, &taking]);
-        let forger = scope.spawn(|| adversary(&cluster, &forging));
+        let _stops = StopOnDrop([&forging, &taking]);
+        let forger = scope.spawn(|| attack(&cluster, &forging));
         let takers: Vec<_> =
-            steady.iter_mut().map(|stream| scope.spawn(|| takes(stream, request, &taking))).collect();
+            steady.iter_mut().map(|stream| scope.spawn(|| read_slowly(stream, request, &taking))).collect();
         let tally = client.run(|| client::run(&plans, SETUP)).unwrap();
         println!("{tally}");
         tally.assert_faultless();
-        await_account(&cluster, STEADY);
+        await_connection_count(&cluster, STEADY);
         forging.store(false, Ordering::Relaxed);
         let sent = forger.join().unwrap();
-        await_account(&cluster, STEADY);
+        await_connection_count(&cluster, STEADY);
         taking.store(false, Ordering::Relaxed);
         takers.into_iter().for_each(|taker| taker.join().unwrap());
         let inexact = cluster.metric("larder_switch_plane_total", &["inexact_end"]);
@@ -244,10 +223,10 @@ pub(crate) fn the_account_is_right_after(count: usize) {
         assert!(sent > count as u64 && inexact > sent / 4, "{sent} forged, {inexact} seen");
     });
     drop(steady);
-    await_account(&cluster, 0);
+    await_connection_count(&cluster, 0);
 }
 
 #[test]
 fn the_account_is_right_whatever_is_forged() {
-    the_account_is_right_after(400);
+    check_connection_count(400);
 }

@@ -1,7 +1,7 @@
-//! A client that behaves in every way a client may, and believes nothing: it verifies every byte of every reply.
+//! A client with every permitted behaviour, which verifies every byte of every reply.
 //!
-//! Blocking sockets on threads in a namespace. What counts as wrong: a connection refused or reset, a pause longer than
-//! the limit, a status or length that is not the target's, a wrong, missing or surplus byte.
+//! Blocking sockets on threads in a namespace. Faults are: a refused or reset connection, a pause longer than
+//! the limit, a wrong status or length, and a wrong, missing or surplus byte.
 
 use larder_testkit::take_time;
 use std::fmt;
@@ -18,63 +18,64 @@ use crate::content::Target;
 /// Longest head of a reply.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// How a client behaves on one connection.
+/// Behaviour of a client on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
-    /// One request, `Connection: close`; the server closes.
+pub enum Behaviour {
+    /// One request with `Connection: close`. The server closes.
     Plain,
-    /// All requests at once, without waiting; the server closes after the last reply.
+    /// All requests at once. The server closes after the last reply.
     Pipelined,
-    /// Ends its own side right after its last request; the server closes.
+    /// Closes its side after its last request. The server closes.
     HalfClosing,
     /// Resets the connection after this many bytes of the first reply's content.
     Resetting { after: u64 },
-    /// Sends the head in two pieces, a pause in between.
+    /// Sends the head in two pieces with a pause between them.
     Split { at: usize, pause: Duration, no_delay: bool },
-    /// One request after another; the client closes.
+    /// One request after another. The client closes.
     KeptAlive,
-    /// One request after another, the last of which says so; the server closes.
+    /// One request after another; the last one has `Connection: close`. The server closes.
     KeptToTheEnd,
-    /// One request with so many fields in its head, 2 or more; the client closes.
+    /// One request with this number of fields in its head, 2 or more. The client closes.
     Fields { count: usize },
-    /// Asks for the head alone; the server closes.
+    /// A HEAD request. The server closes.
     HeadOnly,
-    /// One request with a field of this length in its head, so that it takes several segments; the server closes.
+    /// One request with a field of this length, so that its head takes several segments. The server closes.
     LongHead { bytes: usize },
-    /// One request; after each 64 KB of its reply the client rests for so long.
+    /// One request. The client rests after each 64 KB of the reply.
     Slow { rest: Duration },
-    /// One request; the connection stays open for so long after its reply, and the client closes.
+    /// One request. The client rests after the reply, and then closes.
     Resting { rest: Duration },
 }
 
-impl Manner {
-    /// The client's own kernel holds the second piece back until the first is acknowledged (Nagle's algorithm, RFC 896),
-    /// and the server's takes its time with that (RFC 1122 section 4.2.3.2): such waits are nobody's fault.
-    fn waits_by_itself(self) -> bool {
+impl Behaviour {
+    /// Reports waits that no party causes. The client's kernel holds back the second piece until the first is
+    /// acknowledged (Nagle's algorithm, RFC 896). The server's kernel delays that acknowledgement (RFC 1122
+    /// section 4.2.3.2).
+    fn may_wait(self) -> bool {
         matches!(self, Self::Split { no_delay: false, .. })
     }
 }
 
-/// One connection.
+/// A connection to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub manner: Manner,
+    pub behaviour: Behaviour,
     pub server: SocketAddr,
-    /// Use the thread's own port again and again, rather than one that the kernel chooses.
+    /// Reuses the thread's own port instead of one that the kernel chooses.
     pub same_port: bool,
-    /// What is asked for; the manner says whether more than one. Never empty.
+    /// Requested targets, never empty. The behaviour determines whether more than one is requested.
     pub targets: Vec<Target>,
 }
 
-/// What went wrong.
+/// A fault of a connection.
 #[derive(Debug)]
 pub enum Fault {
     Connect(io::Error),
     Reset,
-    /// Nothing came for this long.
+    /// No byte arrived for this long.
     Stall(Duration),
     Io(io::Error),
-    /// A head that is no right reply to this request.
+    /// A head that is no correct reply to this request.
     Head(String),
     Wrong {
         path: String,
@@ -86,7 +87,7 @@ pub enum Fault {
         got: u64,
         bytes: u64,
     },
-    /// More came than was asked for.
+    /// Bytes after the last reply.
     Surplus,
 }
 
@@ -105,29 +106,30 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What one connection took.
+/// Durations of one connection.
 #[derive(Debug, Default)]
 struct Times {
     /// The client's address, once connected.
     from: Option<SocketAddr>,
     connect: Duration,
-    /// From a request's last byte to its reply's first, by reply (pipelined: of the first reply only).
+    /// Time from a request's last byte to its reply's first, by reply. With pipelining, only of the first
+    /// reply.
     first_byte: Vec<Duration>,
-    /// The longest pause while a reply was under way.
+    /// Longest pause within a reply.
     pause: Duration,
 }
 
-/// What many connections came to.
+/// Results of many connections.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Connections without a fault.
     pub right: usize,
-    /// Replies verified to their last byte.
+    /// Completely verified replies.
     pub replies: usize,
-    /// Bytes of content verified.
+    /// Verified bytes of content.
     pub bytes: u64,
     pub faults: Vec<(Plan, Fault)>,
-    /// The clients' ports of connections with a fault, where they had one.
+    /// Client ports of connections with a fault, if known.
     pub fault_ports: Vec<u16>,
     connect: Vec<Duration>,
     first_byte: Vec<Duration>,
@@ -146,7 +148,7 @@ impl Tally {
         self.pause.extend(other.pause);
     }
 
-    /// Share `q` of connections were made, of replies began, and of connections paused at the longest, within these times.
+    /// Returns the `q` quantiles of connect time, time to first byte, and longest pause.
     pub fn quantiles(&self, q: f64) -> [Duration; 3] {
         [&self.connect, &self.first_byte, &self.pause].map(|times| {
             let mut sorted = times.clone();
@@ -165,7 +167,7 @@ impl Tally {
             .map(|(plan, fault)| {
                 format!(
                     "{:?} {:?} (same port: {}): {fault}",
-                    plan.manner, plan.targets[0].path, plan.same_port
+                    plan.behaviour, plan.targets[0].path, plan.same_port
                 )
             })
             .collect();
@@ -191,28 +193,28 @@ impl fmt::Display for Tally {
     }
 }
 
-/// How connections are made.
+/// Settings of the clients.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    /// Connections at a time.
+pub struct ClientSettings {
+    /// Number of concurrent connections.
     pub threads: usize,
-    /// Ports from here on, one a thread, are for plans with `same_port`; outside of the kernel's range.
+    /// First of the ports for plans with `same_port`, one per thread. Outside of the kernel's range.
     pub first_port: u16,
     /// A longer silence is a fault.
     pub stall: Duration,
 }
 
-/// Carries out all plans. In the calling thread's namespace: threads inherit it.
-pub fn run(plans: &[Plan], setup: Setup) -> Tally {
+/// Runs all plans in the calling thread's namespace, which its threads inherit.
+pub fn run(plans: &[Plan], setup: ClientSettings) -> Tally {
     run_shares(plans, setup, None)
 }
 
-/// Carries out the plans over and over for as long as `go` says so.
-pub fn run_while(plans: &[Plan], setup: Setup, go: &AtomicBool) -> Tally {
+/// Runs the plans repeatedly while `go` is set.
+pub fn run_while(plans: &[Plan], setup: ClientSettings, go: &AtomicBool) -> Tally {
     run_shares(plans, setup, Some(go))
 }
 
-fn run_shares(plans: &[Plan], setup: Setup, go: Option<&AtomicBool>) -> Tally {
+fn run_shares(plans: &[Plan], setup: ClientSettings, go: Option<&AtomicBool>) -> Tally {
     let share = plans.len().div_ceil(setup.threads).max(1);
     thread::scope(|scope| {
         let workers: Vec<_> = plans
@@ -239,16 +241,16 @@ fn run_share(plans: &[Plan], port: u16, stall: Duration, go: Option<&AtomicBool>
             break;
         }
         let mut times = Times::default();
-        match carry_out(plan, port, stall, &mut times, &mut tally) {
+        match run_plan(plan, port, stall, &mut times, &mut tally) {
             Ok(()) => tally.right += 1,
             Err(fault) => {
-                println!("{:?} to {}, {:?}: {fault}", times.from, plan.server, plan.manner);
+                println!("{:?} to {}, {:?}: {fault}", times.from, plan.server, plan.behaviour);
                 tally.faults.push((plan.clone(), fault));
                 tally.fault_ports.extend(times.from.map(|from| from.port()));
             }
         }
         tally.connect.push(times.connect);
-        if !plan.manner.waits_by_itself() {
+        if !plan.behaviour.may_wait() {
             tally.first_byte.append(&mut times.first_byte);
             tally.pause.push(times.pause);
         }
@@ -256,7 +258,7 @@ fn run_share(plans: &[Plan], port: u16, stall: Duration, go: Option<&AtomicBool>
     tally
 }
 
-fn carry_out(
+fn run_plan(
     plan: &Plan,
     port: u16,
     stall: Duration,
@@ -265,45 +267,45 @@ fn carry_out(
 ) -> Result<(), Fault> {
     let stream = connect(plan, port, stall, times).map_err(Fault::Connect)?;
     times.from = stream.local_addr().ok();
-    let rest = match plan.manner {
-        Manner::Slow { rest } => rest,
+    let rest = match plan.behaviour {
+        Behaviour::Slow { rest } => rest,
         _ => Duration::ZERO,
     };
     let mut replies = Replies { stream, buffer: Vec::new(), stall, rest, times, tally };
     let last = plan.targets.len() - 1;
-    match plan.manner {
-        Manner::Plain | Manner::LongHead { .. } | Manner::Slow { .. } => {
+    match plan.behaviour {
+        Behaviour::Plain | Behaviour::LongHead { .. } | Behaviour::Slow { .. } => {
             replies.send(&head(plan, 0, true))?;
             replies.take(&plan.targets[0])?;
             replies.end()
         }
-        Manner::Resting { rest } => {
+        Behaviour::Resting { rest } => {
             replies.send(&head(plan, 0, false))?;
             replies.take(&plan.targets[0])?;
             take_time(rest);
             if replies.buffer.is_empty() { Ok(()) } else { Err(Fault::Surplus) }
         }
-        Manner::HeadOnly => {
+        Behaviour::HeadOnly => {
             replies.send(&head(plan, 0, true))?;
             replies.take_part(&plan.targets[0], 0)?;
             replies.end()
         }
-        Manner::Pipelined | Manner::HalfClosing => {
+        Behaviour::Pipelined | Behaviour::HalfClosing => {
             let heads: Vec<u8> = (0..=last).flat_map(|n| head(plan, n, n == last)).collect();
             replies.send(&heads)?;
-            if plan.manner == Manner::HalfClosing {
+            if plan.behaviour == Behaviour::HalfClosing {
                 replies.stream.shutdown(Shutdown::Write).map_err(io_fault)?;
             }
             plan.targets.iter().try_for_each(|target| replies.take(target))?;
             replies.end()
         }
-        Manner::Resetting { after } => {
+        Behaviour::Resetting { after } => {
             replies.send(&head(plan, 0, true))?;
             replies.take_part(&plan.targets[0], after)?;
             let socket = socket2::SockRef::from(&replies.stream);
             socket.set_linger(Some(Duration::ZERO)).map_err(Fault::Io)
         }
-        Manner::Split { at, pause, no_delay } => {
+        Behaviour::Split { at, pause, no_delay } => {
             replies.stream.set_nodelay(no_delay).map_err(Fault::Io)?;
             let head = head(plan, 0, true);
             let (first, second) = head.split_at(at.min(head.len()));
@@ -313,13 +315,13 @@ fn carry_out(
             replies.take(&plan.targets[0])?;
             replies.end()
         }
-        Manner::KeptAlive | Manner::KeptToTheEnd | Manner::Fields { .. } => {
-            let says_so = plan.manner == Manner::KeptToTheEnd;
+        Behaviour::KeptAlive | Behaviour::KeptToTheEnd | Behaviour::Fields { .. } => {
+            let closes = plan.behaviour == Behaviour::KeptToTheEnd;
             for (n, target) in plan.targets.iter().enumerate() {
-                replies.send(&head(plan, n, says_so && n == last))?;
+                replies.send(&head(plan, n, closes && n == last))?;
                 replies.take(target)?;
             }
-            if says_so {
+            if closes {
                 return replies.end();
             }
             if replies.buffer.is_empty() { Ok(()) } else { Err(Fault::Surplus) }
@@ -327,7 +329,7 @@ fn carry_out(
     }
 }
 
-/// Connects as soon as the client's own kernel is done with an earlier connection from the same port.
+/// Connects as soon as the client's kernel has released an earlier connection from the same port.
 fn connect(plan: &Plan, port: u16, stall: Duration, times: &mut Times) -> io::Result<TcpStream> {
     let until = Instant::now() + stall;
     loop {
@@ -350,7 +352,7 @@ fn connect_once(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        // IPv4 and IPv6 each have the port for themselves.
+        // IPv4 and IPv6 have separate ports.
         if plan.server.is_ipv6() {
             socket.set_only_v6(true)?;
         }
@@ -363,14 +365,14 @@ fn connect_once(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream
     Ok(socket.into())
 }
 
-/// The head of the `n`th request.
+/// Returns the head of the `n`th request.
 pub fn head(plan: &Plan, n: usize, close: bool) -> Vec<u8> {
     let connection = if close { "Connection: close\r\n" } else { "" };
     let path = &plan.targets[n].path;
-    let method = if plan.manner == Manner::HeadOnly { "HEAD" } else { "GET" };
-    let filler = match plan.manner {
-        Manner::LongHead { bytes } => format!("X-Filler: {}\r\n", "x".repeat(bytes)),
-        Manner::Fields { count } => (2..count).map(|n| format!("X-Field-{n}: x\r\n")).collect(),
+    let method = if plan.behaviour == Behaviour::HeadOnly { "HEAD" } else { "GET" };
+    let filler = match plan.behaviour {
+        Behaviour::LongHead { bytes } => format!("X-Filler: {}\r\n", "x".repeat(bytes)),
+        Behaviour::Fields { count } => (2..count).map(|n| format!("X-Field-{n}: x\r\n")).collect(),
         _ => String::new(),
     };
     let lines = format!("{method} {path} HTTP/1.1\r\nHost: www.example.com\r\nUser-Agent: verifier\r\n");
@@ -384,10 +386,10 @@ fn io_fault(error: io::Error) -> Fault {
     }
 }
 
-/// Reads replies from a connection.
+/// Reader of the replies on a connection.
 struct Replies<'a> {
     stream: TcpStream,
-    /// Read and not yet looked at.
+    /// Bytes that are received and not yet parsed.
     buffer: Vec<u8>,
     stall: Duration,
     rest: Duration,
@@ -400,7 +402,7 @@ impl Replies<'_> {
         self.stream.write_all(bytes).map_err(io_fault)
     }
 
-    /// Reads more; `false` at the end.
+    /// Reads more bytes. Returns `false` at the end.
     fn more(&mut self) -> Result<bool, Fault> {
         let mut chunk = [0; 1 << 16];
         take_time(self.rest);
@@ -419,7 +421,7 @@ impl Replies<'_> {
         Ok(read > 0)
     }
 
-    /// Reads a whole reply and verifies it.
+    /// Reads and verifies a whole reply.
     fn take(&mut self, target: &Target) -> Result<(), Fault> {
         self.take_part(target, target.bytes)?;
         self.tally.replies += 1;
@@ -435,7 +437,7 @@ impl Replies<'_> {
                 return Err(Fault::Short { path: target.path.clone(), got: offset, bytes: target.bytes });
             }
             let length = (target.bytes - offset).min(self.buffer.len() as u64) as usize;
-            if let Some(offset) = target.first_wrong(offset, &self.buffer[..length]) {
+            if let Some(offset) = target.first_difference(offset, &self.buffer[..length]) {
                 return Err(Fault::Wrong { path: target.path.clone(), offset });
             }
             self.buffer.drain(..length);
@@ -470,7 +472,7 @@ impl Replies<'_> {
         Ok(())
     }
 
-    /// The server must close now, and send nothing more.
+    /// Checks that the server closes and sends nothing more.
     fn end(&mut self) -> Result<(), Fault> {
         if self.buffer.is_empty() && !self.more()? { Ok(()) } else { Err(Fault::Surplus) }
     }

@@ -1,4 +1,4 @@
-//! A switch, agents and servers in namespaces, as an operator would set them up.
+//! A switch, agents and servers in namespaces, configured as an operator would.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::process::Process;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const CONTROL: u16 = 7946;
 
-/// What serves on the nodes.
+/// Server program of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     Nginx,
@@ -33,7 +33,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// Whether it is there to be run.
+    /// Reports an error if the program is not installed.
     pub fn installed(self) -> Result<(), NetnsError> {
         match self {
             Self::Nginx => installed("nginx", "-v", "nginx"),
@@ -43,11 +43,11 @@ impl Server {
     }
 }
 
-/// What a cluster is made of.
+/// Specification of a cluster.
 pub struct Spec<'a> {
     pub topology: TopologySpec,
     pub server: Server,
-    /// What larder nodes serve, as lines of `[node]` and its subsections; empty: the content's files.
+    /// Store of larder nodes, as lines of `[node]` and its subsections. Empty: the content's files.
     pub node: &'a str,
     /// Further lines of larder nodes' `[node.handoff]`.
     pub node_handoff: &'a str,
@@ -55,11 +55,11 @@ pub struct Spec<'a> {
     pub switch: &'a str,
     /// Further lines of `[switch.handoff]`.
     pub handoff: &'a str,
-    /// Which nodes run an agent.
+    /// Nodes run an agent.
     pub agents: bool,
-    /// Port 443 too, where the servers speak TLS (nginx only).
+    /// The servers speak TLS on port 443 too (nginx only).
     pub tls: bool,
-    /// Commands that start the switch and the nodes: to take something from them that the machine has.
+    /// Commands that start the switch and the nodes. They can remove capabilities that the machine has.
     pub switch_by: Vec<String>,
     pub nodes_by: Vec<String>,
 }
@@ -83,10 +83,10 @@ impl Default for Spec<'_> {
     }
 }
 
-/// A running cluster. Processes end before the hosts they run on.
+/// A running cluster. Processes end before their hosts.
 pub struct Cluster {
     pub switch: Option<Process>,
-    /// Of the further front-ends.
+    /// Switches of the further front-ends.
     pub others: Vec<Process>,
     pub agents: Vec<Option<Process>>,
     pub origins: Vec<Origin>,
@@ -96,17 +96,17 @@ pub struct Cluster {
     nodes_by: Vec<String>,
     folder: TempDir,
     tls: bool,
-    /// What may be left in the kernel: names of planes and guards.
-    left: Left,
+    /// Planes and guards that may remain in the kernel.
+    left: KernelCleanup,
 }
 
-/// Removed on drop, when the processes are gone.
+/// Removes planes and guards from the kernel on drop, after the processes have ended.
 #[derive(Default)]
-pub struct Left {
+pub struct KernelCleanup {
     pub names: Vec<String>,
 }
 
-impl Drop for Left {
+impl Drop for KernelCleanup {
     fn drop(&mut self) {
         for name in &self.names {
             let _ = Plane::clean(name);
@@ -116,7 +116,7 @@ impl Drop for Left {
 }
 
 impl Cluster {
-    /// `None` where there are no rights to make one.
+    /// Starts a cluster. `None` without privileges.
     pub fn new(spec: &Spec<'_>, content: Content) -> Option<Self> {
         or_skip(spec.server.installed())?;
         let topology = or_skip(Topology::new(&spec.topology))?;
@@ -130,7 +130,7 @@ impl Cluster {
             content,
             folder,
             tls: spec.tls,
-            left: Left::default(),
+            left: KernelCleanup::default(),
             switch_by: spec.switch_by.clone(),
             nodes_by: spec.nodes_by.clone(),
         };
@@ -172,7 +172,7 @@ impl Cluster {
         let name = Self::instance(&format!("s{front}"));
         self.left.names.extend([name.clone(), format!("{name}-own")]);
         let text = format!(
-            "[switch]\nlisten = [{}]\nnodes = [{nodes}]\naccess_log = \"{}\"\n{}\n\
+            "[switch]\nlisten = [{}]\nnodes = [{nodes}]\naccess_log.file = \"{}\"\n{}\n\
              [switch.handoff]\nidentity = \"{}\"\nsecret = \"{}\"\ninterface = \"eth0\"\nname = \"{}\"\n{}\n\
              [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
             listen.join(", "),
@@ -186,7 +186,7 @@ impl Cluster {
         fs::write(self.path(&format!("switch{front}.toml")), text).unwrap();
     }
 
-    /// The name of the switch's forwarding plane.
+    /// Returns the name of the switch's forwarding plane.
     pub fn plane(&self) -> &str {
         &self.left.names.iter().find(|name| name.ends_with("-s0")).unwrap()[..]
     }
@@ -203,7 +203,7 @@ impl Cluster {
         fs::write(&pem, both).unwrap();
     }
 
-    /// All listen addresses.
+    /// Returns all listen addresses.
     fn services(&self) -> Vec<SocketAddr> {
         let mut services = self.service().to_vec();
         if self.tls {
@@ -212,7 +212,7 @@ impl Cluster {
         services
     }
 
-    /// Names what this cluster leaves in the kernel: bpffs is one for all namespaces.
+    /// Returns a unique name for objects in the kernel, because all namespaces share bpffs.
     pub fn instance(what: &str) -> String {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         static SWEPT: std::sync::Once = std::sync::Once::new();
@@ -220,7 +220,7 @@ impl Cluster {
             larder_kernel::leftovers::sweep(&["ltest"]);
         });
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // In the order in which they were made.
+        // Names sort by creation.
         format!("ltest{}-{number:03}-{what}", std::process::id())
     }
 
@@ -234,7 +234,7 @@ impl Cluster {
         identity.public()
     }
 
-    /// Where clients connect, IPv4 and IPv6.
+    /// Returns the service addresses, IPv4 and IPv6.
     pub fn service(&self) -> [SocketAddr; 2] {
         [(self.topology.vip4, 80).into(), (self.topology.vip6, 80).into()]
     }
@@ -293,7 +293,7 @@ impl Cluster {
         key
     }
 
-    /// Starts the agent of a node, or the node itself.
+    /// Starts the agent of a node, or the larder node itself.
     pub fn start_agent(&mut self, number: usize, server: Server) {
         let role = if server == Server::Larder { "node" } else { "agent" };
         let config = self.path(&format!("node{number}.toml"));
@@ -303,13 +303,13 @@ impl Cluster {
             Some(Process::start(&self.topology.nodes[number].namespace, &self.nodes_by, &args, log));
     }
 
-    /// Starts the switch and waits until nodes can be handed connections, if they can at all.
+    /// Starts the switch, and waits until it can hand over connections if it can at all.
     pub fn start_switch(&mut self) {
         self.start_switch_alone();
         self.await_channels(0);
     }
 
-    /// Starts the switch, whatever it can hand over.
+    /// Starts the switch without waiting for a mechanism.
     pub fn start_switch_alone(&mut self) {
         let config = self.path("switch0.toml");
         let args = ["switch", "--config", config.to_str().unwrap()];
@@ -324,43 +324,43 @@ impl Cluster {
             return;
         }
         let up = || self.admin_of(front, "/nodes").matches("\"channel\": \"up\"").count() >= agents;
-        // A switch that cannot hand connections over logs that.
+        // A switch that cannot hand over connections logs that.
         let cannot =
             || self.switch.as_ref().is_some_and(|switch| switch.log().contains("mechanism=\"repair\" error"));
         let ready = within(PATIENCE, || up() || cannot());
         assert!(ready, "the nodes' channels are not up: {}\n{}", self.admin("/nodes"), self.logs());
     }
 
-    /// What the switch's admin interface answers.
+    /// Returns a page of the switch's admin interface.
     pub fn admin(&self, path: &str) -> String {
         self.admin_of(0, path)
     }
 
-    /// Tells the switch something by its admin interface.
+    /// Posts to the switch's admin interface.
     pub fn post(&self, path: &str) -> String {
         self.post_to(0, path)
     }
 
-    /// Tells a front-end something by its admin interface.
+    /// Posts to a front-end's admin interface.
     pub fn post_to(&self, front: usize, path: &str) -> String {
-        Self::ask_in(&self.topology.fronts[front].namespace, "POST", path)
+        Self::request_in(&self.topology.fronts[front].namespace, "POST", path)
     }
 
-    /// What the admin interface of a larder node answers.
+    /// Returns a page of a larder node's admin interface.
     pub fn node_admin(&self, number: usize, path: &str) -> String {
         Self::admin_in(&self.topology.nodes[number].namespace, path)
     }
 
-    /// What a front-end's admin interface answers.
+    /// Returns a page of a front-end's admin interface.
     pub fn admin_of(&self, front: usize, path: &str) -> String {
         Self::admin_in(&self.topology.fronts[front].namespace, path)
     }
 
     pub fn admin_in(namespace: &Namespace, path: &str) -> String {
-        Self::ask_in(namespace, "GET", path)
+        Self::request_in(namespace, "GET", path)
     }
 
-    fn ask_in(namespace: &Namespace, method: &str, path: &str) -> String {
+    fn request_in(namespace: &Namespace, method: &str, path: &str) -> String {
         let (method, path) = (method.to_owned(), path.to_owned());
         let ask = move || -> std::io::Result<String> {
             use std::io::Write as _;
@@ -376,12 +376,12 @@ impl Cluster {
         namespace.run(ask).unwrap().unwrap_or_default()
     }
 
-    /// The sum of a metric's lines that hold all of `labels`.
+    /// Returns the sum of a metric's lines that contain all of `labels`.
     pub fn metric(&self, name: &str, labels: &[&str]) -> u64 {
         self.metric_of(0, name, labels)
     }
 
-    /// The same of a front-end.
+    /// Returns the sum of a metric of one front-end.
     pub fn metric_of(&self, front: usize, name: &str, labels: &[&str]) -> u64 {
         let text = self.admin_of(front, "/metrics");
         let lines = text
@@ -391,7 +391,7 @@ impl Cluster {
     }
 
     /// Waits until no node has load.
-    pub fn await_rest(&self) {
+    pub fn await_idle(&self) {
         let started = Instant::now();
         within(PATIENCE, || self.metric("larder_switch_node_load", &[]) == 0);
         println!("at rest after {:?}", started.elapsed());
@@ -405,13 +405,13 @@ impl Cluster {
         );
     }
 
-    /// Waits until there is nothing of what the metric counts.
+    /// Waits until the metric is 0.
     pub fn await_no(&self, name: &str) {
         let none = within(PATIENCE, || self.metric(name, &[]) == 0);
         assert!(none, "{}", self.admin("/metrics"));
     }
 
-    /// Waits until the metric is at least that much.
+    /// Waits until the metric is at least `least`, and returns it.
     pub fn await_metric(&self, name: &str, labels: &[&str], least: u64) -> u64 {
         let mut value = 0;
         within(PATIENCE, || {
@@ -421,7 +421,7 @@ impl Cluster {
         value
     }
 
-    /// The logs of all switches and nodes.
+    /// Returns the logs of all switches and nodes.
     pub fn logs(&self) -> String {
         let first = std::iter::once(("switch", self.switch.as_ref()));
         let others = self.others.iter().map(|other| ("another switch", Some(other)));
@@ -433,7 +433,7 @@ impl Cluster {
         text
     }
 
-    /// Fails with the first faults if there are any, after the state of their connections has been printed.
+    /// Fails with the first faults if there are any, after printing the state of their connections.
     pub fn assert_faultless(&self, tally: &Tally) {
         if !tally.faults.is_empty() {
             println!("{}\n{}", self.state_of(&tally.fault_ports), self.logs());
@@ -441,7 +441,7 @@ impl Cluster {
         tally.assert_faultless();
     }
 
-    /// The state of the connections from these ports of the client, at clients, nodes and switches.
+    /// Returns the state of the connections from these client ports, at clients, nodes and switches.
     pub fn state_of(&self, ports: &[u16]) -> String {
         let paws = counter(&self.topology.client().namespace, "TcpExtPAWSEstab");
         let mut text = format!("segments that clients rejected by their timestamps: {paws}\n");
@@ -457,7 +457,7 @@ impl Cluster {
         text
     }
 
-    /// The connections at the nodes that pass a filter of `ss`, with their timers and byte counts.
+    /// Returns the connections at the nodes that match a filter of `ss`, with timers and byte counts.
     fn sockets(&self, filter: &[&str]) -> String {
         let mut text = String::new();
         for (number, node) in self.topology.nodes.iter().enumerate() {
@@ -470,7 +470,7 @@ impl Cluster {
         text
     }
 
-    /// The access log of the switch.
+    /// Returns the access log of the switch.
     pub fn access_log(&self) -> String {
         fs::read_to_string(self.path("access.log")).unwrap_or_default()
     }
@@ -479,7 +479,7 @@ impl Cluster {
         &self.topology.nodes[number]
     }
 
-    /// The client's addresses.
+    /// Returns the client's addresses.
     pub fn client_addresses(&self) -> [IpAddr; 2] {
         [self.topology.client().v4.into(), self.topology.client().v6.into()]
     }

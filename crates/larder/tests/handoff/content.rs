@@ -1,5 +1,5 @@
-//! What the origin's files hold: every byte is a function of its path and offset, so that a byte of another reply, or
-//! from another place of the same, is noticed.
+//! Content of the origin's files. Every byte is a function of its path and offset, so that a byte of another
+//! reply, or of another offset, is detected.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -9,22 +9,22 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
-/// Something to ask for.
+/// A file to request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// As in a request line.
+    /// Path in the request line.
     pub path: String,
-    /// Length of its content. Bytes.
+    /// Length of the content. Bytes.
     pub bytes: u64,
 }
 
 impl Target {
-    /// The `number`th target of this size.
+    /// Returns the `number`th target of this size.
     pub fn new(bytes: u64, number: usize) -> Self {
         Self { path: format!("/{bytes}/{number}"), bytes }
     }
 
-    /// Its content from `offset` on.
+    /// Writes its content from `offset` on.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
         let mut at = self.place(offset);
         let mut rest = out;
@@ -36,8 +36,8 @@ impl Target {
         }
     }
 
-    /// The offset of the first byte in `got`, which begins at `offset`, that is not as it should be.
-    pub fn first_wrong(&self, offset: u64, got: &[u8]) -> Option<u64> {
+    /// Returns the offset of the first wrong byte in `got`, which begins at `offset`.
+    pub fn first_difference(&self, offset: u64, got: &[u8]) -> Option<u64> {
         let mut right = vec![0; got.len()];
         self.fill(offset, &mut right);
         if right == got {
@@ -47,17 +47,17 @@ impl Target {
         Some(offset + at as u64)
     }
 
-    /// Where in the period the byte at `offset` stands.
+    /// Returns the position of the byte at `offset` in the period.
     fn place(&self, offset: u64) -> usize {
         ((seed(&self.path) % PERIOD as u64 + offset) % PERIOD as u64) as usize
     }
 }
 
-/// Content repeats itself after this many bytes: a prime beyond a megabyte, so that no buffer or window is a multiple.
+/// Period of the content: a prime above a megabyte, so that no buffer or window is a multiple.
 const PERIOD: usize = 1_048_583;
 
-/// One period; each path begins at a place of its own. Comparing with it takes no arithmetic, so a client is fast even
-/// when compiled for tests.
+/// One period. Each path begins at its own position. Comparison needs no arithmetic, so a client is fast even
+/// in a test build.
 static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let words = (0..PERIOD.div_ceil(8)).map(|number| word(number as u64));
     words.flat_map(u64::to_le_bytes).take(PERIOD).collect()
@@ -68,7 +68,7 @@ fn seed(path: &str) -> u64 {
     path.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// SplitMix64's output function.
+/// Output function of SplitMix64.
 fn word(number: u64) -> u64 {
     let mut x = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -79,7 +79,7 @@ fn word(number: u64) -> u64 {
 /// A directory of targets, removed on drop.
 pub struct Content {
     folder: TempDir,
-    /// All of them, by size and number.
+    /// All targets, by size and number.
     pub targets: Vec<Target>,
 }
 
@@ -87,7 +87,7 @@ impl Content {
     /// Writes `each` files of every size.
     pub fn new(sizes: &[u64], each: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // A server that runs as another user reads it.
+        // A server that runs as another user must be able to read it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let targets: Vec<Target> =
             sizes.iter().flat_map(|&bytes| (0..each).map(move |number| Target::new(bytes, number))).collect();
@@ -122,13 +122,13 @@ fn content_depends_on_path_and_offset_alone() {
         let mut part = vec![0; to - from];
         target.fill(from as u64, &mut part);
         assert_eq!(part, whole[from..to], "{from}..{to}");
-        assert_eq!(target.first_wrong(from as u64, &part), None);
+        assert_eq!(target.first_difference(from as u64, &part), None);
         *part.last_mut().unwrap() ^= 1;
-        assert_eq!(target.first_wrong(from as u64, &part), Some(to as u64 - 1));
+        assert_eq!(target.first_difference(from as u64, &part), Some(to as u64 - 1));
     }
-    // Neither another target's bytes nor its own from elsewhere pass.
+    // Bytes of another target or of another offset are detected.
     let mut other = vec![0; 1000];
     Target::new(target.bytes, 4).fill(0, &mut other);
-    assert!(target.first_wrong(0, &other).is_some_and(|at| at < 8));
-    assert!(target.first_wrong(8, &whole[..64]).is_some_and(|at| at < 16));
+    assert!(target.first_difference(0, &other).is_some_and(|at| at < 8));
+    assert!(target.first_difference(8, &whole[..64]).is_some_and(|at| at < 16));
 }

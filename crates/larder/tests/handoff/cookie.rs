@@ -1,15 +1,16 @@
-//! Cookie handoff with servers that know nothing of it.
+//! Cookie handoff with servers that do not support it themselves.
 
 use std::fs;
 use std::time::Duration;
 
-use crate::client::{self, Setup, Tally};
+use crate::client::{self, ClientSettings, Tally};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
 use crate::plans::mixed;
 
 const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
-const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
 
 fn load(cluster: &Cluster, seed: u64, count: usize) -> Tally {
     let plans = mixed(seed, count, &cluster.service(), &cluster.content.targets);
@@ -18,8 +19,8 @@ fn load(cluster: &Cluster, seed: u64, count: usize) -> Tally {
     tally
 }
 
-/// Connections of all manners through the switch to nginx: no fault, the nodes see the clients, most are handed over, and
-/// the dispatcher's count is back at zero.
+/// Clients of every behaviour connect through the switch to nginx. There is no fault, nodes see client
+/// addresses, most connections are handed over, and the load returns to zero.
 #[test]
 fn nginx_answers_clients_directly() {
     let spec = Spec { handoff: "mechanism = \"cookie\"\nlocality_lost_max = 1.0", ..Spec::default() };
@@ -44,7 +45,7 @@ fn nginx_answers_clients_directly() {
             log.lines().filter(|line| own.iter().any(|ip| line.starts_with(&format!("{ip} ")))).count();
         assert!(direct > 100, "{direct} of {} requests came by the client's address", log.lines().count());
     }
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
 #[test]

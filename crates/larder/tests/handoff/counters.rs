@@ -1,13 +1,14 @@
-//! What the kernels of a topology counted.
+//! Counters of the kernels of a topology.
 
 use std::fs;
 
 use larder_kernel::netns::Namespace;
 
-/// A counter of `/proc/net/snmp` or `/proc/net/netstat`, as `nstat` calls them: `TcpRetransSegs`, `TcpExtTCPTimeouts`.
+/// Returns a counter of `/proc/net/snmp` or `/proc/net/netstat` by its name in `nstat`: `TcpRetransSegs`,
+/// `TcpExtTCPTimeouts`.
 ///
 /// # Panics
-/// If the kernel counts no such thing.
+/// If the kernel has no such counter.
 pub fn counter(namespace: &Namespace, name: &str) -> u64 {
     let read = || {
         ["snmp", "netstat"].map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap())
@@ -16,7 +17,7 @@ pub fn counter(namespace: &Namespace, name: &str) -> u64 {
     texts.iter().find_map(|text| find(text, name)).unwrap_or_else(|| panic!("no counter {name}"))
 }
 
-/// Lines come in pairs: names, then values, each after the group's name.
+/// Lines come in pairs after the name of the group: first names, then values.
 fn find(text: &str, name: &str) -> Option<u64> {
     let lines: Vec<&str> = text.lines().collect();
     lines.chunks_exact(2).find_map(|pair| {

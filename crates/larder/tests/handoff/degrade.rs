@@ -1,19 +1,19 @@
-//! What a machine lacks is done without: cookie, else repair, else relay, and the log says why.
+//! Fallback from cookie to repair to relay on machines that lack a capability, with the reason in the log.
 //!
-//! A kernel without the function that cookies need is one whose type information (BTF) does not name it; a machine without
-//! type information is one where that is not to be seen. Both are put over `/sys/kernel/btf` in the process's own mount
-//! namespace.
+//! A missing kernel function is simulated by type information (BTF) that does not name it, or by no type
+//! information at all. Both are mounted over `/sys/kernel/btf` in the process's own mount namespace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::{self, Setup};
+use crate::client::{self, ClientSettings};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
 use crate::plans::mixed;
 
-const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(5) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 8, first_port: 20_000, stall: Duration::from_secs(5) };
 const DELIVERIES: &str = "larder_switch_deliveries_total";
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 const COUNT: usize = 160;
@@ -22,13 +22,13 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// Starts a process with a file in the place of the kernel's type information.
+/// Returns a command that starts a process with a file in place of the kernel's type information.
 fn with_btf(file: &Path) -> Vec<String> {
     let script = format!("mount --bind {} {BTF} && exec \"$@\"", file.display());
     ["unshare", "--mount", "sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
 }
 
-/// The kernel's type information without the function that makes a listener accept.
+/// Writes the kernel's type information without the function that makes a listener accept.
 fn without_kfunc(folder: &Path) -> Option<PathBuf> {
     let mut btf = fs::read(BTF).ok()?;
     let name = b"\0bpf_sk_assign_tcp_reqsk\0";
@@ -39,20 +39,21 @@ fn without_kfunc(folder: &Path) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Starts a process that may do nothing that others may not.
+/// Returns a command that starts a process without any capability.
 pub fn without_rights() -> Vec<String> {
     words("setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all --")
 }
 
-/// Connections of all manners without a fault; how many by this mechanism and reason.
+/// Runs clients of every behaviour without a fault. Returns the number of deliveries with these labels and
+/// the logs.
 fn deliveries(spec: &Spec<'_>, labels: [&str; 2]) -> Option<(u64, String)> {
     let cluster = Cluster::new(spec, Content::new(&[1, 1_000, 65_536, 300_000], 2))?;
     let plans = mixed(21, COUNT, &cluster.service(), &cluster.content.targets);
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{labels:?}: {tally}");
     tally.assert_faultless();
-    // Nodes gather what they tell.
-    cluster.await_rest();
+    // Nodes send events in batches.
+    cluster.await_idle();
     let metrics = cluster.admin("/metrics");
     metrics.lines().filter(|line| line.starts_with(DELIVERIES)).for_each(|line| println!("{line}"));
     Some((cluster.metric(DELIVERIES, &labels), cluster.logs()))
@@ -69,11 +70,11 @@ fn auto() -> Spec<'static> {
 const COOKIE: [&str; 2] = ["mechanism=\"cookie\"", "why="];
 const REPAIR: [&str; 2] = ["mechanism=\"repair\"", "why=\"repair\""];
 const RELAY: [&str; 2] = ["mechanism=\"relay\"", "why="];
-/// Of the connections, those whose header came in one go: nearly all.
+/// Connections whose header arrives in one segment: nearly all.
 const MOST: u64 = COUNT as u64 * 8 / 10;
 
 #[test]
-fn nodes_take_what_they_can() {
+fn nodes_use_the_best_available_mechanism() {
     let folder = tempfile::tempdir().unwrap();
     let Some((cookie, log)) = deliveries(&auto(), COOKIE) else { return };
     assert!(cookie > MOST, "{cookie} of {COUNT}\n{log}");
@@ -93,7 +94,7 @@ fn nodes_take_what_they_can() {
 }
 
 #[test]
-fn a_switch_does_what_it_can() {
+fn a_switch_uses_the_best_available_mechanism() {
     let folder = tempfile::tempdir().unwrap();
     let Some(old) = without_kfunc(folder.path()) else { return };
     let Some((repair, log)) = deliveries(&Spec { switch_by: with_btf(&old), ..auto() }, REPAIR) else {
@@ -102,7 +103,7 @@ fn a_switch_does_what_it_can() {
     assert!(repair > MOST, "no function in the switch: {repair} of {COUNT} by repair\n{log}");
     assert!(log.contains("handoff: not possible on this machine"), "{log}");
 
-    // Without type information the program that looks into sockets cannot be loaded; the forwarding plane does not.
+    // Without type information the program that inspects sockets cannot be loaded. The forwarding plane can.
     let spec = Spec { switch_by: with_btf(Path::new("/dev/null")), ..auto() };
     let (repair, log) = deliveries(&spec, REPAIR).unwrap();
     assert!(repair > MOST, "no type information in the switch: {repair} of {COUNT} by repair\n{log}");
@@ -113,7 +114,8 @@ fn a_switch_does_what_it_can() {
     assert!(log.contains("CAP_NET_ADMIN") || log.contains("not permitted"), "{log}");
 }
 
-/// Without rights, processes may take port 80 only where anybody may: what makes it so and starts a process then.
+/// Returns a command that permits all processes to use port 80 and then starts a process without
+/// capabilities.
 pub fn with_any_port() -> Vec<String> {
     let open = "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start && exec \"$@\"";
     ["sh", "-c", open, "sh"].map(str::to_owned).to_vec()

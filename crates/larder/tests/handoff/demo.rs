@@ -1,4 +1,4 @@
-//! `larder demo --handoff`: what it shows, and that nothing is left of it.
+//! `larder demo --handoff`: its report, and the removal of everything it made.
 
 use larder_testkit::take_time;
 use std::io::{BufRead, BufReader};
@@ -19,8 +19,8 @@ fn demo() -> Command {
     command
 }
 
-/// Namespaces and programs of the demo that had this process id.
-fn left(id: u32) -> Vec<String> {
+/// Returns the namespaces and programs of the demo with this process ID.
+fn leftovers(id: u32) -> Vec<String> {
     let names = |folder: &str, prefix: String| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -32,17 +32,19 @@ fn left(id: u32) -> Vec<String> {
     let mut left = names("/run/netns", format!("ld{id}-"));
     for folder in ["/sys/fs/bpf/larder", "/run/larder/bpf"] {
         left.extend(
-            pinned(Path::new(folder)).into_iter().filter(|path| path.contains(&format!("larder-demo-{id}"))),
+            pinned_objects(Path::new(folder))
+                .into_iter()
+                .filter(|path| path.contains(&format!("larder-demo-{id}"))),
         );
     }
     left
 }
 
-/// All that is pinned below a directory. Directories alone hold nothing in the kernel.
-fn pinned(folder: &Path) -> Vec<String> {
+/// Returns everything that is pinned below a directory. Directories hold nothing in the kernel.
+fn pinned_objects(folder: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let each = |path: std::path::PathBuf| {
-        if path.is_dir() { pinned(&path) } else { vec![path.display().to_string()] }
+        if path.is_dir() { pinned_objects(&path) } else { vec![path.display().to_string()] }
     };
     entries.flatten().flat_map(|entry| each(entry.path())).collect()
 }
@@ -73,16 +75,16 @@ fn handoff_costs_the_front_end_less_and_nothing_is_left() {
         assert_eq!(row["errors"], 0, "{row:#}");
         assert!(row["requests_per_s"].as_f64().unwrap() > 0.0 && row["front_us"].as_f64().unwrap() > 0.0);
     }
-    // A reply of 10,000 bytes comes by the switch, or does not.
+    // A reply of 10,000 bytes either passes the switch or bypasses it.
     let bytes = |row: &Value, which: &str| row["trace"][which].as_u64().unwrap();
     assert!(bytes(relay, "front_bytes") > 10_000 && bytes(relay, "direct_bytes") == 0, "{relay:#}");
     assert!(bytes(cookie, "front_bytes") < 10_000 && bytes(cookie, "direct_bytes") > 10_000, "{cookie:#}");
-    assert_eq!(left(id), Vec::<String>::new());
+    assert_eq!(leftovers(id), Vec::<String>::new());
 }
 
-/// What is missing is said, and who says more: it is no fault of the program.
+/// A missing capability is reported with its remedy, and not as a fault of the program.
 #[test]
-fn without_rights_it_says_what_it_lacks() {
+fn without_privileges_it_reports_missing_capabilities() {
     let mut command = demo();
     if available().is_ok() {
         if or_skip(installed("setpriv", "--version", "util-linux")).is_none() {
@@ -110,11 +112,11 @@ fn an_interrupted_demo_leaves_nothing() {
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(said.by_ref().map_while(Result::ok).any(|line| line.starts_with("relay")), "it never began");
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw).unwrap();
-    // Once what it starts is starting, so that something of everything is there.
+    // The demo is interrupted while it starts its processes, so that parts of everything exist.
     take_time(std::time::Duration::from_millis(1_500));
     kill_process(pid, Signal::INT).unwrap();
     let rest: Vec<String> = said.map_while(Result::ok).collect();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{rest:?}");
     assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
-    assert_eq!(left(id), Vec::<String>::new());
+    assert_eq!(leftovers(id), Vec::<String>::new());
 }

@@ -1,4 +1,5 @@
-//! The harness by itself: clients talk to a server directly, so that what goes wrong elsewhere is not the harness.
+//! Tests of the harness itself. Clients talk to a server directly, so that faults elsewhere are not faults of
+//! the harness.
 
 use larder_testkit::take_time;
 use std::fs;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use larder_kernel::netns::{Topology, TopologySpec, or_skip};
 use larder_shaper::Shaper;
 
-use crate::client::{self, Fault, Manner, Plan, Setup};
+use crate::client::{self, Behaviour, ClientSettings, Fault, Plan};
 use crate::cluster::Server;
 use crate::content::Content;
 use crate::counters::counter;
@@ -19,7 +20,8 @@ use crate::origin::Origin;
 use crate::plans::{bad_network, mixed};
 
 const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
-const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
 
 fn topology(server: Server) -> Option<Topology> {
     or_skip(server.installed())?;
@@ -33,9 +35,9 @@ fn service(topology: &Topology) -> [SocketAddr; 2] {
     [(topology.vip4, 80).into(), (topology.vip6, 80).into()]
 }
 
-/// Two thousand connections of all manners to nginx on the service address, without a switch: not one fault.
+/// Two thousand connections of every behaviour to nginx, without a switch and without a fault.
 #[test]
-fn nginx_answers_all_manners_of_clients() {
+fn nginx_answers_clients_of_every_behaviour() {
     let Some(topology) = topology(Server::Nginx) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES, 3);
@@ -45,12 +47,13 @@ fn nginx_answers_all_manners_of_clients() {
     println!("{tally}");
     tally.assert_faultless();
     assert_eq!(tally.right, 2_000);
-    // The wires lose nothing and keep the order. (A probe after a pause is a matter of processors, not of wires.)
+    // The wires lose nothing and keep the order. A probe after a pause is caused by a busy machine, not by a
+    // wire.
     let node = &topology.nodes[0].namespace;
     for name in ["TcpExtTCPFastRetrans", "TcpExtTCPSACKReorder"] {
         assert_eq!(counter(node, name), 0, "{name}");
     }
-    // It saw the clients themselves.
+    // The server saw the addresses of the clients.
     let log = fs::read_to_string(origin.access_log()).unwrap();
     let own = [topology.client().v4.to_string(), topology.client().v6.to_string()];
     let foreign =
@@ -60,7 +63,7 @@ fn nginx_answers_all_manners_of_clients() {
 }
 
 #[test]
-fn apache_answers_all_manners_of_clients() {
+fn apache_answers_clients_of_every_behaviour() {
     let Some(topology) = topology(Server::Apache) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES, 2);
@@ -71,7 +74,7 @@ fn apache_answers_all_manners_of_clients() {
     tally.assert_faultless();
 }
 
-/// What is lost, late, out of order or doubled on the way arrives once and in order all the same.
+/// Losses, delays, reordering and duplicates on the wire do not change the content.
 #[test]
 fn a_bad_wire_makes_no_fault() {
     let Some(topology) = topology(Server::Nginx) else { return };
@@ -87,7 +90,7 @@ fn a_bad_wire_makes_no_fault() {
     let counts = shaper.counts();
     assert!(counts.lost > 0 && counts.duplicated > 0 && counts.delayed > 0, "{counts:?}");
     assert_eq!(counts.ring_full, 0, "{counts:?}");
-    // What a busy machine's kernel had no room for is lost on a wire that loses as much anyway.
+    // A busy kernel may drop frames, but no more than the wire loses anyway.
     assert!(counts.unsent <= counts.lost, "{counts:?}");
 }
 
@@ -98,7 +101,7 @@ fn a_hundred_megabytes_arrive() {
     let content = Content::new(&[100_000_000], 1);
     let _origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
     let plans = service.map(|server| Plan {
-        manner: Manner::Plain,
+        behaviour: Behaviour::Plain,
         server,
         same_port: false,
         targets: content.targets.clone(),
@@ -109,7 +112,7 @@ fn a_hundred_megabytes_arrive() {
     assert_eq!(tally.bytes, 200_000_000);
 }
 
-/// A server that dies under load is a fault on connections that it had, and on those that it refuses.
+/// A server that dies under load causes faults on its connections and on refused ones.
 #[test]
 fn a_killed_server_is_noticed() {
     let Some(topology) = topology(Server::Nginx) else { return };
@@ -132,8 +135,8 @@ fn a_killed_server_is_noticed() {
     assert!(refused, "{tally}");
 }
 
-/// The flood is one: the server's kernel sees it whole. (It has no way back to the senders, so it forgets each at once, and
-/// clients get through.)
+/// The server's kernel receives the whole flood. It has no route to the senders, so it drops each entry at
+/// once, and clients get through.
 #[test]
 fn a_flood_arrives_and_clients_get_through() {
     let Some(topology) = topology(Server::Nginx) else { return };
@@ -144,7 +147,7 @@ fn a_flood_arrives_and_clients_get_through() {
     let plans = mixed(5, 100, &service, &content.targets);
     let (go, before) = (AtomicBool::new(true), counter(&node.namespace, "TcpInSegs"));
     let (sent, tally) = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood::syns(topology.client(), (service[0], node.mac), 10_000, &go));
+        let flood = scope.spawn(|| flood::send_syns(topology.client(), (service[0], node.mac), 10_000, &go));
         let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
         take_time(Duration::from_millis(300));
         go.store(false, Ordering::Relaxed);

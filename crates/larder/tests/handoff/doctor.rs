@@ -19,9 +19,10 @@ fn states(output: &Output, role: &str) -> (Value, Vec<(String, String)>) {
     (side, states)
 }
 
-/// Relay is always there, so asking for nothing in particular succeeds on every machine, with rights or without.
+/// Relay is always available, so an examination without requirements succeeds on every machine, with and
+/// without privileges.
 #[test]
-fn it_says_something_of_every_machine() {
+fn it_reports_on_every_machine() {
     let output = Command::new(LARDER).args(["doctor", "--json"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for role in ["switch", "node"] {
@@ -37,7 +38,7 @@ fn it_says_something_of_every_machine() {
 }
 
 #[test]
-fn what_nothing_can_give_fails_and_is_named() {
+fn an_unavailable_mechanism_fails_and_is_named() {
     let arguments = ["doctor", "--role", "switch", "--mechanism", "cookie", "--service", "192.0.2.1:80"];
     let output = Command::new(LARDER).args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -59,9 +60,9 @@ fn examine(host: &Host, config: &str, more: &[&str]) -> Output {
     host.namespace.output(&mut command).unwrap()
 }
 
-/// Mechanism, interface, services and tunnels are the config's own; each listen address has its answer.
+/// Mechanism, interface, services and tunnels come from the config. Each listen address has its result.
 #[test]
-fn a_config_says_what_it_needs() {
+fn requirements_come_from_the_config() {
     let spec = TopologySpec { nodes: 1, routed: true, ..TopologySpec::default() };
     let Some(topology) = or_skip(Topology::new(&spec)) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +81,7 @@ fn a_config_says_what_it_needs() {
         let text = |one: &Value| one["mechanism"].as_str().unwrap().to_owned();
         side["listen"].as_array().unwrap().iter().map(text).collect::<Vec<_>>()
     };
-    // A router stands between: only tunnels pass it.
+    // Only tunnels pass the router between the hosts.
     for (forward, works, first) in [("", false, "relay"), ("forward = \"gue\"\n", true, "cookie")] {
         let output = examine(topology.front(), &switch(forward), &[]);
         let (side, states) = states(&output, "switch");
@@ -106,9 +107,9 @@ fn a_config_says_what_it_needs() {
     }
 }
 
-/// Cookie where the topology is made for it; not where a router stands between, unless by a tunnel.
+/// Cookie works in a topology made for it. It does not work through a router without a tunnel.
 #[test]
-fn a_config_is_examined_where_it_will_run() {
+fn a_config_is_examined_on_its_machine() {
     let switch = |node: &Host| {
         format!(
             "[switch]\nlisten = \"10.9.0.100:80\"\n[[switch.nodes]]\nname = \"a\"\naddress = \"{}:80\"\n",
@@ -126,7 +127,7 @@ fn a_config_is_examined_where_it_will_run() {
         assert_eq!(side["mechanism"], if routed { "relay" } else { "cookie" });
         let tunnel = examine(topology.front(), &config, &["--mechanism", "cookie", "--tunnels"]);
         assert!(tunnel.status.success());
-        // What asks for no handoff has what it asks for.
+        // A config without handoff has all its requirements met.
         assert!(examine(topology.front(), &config, &[]).status.success());
     }
 }

@@ -1,31 +1,32 @@
-//! Nodes that end and start again while clients come.
+//! Restarts of nodes under load.
 
 use larder_testkit::take_time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::client::{self, Manner, Setup};
+use crate::client::{self, Behaviour, ClientSettings};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
 use crate::plans::mixed;
 
 const SIZES: [u64; 5] = [1, 1_000, 10_000, 65_536, 300_000];
-const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(5) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 12, first_port: 20_000, stall: Duration::from_secs(5) };
 
-/// One larder node after the other ends by SIGTERM under load, without having been drained, and starts again. No client
-/// notices: the switch knows before the node takes no more.
+/// One larder node after the other gets SIGTERM under load, without a drain, and starts again. No client
+/// notices: the switch knows before the node refuses connections.
 #[test]
 fn nodes_end_under_load_and_no_client_notices() {
     let handoff = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
-    // A node that is gone no longer tells which connections have ended: the switch is not to wait for them.
+    // A node that has exited reports no ends of connections, and the switch must not wait for them.
     let switch = "timeouts.drain = \"200ms\"";
     let spec = Spec { server: Server::Larder, handoff, switch, ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, Content::new(&SIZES, 3)) else { return };
-    // A kept-alive client that asks while the node closes is told so by HTTP's own rules (RFC 9112 section 9.5).
+    // HTTP itself tells a persistent client about a close during its request (RFC 9112 section 9.5).
     let plans: Vec<_> = mixed(41, 600, &cluster.service(), &cluster.content.targets)
         .into_iter()
-        .filter(|plan| !matches!(plan.manner, Manner::KeptAlive))
+        .filter(|plan| !matches!(plan.behaviour, Behaviour::KeptAlive))
         .collect();
     let go = Arc::new(AtomicBool::new(true));
     let still = Arc::clone(&go);
@@ -49,5 +50,5 @@ fn nodes_end_under_load_and_no_client_notices() {
     assert!(handed > 300 && tally.right > 300, "{handed} handed over\n{}", cluster.logs());
     let states = cluster.admin("/nodes");
     assert_eq!(states.matches("\"state\": \"up\"").count(), 3, "{states}");
-    cluster.await_rest();
+    cluster.await_idle();
 }

@@ -1,4 +1,4 @@
-//! Until when a connection counts at its node.
+//! Lifetime of a connection in the load of its node.
 
 use larder_testkit::{PATIENCE, take_time, within};
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +13,7 @@ const HANDOFF: &str =
 const LOAD: &str = "larder_switch_node_load";
 const DELIVERIES: &str = "larder_switch_deliveries_total";
 const LARGE: u64 = 20_000_000;
-/// More than the client's kernel takes in for a client that does not read.
+/// Exceeds the kernel's receive buffer of a client that does not read.
 const BUFFERED: usize = 8_000_000;
 
 fn ask(stream: &mut TcpStream, path: &str) {
@@ -22,15 +22,15 @@ fn ask(stream: &mut TcpStream, path: &str) {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).unwrap();
 }
 
-/// Waits until so many connections count.
+/// Waits until the load is this number of connections.
 fn await_load(cluster: &Cluster, load: u64) {
     within(PATIENCE, || cluster.metric(LOAD, &[]) == load);
     assert_eq!(cluster.metric(LOAD, &[]), load, "{}", cluster.admin("/metrics"));
 }
 
-/// What a node has reset counts no more, and is not taken for a connection from before a restart.
+/// A connection that a node has reset is no load, and is not adopted as one from before a restart.
 #[test]
-fn a_connection_that_its_node_resets_has_ended() {
+fn a_connection_reset_by_its_node_is_no_load() {
     let content = Content::new(&[100], 1);
     let path = content.targets[0].path.clone();
     let Some(cluster) = Cluster::new(&Spec { handoff: HANDOFF, ..Spec::default() }, content) else { return };
@@ -50,7 +50,7 @@ fn a_connection_that_its_node_resets_has_ended() {
         }
     }
     await_load(&cluster, 4);
-    // Old enough to be taken for one from before a restart.
+    // Old enough to be adopted as one from before a restart.
     take_time(Duration::from_millis(2_500));
     for stream in &mut streams {
         ask(stream, "/reset");
@@ -58,7 +58,8 @@ fn a_connection_that_its_node_resets_has_ended() {
         assert_eq!(told, Err(ErrorKind::ConnectionReset));
     }
     await_load(&cluster, 0);
-    // So is one that is reset by its first packet, before the switch has read that the plane has opened it.
+    // A connection can also be reset after its first packet, before the switch has read that the plane opened
+    // it.
     for service in services.into_iter().cycle().take(20) {
         let mut stream = client.run(|| TcpStream::connect(service).unwrap()).unwrap();
         ask(&mut stream, "/reset");
@@ -73,12 +74,12 @@ fn a_connection_that_its_node_resets_has_ended() {
     assert_eq!(cluster.metric(LOAD, &[]), 0);
 }
 
-/// A client that has ended its own side in the middle of a reply still has it sent.
+/// A client that has closed its side in the middle of a reply still receives the rest.
 #[test]
 fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     let content = Content::new(&[LARGE], 1);
     let path = content.targets[0].path.clone();
-    // nginx ends the reply with the client's side.
+    // nginx ends the reply when the client closes its side.
     let spec = Spec { handoff: HANDOFF, server: Server::Apache, ..Spec::default() };
     let Some(cluster) = Cluster::new(&spec, content) else { return };
     let service = cluster.service()[0];
@@ -90,9 +91,9 @@ fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     stream.read_exact(&mut bytes).unwrap();
     left -= bytes.len();
     stream.shutdown(Shutdown::Write).unwrap();
-    // Its end counts as that of the connection until it is seen to acknowledge more.
+    // The client's FIN counts as the end of the connection until the client acknowledges more.
     take_time(Duration::from_millis(300));
-    // It reads on, slowly, for about three seconds.
+    // The client continues to read slowly for about three seconds.
     let mut looks = 0;
     while left > BUFFERED {
         let got = stream.read(&mut bytes).unwrap();
@@ -102,7 +103,7 @@ fn a_half_closed_connection_counts_while_its_reply_goes_on() {
         if cluster.metric(LOAD, &[]) == 1 {
             looks += 1;
         } else {
-            // Its begin may not have been told yet, and is at once.
+            // The begin of the connection may not be counted yet. It is counted at once.
             assert_eq!(looks, 0, "{left} bytes left");
         }
     }

@@ -1,5 +1,6 @@
-//! Nodes without a front-end, each on a host of its own: killed, started again, stopped, cut off from each other under load.
-//! Clients verify every byte. No request may be lost but those that the node in trouble had in hand. Each of the ways to decide.
+//! Nodes without a front-end, each on its own host. They are killed, restarted, stopped and separated under
+//! load, with each policy. Clients verify every byte. Only requests that the affected node is serving may be
+//! lost.
 
 use larder_testkit::{take_time, within};
 use std::fs;
@@ -13,38 +14,39 @@ use rustix::fs::Mode;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
+use crate::client::{self, Behaviour, ClientSettings, Fault, Plan, Tally};
 use crate::cluster::Cluster;
 use crate::content::{Content, Target};
 use crate::process::Process;
 
 const NODES: usize = 4;
-const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(6) };
-/// Clients of the node in trouble, beside those of the others.
-const OWN: Setup = Setup { threads: 4, first_port: 21_000, stall: Duration::from_secs(6) };
-/// What a node waits for a peer's reply. Seconds.
+const SETUP: ClientSettings =
+    ClientSettings { threads: 8, first_port: 20_000, stall: Duration::from_secs(6) };
+/// Clients of the affected node, beside those of the others.
+const OWN: ClientSettings = ClientSettings { threads: 4, first_port: 21_000, stall: Duration::from_secs(6) };
+/// Time a node waits for a peer's reply. Seconds.
 const HEAD_TIMEOUT: u64 = 1;
-/// The slowest that a change of membership is told: four probes' time and the suspicion, doubled for a busy machine.
+/// Time limit for a change of membership: four probes and the suspicion, doubled for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(12);
 
-/// What a cluster goes by, as lines of `[node.peers]`.
+/// Policy settings, as lines of `[node.peers]`.
 const PRESS: &str = "share_above = 0.0\nalone_below = 0.0\n";
 const CARD: &str = "policy = \"card\"\n";
-/// A table of the first requests, and another soon after each change of who is there.
+/// A table of the first requests, and a new one soon after each change of membership.
 const WARD: &str =
     "policy = \"ward\"\nward.first_requests = 500\nward.settle = \"500ms\"\nward.forward_us = 0.0\n";
 
-struct Equals {
+struct PeerCluster {
     policy: &'static str,
-    // Processes go before the hosts that they run on.
+    // Processes end before their hosts.
     nodes: Vec<Option<Process>>,
     topology: Topology,
     content: Content,
     folder: tempfile::TempDir,
 }
 
-impl Equals {
-    /// `None` where there are no rights to make one.
+impl PeerCluster {
+    /// `None` without privileges.
     fn start(policy: &'static str) -> Option<Self> {
         let spec = TopologySpec {
             nodes: NODES,
@@ -56,7 +58,7 @@ impl Equals {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("secret"), "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n").unwrap();
         rustix::fs::chmod(folder.path().join("secret"), Mode::RUSR).unwrap();
-        // 6.5 MB, of which a node holds 3.
+        // 6.5 MB in total. A node's memory has 3 MB.
         let content = Content::new(&[1_000, 10_000, 50_000], 106);
         let mut cluster =
             Self { policy, nodes: (0..NODES).map(|_| None).collect(), topology, content, folder };
@@ -96,7 +98,8 @@ impl Equals {
         serde_json::from_str(body).unwrap_or_default()
     }
 
-    /// Waits until these nodes know these others, their loads and what they hold, and nobody else; returns how long it took.
+    /// Waits until exactly these nodes know each other, their loads and their contents. Returns the elapsed
+    /// time.
     fn await_members(&self, nodes: &[usize]) -> Duration {
         self.await_views(&|number| nodes.contains(&number).then(|| nodes.to_vec()))
     }
@@ -105,16 +108,16 @@ impl Equals {
         let started = Instant::now();
         let mut views: Vec<(Vec<usize>, Value)> = Vec::new();
         let right = within(3 * NOTICED_WITHIN, || {
-            // A stopped node is not asked: it would not answer.
+            // A stopped node would not answer.
             views = (0..NODES).filter_map(|number| Some((wanted(number)?, self.view(number)))).collect();
-            views.iter().all(|(members, view)| self.is_right(members, view))
+            views.iter().all(|(members, view)| self.has_members(members, view))
         });
         assert!(right, "{views:#?}\n{}", self.logs());
         started.elapsed()
     }
 
-    /// Whether a node knows these members, itself among them, and goes by the first of them where one decides.
-    fn is_right(&self, members: &[usize], view: &Value) -> bool {
+    /// Reports whether a node knows exactly these members and, with a dispatcher, uses the first of them.
+    fn has_members(&self, members: &[usize], view: &Value) -> bool {
         let known = |member: &Value| {
             let load = member["load"].is_u64() || self.policy != PRESS;
             load && member["known"] == true
@@ -124,8 +127,8 @@ impl Equals {
         decides && view["members"].as_array().is_some_and(all)
     }
 
-    /// Waits until no request is left in a load, and all go by one table where they do: nothing of what happened stays behind.
-    fn await_rest(&self) {
+    /// Waits until no request counts as load and, with WARD, all nodes use one table.
+    fn await_idle(&self) {
         let started = Instant::now();
         let mut views: Vec<Value> = Vec::new();
         let at_rest = within(3 * NOTICED_WITHIN, || {
@@ -155,23 +158,23 @@ impl Equals {
         (self.topology.nodes[number].v4, 80).into()
     }
 
-    /// Connections to these nodes, one request each or several, in an order of their own for each.
+    /// Returns connections to these nodes with one or several requests, each with its own order of targets.
     fn plans(&self, nodes: &[usize]) -> Vec<Plan> {
         let targets = &self.content.targets;
         let at = |place: usize| targets[place * 7_919 % targets.len()].clone();
         let plan = |number: usize| {
-            let (manner, count) = match number % 4 {
-                0 => (Manner::KeptAlive, 8),
-                1 => (Manner::Pipelined, 4),
-                _ => (Manner::Plain, 1),
+            let (behaviour, count) = match number % 4 {
+                0 => (Behaviour::KeptAlive, 8),
+                1 => (Behaviour::Pipelined, 4),
+                _ => (Behaviour::Plain, 1),
             };
             let targets: Vec<Target> = (0..count).map(|n| at(number * 5 + n)).collect();
-            Plan { manner, server: self.address(nodes[number % nodes.len()]), same_port: false, targets }
+            Plan { behaviour, server: self.address(nodes[number % nodes.len()]), same_port: false, targets }
         };
         (0..800).map(plan).collect()
     }
 
-    /// Asks the nodes for as long as `act` takes.
+    /// Runs clients of the nodes while `act` runs.
     fn under_load<R: Send>(&self, nodes: &[usize], act: impl FnOnce() -> R + Send) -> (Tally, R) {
         let plans = self.plans(nodes);
         let go = AtomicBool::new(true);
@@ -186,7 +189,7 @@ impl Equals {
         })
     }
 
-    /// The same, while clients of another node ask that one too, until `act` says otherwise.
+    /// Runs clients of another node beside them, until `act` clears the flag.
     fn under_load_beside<R: Send>(
         &self,
         nodes: &[usize],
@@ -203,12 +206,13 @@ impl Equals {
         })
     }
 
-    /// What two hosts send each other gets lost, or does so no longer: the one's neighbour has moved away.
-    fn cut(&self, a: usize, b: usize, cut: bool) {
+    /// Drops all packets between two hosts, or stops dropping them. The neighbour entries get a wrong
+    /// address.
+    fn set_separated(&self, a: usize, b: usize, separated: bool) {
         for (from, to) in [(a, b), (b, a)] {
             let (from, to) = (&self.topology.nodes[from], &self.topology.nodes[to]);
             let nobody = "02:ff:ff:ff:ff:ff".to_owned();
-            let mac = if cut { nobody } else { to.mac_text() };
+            let mac = if separated { nobody } else { to.mac_text() };
             let to: Ipv4Addr = to.v4;
             from.namespace
                 .ip(&format!("neigh replace {to} lladdr {mac} dev {INTERFACE} nud permanent"))
@@ -217,13 +221,13 @@ impl Equals {
     }
 }
 
-/// A reply that had begun may be cut, one for each connection there can be at a time.
+/// Checks that only started replies were cut, at most one per concurrent connection.
 fn assert_only_cut(tally: &Tally, what: &str) {
-    let cut = |fault: &Fault| matches!(fault, Fault::Reset | Fault::Short { .. });
+    let is_cut = |fault: &Fault| matches!(fault, Fault::Reset | Fault::Short { .. });
     let others: Vec<String> = tally
         .faults
         .iter()
-        .filter(|(_, fault)| !cut(fault))
+        .filter(|(_, fault)| !is_cut(fault))
         .map(|(plan, fault)| format!("{} {:?}: {fault}", plan.server, plan.targets[0].path))
         .collect();
     assert!(others.is_empty(), "{what}: {others:#?}");
@@ -232,9 +236,9 @@ fn assert_only_cut(tally: &Tally, what: &str) {
     println!("{what}: {tally}");
 }
 
-/// Clients of a node that was killed: what it had in hand is lost, with what its kernel accepted while it died, and nobody answers
-/// after that.
-fn assert_lost_in_hand(own: &Tally) {
+/// Checks the clients of a killed node. Requests in progress and connections in its kernel's queue may be
+/// lost. Later connections are refused.
+fn assert_killed_node_faults(own: &Tally) {
     let count = |which: fn(&Fault) -> bool| own.faults.iter().filter(|(_, fault)| which(fault)).count();
     let in_hand = count(|fault| matches!(fault, Fault::Reset | Fault::Short { .. }));
     let refused = count(|fault| matches!(fault, Fault::Connect(_)));
@@ -245,23 +249,23 @@ fn assert_lost_in_hand(own: &Tally) {
     println!("its own clients: {in_hand} in hand, {refused} refused, {own}");
 }
 
-/// Clients of a node that stood still: they wait, or give it up; what they still wait for comes.
-fn assert_only_waits(own: &Tally) {
+/// Checks the clients of a stopped node. They wait or give up, and later replies arrive.
+fn assert_only_stalls(own: &Tally) {
     let waits = |fault: &Fault| matches!(fault, Fault::Stall(_));
     let cut = own.faults.iter().filter(|(_, fault)| !waits(fault)).count();
     assert!(cut <= OWN.threads && own.right > 0, "{own}");
     println!("its own clients: {own}");
 }
 
-impl Equals {
-    fn serves_quietly(&self) {
+impl PeerCluster {
+    fn check_undisturbed(&self) {
         let (tally, ()) = self.under_load(&[0, 1, 2, 3], || take_time(Duration::from_secs(2)));
         tally.assert_faultless();
         let views: Vec<Value> = (0..NODES).map(|number| self.view(number)).collect();
         assert!(views.iter().all(|view| view["forwarded"].as_u64() > Some(20)), "{views:#?}");
     }
 
-    /// A node is killed under the load of the others, and started again under that of all.
+    /// Kills a node under load of the others, and restarts it under load of all.
     fn kill_and_start(&mut self, number: usize) {
         let others: Vec<usize> = (0..NODES).filter(|other| *other != number).collect();
         let mut killed = self.nodes[number].take().unwrap();
@@ -272,7 +276,7 @@ impl Equals {
             self.await_members(&others)
         });
         assert_only_cut(&tally, "killed");
-        assert_lost_in_hand(&own);
+        assert_killed_node_faults(&own);
         println!("its absence was known to all after {noticed:?}");
         assert!(noticed < NOTICED_WITHIN);
 
@@ -282,8 +286,8 @@ impl Equals {
         println!("its presence was known to all after {noticed:?}");
     }
 
-    /// A node stands still: for so long, or until its peers do not bear it any more.
-    fn stop_and_go(&self, number: usize, time: Option<Duration>) {
+    /// Stops a node for a period, or until its peers remove it.
+    fn stop_and_continue(&self, number: usize, time: Option<Duration>) {
         let others: Vec<usize> = (0..NODES).filter(|other| *other != number).collect();
         let (tally, own, ()) = self.under_load_beside(&others, number, |_| {
             self.node(number).signal(Signal::STOP);
@@ -294,11 +298,11 @@ impl Equals {
             self.node(number).signal(Signal::CONT);
         });
         match time {
-            // Neither its peers nor its clients missed it.
+            // Neither peers nor clients noticed it.
             Some(_) => [&tally, &own].into_iter().for_each(Tally::assert_faultless),
             None => {
                 assert_only_cut(&tally, "stopped");
-                assert_only_waits(&own);
+                assert_only_stalls(&own);
             }
         }
         let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || self.await_members(&[0, 1, 2, 3]));
@@ -306,11 +310,11 @@ impl Equals {
         println!("known to all again after {noticed:?}");
     }
 
-    /// The network falls into halves, and is whole again; clients reach both.
-    fn halve_and_join(&self) {
+    /// Splits the network into halves and rejoins them. Clients reach both halves.
+    fn split_and_join(&self) {
         let pairs = [(0, 2), (0, 3), (1, 2), (1, 3)];
         let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || {
-            pairs.iter().for_each(|(a, b)| self.cut(*a, *b, true));
+            pairs.iter().for_each(|(a, b)| self.set_separated(*a, *b, true));
             self.await_views(&|number| Some(if number < 2 { vec![0, 1] } else { vec![2, 3] }))
         });
         assert_only_cut(&tally, "in halves");
@@ -318,7 +322,7 @@ impl Equals {
         let (tally, ()) = self.under_load(&[0, 1, 2, 3], || take_time(Duration::from_secs(1)));
         tally.assert_faultless();
         let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || {
-            pairs.iter().for_each(|(a, b)| self.cut(*a, *b, false));
+            pairs.iter().for_each(|(a, b)| self.set_separated(*a, *b, false));
             self.await_members(&[0, 1, 2, 3])
         });
         tally.assert_faultless();
@@ -328,37 +332,37 @@ impl Equals {
 
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
-    let Some(mut cluster) = Equals::start(PRESS) else { return };
-    cluster.serves_quietly();
+fn a_fault_of_one_node_does_not_affect_clients_of_others() {
+    let Some(mut cluster) = PeerCluster::start(PRESS) else { return };
+    cluster.check_undisturbed();
     cluster.kill_and_start(1);
-    cluster.stop_and_go(2, None);
-    cluster.stop_and_go(2, Some(Duration::from_secs(1)));
-    cluster.halve_and_join();
-    cluster.await_rest();
+    cluster.stop_and_continue(2, None);
+    cluster.stop_and_continue(2, Some(Duration::from_secs(1)));
+    cluster.split_and_join();
+    cluster.await_idle();
 }
 
-/// Node 0 decides for all while it is there.
+/// Node 0 is the dispatcher while it is up.
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn nor_under_card_is_what_happens_to_the_dispatcher() {
-    let Some(mut cluster) = Equals::start(CARD) else { return };
-    cluster.serves_quietly();
+fn a_fault_of_the_dispatcher_does_not_affect_clients_of_others() {
+    let Some(mut cluster) = PeerCluster::start(CARD) else { return };
+    cluster.check_undisturbed();
     cluster.kill_and_start(0);
     cluster.kill_and_start(2);
-    cluster.stop_and_go(0, Some(Duration::from_secs(1)));
-    cluster.halve_and_join();
-    cluster.await_rest();
+    cluster.stop_and_continue(0, Some(Duration::from_secs(1)));
+    cluster.split_and_join();
+    cluster.await_idle();
 }
 
-/// Node 0 makes the tables while it is there, and each is an owner.
+/// Node 0 makes the tables while it is up, and every node is an owner.
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn nor_under_ward_is_what_happens_to_who_makes_tables() {
-    let Some(mut cluster) = Equals::start(WARD) else { return };
-    cluster.serves_quietly();
+fn a_fault_of_the_table_maker_does_not_affect_clients_of_others() {
+    let Some(mut cluster) = PeerCluster::start(WARD) else { return };
+    cluster.check_undisturbed();
     cluster.kill_and_start(0);
-    cluster.stop_and_go(2, None);
-    cluster.halve_and_join();
-    cluster.await_rest();
+    cluster.stop_and_continue(2, None);
+    cluster.split_and_join();
+    cluster.await_idle();
 }

@@ -1,4 +1,4 @@
-//! Clients that come too late.
+//! Clients whose cookie has expired.
 
 use larder_testkit::take_time;
 use std::io::{ErrorKind, Read, Write};
@@ -10,11 +10,11 @@ use crate::content::Content;
 
 const HANDOFF: &str = "mechanism = \"cookie\"\nkey_life = \"10s\"";
 
-/// A cookie is believed for one and a half of `key_life` at most. Whoever asks for the first time after that is told at
-/// once, rather than left to wait.
+/// A cookie is valid for at most 1.5 times `key_life`. A client whose first request comes later is reset at
+/// once.
 #[test]
 #[ignore = "long: cargo xtask acceptance handoff-trouble"]
-fn who_asks_after_the_cookie_has_expired_is_reset() {
+fn a_client_with_an_expired_cookie_is_reset() {
     let Some(cluster) = Cluster::new(&Spec { handoff: HANDOFF, ..Spec::default() }, Content::new(&[100], 1))
     else {
         return;

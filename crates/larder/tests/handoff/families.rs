@@ -1,4 +1,4 @@
-//! Requests of every kind: held, cut anywhere, with bodies, over TLS, from clients in use everywhere.
+//! Requests of every kind: queued, cut at any byte, with bodies, over TLS, and from common clients.
 
 use larder_testkit::{take_time, within};
 use std::collections::BTreeMap;
@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use larder_kernel::netns::{installed, or_skip};
 
-use crate::client::{self, Manner, Plan, Setup, Tally, head};
+use crate::client::{self, Behaviour, ClientSettings, Plan, Tally, head};
 use crate::cluster::{Cluster, Spec};
 use crate::content::{Content, Target};
 use crate::plans::mixed;
 
-const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(10) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 16, first_port: 20_000, stall: Duration::from_secs(10) };
 const PATIENCE: Duration = Duration::from_secs(20);
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
 const SIZES: [u64; 5] = [1, 1_000, 10_000, 100_000, 1_000_000];
@@ -25,7 +26,7 @@ fn cluster(handoff: &str, switch: &str) -> Option<Cluster> {
     Cluster::new(&Spec { handoff, switch, ..Spec::default() }, Content::new(&SIZES, 2))
 }
 
-fn run(cluster: &Cluster, plans: &[Plan], setup: Setup) -> Tally {
+fn run(cluster: &Cluster, plans: &[Plan], setup: ClientSettings) -> Tally {
     let tally = cluster.topology.client().namespace.run(|| client::run(plans, setup)).unwrap();
     println!("{tally}");
     tally
@@ -34,7 +35,7 @@ fn run(cluster: &Cluster, plans: &[Plan], setup: Setup) -> Tally {
 fn slow(cluster: &Cluster, bytes: u64, count: usize) -> Vec<Plan> {
     let target = cluster.content.targets.iter().find(|target| target.bytes == bytes).unwrap();
     let plan = |number: usize| Plan {
-        manner: Manner::Slow { rest: Duration::from_millis(20) },
+        behaviour: Behaviour::Slow { rest: Duration::from_millis(20) },
         server: cluster.service()[number % 2],
         same_port: false,
         targets: vec![target.clone()],
@@ -46,10 +47,12 @@ fn delivered(cluster: &Cluster, word: &str) -> u64 {
     cluster.metric("larder_switch_deliveries_total", &[word])
 }
 
-/// Above S connections wait, held, and go on when there is room.
+/// Connections above S wait in the queue until there is room.
 #[test]
 fn requests_above_the_limit_wait() {
-    let Some(cluster) = cluster(COOKIE, "admission = 4\nqueue_max = 100\nqueue_timeout = \"20s\"") else {
+    let Some(cluster) =
+        cluster(COOKIE, "admission = { limit = 4, queue_max = 100, queue_timeout = \"20s\" }")
+    else {
         return;
     };
     let plans = slow(&cluster, 1_000_000, 16);
@@ -65,13 +68,15 @@ fn requests_above_the_limit_wait() {
     tally.assert_faultless();
     assert!((1..=4).contains(&most) && held > 4, "{most} under way, {held} held");
     assert!(delivered(&cluster, "cookie") >= 16);
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// Who waits too long, or finds no place to wait, gets a 503; nobody is reset.
+/// A request that waits too long, or finds a full queue, gets a 503. No connection is reset.
 #[test]
 fn requests_that_wait_too_long_get_503() {
-    let Some(cluster) = cluster(COOKIE, "admission = 2\nqueue_max = 3\nqueue_timeout = \"300ms\"") else {
+    let Some(cluster) =
+        cluster(COOKIE, "admission = { limit = 2, queue_max = 3, queue_timeout = \"300ms\" }")
+    else {
         return;
     };
     let plans = slow(&cluster, 1_000_000, 2);
@@ -97,31 +102,32 @@ fn requests_that_wait_too_long_get_503() {
     assert!(answers.iter().all(|line| line.starts_with("HTTP/1.1 503") || line.starts_with("HTTP/1.1 200")));
     assert!(answers.iter().filter(|line| line.starts_with("HTTP/1.1 503")).count() >= 5, "{answers:?}");
     load.join().assert_faultless();
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// The first segment ends at every byte of the head, with the rest at once or after the switch has given up waiting.
+/// The first segment ends at each byte of the head. The rest follows at once, or after the switch has stopped
+/// waiting.
 #[test]
 fn a_head_may_be_cut_anywhere() {
-    // Long enough for a busy machine to send both pieces in.
+    // Long enough for a busy machine to send both pieces in time.
     let patient = format!("{COOKIE}\nheader_wait = \"20ms\"");
     let Some(cluster) = cluster(&patient, "") else { return };
     let mut plans = Vec::new();
     for pause in [0, 500, 60_000].map(Duration::from_micros) {
         let whole = slow(&cluster, 1_000, 1).remove(0);
         for at in 1..head(&whole, 0, true).len() {
-            let manner = Manner::Split { at, pause, no_delay: true };
-            plans.push(Plan { manner, server: cluster.service()[at % 2], ..whole.clone() });
+            let behaviour = Behaviour::Split { at, pause, no_delay: true };
+            plans.push(Plan { behaviour, server: cluster.service()[at % 2], ..whole.clone() });
         }
     }
     run(&cluster, &plans, SETUP).assert_faultless();
-    // A target that is known is known by its first two lines.
+    // A known target needs only the first two lines of the head.
     let by = ["cookie", "fast", "incomplete"].map(|word| delivered(&cluster, word));
     assert!(by[0] > 50 && by[1] > 20 && by[2] > 20, "{by:?}");
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// Bodies of all lengths arrive whole, however many segments come behind the first.
+/// Bodies of all lengths arrive completely in any number of segments.
 #[test]
 fn bodies_arrive_whole() {
     let Some(cluster) = cluster(COOKIE, "") else { return };
@@ -148,10 +154,10 @@ fn bodies_arrive_whole() {
         assert!(stored == body, "{bytes} bytes, {} stored", stored.len());
     }
     assert!(delivered(&cluster, "cookie") >= 5, "{}", cluster.admin("/metrics"));
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// HTTP/2's preface is relayed; the answer is a refusal that its sender understands, or HTTP/2.
+/// The preface of HTTP/2 is relayed. The answer is a refusal that the client understands, or HTTP/2.
 #[test]
 fn http2_is_relayed() {
     let Some(cluster) = cluster(COOKIE, "") else { return };
@@ -162,10 +168,10 @@ fn http2_is_relayed() {
     println!("curl: {:?}", ended.status);
     assert_ne!(ended.status.code(), Some(28), "it hung");
     assert_eq!(delivered(&cluster, "http2"), 1, "{}", cluster.admin("/metrics"));
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// curl, wrk and h2load see nothing unusual.
+/// curl, wrk and h2load notice nothing unusual.
 #[test]
 fn common_clients_are_served() {
     for (program, package) in [("curl", "curl"), ("wrk", "wrk"), ("h2load", "nghttp2-client")] {
@@ -181,7 +187,7 @@ fn common_clients_are_served() {
         curl.args(["-s", "--max-time", "10"]).arg(format!("http://{server}{}", target.path));
         let got = namespace.output(&mut curl).unwrap();
         assert!(got.status.success() && got.stdout.len() as u64 == target.bytes, "{:?}", got.status);
-        assert_eq!(target.first_wrong(0, &got.stdout), None, "{target:?}");
+        assert_eq!(target.first_difference(0, &got.stdout), None, "{target:?}");
     }
     for server in cluster.service() {
         let url = format!("http://{server}/1000/0");
@@ -203,11 +209,11 @@ fn common_clients_are_served() {
         assert!(said.contains("2000 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
     }
     assert!(delivered(&cluster, "cookie") > 100);
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// The same load with every request decided by the dispatcher and with decisions used again comes to the same replies;
-/// every use of a decision is counted, and the switch counts what the nodes have.
+/// The dispatcher decides every request, or decisions are reused: the replies are the same. Every reuse is
+/// counted, and the switch's load equals the nodes' connections.
 #[test]
 fn the_fast_path_changes_no_result() {
     let mut results = BTreeMap::new();
@@ -217,43 +223,44 @@ fn the_fast_path_changes_no_result() {
         let tally = run(&cluster, &plans, SETUP);
         tally.assert_faultless();
         results.insert(fast, (tally.right, tally.replies));
-        cluster.await_rest();
+        cluster.await_idle();
         let opened = || cluster.metric("larder_switch_plane_total", &["event=\"fast\""]);
-        // The kernel counts at once, the switch when it is told, which may be after the connection's end.
+        // The kernel counts at once. The switch counts when it is notified, possibly after the end of the
+        // connection.
         within(PATIENCE, || delivered(&cluster, "\"fast\"") == opened());
         let reused = delivered(&cluster, "\"fast\"");
         assert_eq!(reused, opened());
         assert_eq!(reused > 100, fast, "{reused} used again\n{}", cluster.admin("/metrics"));
         let decided = cluster.metric("larder_switch_decisions_total", &["reuse"]);
         assert!(decided >= reused, "{decided} told to the dispatcher, {reused} used again");
-        counts_are_the_nodes(&cluster);
+        check_load(&cluster);
         let lines = cluster.access_log().lines().count();
         assert!(lines >= 800, "{lines} in the access log");
     }
     assert_eq!(results[&false], results[&true]);
 }
 
-fn counts_are_the_nodes(cluster: &Cluster) {
+fn check_load(cluster: &Cluster) {
     let plans = slow(cluster, 1_000_000, 12);
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
     cluster.await_metric("larder_switch_node_load", &[], 12);
     for (number, node) in cluster.topology.nodes.iter().enumerate() {
         let mut ss = Command::new("ss");
-        // A connection that the node has closed is no load, however long its client takes to close it.
+        // A connection that the node has closed is no load, however long its client delays its own close.
         ss.args(["-Htn", "state", "connected", "exclude", "time-wait", "exclude", "fin-wait-2"]);
         ss.args(["sport", "=", ":80"]);
         let listed = String::from_utf8(node.namespace.output(&mut ss).unwrap().stdout).unwrap();
-        // The relay's own connections are to the node's own address.
+        // The relay's own connections go to the node's own address.
         let service = [".100:80 ", "::64]:80 "];
         let there = listed.lines().filter(|line| service.iter().any(|one| line.contains(one))).count() as u64;
         let counted = cluster.metric("larder_switch_node_load", &[&format!("\"n{number}\"")]);
         assert_eq!(there, counted, "n{number}: {listed}");
     }
     load.join().assert_faultless();
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// Clients whose segments are small, as behind tunnels.
+/// Clients with small segments, as behind tunnels.
 #[test]
 fn small_segments_suffice() {
     let Some(cluster) = cluster(COOKIE, "") else { return };
@@ -268,5 +275,5 @@ fn small_segments_suffice() {
         let plans = mixed(52, 100, &cluster.service(), &cluster.content.targets);
         run(&cluster, &plans, SETUP).assert_faultless();
     }
-    cluster.await_rest();
+    cluster.await_idle();
 }

@@ -1,25 +1,24 @@
-//! A flood of SYNs from addresses that nobody has.
+//! A flood of SYNs from unused addresses.
 
 use larder_testkit::take_time;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_kernel::netns::{Host, INTERFACE, TcpFrame, Wire};
+use larder_kernel::frame::{TcpFrame, tcp_flag};
+use larder_kernel::netns::{Host, INTERFACE, Wire};
 
 use crate::plans::Random;
 
-/// SYN.
-const SYN: u8 = 2;
-/// Maximum segment size 1460, SACK, window scale 7, as a client of today offers (without timestamps).
+/// Maximum segment size 1460, SACK, window scale 7, as a current client offers (without timestamps).
 const OPTIONS: [u8; 12] = [2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1];
 
-/// Sends SYNs over `from`'s wire to `to`, whose next hop has the address `mac`, at this rate for as long as `go` says
-/// so; gives how many. The senders are in 198.18.0.0/15, which is for benchmarks (RFC 2544).
+/// Sends SYNs over `from`'s wire to `to` at this rate while `go` is set, and returns their number. `mac` is
+/// the address of the next hop. The senders are in 198.18.0.0/15, the range for benchmarks (RFC 2544).
 ///
 /// # Panics
 /// If there is no raw socket.
-pub fn syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: &AtomicBool) -> u64 {
+pub fn send_syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: &AtomicBool) -> u64 {
     let wire = Wire::open(&from.namespace).unwrap();
     let ifindex = from.namespace.ifindex(INTERFACE).unwrap();
     let mut random = Random(1);
@@ -34,18 +33,15 @@ pub fn syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: 
         let chance = random.next();
         let [_, b, c, d, high, low, ..] = chance.to_be_bytes();
         let source = IpAddr::V4(Ipv4Addr::new(198, 18 | (b & 1), c, d));
+        let source = SocketAddr::new(source, u16::from_be_bytes([high | 4, low]));
         let frame = TcpFrame {
             macs: [from.mac, mac],
-            from: SocketAddr::new(source, u16::from_be_bytes([high | 4, low])),
-            to,
             seq: random.next() as u32,
-            ack: 0,
-            flags: SYN,
             window: 64_240,
             options: &OPTIONS,
-            payload: &[],
+            ..TcpFrame::new(source, to, tcp_flag::SYN)
         };
-        // What does not go into the interface's queue is no flood.
+        // A SYN that the interface's queue drops does not count.
         if wire.send(ifindex, &frame.bytes().unwrap()).is_ok() {
             sent += 1;
         }

@@ -1,4 +1,4 @@
-//! What attackers do: floods of SYNs, forged cookies, requests that never end, packets on other people's connections.
+//! Attacks: floods of SYNs, forged cookies, endless requests, and packets on foreign connections.
 
 use larder_testkit::take_time;
 use std::io::{Read, Write};
@@ -7,26 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_kernel::netns::{INTERFACE, TcpFrame, Wire};
+use larder_kernel::frame::TcpFrame;
+use larder_kernel::frame::tcp_flag::{ACK, FIN, PSH, RST, SYN};
+use larder_kernel::netns::{INTERFACE, Wire};
 
-use crate::client::{self, Manner, Plan, Setup};
+use crate::client::{self, Behaviour, ClientSettings, Plan};
 use crate::cluster::{Cluster, Spec};
 use crate::content::Content;
 use crate::flood;
 use crate::plans::{Random, mixed};
 
-const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
 const SIZES: [u64; 5] = [1, 100, 1_000, 10_000, 100_000];
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const PSH: u8 = 8;
-const ACK: u8 = 16;
 
-/// Beside a flood no connection is lost, and nothing grows: a SYN leaves no trace.
+/// No connection is lost beside a flood, and nothing grows: a SYN leaves no state.
 #[test]
-fn a_flood_of_syns_costs_nobody_a_connection() {
+fn a_flood_of_syns_costs_no_connection() {
     let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
     else {
         return;
@@ -40,7 +38,7 @@ fn a_flood_of_syns_costs_nobody_a_connection() {
     let go = AtomicBool::new(true);
     let to = (cluster.service()[0], cluster.topology.front().mac);
     let (sent, tally) = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood::syns(cluster.topology.client(), to, 50_000, &go));
+        let flood = scope.spawn(|| flood::send_syns(cluster.topology.client(), to, 50_000, &go));
         let tally = load();
         take_time(Duration::from_millis(500));
         go.store(false, Ordering::Relaxed);
@@ -57,10 +55,10 @@ fn a_flood_of_syns_costs_nobody_a_connection() {
         cluster.metric("larder_switch_handoff_connections", &["placed"]),
     );
     assert_eq!((held, placed), (0, 0));
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// First segments with cookies that nobody made open nothing.
+/// First segments with forged cookies open no connection.
 #[test]
 fn forged_cookies_open_nothing() {
     let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 1))
@@ -84,7 +82,7 @@ fn forged_cookies_open_nothing() {
             ack: (chance >> 32) as u32,
             flags: PSH | ACK,
             window: 64_240,
-            // Some claim timestamps as their cookies do, some do not.
+            // Half of the segments carry timestamps.
             options: if chance & 1 << 48 == 0 { &[] } else { &echo },
             payload: request,
         };
@@ -97,13 +95,13 @@ fn forged_cookies_open_nothing() {
         of("\"bad_cookie\"") + of("\"plain_limited\"")
     };
     larder_testkit::eventually("15,000 are refused", || (refused() >= 15_000).then_some(()));
-    // The fewest bits that are checked are 24, for 500 of them a second: by chance one in hours.
+    // At least 24 bits are checked, at 500 segments a second. A random match takes hours.
     let opened = cluster.metric("larder_switch_deliveries_total", &[]);
     assert_eq!(opened, 0, "{}", cluster.admin("/metrics"));
     assert_eq!(cluster.metric("larder_switch_handoff_connections", &[]), 0);
 }
 
-/// Requests that never end take places among those that are held, or relayed, for a while, and no longer.
+/// Endless requests occupy places in the queue or in the relay for a limited time.
 #[test]
 fn half_requests_are_bounded() {
     let spec = Spec {
@@ -126,7 +124,7 @@ fn half_requests_are_bounded() {
     let streams = cluster.topology.client().namespace.run(half).unwrap();
     let held = cluster.metric("larder_switch_handoff_connections", &["held"]);
     assert!(held <= 32, "{held} held");
-    // Others are served meanwhile.
+    // Other clients are served meanwhile.
     let plans = mixed(43, 100, &cluster.service(), &cluster.content.targets);
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{tally}");
@@ -138,11 +136,11 @@ fn half_requests_are_bounded() {
     }
     let full = cluster.metric("larder_switch_deliveries_total", &["hold_full"]);
     assert!(full > 0, "{}", cluster.admin("/metrics"));
-    cluster.await_rest();
+    cluster.await_idle();
     cluster.await_no("larder_switch_handoff_connections");
 }
 
-/// Somebody who knows the addresses of a connection, but not its numbers, cannot cut it, nor end its account.
+/// An attacker that knows a connection's addresses, but not its numbers, cannot cut it or end its load.
 #[test]
 fn forged_packets_do_not_cut_connections() {
     let Some(cluster) =
@@ -152,14 +150,14 @@ fn forged_packets_do_not_cut_connections() {
     };
     let plans: Vec<Plan> = (0..6)
         .map(|number: usize| Plan {
-            manner: Manner::Slow { rest: Duration::from_millis(50) },
+            behaviour: Behaviour::Slow { rest: Duration::from_millis(50) },
             server: cluster.service()[number % 2],
             same_port: true,
             targets: vec![cluster.content.targets[number % 2].clone()],
         })
         .collect();
     let client = cluster.topology.client();
-    let setup = Setup { threads: 6, ..SETUP };
+    let setup = ClientSettings { threads: 6, ..SETUP };
     let load = client.namespace.thread(move || client::run(&plans, setup)).unwrap();
     take_time(Duration::from_millis(300));
     let wire = Wire::open(&client.namespace).unwrap();
@@ -188,7 +186,7 @@ fn forged_packets_do_not_cut_connections() {
             take_time(Duration::from_micros(500));
         }
     }
-    // None has ended: each takes at least three seconds.
+    // No connection has ended: each takes at least three seconds.
     let live = cluster.metric("larder_switch_handoff_connections", &["handed_off"]);
     let counted = cluster.metric("larder_switch_node_load", &[]);
     let tally = load.join();
@@ -196,10 +194,10 @@ fn forged_packets_do_not_cut_connections() {
     assert_eq!((live, counted), (6, 6));
     tally.assert_faultless();
     assert!(sent > 1_000, "{sent}");
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// Clients that use the same addresses for one connection after another, at once.
+/// Clients reuse the same addresses for the next connection at once.
 #[test]
 fn addresses_are_used_again_at_once() {
     let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
@@ -207,20 +205,23 @@ fn addresses_are_used_again_at_once() {
         return;
     };
     let mut plans = mixed(45, 1_200, &cluster.service(), &cluster.content.targets);
-    // Where the client ends first the port is its own kernel's to keep.
+    // If the client closes first, its own kernel keeps the port.
     plans.retain(|plan| {
-        matches!(plan.manner, Manner::Plain | Manner::Pipelined | Manner::HeadOnly | Manner::Resetting { .. })
+        matches!(
+            plan.behaviour,
+            Behaviour::Plain | Behaviour::Pipelined | Behaviour::HeadOnly | Behaviour::Resetting { .. }
+        )
     });
     plans.iter_mut().for_each(|plan| plan.same_port = true);
     let tally = cluster
         .topology
         .client()
         .namespace
-        .run(|| client::run(&plans, Setup { threads: 4, ..SETUP }))
+        .run(|| client::run(&plans, ClientSettings { threads: 4, ..SETUP }))
         .unwrap();
     println!("{tally}");
     tally.assert_faultless();
     let reused = cluster.metric("larder_switch_plane_total", &["reused"]);
     assert!(reused > 400, "{reused}\n{}", cluster.admin("/metrics"));
-    cluster.await_rest();
+    cluster.await_idle();
 }

@@ -1,43 +1,43 @@
-//! Equal nodes that learn how many requests connections bring, and hand over what is worth it.
+//! Handover decisions of equal nodes that learn the number of requests per connection.
 
-use crate::client::{Manner, Plan};
+use crate::client::{Behaviour, Plan};
 use crate::content::{Content, Target};
-use crate::handover_lab::Equals;
+use crate::handover_lab::HandoverCluster;
 
 const LINES: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\n";
 /// Requests on each connection.
 const REQUESTS: usize = 16;
 
-fn plan(manner: Manner, server: std::net::SocketAddr, targets: &[Target]) -> Plan {
-    Plan { manner, server, same_port: false, targets: targets.to_vec() }
+fn plan(behaviour: Behaviour, server: std::net::SocketAddr, targets: &[Target]) -> Plan {
+    Plan { behaviour, server, same_port: false, targets: targets.to_vec() }
 }
 
-/// Connections of 16 requests to node 0. Node 1 has what is large, node 0 what is small.
+/// Connections of 16 requests to node 0. Node 1 has the large targets, node 0 the small ones.
 struct Lab {
-    cluster: Equals,
+    cluster: HandoverCluster,
     small: Vec<Target>,
     large: Vec<Target>,
 }
 
 impl Lab {
     fn new() -> Option<Self> {
-        let cluster = Equals::new(2, Content::new(&[1_000, 100_000, 200_000], REQUESTS), LINES)?;
+        let cluster = HandoverCluster::new(2, Content::new(&[1_000, 100_000, 200_000], REQUESTS), LINES)?;
         let targets = cluster.content.targets.clone();
         let (small, large): (Vec<_>, Vec<_>) = targets.into_iter().partition(|target| target.bytes == 1_000);
         for (node, targets) in [(0, &small), (1, &large)] {
             let [server, _] = cluster.service(node);
-            let each: Vec<Plan> = targets.chunks(1).map(|one| plan(Manner::Plain, server, one)).collect();
+            let each: Vec<Plan> = targets.chunks(1).map(|one| plan(Behaviour::Plain, server, one)).collect();
             cluster.run(&each).assert_faultless();
         }
         cluster.await_known(0, large.len() as u64);
-        // How large they are: each is relayed once, and the last of a connection.
+        // Each size is learned from a relayed request that is the last of its connection.
         let [server, _] = cluster.service(0);
-        let each: Vec<Plan> = large.chunks(1).map(|one| plan(Manner::Plain, server, one)).collect();
+        let each: Vec<Plan> = large.chunks(1).map(|one| plan(Behaviour::Plain, server, one)).collect();
         cluster.run(&each).assert_faultless();
         Some(Self { cluster, small, large })
     }
 
-    fn of(&self, bytes: u64) -> Vec<Target> {
+    fn targets_of_size(&self, bytes: u64) -> Vec<Target> {
         self.large.iter().filter(|target| target.bytes == bytes).cloned().collect()
     }
 
@@ -45,43 +45,43 @@ impl Lab {
         self.cluster.view(node)["handoff"]["requests_expected"].as_f64().unwrap()
     }
 
-    /// These targets on one connection to node 0: how many of its requests stayed for what is still to come, and how many
-    /// connections were handed over.
-    fn run(&self, manner: Manner, targets: &[Target]) -> (u64, u64) {
+    /// Requests these targets on one connection to node 0. Returns the number of requests that stayed because
+    /// of later ones, and the number of handovers.
+    fn run(&self, behaviour: Behaviour, targets: &[Target]) -> (u64, u64) {
         let [server, _] = self.cluster.service(0);
         let count = || ["kept", "moved"].map(|name| self.cluster.handoff(0, name));
         let before = count();
-        self.cluster.run(&[plan(manner, server, targets)]).assert_faultless();
+        self.cluster.run(&[plan(behaviour, server, targets)]).assert_faultless();
         self.cluster.until("nothing is on its way", |cluster| cluster.handoff(0, "connections") == 0);
         let after = count();
         (after[0] - before[0], after[1] - before[1])
     }
 }
 
-/// It has ended at node 1, with its last request, which it was handed over with.
+/// The connection was handed over with its last request, and ends at node 1.
 #[test]
-fn a_connection_that_goes_with_its_last_request_is_known_to_have_ended() {
+fn a_connection_handed_over_with_its_last_request_is_known_to_have_ended() {
     let Some(lab) = Lab::new() else { return };
-    // One of 8 requests at node 1, from a client of its own.
+    // A client of node 1 itself sends 8 requests on one connection.
     let [server, _] = lab.cluster.service(1);
-    lab.cluster.run(&[plan(Manner::KeptAlive, server, &lab.large[..8])]).assert_faultless();
+    lab.cluster.run(&[plan(Behaviour::KeptAlive, server, &lab.large[..8])]).assert_faultless();
     lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 7.0);
-    let targets = [&lab.small[..3], &lab.of(100_000)[..1]].concat();
-    assert_eq!(lab.run(Manner::KeptToTheEnd, &targets), (0, 1));
-    // Of two that have brought 4 one brings 4 more.
+    let targets = [&lab.small[..3], &lab.targets_of_size(100_000)[..1]].concat();
+    assert_eq!(lab.run(Behaviour::KeptToTheEnd, &targets), (0, 1));
+    // Of two connections with 4 requests, one brought 4 more.
     lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 5.0);
     assert_eq!(lab.expected(0), 3.0, "what is handed over had brought so many");
 }
 
-/// A client's head that is as large as a node takes is none that its peer refuses.
+/// A head of the maximum size is accepted by the peer too.
 #[test]
-fn a_head_of_as_many_fields_as_may_be_is_handed_over() {
+fn a_head_with_the_maximum_number_of_fields_is_handed_over() {
     let Some(lab) = Lab::new() else { return };
-    // Nothing is learned from it, so the next one goes too.
+    // Nothing is learned from this connection, so the next one is handed over too.
     for (fields, target) in [(99, &lab.large[0]), (100, &lab.large[0])] {
         let before = lab.cluster.handoff(1, "taken");
         assert_eq!(
-            lab.run(Manner::Fields { count: fields }, std::slice::from_ref(target)),
+            lab.run(Behaviour::Fields { count: fields }, std::slice::from_ref(target)),
             (0, 1),
             "{fields}"
         );
@@ -89,28 +89,29 @@ fn a_head_of_as_many_fields_as_may_be_is_handed_over() {
     }
 }
 
-/// What pays at the beginning of a connection and what at its end, and that the peer which sees the end knows of the beginning.
+/// Tests whether a handover pays at the beginning and at the end of a connection. The peer that sees the end
+/// also knows the beginning.
 #[test]
-fn a_connection_goes_when_what_it_asks_for_is_worth_its_later_requests() {
+fn a_connection_is_handed_over_when_its_target_outweighs_its_later_requests() {
     let Some(lab) = Lab::new() else { return };
     assert_eq!((lab.expected(0), lab.expected(1)), (0.0, 0.0), "one request on each, announced as the last");
-    // Nobody knows yet: it is handed over at its first request, and node 1 sees all of it.
-    let of = |bytes| lab.of(bytes);
-    assert_eq!(lab.run(Manner::KeptAlive, &of(100_000)), (0, 1));
+    // Nothing is known yet, so the connection is handed over at its first request. Node 1 sees all of it.
+    let of = |bytes| lab.targets_of_size(bytes);
+    assert_eq!(lab.run(Behaviour::KeptAlive, &of(100_000)), (0, 1));
     lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 15.0);
     assert_eq!(lab.expected(0), 0.0);
-    lab.run(Manner::KeptAlive, &lab.small);
+    lab.run(Behaviour::KeptAlive, &lab.small);
     lab.cluster.until("node 0 has learned", |_| lab.expected(0) == 15.0);
 
-    // 15 requests to come make it 160 KB.
-    assert_eq!(lab.run(Manner::KeptAlive, &of(200_000)), (0, 1));
-    assert_eq!(lab.run(Manner::Plain, &of(100_000)[..1]), (0, 1), "the last one");
-    // At its sixth request 10 are to come, which makes it 110 KB, at its seventh 9.
+    // With 15 requests to come the sum is 160 KB.
+    assert_eq!(lab.run(Behaviour::KeptAlive, &of(200_000)), (0, 1));
+    assert_eq!(lab.run(Behaviour::Plain, &of(100_000)[..1]), (0, 1), "the last one");
+    // At the sixth request 10 are to come, which gives 110 KB. At the seventh, 9 are to come.
     let large = of(100_000);
-    assert_eq!(lab.run(Manner::KeptAlive, &[&lab.small[..5], &large[..11]].concat()), (1, 1));
-    // Node 1 got that one at its seventh, and takes it for no shorter one.
+    assert_eq!(lab.run(Behaviour::KeptAlive, &[&lab.small[..5], &large[..11]].concat()), (1, 1));
+    // Node 1 got the connection at its seventh request, and does not take it for a shorter one.
     assert_eq!((lab.expected(0), lab.expected(1)), (15.0, 15.0));
-    assert_eq!(lab.run(Manner::KeptAlive, &[&large[..2], &lab.small[..14]].concat()), (2, 0));
+    assert_eq!(lab.run(Behaviour::KeptAlive, &[&large[..2], &lab.small[..14]].concat()), (2, 0));
     assert_eq!(lab.cluster.sum("failed"), 0, "{}", lab.cluster.logs());
     let text = crate::cluster::Cluster::admin_in(&lab.cluster.topology.nodes[0].namespace, "/metrics");
     for (name, value) in [("requests_expected{", " 15.0"), ("why=\"kept\"", " 3")] {

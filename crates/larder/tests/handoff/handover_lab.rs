@@ -1,5 +1,5 @@
-//! Equal nodes in namespaces, without a front-end: each has a service address of its own, and those of the others on its
-//! loopback interface.
+//! Equal nodes in namespaces, without a front-end. Each node has its own service address, and those of the
+//! others on its loopback interface.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,22 +12,23 @@ use larder_kernel::netns::{Topology, TopologySpec, or_skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::client::{self, Plan, Setup, Tally};
-use crate::cluster::{Cluster, Left};
+use crate::client::{self, ClientSettings, Plan, Tally};
+use crate::cluster::{Cluster, KernelCleanup};
 use crate::content::Content;
 use crate::process::Process;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-pub const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(10) };
+pub const SETUP: ClientSettings =
+    ClientSettings { threads: 8, first_port: 20_000, stall: Duration::from_secs(10) };
 
-/// The cluster. Processes end before the hosts they run on.
-pub struct Equals {
+/// A cluster of equal nodes. Processes end before their hosts.
+pub struct HandoverCluster {
     pub nodes: Vec<Option<Process>>,
     pub topology: Topology,
     pub content: Content,
     names: Vec<String>,
     folder: TempDir,
-    _left: Left,
+    _cleanup: KernelCleanup,
 }
 
 fn service(node: usize) -> [IpAddr; 2] {
@@ -35,8 +36,9 @@ fn service(node: usize) -> [IpAddr; 2] {
     [Ipv4Addr::new(10, 9, 0, last).into(), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, last.into()).into()]
 }
 
-impl Equals {
-    /// So many nodes over one directory, with these lines in `[node.peers]`. `None` where there are no rights.
+impl HandoverCluster {
+    /// Starts `count` nodes over one directory, with these lines in `[node.peers]`. `None` without
+    /// privileges.
     pub fn new(count: usize, content: Content, lines: &str) -> Option<Self> {
         let mut cluster = Self::hosts(count, content)?;
         for number in 0..count {
@@ -47,7 +49,7 @@ impl Equals {
         Some(cluster)
     }
 
-    /// The hosts; nothing is configured yet, and nothing runs. `None` where there are no rights.
+    /// Creates the hosts without configs and processes. `None` without privileges.
     pub fn hosts(count: usize, content: Content) -> Option<Self> {
         let spec = TopologySpec { nodes: count, port_range: (30_000, 60_999), ..TopologySpec::default() };
         let topology = or_skip(Topology::new(&spec))?;
@@ -61,15 +63,15 @@ impl Equals {
         }
         let folder = tempfile::tempdir().unwrap();
         let names: Vec<String> = (0..count).map(|number| Cluster::instance(&format!("e{number}"))).collect();
-        let left = Left { names: names.iter().map(|name| format!("node-{name}")).collect() };
+        let cleanup = KernelCleanup { names: names.iter().map(|name| format!("node-{name}")).collect() };
         let nodes = names.iter().map(|_| None).collect();
-        let cluster = Self { nodes, topology, content, names, folder, _left: left };
+        let cluster = Self { nodes, topology, content, names, folder, _cleanup: cleanup };
         Identity::generate().unwrap().save(&cluster.path("secret")).unwrap();
         Some(cluster)
     }
 
-    /// A host has the service addresses of another on its loopback interface, or lacks them.
-    pub fn lend(&self, host: usize, of: usize, lent: bool) {
+    /// Adds the service addresses of a node to a host's loopback interface, or removes them.
+    pub fn set_addresses(&self, host: usize, of: usize, lent: bool) {
         let [v4, v6] = service(of);
         let lines = if lent {
             format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad preferred_lft 0\n")
@@ -83,7 +85,7 @@ impl Equals {
         self.folder.path().join(name)
     }
 
-    /// Writes a node's config, with these lines in `[node.peers]`, or in sections of their own behind it.
+    /// Writes a node's config with these lines in `[node.peers]` and after it.
     pub fn configure(&self, number: usize, lines: &str) {
         let services = (0..self.names.len()).flat_map(service).fold(String::new(), |mut text, ip| {
             let _ = write!(text, "\"{}\", ", SocketAddr::new(ip, 80));
@@ -110,12 +112,12 @@ impl Equals {
         self.nodes[number] = Some(Process::start(&self.topology.nodes[number].namespace, &[], &args, log));
     }
 
-    /// Where clients of a node connect, IPv4 and IPv6.
+    /// Returns the service addresses of a node, IPv4 and IPv6.
     pub fn service(&self, node: usize) -> [SocketAddr; 2] {
         service(node).map(|ip| SocketAddr::new(ip, 80))
     }
 
-    /// All of them.
+    /// Returns the service addresses of all nodes.
     pub fn services(&self) -> Vec<SocketAddr> {
         (0..self.names.len()).flat_map(|node| self.service(node)).collect()
     }
@@ -124,20 +126,20 @@ impl Equals {
         self.page(node, "/peers")
     }
 
-    /// What a node's admin interface answers.
+    /// Returns a page of a node's admin interface.
     pub fn page(&self, node: usize, path: &str) -> Value {
         let text = Cluster::admin_in(&self.topology.nodes[node].namespace, path);
         serde_json::from_str(text.split_once("\r\n\r\n").map_or("null", |(_, body)| body)).unwrap()
     }
 
-    /// A number of a node's view of what is handed over.
+    /// Returns a number of a node's handover counters.
     pub fn handoff(&self, node: usize, name: &str) -> u64 {
         let view = self.view(node);
         let number = view["handoff"].get(name).or_else(|| view["handoff"]["relayed"].get(name));
         number.and_then(Value::as_u64).unwrap_or_else(|| panic!("no {name} in {view}"))
     }
 
-    /// The same of all nodes.
+    /// Returns the sum of a handover counter over all nodes.
     pub fn sum(&self, name: &str) -> u64 {
         (0..self.names.len())
             .filter(|node| self.nodes[*node].is_some())
@@ -145,18 +147,18 @@ impl Equals {
             .sum()
     }
 
-    /// Waits until this holds.
+    /// Waits until a condition holds.
     pub fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         self.within(PATIENCE, what, holds);
     }
 
-    /// Waits until this holds, for so long.
+    /// Waits until a condition holds, with a time limit.
     pub fn within(&self, patience: Duration, what: &str, holds: impl Fn(&Self) -> bool) {
         let event = std::fmt::from_fn(|f| write!(f, "{what}\n{}", self.logs()));
         larder_testkit::eventually_within(patience, event, || holds(self).then_some(()));
     }
 
-    /// Waits until each of these can hand connections over to each other.
+    /// Waits until each of these nodes can hand over connections to each other one.
     pub fn await_ready(&self, nodes: &[usize]) {
         self.until("all can be handed connections", |cluster| {
             let ready = |node: &usize| {
@@ -166,14 +168,14 @@ impl Equals {
         });
     }
 
-    /// Waits until a node knows so many targets of others.
+    /// Waits until a node knows this number of targets of others.
     pub fn await_known(&self, node: usize, targets: u64) {
         self.until("what others hold is known", |cluster| {
             cluster.view(node)["targets_known"].as_u64() == Some(targets)
         });
     }
 
-    /// Carries plans out at the client.
+    /// Runs plans at the client.
     pub fn run(&self, plans: &[Plan]) -> Tally {
         let tally = self.topology.client().namespace.run(|| client::run(plans, SETUP)).unwrap();
         println!("{tally}");

@@ -1,4 +1,4 @@
-//! Processes and hosts that die in the middle.
+//! Deaths of processes and hosts under load.
 
 use larder_testkit::take_time;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,24 +8,25 @@ use larder_kernel::netns::{INTERFACE, TopologySpec};
 use larder_kernel::plane::{AttachMode, Plane, PlaneConfig, PlaneStop};
 use rustix::process::Signal;
 
-use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
+use crate::client::{self, Behaviour, ClientSettings, Fault, Plan, Tally};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
 use crate::counters::counter;
 use crate::plans::mixed;
 
 const LARGE: u64 = 10_000_000;
-pub const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
+pub const SETUP: ClientSettings =
+    ClientSettings { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
-/// Replies of 10 MB take three seconds with it.
+/// With this rest a reply of 10 MB takes three seconds.
 const REST: Duration = Duration::from_millis(20);
 
-/// `count` slow downloads of 10 MB.
+/// Returns `count` slow downloads of 10 MB.
 pub fn downloads(cluster: &Cluster, count: usize) -> Vec<Plan> {
     let large = cluster.content.targets.iter().filter(|target| target.bytes == LARGE).cycle();
     let servers = cluster.service().into_iter().cycle();
     let plan = |(target, server): (&crate::content::Target, _)| Plan {
-        manner: Manner::Slow { rest: REST },
+        behaviour: Behaviour::Slow { rest: REST },
         server,
         same_port: false,
         targets: vec![target.clone()],
@@ -42,13 +43,13 @@ pub fn content() -> Content {
     Content::new(&[1, 1_000, 10_000, 100_000, LARGE], 3)
 }
 
-/// Runs the plans at the client, all at once, while `happens` does.
-pub fn during<T>(
+/// Runs all plans concurrently at the client, and an action meanwhile.
+pub fn run_during<T>(
     cluster: &mut Cluster,
     plans: &[Plan],
     happens: impl FnOnce(&mut Cluster) -> T,
 ) -> (Tally, T) {
-    let (plans, setup) = (plans.to_vec(), Setup { threads: plans.len().max(1), ..SETUP });
+    let (plans, setup) = (plans.to_vec(), ClientSettings { threads: plans.len().max(1), ..SETUP });
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
     take_time(Duration::from_millis(500));
     let happened = happens(cluster);
@@ -57,7 +58,8 @@ pub fn during<T>(
     (tally, happened)
 }
 
-/// How often servers waited in vain for an acknowledgement. (What bursts lose on the wire they send again without.)
+/// Returns the number of retransmission time-outs of the servers. Losses by bursts are resent without a
+/// time-out.
 fn timeouts(cluster: &Cluster) -> u64 {
     let of =
         |name: &str| cluster.topology.nodes.iter().map(|node| counter(&node.namespace, name)).sum::<u64>();
@@ -65,16 +67,16 @@ fn timeouts(cluster: &Cluster) -> u64 {
     of("TcpExtTCPTimeouts")
 }
 
-/// Most of twelve downloads have not stood still.
-fn no_stall(cluster: &Cluster, before: u64, tally: &Tally) {
+/// Checks that most of twelve downloads did not stall.
+fn assert_few_stalls(cluster: &Cluster, before: u64, tally: &Tally) {
     let waited = timeouts(cluster) - before;
     assert!(waited < 12, "{waited} time-outs");
     let [_, _, pause] = tally.quantiles(1.0);
     assert!(pause < Duration::from_secs(1), "a pause of {pause:?}");
 }
 
-/// New connections are handed over, and none counts afterwards.
-fn works_again(cluster: &Cluster, seed: u64) {
+/// Checks that new connections are handed over, and that no load remains.
+fn check_handovers_work(cluster: &Cluster, seed: u64) {
     let before = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
     let plans = small(cluster, seed, 200);
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
@@ -82,11 +84,11 @@ fn works_again(cluster: &Cluster, seed: u64) {
     tally.assert_faultless();
     let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], before + 101) - before;
     assert!(handed > 100, "{handed} handed over\n{}", cluster.logs());
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// The switch dies by SIGKILL while clients fetch 10 MB and others come: the programs go on, the next start takes over,
-/// nobody notices.
+/// The switch is killed during downloads of 10 MB and new connections. The programs continue, the next start
+/// takes over, and no client notices.
 #[test]
 fn a_killed_switch_is_not_missed() {
     let spec = Spec { handoff: COOKIE, ..Spec::default() };
@@ -94,11 +96,11 @@ fn a_killed_switch_is_not_missed() {
     let before = timeouts(&cluster);
     let plans = downloads(&cluster, 12);
     let fresh = plans[0].clone();
-    let (tally, late) = during(&mut cluster, &plans, |cluster| {
+    let (tally, late) = run_during(&mut cluster, &plans, |cluster| {
         cluster.switch.as_mut().unwrap().kill();
-        // Held until somebody decides.
+        // These wait for a decision.
         let held = vec![fresh; 4];
-        let setup = Setup { threads: 4, first_port: 21_000, ..SETUP };
+        let setup = ClientSettings { threads: 4, first_port: 21_000, ..SETUP };
         let late = cluster.topology.client().namespace.thread(move || client::run(&held, setup)).unwrap();
         take_time(Duration::from_millis(300));
         cluster.start_switch();
@@ -107,28 +109,28 @@ fn a_killed_switch_is_not_missed() {
     tally.assert_faultless();
     println!("while it was dead: {late}");
     late.assert_faultless();
-    no_stall(&cluster, before, &tally);
+    assert_few_stalls(&cluster, before, &tally);
     assert!(cluster.switch.as_ref().unwrap().log().contains("adopted=true"), "{}", cluster.logs());
-    works_again(&cluster, 21);
+    check_handovers_work(&cluster, 21);
 }
 
-/// The switch dies, and the next start hands nothing over: what was left in the kernel no longer answers clients, who are
-/// relayed.
+/// The switch is killed, and its next start has handoff disabled. Remains in the kernel no longer answer
+/// clients, whose connections are relayed.
 #[test]
 fn a_switch_may_come_back_without_handoff() {
     let spec = Spec { handoff: COOKIE, ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
     let config = std::fs::read_to_string(cluster.path("switch0.toml")).unwrap();
     for mechanism in ["relay", "splice"] {
-        works_again(&cluster, 41);
+        check_handovers_work(&cluster, 41);
         cluster.switch.as_mut().unwrap().kill();
         let without = config.replace("mechanism = \"cookie\"", &format!("mechanism = \"{mechanism}\""));
         assert_ne!(without, config);
         std::fs::write(cluster.path("switch0.toml"), without).unwrap();
         cluster.start_switch_alone();
         let mut plans = small(&cluster, 42, 60);
-        // A switch that only relays takes the end of a client's side for its end.
-        plans.retain(|plan| !matches!(plan.manner, Manner::HalfClosing));
+        // A switch that only relays takes a half-closed connection for a closed one.
+        plans.retain(|plan| !matches!(plan.behaviour, Behaviour::HalfClosing));
         let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
         println!("{mechanism}: {tally}");
         tally.assert_faultless();
@@ -141,20 +143,21 @@ fn a_switch_may_come_back_without_handoff() {
         std::fs::write(cluster.path("switch0.toml"), &config).unwrap();
         cluster.start_switch();
     }
-    works_again(&cluster, 43);
+    check_handovers_work(&cluster, 43);
 }
 
-/// Connections wait for admission when the switch dies: what it held is lost, and the clients' next tries go on.
+/// Connections wait for admission when the switch is killed. Their clients' retransmissions reach the next
+/// process.
 #[test]
-fn what_a_killed_switch_held_is_not_lost() {
+fn queued_connections_of_a_killed_switch_are_not_lost() {
     let handoff = format!("{COOKIE}\nheader_wait = \"1s\"");
-    let switch = "admission = 2\nqueue_max = 100\nqueue_timeout = \"20s\"";
+    let switch = "admission = { limit = 2, queue_max = 100, queue_timeout = \"20s\" }";
     let Some(mut cluster) = Cluster::new(&Spec { handoff: &handoff, switch, ..Spec::default() }, content())
     else {
         return;
     };
     let plans = downloads(&cluster, 6);
-    let (tally, held) = during(&mut cluster, &plans, |cluster| {
+    let (tally, held) = run_during(&mut cluster, &plans, |cluster| {
         let held = cluster.metric("larder_switch_handoff_connections", &["held"]);
         cluster.switch.as_mut().unwrap().kill();
         cluster.start_switch();
@@ -162,20 +165,20 @@ fn what_a_killed_switch_held_is_not_lost() {
     });
     assert!(held >= 4, "{held} held");
     tally.assert_faultless();
-    works_again(&cluster, 32);
+    check_handovers_work(&cluster, 32);
 }
 
-/// The switch is told to stop while clients fetch 10 MB. Their connections go on without it and with the next, whose config
-/// is another.
+/// The switch is terminated during downloads of 10 MB. The connections continue without it, and with the next
+/// process, whose config differs.
 #[test]
 fn a_stopped_switch_leaves_connections_going() {
     let spec = Spec { handoff: COOKIE, switch: "timeouts.drain = \"200ms\"", ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
     let before = timeouts(&cluster);
     let plans = downloads(&cluster, 12);
-    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+    let (tally, ()) = run_during(&mut cluster, &plans, |cluster| {
         assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
-        // The next has its addresses in another order, and a table of another size.
+        // The next config has the addresses in another order, and another size of the table.
         let [v4, v6] = cluster.service().map(|address| format!("\"{address}\""));
         let config = std::fs::read_to_string(cluster.path("switch0.toml")).unwrap();
         let turned = config.replace(&format!("[{v4}, {v6}]"), &format!("[{v6}, {v4}]"));
@@ -187,27 +190,27 @@ fn a_stopped_switch_leaves_connections_going() {
     tally.assert_faultless();
     let by_tag = cluster.metric("larder_switch_plane_total", &["by_tag"]);
     assert!(by_tag >= 12, "{by_tag} known by their tags\n{}", cluster.logs());
-    no_stall(&cluster, before, &tally);
+    assert_few_stalls(&cluster, before, &tally);
     assert!(cluster.switch.as_ref().unwrap().log().contains("adopted=true"), "{}", cluster.logs());
-    works_again(&cluster, 22);
-    // With nothing to do it leaves nothing.
-    cluster.await_rest();
+    check_handovers_work(&cluster, 22);
+    // Without connections nothing remains in the kernel.
+    cluster.await_idle();
     assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
     let left = ["/sys/fs/bpf/larder", "/run/larder/bpf"]
         .map(|root| std::path::Path::new(root).join(cluster.plane()));
     assert!(left.iter().all(|path| !path.exists()), "{left:?}");
     cluster.start_switch();
-    works_again(&cluster, 23);
+    check_handovers_work(&cluster, 23);
 }
 
-/// The switch dies while clients fetch 10 MB, and the next start names its nodes in another order: connections stay with
-/// the nodes that have them.
+/// The switch is killed during downloads of 10 MB, and its next config lists the nodes in another order.
+/// Connections stay with their nodes.
 #[test]
 fn nodes_may_be_named_in_another_order() {
     let spec = Spec { handoff: COOKIE, ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
     let plans = downloads(&cluster, 12);
-    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+    let (tally, ()) = run_during(&mut cluster, &plans, |cluster| {
         cluster.switch.as_mut().unwrap().kill();
         let config = std::fs::read_to_string(cluster.path("switch0.toml")).unwrap();
         let (head, rest) = config.split_once("nodes = [").unwrap();
@@ -224,17 +227,17 @@ fn nodes_may_be_named_in_another_order() {
         "{}",
         cluster.logs()
     );
-    works_again(&cluster, 44);
+    check_handovers_work(&cluster, 44);
 }
 
-/// The table of connections is lost while clients fetch 10 MB: their timestamps tell the nodes.
+/// The connection table is lost during downloads of 10 MB. The clients' timestamps identify the nodes.
 #[test]
-fn a_lost_table_is_made_up_for_by_tags() {
+fn tags_replace_a_lost_table() {
     let spec = Spec { handoff: COOKIE, ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
     let before = timeouts(&cluster);
     let plans = downloads(&cluster, 12);
-    let (tally, lost) = during(&mut cluster, &plans, |cluster| {
+    let (tally, lost) = run_during(&mut cluster, &plans, |cluster| {
         cluster.switch.as_mut().unwrap().kill();
         let config = PlaneConfig {
             name: cluster.plane().to_owned(),
@@ -262,14 +265,14 @@ fn a_lost_table_is_made_up_for_by_tags() {
     tally.assert_faultless();
     assert!(lost >= 12, "{lost} connections were in the table");
     assert!(cluster.metric("larder_switch_plane_total", &["by_tag"]) >= 12, "{}", cluster.admin("/metrics"));
-    no_stall(&cluster, before, &tally);
-    works_again(&cluster, 24);
+    assert_few_stalls(&cluster, before, &tally);
+    check_handovers_work(&cluster, 24);
 }
 
-/// Routers send clients to another front-end, and back, in the middle of everything: it knows the nodes by their tags and
-/// believes the other's cookies.
+/// Routers move clients to another front-end and back under load. It knows the nodes by their tags and
+/// accepts the other's cookies.
 #[test]
-fn another_front_end_goes_on() {
+fn another_front_end_continues_connections() {
     let topology =
         TopologySpec { nodes: 3, fronts: 2, port_range: (30_000, 60_999), ..TopologySpec::default() };
     let Some(mut cluster) = Cluster::new(&Spec { topology, handoff: COOKIE, ..Spec::default() }, content())
@@ -279,13 +282,16 @@ fn another_front_end_goes_on() {
     let plans = downloads(&cluster, 12);
     let others: Vec<Plan> = small(&cluster, 25, 96)
         .into_iter()
-        .filter(|plan| matches!(plan.manner, Manner::Plain | Manner::Pipelined | Manner::HeadOnly))
-        // A port whose last connection the client's own kernel has yet to end is not the front-ends' matter.
+        .filter(|plan| {
+            matches!(plan.behaviour, Behaviour::Plain | Behaviour::Pipelined | Behaviour::HeadOnly)
+        })
+        // A port that the client's kernel has not yet released is not the front-ends' concern.
         .map(|plan| Plan { same_port: false, ..plan })
         .collect();
     let go = std::sync::Arc::new(AtomicBool::new(true));
-    let (tally, short) = during(&mut cluster, &plans, |cluster| {
-        let (still, setup) = (std::sync::Arc::clone(&go), Setup { threads: 6, first_port: 21_000, ..SETUP });
+    let (tally, short) = run_during(&mut cluster, &plans, |cluster| {
+        let (still, setup) =
+            (std::sync::Arc::clone(&go), ClientSettings { threads: 6, first_port: 21_000, ..SETUP });
         let namespace = &cluster.topology.client().namespace;
         let short = namespace.thread(move || client::run_while(&others, setup, &still)).unwrap();
         for turn in [1, 0, 1, 0] {
@@ -300,18 +306,18 @@ fn another_front_end_goes_on() {
     cluster.assert_faultless(&tally);
     cluster.assert_faultless(&short);
     assert!(short.right > 100, "{short}");
-    works_again(&cluster, 26);
+    check_handovers_work(&cluster, 26);
 }
 
-/// A node's host is gone all of a sudden: its clients are reset soon rather than left hanging, the others' are not.
+/// A node's host fails suddenly. Its clients are reset soon, and no other client is.
 #[test]
-fn a_dead_nodes_clients_are_told() {
+fn a_dead_nodes_clients_are_reset() {
     let health = "health.interval = \"100ms\"\nhealth.timeout = \"100ms\"\nhealth.fall = 2";
     let spec = Spec { handoff: COOKIE, switch: health, ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
     let plans = downloads(&cluster, 12);
     let started = Instant::now();
-    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+    let (tally, ()) = run_during(&mut cluster, &plans, |cluster| {
         cluster.node(0).namespace.ip(&format!("link set {INTERFACE} down")).unwrap();
         let told = cluster.await_metric("larder_switch_handoff_ends_total", &["node_lost"], 1);
         println!("{told} told after {:?}", started.elapsed() - Duration::from_millis(500));
@@ -320,11 +326,11 @@ fn a_dead_nodes_clients_are_told() {
     let reset = tally.faults.iter().filter(|(_, fault)| matches!(fault, Fault::Reset)).count();
     assert!(reset > 0 && tally.right > 0, "{tally}");
     assert_eq!(reset, tally.faults.len(), "{:?}", tally.faults);
-    works_again(&cluster, 27);
+    check_handovers_work(&cluster, 27);
 }
 
-/// An agent ends, by a signal or by a crash, while its node's clients fetch 10 MB: they notice nothing, new ones are
-/// relayed to the node, and are handed over again when it is back.
+/// An agent is terminated or killed during downloads from its node. The downloads continue, and new
+/// connections are relayed to the node. Handovers resume when the agent is back.
 #[test]
 fn an_agent_may_restart() {
     for crash in [false, true] {
@@ -336,7 +342,7 @@ fn an_agent_may_restart() {
         let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
         let plans = downloads(&cluster, 6);
         let others = small(&cluster, 28, 64);
-        let (tally, relayed) = during(&mut cluster, &plans, |cluster| {
+        let (tally, relayed) = run_during(&mut cluster, &plans, |cluster| {
             let agent = cluster.agents[0].as_mut().unwrap();
             if crash {
                 agent.kill();
@@ -354,18 +360,18 @@ fn an_agent_may_restart() {
         });
         tally.assert_faultless();
         assert!(relayed > 32, "{relayed} relayed (crash: {crash})\n{}", cluster.logs());
-        works_again(&cluster, 29);
+        check_handovers_work(&cluster, 29);
     }
 }
 
-/// The control channel falls silent and comes back: connections go on, nothing is lost, loads are exact afterwards.
+/// The control channel is interrupted. Connections continue, nothing is lost, and loads are exact afterwards.
 #[test]
 fn a_cut_channel_loses_nothing() {
     let spec = Spec { handoff: COOKIE, ..Spec::default() };
     let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
     let plans = downloads(&cluster, 12);
     let others = small(&cluster, 30, 120);
-    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+    let (tally, ()) = run_during(&mut cluster, &plans, |cluster| {
         cluster.agents.iter().flatten().for_each(|agent| agent.signal(Signal::STOP));
         for _ in 0..3 {
             let short = cluster.topology.client().namespace.run(|| client::run(&others, SETUP)).unwrap();
@@ -378,5 +384,5 @@ fn a_cut_channel_loses_nothing() {
         cluster.await_channels(0);
     });
     tally.assert_faultless();
-    works_again(&cluster, 31);
+    check_handovers_work(&cluster, 31);
 }

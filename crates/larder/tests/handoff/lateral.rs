@@ -1,4 +1,4 @@
-//! Later requests on handed-over connections: what a node fetches from others rather than reads itself.
+//! Later requests on handed-over connections: fetches from other nodes instead of reads.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,16 +17,16 @@ const TARGETS: usize = 90;
 const BYTES: usize = 20_000;
 const CLIENTS: usize = 24;
 const CONNECTIONS: usize = 6;
-/// A connection's requests; the dispatcher decides by the first.
+/// Requests on a connection. The dispatcher decides by the first.
 const REQUESTS: usize = 12;
 
 /// Contents by path.
-type Seen = Mutex<HashMap<String, Vec<u8>>>;
+type Contents = Mutex<HashMap<String, Vec<u8>>>;
 
-/// What a run came to.
-struct Run {
+/// Results of a run.
+struct RunFigures {
     requests: u64,
-    /// Of all nodes.
+    /// Sum over all nodes.
     misses: u64,
     fetched: u64,
     unknown: u64,
@@ -59,16 +59,16 @@ fn connect(server: SocketAddr) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// Keeps connections alive over many targets, and holds every reply against the first one to its path.
-fn client(number: usize, server: SocketAddr, seen: &Seen) {
+/// Requests many targets on persistent connections, and compares every reply with the first one for its path.
+fn client(number: usize, server: SocketAddr, contents: &Contents) {
     let mut random = Random(number as u64 + 1);
     for _ in 0..CONNECTIONS {
         let mut stream = connect(server);
         for _ in 0..REQUESTS {
             let path = format!("/{}", random.below(TARGETS));
             let body = request(&mut stream, &path);
-            let mut seen = seen.lock().unwrap();
-            let first = seen.entry(path).or_insert_with(|| body.clone());
+            let mut contents = contents.lock().unwrap();
+            let first = contents.entry(path).or_insert_with(|| body.clone());
             assert!(*first == body);
         }
     }
@@ -83,8 +83,8 @@ fn stat(cluster: &Cluster, name: &str) -> u64 {
     (0..cluster.topology.nodes.len()).map(of).sum()
 }
 
-/// The targets are too many for one node's memory, and fit in that of all three.
-fn run(later: &str, locality_lost_max: f64) -> Option<Run> {
+/// The targets exceed one node's memory, and fit in that of all three.
+fn run(later: &str, locality_lost_max: f64) -> Option<RunFigures> {
     let folder = tempfile::tempdir().unwrap();
     let manifest = folder.path().join("manifest");
     let lines = (0..TARGETS).fold(String::new(), |mut text, number| {
@@ -98,7 +98,7 @@ fn run(later: &str, locality_lost_max: f64) -> Option<Run> {
         manifest.display()
     );
     let handoff = format!("mechanism = \"cookie\"\nlocality_lost_max = {locality_lost_max}");
-    // Not to depend on how busy the machine is.
+    // Long, so that the result does not depend on the machine's load.
     let node_handoff = format!("later = \"{later}\"\nlater_wait = \"500ms\"\n");
     let spec = Spec {
         server: Server::Larder,
@@ -108,23 +108,24 @@ fn run(later: &str, locality_lost_max: f64) -> Option<Run> {
         ..Spec::default()
     };
     let cluster = Cluster::new(&spec, Content::new(&[1], 1))?;
-    let (server, seen) = (cluster.service()[0], Seen::default());
+    let (server, contents) = (cluster.service()[0], Contents::default());
     let clients = || {
         thread::scope(|scope| {
             (0..CLIENTS).for_each(|number| {
-                let seen = &seen;
-                scope.spawn(move || client(number, server, seen));
+                let contents = &contents;
+                scope.spawn(move || client(number, server, contents));
             });
         });
     };
     cluster.topology.client().namespace.run(clients).unwrap();
     let names = ["misses", "later_fetched", "later_unknown", "later_failed"];
     let [misses, fetched, unknown, failed] = names.map(|name| stat(&cluster, name));
-    // What was passed on is what a node says of itself.
+    // A fetched reply must equal the node's own reply.
     let own = SocketAddr::from((cluster.node(0).v4, 80));
     let direct = || {
         let mut stream = connect(own);
-        seen.lock()
+        contents
+            .lock()
             .unwrap()
             .iter()
             .all(|(path, body)| body.len() == BYTES && request(&mut stream, path) == *body)
@@ -137,12 +138,12 @@ fn run(later: &str, locality_lost_max: f64) -> Option<Run> {
     println!(
         "later = {later}: {misses} misses, {fetched} fetched, {unknown} unknown, {failed} failed of {requests}"
     );
-    Some(Run { requests, misses, fetched, unknown, failed })
+    Some(RunFigures { requests, misses, fetched, unknown, failed })
 }
 
 #[test]
 fn nodes_that_fetch_from_others_read_less_than_those_that_serve_alone() {
-    // Alone, the route would lose so much locality that it would be relayed.
+    // With local service only, the route would lose too much locality and would be relayed.
     let Some(alone) = run("serve", 1.0) else { return };
     let Some(together) = run("forward", 0.2) else { return };
     assert_eq!((alone.fetched, alone.requests), (0, together.requests));

@@ -1,7 +1,8 @@
-//! Clusters end to end, with handoff and without a front-end: clients, switch and nodes in network namespaces, real servers, every byte verified.
+//! End-to-end tests of clusters with handoff and without a front-end: clients, switch, nodes and real servers
+//! in network namespaces, with every byte verified.
 //!
-//! Needs the rights to make namespaces; without them every test here is skipped, but for those of the client. A skipped test says
-//! so and is counted; in CI it fails.
+//! The tests need the privileges to make namespaces. Without them all tests but those of the client are
+//! skipped. A skipped test says so and is counted; in CI it fails.
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Real servers in a namespace: nginx and Apache, with a config of their own in a temporary directory.
+//! Real servers in a namespace: nginx and Apache with a config in a temporary directory.
 
 use larder_testkit::within;
 use std::fmt::Write as _;
@@ -12,22 +12,22 @@ use larder_kernel::netns::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long a server may take to start, and to end.
+/// Time limit for a server's start and end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server that runs; ended on drop.
+/// A running server, ended on drop.
 pub struct Origin {
     child: Child,
     folder: TempDir,
 }
 
 impl Origin {
-    /// nginx on these addresses of the namespace, with the files under `root`.
+    /// Starts nginx on these addresses of the namespace, with the files under `root`.
     pub fn nginx(namespace: &Namespace, addresses: &[SocketAddr], root: &Path) -> Self {
         Self::nginx_tls(namespace, addresses, root, None)
     }
 
-    /// The same, which speaks TLS at the addresses with port 443, by the certificate and key in `cert`.
+    /// Starts nginx with TLS on the addresses with port 443, by the certificate and key in `cert`.
     pub fn nginx_tls(
         namespace: &Namespace,
         addresses: &[SocketAddr],
@@ -61,7 +61,7 @@ impl Origin {
         })
     }
 
-    /// Apache on these addresses of the namespace, with the files under `root`.
+    /// Starts Apache on these addresses of the namespace, with the files under `root`.
     pub fn apache(namespace: &Namespace, addresses: &[SocketAddr], root: &Path) -> Self {
         let listen = addresses.iter().fold(String::new(), |mut text, address| {
             let _ = writeln!(text, "Listen {address}");
@@ -104,7 +104,7 @@ impl Origin {
         origin
     }
 
-    /// Whether it accepts connections, in time.
+    /// Waits until the server accepts connections. Returns `false` after the time limit.
     fn wait_for(&mut self, address: SocketAddr) -> bool {
         let mut answers = false;
         within(PATIENCE, || {
@@ -114,12 +114,12 @@ impl Origin {
         answers
     }
 
-    /// What it wrote to its error log.
+    /// Returns its error log.
     pub fn errors(&self) -> String {
         fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default()
     }
 
-    /// Its access log: one line a request, the client's address first.
+    /// Returns the path of its access log: one line per request, the client's address first.
     pub fn access_log(&self) -> PathBuf {
         self.folder.path().join("access.log")
     }
@@ -129,7 +129,7 @@ impl Drop for Origin {
     fn drop(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // The master ends its workers.
+            // The master process ends its workers.
             let _ = kill_process(pid, Signal::TERM);
         }
         within(PATIENCE, || !matches!(self.child.try_wait(), Ok(None)));

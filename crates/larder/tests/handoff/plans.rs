@@ -1,22 +1,22 @@
-//! Connections of all manners, mixed by a seed.
+//! Mixed connections of every behaviour, from a seed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use larder_shaper::Shape;
 
-use crate::client::{Manner, Plan, head};
+use crate::client::{Behaviour, Plan, head};
 use crate::content::Target;
 
-/// Servers may take a half-closed connection for an ended one while a reply waits for room in the socket (nginx does),
-/// so what is asked for on those fits at once. Bytes.
+/// Largest reply on a half-closed connection. Bytes. It fits into a socket at once. A server such as nginx
+/// may close a half-closed connection while a reply waits for room.
 const AT_ONCE: u64 = 10_000;
-/// How many connections it takes for every manner to come once.
-const MANNERS: usize = 8;
-/// Large replies are rare, for the time they take. Bytes.
+/// Number of connections after which every behaviour has occurred once.
+const BEHAVIOURS: usize = 8;
+/// Size of large replies, which are rare because they take long. Bytes.
 const LARGE: u64 = 1_000_000;
 
-/// Wires that lose, double, delay and reorder packets.
+/// Returns wires that lose, duplicate, delay and reorder packets.
 pub fn bad_network(seed: u64) -> Shape {
     Shape {
         seed,
@@ -29,7 +29,7 @@ pub fn bad_network(seed: u64) -> Shape {
     }
 }
 
-/// A generator of numbers: SplitMix64.
+/// A random number generator: SplitMix64.
 pub struct Random(pub u64);
 
 impl Random {
@@ -41,13 +41,14 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// Below `limit`, which is not 0.
+    /// Returns a number below `limit`, which is not 0.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 }
 
-/// `count` connections to the servers, in turn through all manners; every fourth from a port that is used again at once.
+/// Returns `count` connections to the servers, in turn with each behaviour. Every fourth one reuses its port
+/// at once.
 pub fn mixed(seed: u64, count: usize, servers: &[SocketAddr], targets: &[Target]) -> Vec<Plan> {
     let mut random = Random(seed);
     let small: Vec<&Target> = targets.iter().filter(|t| t.bytes <= AT_ONCE).collect();
@@ -58,35 +59,36 @@ pub fn mixed(seed: u64, count: usize, servers: &[SocketAddr], targets: &[Target]
         let mut some = |from: &[&Target], count: usize| -> Vec<Target> {
             (0..count).map(|_| from[random.below(from.len())].clone()).collect()
         };
-        let (manner, targets) = match number % MANNERS {
-            0 => (Manner::Plain, some(&usual, 1)),
-            1 => (Manner::Pipelined, some(&usual, 2 + number % 5)),
-            2 => (Manner::HalfClosing, some(&small, 1)),
+        let (behaviour, targets) = match number % BEHAVIOURS {
+            0 => (Behaviour::Plain, some(&usual, 1)),
+            1 => (Behaviour::Pipelined, some(&usual, 2 + number % 5)),
+            2 => (Behaviour::HalfClosing, some(&small, 1)),
             3 => {
                 let targets = some(&usual, 1);
-                (Manner::Resetting { after: chance % (targets[0].bytes + 1) }, targets)
+                (Behaviour::Resetting { after: chance % (targets[0].bytes + 1) }, targets)
             }
-            4 => (Manner::KeptAlive, some(&usual, 1 + number % 9)),
-            5 if number % 50 == 5 => (Manner::Plain, targets[targets.len() - 1..].to_vec()),
-            5 => (Manner::HeadOnly, some(&usual, 1)),
-            // From one segment to five; servers take up to 8 KB in a line.
-            7 => (Manner::LongHead { bytes: (chance % 7_000) as usize }, some(&usual, 1)),
-            _ => (Manner::Plain, some(&usual, 1)),
+            4 => (Behaviour::KeptAlive, some(&usual, 1 + number % 9)),
+            5 if number % 50 == 5 => (Behaviour::Plain, targets[targets.len() - 1..].to_vec()),
+            5 => (Behaviour::HeadOnly, some(&usual, 1)),
+            // One to five segments. Servers accept up to 8 KB in a line.
+            7 => (Behaviour::LongHead { bytes: (chance % 7_000) as usize }, some(&usual, 1)),
+            _ => (Behaviour::Plain, some(&usual, 1)),
         };
-        // The server closes these, so that the client's port is free at once.
-        let same_port = matches!(manner, Manner::Plain | Manner::Pipelined) && number.is_multiple_of(4);
-        Plan { manner, server, same_port, targets }
+        // The server closes these connections, so the client's port is free at once.
+        let same_port =
+            matches!(behaviour, Behaviour::Plain | Behaviour::Pipelined) && number.is_multiple_of(4);
+        Plan { behaviour, server, same_port, targets }
     };
     let mut plans: Vec<Plan> = (0..count).map(plan).collect();
     split(&mut random, &mut plans);
     plans
 }
 
-/// Those in place of the sixth become ones whose head is cut, each time at the next place.
+/// Replaces the connections of the sixth kind by ones with a split head, each time at the next byte.
 fn split(random: &mut Random, plans: &mut [Plan]) {
-    for (number, plan) in plans.iter_mut().skip(6).step_by(MANNERS).enumerate() {
+    for (number, plan) in plans.iter_mut().skip(6).step_by(BEHAVIOURS).enumerate() {
         let length = head(plan, 0, true).len();
-        plan.manner = Manner::Split {
+        plan.behaviour = Behaviour::Split {
             at: 1 + number % (length - 1),
             pause: Duration::from_micros(random.next() % 2_000),
             no_delay: number.is_multiple_of(2),

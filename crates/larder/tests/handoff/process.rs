@@ -1,4 +1,4 @@
-//! The processes of a test cluster.
+//! Processes of a test cluster.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use crate::cluster::PATIENCE;
 
 const LARDER: &str = env!("CARGO_BIN_EXE_larder");
 
-/// A process that runs the built binary in a namespace. Drop ends it.
+/// A process of the built binary in a namespace. Drop ends it.
 pub struct Process {
     child: Child,
     log: PathBuf,
@@ -40,7 +40,7 @@ impl Process {
         started
     }
 
-    /// The text that it has written to stderr.
+    /// Returns its stderr.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -51,7 +51,8 @@ impl Process {
         }
     }
 
-    /// Halts the process and those below it: a switch's worker has the connections, not its master. Returns when no thread runs.
+    /// Stops the process and its children, because a switch's worker has the connections. Returns when no
+    /// thread runs.
     pub fn halt(&self) {
         self.signal_all(Signal::STOP);
         let all: Vec<u32> = children(self.child.id()).into_iter().chain([self.child.id()]).collect();
@@ -59,8 +60,8 @@ impl Process {
         assert!(halted, "{all:?} do not halt\n{}", self.log());
     }
 
-    /// Lets the process go on after [`Process::halt`].
-    pub fn go_on(&self) {
+    /// Continues the process after [`Process::halt`].
+    pub fn resume(&self) {
         self.signal_all(Signal::CONT);
     }
 
@@ -73,22 +74,21 @@ impl Process {
         }
     }
 
-    /// Ends it as an operator does; whether it ended in time.
+    /// Sends SIGTERM. Returns `false` if the process has not exited in time.
     pub fn stop(&mut self) -> bool {
         self.signal(Signal::TERM);
         within(PATIENCE, || matches!(self.child.try_wait(), Ok(Some(_))))
     }
 
-    /// Memory that it has in use. Bytes.
+    /// Returns its resident memory. Bytes.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
     }
 
-    /// Ends it as a crash does.
-    /// Kills it, and waits until the processes that end with it have ended: a switch's worker dies with its master, a moment
-    /// after it.
+    /// Kills the process, and waits until its children have ended: a switch's worker ends shortly after its
+    /// master.
     pub fn kill(&mut self) {
         let below = children(self.child.id());
         let _ = self.child.kill();
@@ -98,27 +98,29 @@ impl Process {
     }
 }
 
-/// The IDs of the processes whose parent is `parent`.
+/// Returns the IDs of the processes whose parent is `parent`.
 fn children(parent: u32) -> Vec<u32> {
     let ids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     ids.filter(|id| field(*id, 1).is_some_and(|of| of == parent.to_string())).collect()
 }
 
-/// Whether a signal has stopped all threads of a process.
+/// Reports whether a signal has stopped all threads of a process.
 fn has_halted(id: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
     let mut ids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     ids.all(|thread| field(thread, 0).is_none_or(|state| state == "T"))
 }
 
-/// Whether all threads of a process have ended and its files are closed. Its parent may not have reaped it yet.
+/// Reports whether all threads of a process have ended and its files are closed. Its parent may not have
+/// reaped it yet.
 fn has_ended(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return true };
     threads.count() <= 1 && field(id, 0).is_none_or(|state| state == "Z")
 }
 
-/// A field of `/proc/<id>/stat`, counted from the one after the name; `None` if there is no such process.
+/// Returns a field of `/proc/<id>/stat`, counted from the one after the name. `None` if there is no such
+/// process.
 fn field(id: u32, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(number).map(str::to_owned)

@@ -1,6 +1,8 @@
-//! The races of moved sockets that a switch fixes: without its fix, each costs connections; with it, none.
+//! Races of socket migration that the switch has a fix for. Without its fix, each race costs connections;
+//! with the fix, none.
 //!
-//! Switch and node run in this process, in namespaces of their own, so that a mend can be switched off and the node be slow.
+//! Switch and node run in this process, in separate namespaces. Thus a fix can be disabled, and the node can
+//! be slowed down.
 
 use larder_testkit::{eventually_async, take_time, within};
 use std::io::{self, Read, Write};
@@ -34,22 +36,22 @@ use tokio::sync::{mpsc, oneshot};
 use crate::plans::Random;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A client that hears nothing for so long counts as stalled.
+/// A client that receives nothing for this long counts as stalled.
 const STALL: Duration = Duration::from_millis(1_500);
 const THREADS: usize = 8;
-/// Times that a race without its mend is run before it proves nothing, and one with it on a machine that has no time.
+/// Attempts to provoke a race without its fix, and attempts to get a run on an idle machine with all fixes.
 const TRIES_MAX: usize = 6;
-/// A thread that wants the processor waits for it no longer than this on a machine that has time: less than a retransmission
-/// and a channel's silence, which clients would feel as stalls.
+/// Longest wait of a thread for a processor on a machine that counts as idle. It is shorter than a
+/// retransmission and than a channel's timeout, which clients would notice as stalls.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
-/// A node that takes its time before it restores a connection.
-struct Slow {
+/// A kernel interface that delays the restore of a connection.
+struct SlowKernel {
     host: LinuxKernel,
     before: Duration,
 }
 
-impl NodeKernel for Slow {
+impl NodeKernel for SlowKernel {
     fn accepts_cookies(&self) -> bool {
         false
     }
@@ -128,7 +130,7 @@ impl NodeKernel for Slow {
     }
 }
 
-/// Answers each request `GET /<bytes>` with so many bytes, until its client has ended.
+/// Answers each request `GET /<bytes>` with this many bytes, until the client closes its side.
 fn serve(mut stream: TcpStream, first: Vec<u8>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -149,13 +151,13 @@ fn serve(mut stream: TcpStream, first: Vec<u8>) -> io::Result<()> {
     }
 }
 
-/// A runtime in a namespace; what it runs ends when this is dropped.
-struct Running {
+/// A runtime in a namespace. Drop stops its task.
+struct TaskThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<larder_kernel::netns::NamespaceThread<()>>,
 }
 
-impl Running {
+impl TaskThread {
     fn start<F>(namespace: &Namespace, work: impl FnOnce(oneshot::Receiver<()>) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()>,
@@ -169,7 +171,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for TaskThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -178,7 +180,7 @@ impl Drop for Running {
     }
 }
 
-/// How late this process's threads get the processor, at worst.
+/// Measures the longest delay with which a thread of this process gets a processor.
 struct Lateness {
     worst: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -211,16 +213,16 @@ impl Drop for Lateness {
     }
 }
 
-/// What a client does.
+/// Behaviour of a client.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
-    /// A second request, a moment after the first.
+enum ClientBehaviour {
+    /// Sends a second request shortly after the first.
     Pipelining,
-    /// Its end, a moment after its request.
+    /// Closes its side shortly after its request.
     HalfClosing,
-    /// Its end in the middle of a long reply.
+    /// Closes its side in the middle of a long reply.
     EndingEarly,
-    /// A reset after its reply, and at once the next connection from the same port.
+    /// Resets the connection after its reply, and reconnects at once from the same port.
     Returning,
 }
 
@@ -229,10 +231,10 @@ fn take(stream: &mut TcpStream, bytes: usize) -> io::Result<()> {
     stream.read_exact(&mut vec![0; head + bytes])
 }
 
-/// Two connections from one port, which the first leaves by a reset: nobody has to wait before it is used again.
-fn return_at_once(server: SocketAddr) -> io::Result<()> {
+/// Makes two connections from one port. The first one ends by a reset, so that the port is free at once.
+fn reconnect_at_once(server: SocketAddr) -> io::Result<()> {
     let request = b"GET /20000 HTTP/1.1\r\nHost: a\r\n\r\n";
-    // Below those that the kernel gives to others.
+    // Below the range from which the kernel assigns ports.
     static PORT: AtomicU16 = AtomicU16::new(10_000);
     let from = SocketAddr::from(([0; 4], PORT.fetch_add(1, Ordering::Relaxed)));
     for _ in 0..2 {
@@ -244,15 +246,15 @@ fn return_at_once(server: SocketAddr) -> io::Result<()> {
         stream.set_read_timeout(Some(STALL))?;
         stream.write_all(request)?;
         take(&mut stream, 20_000)?;
-        // Closing may come late: a process that another test starts holds all descriptors until it is another program.
+        // The close may be late: a process that another test starts holds all descriptors until its `exec`.
         rustix::net::connect_unspec(&stream)?;
     }
     Ok(())
 }
 
-fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
-    if matches!(manner, Manner::Returning) {
-        return return_at_once(server);
+fn ask(server: SocketAddr, behaviour: ClientBehaviour, gap: Duration) -> io::Result<()> {
+    if matches!(behaviour, ClientBehaviour::Returning) {
+        return reconnect_at_once(server);
     }
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_nodelay(true)?;
@@ -265,21 +267,21 @@ fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
         }
     };
     let request = |bytes: usize| format!("GET /{bytes} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes();
-    match manner {
-        Manner::Pipelining => {
+    match behaviour {
+        ClientBehaviour::Pipelining => {
             stream.write_all(&request(bytes))?;
             pause();
             stream.write_all(&request(bytes))?;
             take(&mut stream, bytes)?;
             take(&mut stream, bytes)?;
         }
-        Manner::HalfClosing => {
+        ClientBehaviour::HalfClosing => {
             stream.write_all(&request(bytes))?;
             pause();
             stream.shutdown(Shutdown::Write)?;
             take(&mut stream, bytes)?;
         }
-        Manner::EndingEarly => {
+        ClientBehaviour::EndingEarly => {
             stream.write_all(&request(long))?;
             stream.read_exact(&mut [0; 50_000])?;
             stream.shutdown(Shutdown::Write)?;
@@ -291,10 +293,10 @@ fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
             }
             return Ok(());
         }
-        Manner::Returning => return Ok(()),
+        ClientBehaviour::Returning => return Ok(()),
     }
-    // A client that has ended its side cannot do so again.
-    if matches!(manner, Manner::Pipelining) {
+    // A client that has closed its side cannot close it again.
+    if matches!(behaviour, ClientBehaviour::Pipelining) {
         stream.shutdown(Shutdown::Write)?;
     }
     match stream.read(&mut [0; 1])? {
@@ -303,10 +305,10 @@ fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
     }
 }
 
-fn fails(server: SocketAddr, manner: Manner, gap: Duration, explain: impl Fn()) -> bool {
-    let asked = ask(server, manner, gap);
+fn has_fault(server: SocketAddr, behaviour: ClientBehaviour, gap: Duration, explain: impl Fn()) -> bool {
+    let asked = ask(server, behaviour, gap);
     if let Err(error) = &asked {
-        println!("{manner:?} after {gap:?}: {error}");
+        println!("{behaviour:?} after {gap:?}: {error}");
         explain();
     }
     asked.is_err()
@@ -327,10 +329,10 @@ fn explain(topology: &Topology, switch: &SwitchHandle) {
     }
 }
 
-/// Connections of this manner through a switch with these fixes to a node that is so slow: how many went wrong, of how
-/// many. `None` without rights.
+/// Runs connections through a switch with these fixes to a node with this delay. Returns the number of
+/// connections with a fault, or `None` without privileges.
 #[expect(clippy::too_many_lines, reason = "one scene, from its hosts to its end")]
-fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Option<usize> {
+fn count_faults(fixes: RaceFixes, slow: Duration, behaviour: ClientBehaviour, count: usize) -> Option<usize> {
     let spec = TopologySpec { nodes: 1, ..TopologySpec::default() };
     let topology = or_skip(Topology::new(&spec))?;
     let (switch_id, node_id) = (Identity::generate().unwrap(), Identity::generate().unwrap());
@@ -350,8 +352,8 @@ fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Opti
         timing: Timing::default(),
     };
     let programs = name.clone();
-    let node = Running::start(&host.namespace, move |stopped| async move {
-        let slow = Slow { host: LinuxKernel::start(&programs, "eth0", true).unwrap(), before: slow };
+    let node = TaskThread::start(&host.namespace, move |stopped| async move {
+        let slow = SlowKernel { host: LinuxKernel::start(&programs, "eth0", true).unwrap(), before: slow };
         let (sink, mut sockets) = mpsc::channel::<RestoredConnection>(64);
         let agent = Agent::start(agent, Some(Arc::new(slow)), Some(RestoredSink::new(sink))).await.unwrap();
         let listener = TcpListener::bind(own).unwrap();
@@ -387,7 +389,7 @@ fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Opti
     };
     config.timeouts.drain = Duration::from_millis(1);
     let (ready, is_ready) = std::sync::mpsc::channel();
-    let switch = Running::start(&front.namespace, move |stopped| async move {
+    let switch = TaskThread::start(&front.namespace, move |stopped| async move {
         let switch = Switch::bind(config).unwrap();
         let handle = switch.handle();
         let watching = async {
@@ -400,7 +402,7 @@ fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Opti
     });
     let handle = is_ready.recv_timeout(PATIENCE).unwrap();
     let explained = Once::new();
-    // Without a mend faults are expected.
+    // Without a fix, faults are expected.
     let explain = || {
         if fixes == RaceFixes::default() {
             explained.call_once(|| explain(&topology, &handle));
@@ -412,7 +414,7 @@ fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Opti
             let one = |number: usize| {
                 let mut random = Random(number as u64);
                 let some = (0..count / THREADS).map(move |_| Duration::from_micros(random.next() % 300));
-                scope.spawn(move || some.filter(|gap| fails(service, manner, *gap, explain)).count())
+                scope.spawn(move || some.filter(|gap| has_fault(service, behaviour, *gap, explain)).count())
             };
             let threads: Vec<_> = (0..THREADS).map(one).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -420,18 +422,18 @@ fn wrong(fixes: RaceFixes, slow: Duration, manner: Manner, count: usize) -> Opti
     };
     let wrong = client.run(clients).unwrap();
     drop((switch, node));
-    // With connections left, the plane stays for the next start of the switch; there is none. The switch's last task may
-    // hold it for a moment.
+    // The plane keeps remaining connections for the next start of the switch, which never comes. The switch's
+    // last task may hold the plane for a moment.
     within(STALL, || Plane::clean(&left).is_ok());
     Some(wrong)
 }
 
-/// The same with all fixes, while the machine had time for it: where threads were kept waiting, clients and the control channel
-/// feel that as they would a stall, and it says nothing.
-fn wrong_with_mends(slow: Duration, manner: Manner, count: usize) -> Option<usize> {
+/// Counts faults with all fixes, on an idle machine. Faults while threads waited for a processor prove
+/// nothing, because clients and the control channel notice such waits as stalls.
+fn count_faults_with_all_fixes(slow: Duration, behaviour: ClientBehaviour, count: usize) -> Option<usize> {
     for _ in 0..TRIES_MAX {
         let lateness = Lateness::watch();
-        let faults = wrong(RaceFixes::default(), slow, manner, count)?;
+        let faults = count_faults(RaceFixes::default(), slow, behaviour, count)?;
         if faults == 0 || lateness.worst() < LATE_MAX {
             return Some(faults);
         }
@@ -440,43 +442,44 @@ fn wrong_with_mends(slow: Duration, manner: Manner, count: usize) -> Option<usiz
     panic!("the machine has no time: threads wait longer than {LATE_MAX:?} whenever this is tried");
 }
 
-/// With all fixes no connection goes wrong, however slow the node is; without this one at least `least` do.
-fn needs(without: RaceFixes, slow: Duration, manner: Manner, count: usize, least: usize) {
+/// Checks that no connection fails with all fixes, with and without the node's delay. Without this one fix at
+/// least `least` must fail.
+fn check_fix(without: RaceFixes, slow: Duration, behaviour: ClientBehaviour, count: usize, least: usize) {
     for slow in [Duration::ZERO, slow] {
-        let Some(faults) = wrong_with_mends(slow, manner, count) else { return };
-        assert_eq!(faults, 0, "of {count} with the mend, {manner:?}, {slow:?}");
+        let Some(faults) = count_faults_with_all_fixes(slow, behaviour, count) else { return };
+        assert_eq!(faults, 0, "of {count} with the fix, {behaviour:?}, {slow:?}");
     }
-    // A race is won or lost by chance.
-    let mut tries = (0..TRIES_MAX).map(|_| wrong(without, slow, manner, count).unwrap());
+    // The outcome of a race is random.
+    let mut tries = (0..TRIES_MAX).map(|_| count_faults(without, slow, behaviour, count).unwrap());
     let faults = tries.find(|faults| *faults >= least).unwrap_or(0);
-    println!("{manner:?}: {faults} of {count} went wrong without the mend, none of {} with it", 2 * count);
-    assert!(faults >= least, "{faults} of {count} without the mend: the test proves nothing");
+    println!("{behaviour:?}: {faults} of {count} went wrong without the fix, none of {} with it", 2 * count);
+    assert!(faults >= least, "{faults} of {count} without the fix: the test proves nothing");
 }
 
-/// R1: a packet that comes after the snapshot and before the node gets the connection's packets.
+/// R1: A packet arrives after the snapshot and before packets are forwarded to the node.
 #[test]
 fn packets_are_forwarded_before_the_socket_freezes() {
     let without = RaceFixes { forward_first: false, ..RaceFixes::default() };
-    needs(without, Duration::from_micros(300), Manner::Pipelining, 160, 1);
+    check_fix(without, Duration::from_micros(300), ClientBehaviour::Pipelining, 160, 1);
 }
 
-/// R2: a packet that comes to the node before the connection's socket is there.
+/// R2: A packet arrives at the node before the socket is restored.
 #[test]
 fn early_packets_wait_for_their_socket() {
     let without = RaceFixes { stash_early: false, ..RaceFixes::default() };
-    needs(without, Duration::from_millis(5), Manner::HalfClosing, 160, 1);
+    check_fix(without, Duration::from_millis(5), ClientBehaviour::HalfClosing, 160, 1);
 }
 
-/// R8: a client begins a new connection with the addresses of one that has moved.
+/// R8: A client opens a new connection with the addresses of one that was moved.
 #[test]
 fn a_new_connection_may_have_an_old_ones_addresses() {
     let without = RaceFixes { syn_replaces_flow: false, ..RaceFixes::default() };
-    needs(without, Duration::from_micros(300), Manner::Returning, 16, 1);
+    check_fix(without, Duration::from_micros(300), ClientBehaviour::Returning, 16, 1);
 }
 
-/// R9: packets that come after the front-end has seen the connection's end.
+/// R9: Packets arrive after the front-end has seen the end of the connection.
 #[test]
 fn late_packets_still_go_to_the_node() {
     let without = RaceFixes { keep_entry: false, ..RaceFixes::default() };
-    needs(without, Duration::from_micros(300), Manner::EndingEarly, 64, 5);
+    check_fix(without, Duration::from_micros(300), ClientBehaviour::EndingEarly, 64, 5);
 }

@@ -1,4 +1,4 @@
-//! Sockets moved from the switch to larder's nodes (`mechanism = "repair"`), and connections spliced.
+//! Socket migration from the switch to larder's nodes (`mechanism = "repair"`), and spliced connections.
 
 use larder_testkit::take_time;
 use std::io::{ErrorKind, Read, Write};
@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use larder_kernel::netns::INTERFACE;
 
-use crate::client::{self, Manner, Plan, Setup, Tally};
+use crate::client::{self, Behaviour, ClientSettings, Plan, Tally};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::{Content, Target};
 use crate::plans::mixed;
 
 const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
-const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
 const DELIVERIES: &str = "larder_switch_deliveries_total";
 const ENDS: &str = "larder_switch_handoff_ends_total";
 
-/// Larder's nodes behind a switch with these lines of `[switch.handoff]`.
+/// Starts larder nodes behind a switch with these lines of `[switch.handoff]`.
 fn cluster(handoff: &str, each: usize) -> Option<Cluster> {
     let spec = Spec { server: Server::Larder, handoff, ..Spec::default() };
     Cluster::new(&spec, Content::new(&SIZES, each))
@@ -34,32 +35,33 @@ fn run(cluster: &Cluster, plans: &[Plan]) -> Tally {
     tally
 }
 
-/// Connections of all manners, each of which moves if it can: not one fault, and the nodes know the clients.
+/// Connections of every behaviour are moved if possible. There is no fault, and nodes know the client
+/// addresses.
 #[test]
-fn connections_of_all_manners_move() {
-    all_manners_move("plane", 2_000);
+fn connections_of_every_behaviour_move() {
+    check_moves("plane", 2_000);
 }
 
-/// The same with sockets of the switch, as the papers have it.
+/// Connections are moved with sockets of the switch, as in the papers.
 #[test]
-fn sockets_of_all_manners_move() {
-    all_manners_move("stack", 1_000);
+fn sockets_of_every_behaviour_move() {
+    check_moves("stack", 1_000);
 }
 
-fn all_manners_move(handshake: &str, count: usize) {
+fn check_moves(handshake: &str, count: usize) {
     let settings = format!(
         "mechanism = \"repair\"\nhandshake = \"{handshake}\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0"
     );
     let Some(cluster) = cluster(&settings, 3) else { return };
     let plans = mixed(11, count, &cluster.service(), &cluster.content.targets);
     run(&cluster, &plans).assert_faultless();
-    // One in eight is split, and its header may come in two.
+    // One connection in eight has a split head, and its header may arrive in two segments.
     let most = count as u64 * 4 / 5;
     let moved = cluster.await_metric(DELIVERIES, &["mechanism=\"repair\"", "why=\"repair\""], most + 1);
     assert!(moved > most, "{moved} moved\n{}", cluster.logs());
     let failed = cluster.metric(DELIVERIES, &["why=\"failed\""]);
     assert_eq!(failed, 0, "{}", cluster.logs());
-    cluster.await_rest();
+    cluster.await_idle();
     let own = cluster.client_addresses().map(|ip| ip.to_string());
     let log = cluster.access_log();
     let lines = log.lines().filter(|line| line.ends_with("mechanism=repair why=repair"));
@@ -68,7 +70,7 @@ fn all_manners_move(handshake: &str, count: usize) {
     assert!(known.len() as u64 > most && unknown.is_empty(), "{} {}", known.len(), unknown.len());
 }
 
-/// Replies that are known to be small are not worth a move.
+/// Small replies of known size are not worth a move.
 #[test]
 fn known_small_replies_are_relayed() {
     let settings = "mechanism = \"repair\"\nhandshake = \"stack\"\nlocality_lost_max = 1.0";
@@ -76,19 +78,20 @@ fn known_small_replies_are_relayed() {
     let server = cluster.service()[0];
     let plan = |bytes| {
         let target = cluster.content.targets.iter().find(|t| t.bytes == bytes).unwrap().clone();
-        Plan { manner: Manner::Plain, server, same_port: false, targets: vec![target] }
+        Plan { behaviour: Behaviour::Plain, server, same_port: false, targets: vec![target] }
     };
-    let one_by_one = Setup { threads: 1, ..SETUP };
+    let one_by_one = ClientSettings { threads: 1, ..SETUP };
     for bytes in [1_000, 300_000] {
         let plans = vec![plan(bytes); 50];
         let client = &cluster.topology.client().namespace;
-        // The switch learns the size of a reply when its connection has ended. One connection teaches it: a second one may be
-        // decided after that, and a relayed connection is not among the ends.
+        // The switch learns the size of a reply at the end of its connection. One connection teaches it
+        // first, because a second one could be decided meanwhile. A relayed connection is not counted among
+        // the ends.
         let ended = cluster.metric(ENDS, &[]);
         client.run(|| client::run(&plans[..1], one_by_one)).unwrap().assert_faultless();
         assert_eq!(cluster.await_metric(ENDS, &[], ended + 1), ended + 1);
         client.run(|| client::run(&plans, one_by_one)).unwrap().assert_faultless();
-        // A move counts when the connection has ended, which is told with others.
+        // A move is counted at the end of its connection, in a batch.
         let all = cluster.await_metric(DELIVERIES, &[], 51 * if bytes == 1_000 { 1 } else { 2 });
         let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\""]);
         let small = cluster.metric(DELIVERIES, &["mechanism=\"relay\"", "why=\"small\""]);
@@ -100,14 +103,14 @@ fn known_small_replies_are_relayed() {
     }
 }
 
-/// The control channels break in the middle, over and over: what is on its way is in doubt until the node says, and no
-/// connection has two answers or none. A node that has died is another matter.
+/// The control channels break repeatedly during moves. A move is in doubt until the node confirms it, and no
+/// connection gets two answers or none.
 #[test]
 fn a_switch_that_loses_its_channels_loses_no_connection() {
-    ["plane", "stack"].into_iter().for_each(lose_channels);
+    ["plane", "stack"].into_iter().for_each(check_lost_channels);
 }
 
-fn lose_channels(handshake: &str) {
+fn check_lost_channels(handshake: &str) {
     let settings = format!(
         "mechanism = \"repair\"\nhandshake = \"{handshake}\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0"
     );
@@ -119,10 +122,10 @@ fn lose_channels(handshake: &str) {
         let namespace = &cluster.topology.client().namespace;
         let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
         let front = &cluster.topology.front().namespace;
-        // Each attempt to connect again waits longer than the one before.
+        // Each reconnection waits longer than the previous one.
         for _ in 0..3 {
             take_time(Duration::from_millis(700));
-            // Ends the switch's side of the channels: to it they have broken.
+            // Closes the switch's side of the channels.
             let cut = front.run(|| {
                 std::process::Command::new("ss").args(["-K", "dport", "=", ":7946"]).output().unwrap()
             });
@@ -141,10 +144,10 @@ fn lose_channels(handshake: &str) {
     assert!(cluster.logs().contains("control channel: down"));
 }
 
-/// A node dies with a moved connection of which its client has acknowledged nothing: the reply never came. The client,
-/// who waits and says nothing, is told all the same.
+/// A node dies with a moved connection before the client has acknowledged anything. The client waits
+/// silently, and is reset all the same.
 #[test]
-fn clients_that_wait_for_a_dead_node_are_told() {
+fn waiting_clients_of_a_dead_node_are_reset() {
     let spec = Spec {
         server: Server::Larder,
         handoff: "mechanism = \"repair\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0",
@@ -152,7 +155,7 @@ fn clients_that_wait_for_a_dead_node_are_told() {
         ..Spec::default()
     };
     let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 1)) else { return };
-    // What nodes send to the client goes nowhere.
+    // Packets from nodes to the client are lost.
     let [v4, v6] = cluster.client_addresses();
     let astray = format!(
         "neigh replace {v4} lladdr 02:00:00:00:00:99 dev {INTERFACE}\n\
@@ -180,7 +183,7 @@ fn clients_that_wait_for_a_dead_node_are_told() {
     assert_eq!(told, [Err(ErrorKind::ConnectionReset); 2], "{}", cluster.logs());
 }
 
-/// Connections of all manners, moved from one to the other inside the kernel.
+/// Connections of every behaviour are spliced inside the kernel.
 #[test]
 fn connections_of_all_manners_are_spliced() {
     let spec = Spec { handoff: "mechanism = \"splice\"", agents: false, ..Spec::default() };
@@ -191,7 +194,8 @@ fn connections_of_all_manners_are_spliced() {
     assert!(spliced > 850, "{spliced} spliced\n{}", cluster.logs());
 }
 
-/// Asks for a target on a kept-alive connection until told to stop; how often. A fault is a panic.
+/// Requests a target on persistent connections while `go` is set, and returns the number of replies. A fault
+/// is a panic.
 fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
     let mut stream = TcpStream::connect_timeout(&server, SETUP.stall).unwrap();
     stream.set_read_timeout(Some(SETUP.stall)).unwrap();
@@ -219,16 +223,16 @@ fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
             assert!(length > 0, "a short reply");
             body.extend_from_slice(&chunk[..length]);
         }
-        assert_eq!((body.len() as u64, target.first_wrong(0, &body)), (target.bytes, None));
+        assert_eq!((body.len() as u64, target.first_difference(0, &body)), (target.bytes, None));
         asked += 1;
         take_time(Duration::from_millis(15));
     }
     asked
 }
 
-/// A node drains, and then ends: its kept-alive connections go on at the others, and no client notices.
+/// A node drains and then exits. Its persistent connections continue at other nodes, and no client notices.
 #[test]
-fn kept_alive_connections_leave_a_node_that_drains() {
+fn persistent_connections_leave_a_draining_node() {
     for mechanism in ["repair", "auto"] {
         let settings = format!("mechanism = \"{mechanism}\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0");
         let Some(mut cluster) = cluster(&settings, 30) else { return };
@@ -249,7 +253,7 @@ fn kept_alive_connections_leave_a_node_that_drains() {
             take_time(Duration::from_millis(700));
             let before = cluster.metric("larder_switch_node_load", &["n0"]);
             cluster.post("/nodes/n0/drain");
-            // What has not moved when it ends, ends with it: a machine that stands still may need longer.
+            // A connection that has not moved by then ends with the node. A busy machine may need longer.
             let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], before);
             take_time(Duration::from_millis(500));
             assert!(node.stop(), "the node does not end");

@@ -1,4 +1,4 @@
-//! Several switches are active, and routers move clients from one to another.
+//! Several active switches with routers that move clients between them.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use larder_kernel::netns::{Capture, INTERFACE, TopologySpec, Wire};
 use larder_testkit::within;
 
-use crate::client::{self, Manner, Plan, Setup};
+use crate::client::{self, Behaviour, ClientSettings, Plan};
 use crate::cluster::{Cluster, Spec};
 use crate::content::Content;
 use crate::counters::counter;
@@ -16,17 +16,17 @@ use crate::counters::counter;
 const CLIENTS: usize = 16;
 /// More than a node sends without an acknowledgement.
 const BYTES: u64 = 100_000;
-/// A client that hears nothing for so long has failed.
+/// A client that receives nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(10);
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
-/// Where the ports stand in a frame with a TCP segment over IPv4.
+/// Offset of the source port in a frame with a TCP segment over IPv4.
 const SOURCE_PORT_AT: usize = 34;
 const DESTINATION_PORT_AT: usize = 36;
-/// No segment without payload is longer.
+/// Maximum length of a segment without payload.
 const HEADERS_BYTES: usize = 100;
 
-/// Two switches, of which the second one has the node with the higher tag.
+/// Starts two switches. Each uses a single node, and the second one uses the node with the higher tag.
 fn cluster() -> Option<Cluster> {
     let topology = TopologySpec {
         nodes: 2,
@@ -42,12 +42,13 @@ fn cluster() -> Option<Cluster> {
     Some(cluster)
 }
 
-/// Connections that a switch has handed over.
-fn handed(cluster: &Cluster, switch: usize) -> usize {
+/// Returns the number of connections that a switch has handed over.
+fn handover_count(cluster: &Cluster, switch: usize) -> usize {
     cluster.metric_of(switch, "larder_switch_deliveries_total", &["mechanism=\"cookie\""]) as usize
 }
 
-/// Waits until a frame of the given kind has passed the hub for each client. The clients differ by their ports at `port_at`.
+/// Waits until a frame of this kind has passed the hub for each client. Clients are identified by their port
+/// at `port_at`.
 fn await_frames(capture: &mut Capture, port_at: usize, kind: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
     let (began, mut by_port) = (Instant::now(), HashMap::new());
     while by_port.len() < CLIENTS {
@@ -62,15 +63,16 @@ fn await_frames(capture: &mut Capture, port_at: usize, kind: impl Fn(&[u8]) -> b
     by_port.into_values().collect()
 }
 
-/// Whether a frame has a request for this host.
+/// Reports whether a frame contains a request to this host.
 fn is_request_to(frame: &[u8], mac: [u8; 6]) -> bool {
     frame.starts_with(&mac) && frame.windows(5).any(|bytes| bytes == b"GET /")
 }
 
-/// Each switch gets a copy of the clients' first segments and gives the connections to another node. The clients keep to the
-/// node whose timestamps are ahead (RFC 7323 section 5), and their packets come by the switch that has chosen the other node.
+/// Each switch gets a copy of the clients' first segments, and hands the connections to a different node. The
+/// clients keep to the node with the higher timestamps (RFC 7323 section 5). Their packets arrive at the
+/// switch that chose the other node.
 #[test]
-fn a_connection_that_two_nodes_have_goes_on() {
+fn a_connection_that_two_nodes_have_continues() {
     let Some(cluster) = cluster() else { return };
     let topology = &cluster.topology;
     let (client, sink) = (topology.client(), &topology.clients[1]);
@@ -78,7 +80,7 @@ fn a_connection_that_two_nodes_have_goes_on() {
     let server = cluster.service()[0];
     let connect = || -> Vec<_> { (0..CLIENTS).map(|_| TcpStream::connect(server).unwrap()).collect() };
     let mut streams = client.namespace.run(connect).unwrap();
-    // The hub learns where the sink is: it must not flood what is sent there.
+    // The hub learns the sink's port, so that it does not flood the frames to it.
     let spoken = sink.namespace.run(|| UdpSocket::bind("0.0.0.0:0")?.send_to(&[0], (client.v4, 9)));
     assert_eq!(spoken.unwrap().unwrap(), 1);
     topology.point_clients_at(sink).unwrap();
@@ -97,13 +99,13 @@ fn a_connection_that_two_nodes_have_goes_on() {
             wire.send(ifindex, &[&mac, &request[6..]].concat()).unwrap();
         }
     };
-    // A switch drops first segments that it reads late: they are sent until each is believed.
+    // A switch drops first segments that it reads late, so they are resent until each is accepted.
     let give_to = |switch: usize| {
         let all = within(PATIENCE, || {
             copy_to(topology.fronts[switch].mac);
-            handed(&cluster, switch) == CLIENTS
+            handover_count(&cluster, switch) == CLIENTS
         });
-        assert!(all, "{} by switch {switch}\n{}", handed(&cluster, switch), cluster.logs());
+        assert!(all, "{} by switch {switch}\n{}", handover_count(&cluster, switch), cluster.logs());
     };
     give_to(1);
     let node = cluster.node(1).mac;
@@ -117,28 +119,28 @@ fn a_connection_that_two_nodes_have_goes_on() {
         let read = stream.read_to_end(&mut reply);
         assert!(read.is_ok(), "{} bytes, {read:?}\n{}", reply.len(), cluster.state_of(&[port]));
         let body = reply.len() - BYTES as usize;
-        assert!(reply.starts_with(b"HTTP/1.1 200 ") && target.first_wrong(0, &reply[body..]).is_none());
+        assert!(reply.starts_with(b"HTTP/1.1 200 ") && target.first_difference(0, &reply[body..]).is_none());
     }
     assert!(counter(&client.namespace, "TcpExtPAWSEstab") > 0, "only one node has answered");
     assert!(cluster.metric("larder_switch_plane_total", &["other_node"]) > 0);
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// The clients' first segments reach a switch whose process does not run. The clients resend them to another switch, which
-/// serves them. When the process goes on, it must not give the connections to a second node.
+/// The clients' first segments reach a stopped switch. The clients resend them to another switch, which
+/// serves them. When the first switch continues, it must not hand the connections to a second node.
 #[test]
 fn a_late_switch_gives_no_connection_to_a_second_node() {
     let Some(cluster) = cluster() else { return };
     let topology = &cluster.topology;
     let mut capture = Capture::open(&topology.hub).unwrap();
     let plan = Plan {
-        manner: Manner::Plain,
+        behaviour: Behaviour::Plain,
         server: cluster.service()[0],
         same_port: false,
         targets: cluster.content.targets.clone(),
     };
     let plans = vec![plan; CLIENTS];
-    let setup = Setup { threads: CLIENTS, first_port: 20_000, stall: STALL };
+    let setup = ClientSettings { threads: CLIENTS, first_port: 20_000, stall: STALL };
     topology.point_clients_at(&topology.fronts[1]).unwrap();
     cluster.others[0].halt();
     let load = topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
@@ -147,11 +149,16 @@ fn a_late_switch_gives_no_connection_to_a_second_node() {
     let tally = load.join();
     println!("{tally}");
     cluster.assert_faultless(&tally);
-    cluster.others[0].go_on();
+    cluster.others[0].resume();
     let late = || cluster.metric_of(1, "larder_switch_handoff_lost_total", &["late"]) as usize;
     assert!(within(PATIENCE, || late() >= CLIENTS), "{} late\n{}", late(), cluster.logs());
-    // Connections that the plane has opened by itself are told a moment later.
-    let all = within(PATIENCE, || handed(&cluster, 0) == CLIENTS);
-    assert!(all && handed(&cluster, 1) == 0, "{} and {}", handed(&cluster, 0), handed(&cluster, 1));
-    cluster.await_rest();
+    // Connections that the plane has opened by itself are counted a moment later.
+    let all = within(PATIENCE, || handover_count(&cluster, 0) == CLIENTS);
+    assert!(
+        all && handover_count(&cluster, 1) == 0,
+        "{} and {}",
+        handover_count(&cluster, 0),
+        handover_count(&cluster, 1)
+    );
+    cluster.await_idle();
 }

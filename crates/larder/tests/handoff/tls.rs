@@ -1,4 +1,4 @@
-//! TLS that the nodes end: curl at the client, nginx with a certificate at the nodes.
+//! TLS terminated by the nodes: curl at the client, and nginx with a certificate at the nodes.
 
 use larder_testkit::{PATIENCE, within};
 use std::process::Command;
@@ -11,7 +11,7 @@ const SIZES: [u64; 4] = [1, 1_000, 65_536, 2_000_000];
 const DELIVERIES: &str = "larder_switch_deliveries_total";
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
 
-/// Fetches everything once, by IPv4 and IPv6 in turn, and verifies the nodes' certificate and every byte.
+/// Fetches every target once, by IPv4 and IPv6 in turn, and verifies the certificate and every byte.
 fn fetch_all(cluster: &Cluster) {
     let certificate = cluster.path("tls.pem");
     for (number, target) in cluster.content.targets.iter().enumerate() {
@@ -25,15 +25,15 @@ fn fetch_all(cluster: &Cluster) {
         let said = String::from_utf8_lossy(&got.stderr);
         assert!(got.status.success(), "{ip}: {:?} {said} {}", got.status, cluster.logs());
         assert_eq!(
-            (got.stdout.len() as u64, target.first_wrong(0, &got.stdout)),
+            (got.stdout.len() as u64, target.first_difference(0, &got.stdout)),
             (target.bytes, None),
             "{target:?}"
         );
     }
 }
 
-/// TLS goes to the node that has the name, unopened; when it cannot be handed over it is spliced, for the switch cannot
-/// read it.
+/// A TLS connection goes unopened to the node that has the name. Without handover it is spliced, because the
+/// switch cannot read it.
 #[test]
 fn tls_passes_through_by_name() {
     let spec = Spec { handoff: COOKIE, tls: true, ..Spec::default() };
@@ -41,7 +41,7 @@ fn tls_passes_through_by_name() {
     let all = cluster.content.targets.len() as u64;
     fetch_all(&cluster);
     assert!(cluster.metric(DELIVERIES, &["cookie"]) >= all - 3, "{}", cluster.admin("/metrics"));
-    cluster.await_rest();
+    cluster.await_idle();
     for agent in cluster.agents.iter_mut().flatten() {
         assert!(agent.stop());
     }
@@ -50,10 +50,10 @@ fn tls_passes_through_by_name() {
     fetch_all(&cluster);
     let spliced = cluster.metric(DELIVERIES, &["mechanism=\"splice\"", "why=\"channel\""]);
     assert_eq!(spliced, all, "{}", cluster.admin("/metrics"));
-    cluster.await_rest();
+    cluster.await_idle();
 }
 
-/// TLS by the setting `splice`, and at a switch that may do nothing else, without any agent. HTTP on the other port goes on.
+/// TLS is spliced with the setting `splice`, and at a switch without agents. HTTP on the other port works.
 #[test]
 fn tls_is_spliced_where_nothing_is_handed_over() {
     let helpless = [with_any_port(), without_rights()].concat();
@@ -72,6 +72,6 @@ fn tls_is_spliced_where_nothing_is_handed_over() {
         let got = cluster.topology.client().namespace.output(&mut curl).unwrap();
         assert!(got.status.success() && got.stdout.len() == 1_000, "{mechanism}: {:?}", got.status);
         assert_eq!(delivered(http), before + 1, "{mechanism}: {}", cluster.admin("/metrics"));
-        cluster.await_rest();
+        cluster.await_idle();
     }
 }

@@ -1,22 +1,23 @@
-//! Cookie handoff to nodes behind a router: packets go there wrapped, answers come back as they are.
+//! Cookie handoff to nodes behind a router. Packets to the nodes are encapsulated, and answers are not.
 
 use std::time::Duration;
 
 use larder_kernel::netns::TopologySpec;
 
-use crate::client::{self, Setup};
+use crate::client::{self, ClientSettings};
 use crate::cluster::{Cluster, Spec};
 use crate::content::Content;
 use crate::plans::mixed;
 
 const SIZES: [u64; 5] = [1, 100, 10_000, 65_536, 300_000];
-const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+const SETUP: ClientSettings =
+    ClientSettings { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
 
-/// IPv4 and IPv6 clients, in IPv4.
-fn works(forward: &str) {
+/// Tunnels IPv4 and IPv6 clients in IPv4.
+fn check_tunnel(forward: &str) {
     let topology = TopologySpec {
         routed: true,
-        // The longest outer header is 50 bytes: IPv4, UDP, VXLAN and Ethernet.
+        // The longest outer header has 50 bytes: IPv4, UDP, VXLAN and Ethernet.
         backbone_mtu: 1600,
         port_range: (30_000, 60_999),
         ..TopologySpec::default()
@@ -34,15 +35,15 @@ fn works(forward: &str) {
 
 #[test]
 fn packets_go_in_ip() {
-    works("forward = \"ipip\"");
+    check_tunnel("forward = \"ipip\"");
 }
 
 #[test]
 fn packets_go_in_generic_udp() {
-    works("forward = \"gue\"\nforward_port = 6080");
+    check_tunnel("forward = \"gue\"\nforward_port = 6080");
 }
 
 #[test]
 fn packets_go_in_vxlan() {
-    works("forward = \"vxlan\"\nvni = 7");
+    check_tunnel("forward = \"vxlan\"\nvni = 7");
 }

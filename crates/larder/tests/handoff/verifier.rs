@@ -1,4 +1,4 @@
-//! The client must notice what it is there to notice: servers that do one thing wrong, on loopback.
+//! Tests of the client itself, with servers on loopback that have one fault each.
 
 use larder_testkit::take_time;
 use std::io::{Read, Write};
@@ -6,12 +6,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
+use crate::client::{self, Behaviour, ClientSettings, Fault, Plan, Tally};
 use crate::content::Target;
 
 const BYTES: u64 = 5_000;
 
-/// Answers one connection by `answer`, after the request's head.
+/// Starts a server that answers one connection after the request's head.
 fn server(answer: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -24,18 +24,18 @@ fn server(answer: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
     address
 }
 
-fn ask(manner: Manner, server: SocketAddr) -> Tally {
-    let plan = Plan { manner, server, same_port: false, targets: vec![Target::new(BYTES, 0)] };
-    client::run(&[plan], Setup { threads: 1, first_port: 20_000, stall: Duration::from_millis(200) })
+fn ask(behaviour: Behaviour, server: SocketAddr) -> Tally {
+    let plan = Plan { behaviour, server, same_port: false, targets: vec![Target::new(BYTES, 0)] };
+    client::run(&[plan], ClientSettings { threads: 1, first_port: 20_000, stall: Duration::from_millis(200) })
 }
 
-fn fault(manner: Manner, answer: impl FnOnce(TcpStream) + Send + 'static) -> Option<Fault> {
-    let mut tally = ask(manner, server(answer));
+fn fault(behaviour: Behaviour, answer: impl FnOnce(TcpStream) + Send + 'static) -> Option<Fault> {
+    let mut tally = ask(behaviour, server(answer));
     assert_eq!(tally.right + tally.faults.len(), 1);
     tally.faults.pop().map(|(_, fault)| fault)
 }
 
-/// A right reply.
+/// Returns a correct reply.
 fn reply() -> Vec<u8> {
     let mut reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n").into_bytes();
     let from = reply.len();
@@ -53,8 +53,8 @@ fn send(change: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> impl FnOnce(TcpSt
 }
 
 #[test]
-fn a_right_reply_is_right() {
-    let tally = ask(Manner::Plain, server(send(|_| {})));
+fn a_correct_reply_is_accepted() {
+    let tally = ask(Behaviour::Plain, server(send(|_| {})));
     tally.assert_faultless();
     assert_eq!((tally.right, tally.replies, tally.bytes), (1, 1, BYTES));
     assert!(tally.quantiles(0.999).iter().all(|time| *time > Duration::ZERO));
@@ -62,16 +62,16 @@ fn a_right_reply_is_right() {
 
 #[test]
 fn one_wrong_byte_is_noticed() {
-    let wrong = fault(Manner::Plain, send(|reply| *reply.last_mut().unwrap() ^= 1));
+    let wrong = fault(Behaviour::Plain, send(|reply| *reply.last_mut().unwrap() ^= 1));
     assert!(matches!(wrong, Some(Fault::Wrong { offset, .. }) if offset == BYTES - 1), "{wrong:?}");
 }
 
 #[test]
 fn a_missing_and_a_surplus_byte_are_noticed() {
-    let short = fault(Manner::Plain, send(|reply| _ = reply.pop()));
+    let short = fault(Behaviour::Plain, send(|reply| _ = reply.pop()));
     assert!(matches!(short, Some(Fault::Short { got, .. }) if got == BYTES - 1), "{short:?}");
-    for manner in [Manner::Plain, Manner::KeptAlive] {
-        let surplus = fault(manner, send(|reply| reply.push(0)));
+    for behaviour in [Behaviour::Plain, Behaviour::KeptAlive] {
+        let surplus = fault(behaviour, send(|reply| reply.push(0)));
         assert!(matches!(surplus, Some(Fault::Surplus)), "{surplus:?}");
     }
 }
@@ -81,29 +81,29 @@ fn another_status_or_length_is_noticed() {
     let changes: [fn(&mut Vec<u8>); 3] =
         [|reply| reply[9] = b'5', |reply| reply[33] = b'4', |reply| *reply = vec![b'x'; 20_000]];
     for change in changes {
-        let head = fault(Manner::Plain, send(change));
+        let head = fault(Behaviour::Plain, send(change));
         assert!(matches!(head, Some(Fault::Head(_))), "{head:?}");
     }
 }
 
 #[test]
 fn a_reset_and_a_stall_are_noticed() {
-    let reset = fault(Manner::Plain, |mut stream| {
+    let reset = fault(Behaviour::Plain, |mut stream| {
         let _ = stream.write_all(&reply()[..1_000]);
         let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     });
     assert!(matches!(reset, Some(Fault::Reset)), "{reset:?}");
-    let stall = fault(Manner::Plain, |mut stream| {
+    let stall = fault(Behaviour::Plain, |mut stream| {
         let _ = stream.write_all(&reply()[..1_000]);
         take_time(Duration::from_secs(1));
     });
     assert!(matches!(stall, Some(Fault::Stall(_))), "{stall:?}");
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let tally = ask(Manner::Plain, refused);
+    let tally = ask(Behaviour::Plain, refused);
     assert!(matches!(tally.faults[..], [(_, Fault::Connect(_))]), "{tally:?}");
 }
 
-/// The client itself resets, which the server sees and the client does not count as a fault.
+/// The client itself resets. The server sees it, and the client does not count it as a fault.
 #[test]
 fn a_resetting_client_resets() {
     let (tell, told) = std::sync::mpsc::channel();
@@ -112,7 +112,7 @@ fn a_resetting_client_resets() {
         let mut byte = [0; 1];
         let _ = tell.send(stream.read(&mut byte).map_err(|error| error.kind()));
     });
-    ask(Manner::Resetting { after: 10 }, at).assert_faultless();
+    ask(Behaviour::Resetting { after: 10 }, at).assert_faultless();
     let seen = told.recv_timeout(Duration::from_secs(5)).unwrap();
     assert_eq!(seen, Err(std::io::ErrorKind::ConnectionReset));
 }

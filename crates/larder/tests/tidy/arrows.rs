@@ -1,9 +1,9 @@
-//! Which crate may use which, what the core may depend on, and which licences may be linked.
+//! Permitted dependencies between crates, of the core, and permitted licences.
 
 use crate::none;
 use crate::repo::{list, metadata, string};
 
-/// Who may use whom; nothing else may. The picture of it is in ARCHITECTURE.md.
+/// Permitted dependencies between crates. ARCHITECTURE.md has a diagram of them.
 const MAY_USE: &[(&str, &[&str])] = &[
     (
         "larder",
@@ -75,13 +75,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates of the laboratory that tests may use, and product code may not.
+/// Crates of the laboratory that only tests may use.
 const FOR_TESTS: &[&str] = &["larder-shaper", "larder-testkit"];
 
-/// What the core may link: none of these reads a clock, opens a file or starts a thread.
+/// Libraries that the core may link. None of them reads a clock, opens a file or starts a thread.
 const CORE_MAY_LINK: &[&str] = &["arc-swap", "hashbrown", "regex", "thiserror", "xxhash-rust"];
 
-/// Licences that ask no more than Apache-2.0 of whoever passes the binary on, as cargo spells them.
+/// Licences that require no more than Apache-2.0 from a distributor of the binary, as cargo spells them.
 const LICENCES: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -97,18 +97,18 @@ const LICENCES: &[&str] = &[
     "Unicode-3.0",
     "Unlicense",
     "Zlib",
-    // BSD-like: it asks nothing of a binary.
+    // BSD-like, without requirements for a binary.
     "bzip2-1.0.6",
 ];
 
-/// Crates under a licence that asks more, each with why we can give it.
+/// Crates under a licence that requires more, with the way in which we comply.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[(
     "foca",
     "MPL-2.0",
     "asks for its own source alone, which NOTICE says where to find; it is used as published",
 )];
 
-/// Crates we do without, each with the reason.
+/// Banned crates with the reason.
 const BANNED: &[(&str, &str)] = &[
     ("openssl", "TLS is rustls, which builds everywhere"),
     ("openssl-sys", "TLS is rustls, which builds everywhere"),
@@ -116,9 +116,9 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// A dependency between two crates of the workspace.
-type Arrow = (String, String);
+type CrateDependency = (String, String);
 
-fn forbidden_arrows(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
+fn forbidden_dependencies(crates: &[String], arrows: &[CrateDependency]) -> Vec<String> {
     let mut problems = Vec::new();
     for name in crates {
         if !MAY_USE.iter().any(|(known, _)| known == name) {
@@ -134,16 +134,17 @@ fn forbidden_arrows(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
     problems
 }
 
-/// Does the expression leave us a choice that is on the list? `OR` (or `/`) offers, `AND` demands.
-fn licence_is_fine(expression: &str) -> bool {
+/// Reports whether the expression permits a licence of the list. `OR` (or `/`) is a choice; `AND` requires
+/// both.
+fn is_permitted_licence(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
     let demanded: Vec<&str> = plain.split(" AND ").collect();
-    // Without the parentheses "(A OR B) AND C" reads as two demands, each with its own choice: the meaning stays.
+    // Parentheses can be ignored: "(A OR B) AND C" is read as two requirements with a choice each.
     demanded.iter().all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))
 }
 
 #[test]
-fn crates_use_only_what_the_map_allows() {
+fn crates_use_only_permitted_crates() {
     let metadata = metadata(false);
     let packages = list(&metadata, "packages");
     let crates: Vec<String> = packages.iter().map(|package| string(package, "name").to_owned()).collect();
@@ -151,8 +152,8 @@ fn crates_use_only_what_the_map_allows() {
     for package in packages {
         for dependency in list(package, "dependencies") {
             let to = string(dependency, "name").to_owned();
-            // Dependencies of tests count too: a test that needs another crate belongs a level higher. Only the
-            // crates of FOR_TESTS are open to the tests of every crate.
+            // Dependencies of tests count too, so a test that needs another crate belongs a level higher.
+            // Only the crates of FOR_TESTS are open to the tests of every crate.
             let for_tests = dependency["kind"] == "dev" && FOR_TESTS.contains(&to.as_str());
             if crates.contains(&to) && !for_tests {
                 arrows.push((string(package, "name").to_owned(), to));
@@ -160,11 +161,11 @@ fn crates_use_only_what_the_map_allows() {
         }
     }
     assert!(arrows.len() >= 8, "cargo metadata shows only {} arrows", arrows.len());
-    none(&forbidden_arrows(&crates, &arrows));
+    none(&forbidden_dependencies(&crates, &arrows));
 }
 
 #[test]
-fn the_core_links_only_what_is_pure() {
+fn the_core_links_only_permitted_libraries() {
     let metadata = metadata(false);
     let packages = list(&metadata, "packages");
     let core =
@@ -182,7 +183,7 @@ fn every_dependency_may_be_linked() {
     for package in list(&metadata, "packages") {
         let (name, licence) = (string(package, "name"), string(package, "license"));
         let excepted = EXCEPTIONS.iter().any(|(known, its, _)| *known == name && *its == licence);
-        if !licence_is_fine(licence) && !excepted {
+        if !is_permitted_licence(licence) && !excepted {
             problems.push(format!("{name}: licence '{licence}' is not on the list"));
         }
         if let Some((_, why)) = BANNED.iter().find(|(banned, _)| *banned == name) {
@@ -200,7 +201,7 @@ fn a_forbidden_arrow_is_noticed() {
         ("larder-switch".to_owned(), "larder-node".to_owned()),
         ("larder".to_owned(), "larder-switch".to_owned()),
     ];
-    let problems = forbidden_arrows(&crates, &arrows);
+    let problems = forbidden_dependencies(&crates, &arrows);
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(problems[0].contains("larder-extra"));
     assert!(problems[2].contains("larder-switch must not use larder-node"));
@@ -209,9 +210,9 @@ fn a_forbidden_arrow_is_noticed() {
 #[test]
 fn licence_expressions_are_understood() {
     for fine in ["MIT", "MIT/Apache-2.0", "GPL-2.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
-        assert!(licence_is_fine(fine), "{fine}");
+        assert!(is_permitted_licence(fine), "{fine}");
     }
     for not in ["", "GPL-3.0-only", "MIT AND GPL-2.0", "(MIT OR Apache-2.0) AND OpenSSL"] {
-        assert!(!licence_is_fine(not), "{not}");
+        assert!(!is_permitted_licence(not), "{not}");
     }
 }

@@ -1,7 +1,7 @@
-//! Numbers in the documents: each that praises has a line in CLAIMS.md with the command that measures it.
+//! Performance numbers in documents. Each of them has a row in CLAIMS.md with the command that measures it.
 //!
-//! A number is marked where it stands, `24 us <!-- claim:relay-1k -->`, and listed by that id in the table of CLAIMS.md:
-//! `| relay-1k | what is claimed | where | command | measured |`.
+//! A number is marked where it stands, `24 us <!-- claim:relay-1k -->`. The table of CLAIMS.md lists it by
+//! that id: `| relay-1k | what is claimed | where | command | measured |`.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::markdown::prose;
 use crate::none;
 use crate::repo::{text, texts};
 
-/// Units that make a number a claim rather than a setting.
+/// Units of numbers that are claims and not settings.
 const UNITS: &[&str] = &[
     "ns",
     "us",
@@ -47,13 +47,13 @@ fn claims(document: &str) -> Vec<Claim> {
     found
 }
 
-/// The ids marked in a text.
-fn marks(document: &str) -> Vec<String> {
+/// Returns the ids that are marked in a text.
+fn marked_ids(document: &str) -> Vec<String> {
     let starts = document.split("<!-- claim:").skip(1);
     starts.filter_map(|rest| rest.split("-->").next()).map(|id| id.trim().to_owned()).collect()
 }
 
-/// A document cut where a mark's reach ends: at an empty line, and after each row of a table.
+/// Splits a document at empty lines and after each row of a table, where the scope of a mark ends.
 fn passages(document: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut open = false;
@@ -71,7 +71,7 @@ fn passages(document: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The first claim-like number in a passage: digits and one of the units, apart or joined.
+/// Returns the first claim in a passage: digits and one of the units, with or without a space.
 fn claimed_number(passage: &str) -> Option<String> {
     let words: Vec<&str> =
         passage.split_whitespace().map(|word| word.trim_matches(['(', ')', ',', ';'])).collect();
@@ -94,7 +94,7 @@ fn unmarked_numbers(path: &str, document: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for (line, passage) in passages(&plain) {
         if let Some(number) = claimed_number(&passage)
-            && marks(&passage).is_empty()
+            && marked_ids(&passage).is_empty()
         {
             problems.push(format!("{path}:{line}: '{number}' has no claim mark"));
         }
@@ -130,7 +130,7 @@ fn claims_and_marks_agree() {
     let mut marked = BTreeSet::new();
     for (path, document) in texts(".md") {
         if path != "CLAIMS.md" {
-            marked.extend(marks(&prose(&document)));
+            marked.extend(marked_ids(&prose(&document)));
         }
     }
     none(&mismatches(&claims(&text("CLAIMS.md")), &marked));
@@ -147,7 +147,7 @@ fn false_claims_are_noticed() {
                  | a | fast | README | `make bench` | 3 ns |\n| b | small | README | none | 4 |\n";
     let listed = claims(table);
     assert_eq!(listed.len(), 2);
-    let marked = marks("3 ns <!-- claim:a --> and 5 % <!-- claim:c -->").into_iter().collect();
+    let marked = marked_ids("3 ns <!-- claim:a --> and 5 % <!-- claim:c -->").into_iter().collect();
     let problems = mismatches(&listed, &marked);
     assert_eq!(problems.len(), 3, "{problems:?}");
     for (passage, claimed) in [

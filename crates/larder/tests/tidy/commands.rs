@@ -1,15 +1,16 @@
-//! Commands of the repository: each target of the Makefile, task of `cargo xtask` and script that a text names exists.
+//! Commands of the repository. Each Makefile target, task of `cargo xtask` and script that a text names must
+//! exist.
 
 use crate::none;
 use crate::repo::{File, files, root, text};
 
-/// A way to name a command, and whether there is a command of that name.
+/// Prefix of a command, and a test whether a command of that name exists.
 type Rule<'a> = (&'a str, &'a dyn Fn(&str) -> bool);
 
-/// The changelog names commands of the past, and this file wrong ones.
+/// Excluded files: the changelog names old commands, and this file wrong ones.
 const EXCEPT: &[&str] = &["CHANGELOG.md", "crates/larder/tests/tidy/commands.rs"];
 
-/// Commands that the text names, but that do not exist.
+/// Returns commands that the text names and that do not exist.
 fn unknown_commands(path: &str, text: &str, rules: &[Rule<'_>]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -18,7 +19,7 @@ fn unknown_commands(path: &str, text: &str, rules: &[Rule<'_>]) -> Vec<String> {
                 let rest = &line[start + prefix.len()..];
                 let end = rest.find(|c: char| !(c.is_ascii_lowercase() || "-._".contains(c)));
                 let name = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
-                // Capitals stand for a name: `cargo xtask acceptance NAME`.
+                // Capitals are a placeholder: `cargo xtask acceptance NAME`.
                 if !name.is_empty() && !exists(name) {
                     problems.push(format!("{path}:{}: '{prefix}{name}' does not exist", at + 1));
                 }
@@ -28,12 +29,12 @@ fn unknown_commands(path: &str, text: &str, rules: &[Rule<'_>]) -> Vec<String> {
     problems
 }
 
-/// Whether the Makefile has the target.
+/// Reports whether the Makefile has the target.
 fn is_target(makefile: &str, name: &str) -> bool {
     makefile.lines().any(|line| line.starts_with(&format!("{name}:")))
 }
 
-/// Whether a table of `xtask` has the name.
+/// Reports whether a table of `xtask` has the name.
 fn is_listed(source: &str, name: &str) -> bool {
     source.contains(&format!("name: \"{name}\","))
 }

@@ -1,11 +1,11 @@
-//! docs/compare.md says what larder has, and each time which test shows it.
+//! Check of docs/compare.md: every stated feature of larder names a test.
 
 use std::collections::BTreeMap;
 
 use crate::{none, repo};
 
-/// What is wrong with the tables: a word that is none of ours, a yes that no test shows, a test that there is not. `tests` has the text
-/// of the files by their names without the ending.
+/// Returns the faults of the tables: an unknown word, a yes without a test, or a test that does not exist.
+/// `tests` has the text of the files by their names without extension.
 fn problems(text: &str, tests: &BTreeMap<String, String>) -> Vec<String> {
     let mut problems = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("| ")) {

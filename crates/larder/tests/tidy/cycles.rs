@@ -1,6 +1,6 @@
-//! Import cycles between the files of a crate: how large one may be, and that it stays in its folder.
+//! Import cycles between the files of a crate: their maximum size, and that they stay in one folder.
 //!
-//! Files that import each other in a circle can only be read together. A few such files are a unit; more are a knot.
+//! Files in a cycle can only be understood together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,13 +9,13 @@ use crate::imports::{Imports, imports};
 use crate::none;
 use crate::repo::texts;
 
-/// Most files of a cycle.
+/// Maximum number of files in a cycle.
 const FILES_MAX: usize = 6;
 
-/// Files that import each other, in order of path.
+/// Files that import each other, sorted by path.
 type Cycle = BTreeSet<String>;
 
-/// All cycles of more than one file, the largest first.
+/// Returns all cycles of more than one file, the largest first.
 fn cycles(imports: &Imports) -> Vec<Cycle> {
     let mut next: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (from, to) in imports.keys() {
@@ -34,7 +34,8 @@ fn cycles(imports: &Imports) -> Vec<Cycle> {
     found
 }
 
-/// The files to which imports lead from a file; itself only if it is in a cycle.
+/// Returns the files that a file reaches by imports. It contains the file itself only if the file is in a
+/// cycle.
 fn reachable<'a>(from: &'a str, next: &BTreeMap<&'a str, Vec<&'a str>>) -> BTreeSet<&'a str> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(file) = open.pop() {
@@ -44,7 +45,7 @@ fn reachable<'a>(from: &'a str, next: &BTreeMap<&'a str, Vec<&'a str>>) -> BTree
     found
 }
 
-/// Whether the files lie in one folder. `a.rs` may be counted to the folder `a` beside it.
+/// Reports whether the files are in one folder. `a.rs` may count as part of the folder `a` beside it.
 fn is_of_one_folder(cycle: &Cycle) -> bool {
     let parts = |file: &String| -> [String; 2] {
         let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -54,7 +55,7 @@ fn is_of_one_folder(cycle: &Cycle) -> bool {
     parts(first).iter().any(|folder| cycle.iter().all(|file| parts(file).contains(folder)))
 }
 
-/// A cycle with its imports, a line each.
+/// Describes a cycle by its imports, one per line.
 fn describe(cycle: &Cycle, imports: &Imports) -> String {
     let files: Vec<&str> = cycle.iter().map(String::as_str).collect();
     let mut text = format!("{} files import each other: {}", cycle.len(), files.join(", "));
@@ -66,7 +67,7 @@ fn describe(cycle: &Cycle, imports: &Imports) -> String {
     text
 }
 
-/// The cycles of a crate that are too large or leave their folder.
+/// Returns the cycles of a crate that are too large or leave their folder.
 fn problems(imports: &Imports) -> Vec<String> {
     let is_knot = |cycle: &Cycle| cycle.len() > FILES_MAX || !is_of_one_folder(cycle);
     let knots = cycles(imports).into_iter().filter(is_knot);
@@ -96,7 +97,7 @@ fn import_cycles_are_small() {
 mod tests {
     use super::*;
 
-    /// The imports between files of these texts; `lib.rs` is the root.
+    /// Returns the imports between these files. `lib.rs` is the root.
     fn of(files: &[(&str, &str)]) -> Imports {
         let files = files.iter().map(|(path, text)| (format!("src/{path}"), (*text).to_owned()));
         imports(&files.collect(), "src/lib.rs")

@@ -1,4 +1,4 @@
-//! The example dashboard and the alert rules use metrics and labels that there are.
+//! Check that the example dashboard and the alert rules use existing metrics and labels.
 
 use larder_core::policy::Reason;
 use larder_switch::{METRICS, MetricKind};
@@ -9,14 +9,15 @@ use crate::repo::text;
 /// Labels that Prometheus adds, and those of buckets.
 const ADDED: [&str; 3] = ["job", "instance", "le"];
 
-/// Where metrics of nodes are told of, each in a table's row.
-const NODES: [&str; 4] = ["docs/node.md", "docs/operating.md", "docs/peers.md", "docs/tls.md"];
+/// Documents that describe the metrics of nodes, one per table row.
+const NODES: [&str; 4] =
+    ["docs/operate/node.md", "docs/operating.md", "docs/operate/peers.md", "docs/operate/tls.md"];
 
 fn text_has(page: &str, metric: &str) -> bool {
     text(page).contains(&format!("`{metric}`"))
 }
 
-/// Every metric that a text names, with what stands in braces after it.
+/// Returns every metric that a text names, with the text in braces after it.
 fn uses(text: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("larder_") {
@@ -59,7 +60,7 @@ fn wrong(file: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn dashboards_and_alerts_use_what_there_is() {
+fn dashboards_and_alerts_use_existing_metrics() {
     let dashboard = text("examples/grafana.json");
     let json: serde_json::Value = serde_json::from_str(&dashboard).expect("the dashboard is JSON");
     let panels = json["panels"].as_array().expect("it has panels");
@@ -79,7 +80,7 @@ fn dashboards_and_alerts_use_what_there_is() {
 }
 
 #[test]
-fn what_there_is_not_is_noticed() {
+fn unknown_metrics_are_noticed() {
     assert!(wrong("f", "rate(larder_switch_requests_total{class=\"5xx\",job=\"a\"}[5m])").is_empty());
     assert!(wrong("f", "larder_switch_request_seconds_bucket{le=\"1\"}").is_empty());
     for bad in

@@ -1,9 +1,9 @@
-//! No crate declares a dependency that its code does not name.
+//! Check that every declared dependency of a crate is used by its code.
 
 use crate::none;
 use crate::repo::{list, metadata, root, string, texts};
 
-/// The Rust code of one crate.
+/// Rust code of one crate.
 #[derive(Default)]
 struct Code {
     /// `src` and `build.rs`.
@@ -14,7 +14,7 @@ struct Code {
 
 /// A dependency as `Cargo.toml` declares it.
 struct Dependency {
-    /// The name by which code uses it.
+    /// Name in the code.
     name: String,
     only_for_tests: bool,
 }
@@ -25,12 +25,12 @@ impl Dependency {
         let names = |text: &str| {
             text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == identifier)
         };
-        // Unit tests beside the code use dependencies of tests too.
+        // Unit tests in the product code also use dependencies of tests.
         names(&code.product) || self.only_for_tests && names(&code.tests)
     }
 }
 
-/// The code of the crate in `folder`, such as `crates/larder-core`.
+/// Returns the code of the crate in `folder`, such as `crates/larder-core`.
 fn code_in(folder: &str, files: &[(String, String)]) -> Code {
     let mut code = Code::default();
     for (path, text) in files {

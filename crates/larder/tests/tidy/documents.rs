@@ -1,4 +1,4 @@
-//! Documents: one title each, links that lead somewhere, examples that load, and no policy left out.
+//! Checks of documents: one title each, valid links, valid examples, and complete lists.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn one_title(path: &str, document: &str) -> Option<String> {
     (titles != 1).then(|| format!("{path}: {titles} titles, there must be one"))
 }
 
-/// Links of a document that lead nowhere. Addresses in the web are not asked.
+/// Returns the broken links of a document. Addresses in the web are not checked.
 fn dead_links(path: &str, document: &str) -> Vec<String> {
     let folder = Path::new(path).parent().unwrap_or(Path::new(""));
     let mut problems = Vec::new();
@@ -42,10 +42,10 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The most words that README.md may have.
+/// Maximum number of words of README.md.
 const README_WORDS_MAX: usize = 700;
 
-/// Does `larder check` take this file?
+/// Returns the error of `larder check` for a file, if it refuses it.
 fn refused_config(path: &Path) -> Option<String> {
     let mut larder = Command::cargo_bin("larder").expect("larder is built");
     let output = larder.args(["check", "--no-preflight"]).arg(path).output().ok()?;
@@ -97,7 +97,7 @@ fn the_readme_is_short() {
     );
 }
 
-/// Documents under docs/ that the list of documents does not link.
+/// Returns the documents under docs/ that the list of documents does not link.
 fn unlisted(list: &str, paths: &[String]) -> Vec<String> {
     let listed: Vec<String> = links(list).into_iter().map(|(_, target)| target).collect();
     let documents = paths.iter().filter_map(|path| path.strip_prefix("docs/"));
@@ -115,18 +115,25 @@ fn every_document_is_listed() {
 
 #[test]
 fn every_policy_is_documented_and_no_other() {
-    let sections = headings(&text("docs/policies.md"));
+    let sections = headings(&text("docs/reference/policies.md"));
     let documented = sections.iter().filter_map(|(_, title)| title.strip_prefix('`')?.strip_suffix('`'));
     let documented: Vec<&str> = documented.collect();
     let known: Vec<String> = PolicyKind::ALL.iter().map(ToString::to_string).collect();
-    assert_eq!(documented, known, "the sections of docs/policies.md, in the order of PolicyKind::ALL");
+    assert_eq!(
+        documented, known,
+        "the sections of docs/reference/policies.md, in the order of PolicyKind::ALL"
+    );
 }
 
 #[test]
 fn every_reason_is_documented() {
-    let document = text("docs/policies.md");
+    let document = text("docs/reference/policies.md");
     let missing = Reason::ALL.iter().filter(|reason| !document.contains(&format!("\n| `{reason}` |")));
-    none(&missing.map(|reason| format!("docs/policies.md does not explain '{reason}'")).collect::<Vec<_>>());
+    none(
+        &missing
+            .map(|reason| format!("docs/reference/policies.md does not explain '{reason}'"))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
@@ -148,7 +155,7 @@ fn every_metric_of_the_switch_is_documented() {
     );
 }
 
-/// The keys in the second column of the table of limits.
+/// Returns the keys in the second column of the table of limits.
 fn keys_of_limits(document: &str) -> Vec<String> {
     let section = document.split("\n## Limits\n").nth(1).unwrap_or("");
     let cells = section.lines().filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
@@ -173,12 +180,12 @@ fn the_documented_limits_are_keys_of_the_config() {
 
 #[test]
 fn every_trace_format_is_documented() {
-    let document = text("docs/traces.md");
+    let document = text("docs/reference/formats.md");
     let missing =
         Format::ALL.iter().filter(|format| !document.contains(&format!("\n| `{}` |", format.name())));
     none(
         &missing
-            .map(|format| format!("docs/traces.md does not list '{}'", format.name()))
+            .map(|format| format!("docs/reference/formats.md does not list '{}'", format.name()))
             .collect::<Vec<_>>(),
     );
 }

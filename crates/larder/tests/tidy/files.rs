@@ -1,16 +1,16 @@
-//! What every file keeps to: its length, its size, its words, and no unsafe code.
+//! Checks of every file: length, size, words, and no unsafe code.
 
 use crate::none;
 use crate::repo::{File, files, list, metadata, string, text, texts};
 
-/// A source file longer than this holds more than one noun.
+/// Maximum length of a source file.
 const SOURCE_LINES_MAX: usize = 600;
-/// Larger files are data, and data has a recipe instead.
+/// Maximum size of a file. Larger files are data, which needs a recipe instead.
 const FILE_BYTES_MAX: u64 = 512 * 1024;
-/// The crates that may hold unsafe code.
+/// Crates that may contain unsafe code.
 const MAY_BE_UNSAFE: &[&str] = &["larder-kernel"];
 
-/// Words that have no place here: marks of unfinished work, and praise. In halves, for this file is read too.
+/// Banned words: marks of unfinished work, and praise. They are split, because this file is checked too.
 const BANNED: &[(&str, &str)] = &[
     ("TO", "DO"),
     ("FIX", "ME"),
@@ -34,7 +34,7 @@ fn banned_words(path: &str, text: &str) -> Vec<String> {
     for (at, line) in text.lines().enumerate() {
         for (left, right) in BANNED {
             let word = format!("{left}{right}");
-            // Marks in capitals are meant as written; words count in any case.
+            // Marks in capitals are compared as written, and other words in any case.
             let shouted = word.chars().all(|c| c.is_ascii_uppercase());
             let line = if shouted { line.to_owned() } else { line.to_lowercase() };
             let found = line.match_indices(&word).any(|(start, _)| {
@@ -63,7 +63,8 @@ fn too_large(file: &File) -> Option<String> {
         .then(|| format!("{}: {} bytes, {FILE_BYTES_MAX} at most", file.path, file.size_bytes))
 }
 
-/// Test code that sleeps. A test waits for an event, with the helpers of the testkit, which say why a duration is right.
+/// Returns test code that sleeps. A test must wait for an event with the helpers of the testkit, which give
+/// the reason for a duration.
 fn sleeps(path: &str, text: &str) -> Vec<String> {
     let is_test = (path.starts_with("crates/") || path.starts_with("lab/"))
         && (path.contains("/tests/") || path.ends_with("/tests.rs"));
@@ -71,7 +72,7 @@ fn sleeps(path: &str, text: &str) -> Vec<String> {
     lines.map(|(at, _)| format!("{path}:{}: a sleep; use larder-testkit's wait", at + 1)).collect()
 }
 
-/// The manifest of a crate that does not take over the workspace's lints, which forbid unsafe code.
+/// Reports whether a crate's manifest inherits the lints of the workspace, which forbid unsafe code.
 fn lints_are_taken_over(manifest: &str) -> bool {
     let table: toml::Table = manifest.parse().unwrap_or_default();
     let lints = table.get("lints").and_then(|lints| lints.get("workspace"));
@@ -89,7 +90,7 @@ fn files_are_short_and_small() {
 fn files_hold_no_banned_words() {
     let mut problems = Vec::new();
     for file in files() {
-        // A licence and a lock file are as others wrote them.
+        // Licences and lock files are foreign text.
         if !matches!(file.name(), "LICENSE" | "Cargo.lock")
             && let Some(text) = &file.text
         {

@@ -1,14 +1,14 @@
-//! The imports between the files of a crate.
+//! Imports between the files of a crate.
 //!
-//! A file imports another if its code names an item of that file, by `use` or by a path. A name is followed through `pub use` to the
-//! file that defines it; a `pub use` alone is no import. Code for tests is left out. Names that macros make are not seen: a path to
-//! such a name counts as one to the module that it seems to be in.
+//! A file imports another one if its code names an item of that file, by `use` or by a path. A name is
+//! followed through `pub use` to the file that defines it; a `pub use` alone is no import. Test code is
+//! excluded. Names from macros are not seen: a path to such a name counts as one to its apparent module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rust::{Token, tokens};
 
-/// The reason why a file imports another: the first such path in it.
+/// Cause of an import: the first path from one file to the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reason {
     pub(crate) line: usize,
@@ -18,14 +18,14 @@ pub(crate) struct Reason {
 /// Imports by the two files, from and to.
 pub(crate) type Imports = BTreeMap<(String, String), Reason>;
 
-/// A path as it is written; the last part of a glob is `*`.
+/// A path as written. The last part of a glob is `*`.
 #[derive(Clone, Debug)]
 struct Path<'a> {
     parts: Vec<&'a str>,
     line: usize,
 }
 
-/// A name that a `use` brings in.
+/// A name that a `use` imports.
 #[derive(Debug)]
 struct Use<'a> {
     path: Path<'a>,
@@ -38,18 +38,19 @@ struct Module<'a> {
     file: String,
     uses: Vec<Use<'a>>,
     defined: BTreeSet<&'a str>,
-    /// Paths in code, and words, with their lines.
+    /// Paths in code, and single words, with their lines.
     paths: Vec<Path<'a>>,
     words: BTreeMap<&'a str, usize>,
 }
 
-/// A module by its path from the crate's root.
-type Place<'a> = Vec<&'a str>;
+/// Path of a module from the crate's root.
+type ModulePath<'a> = Vec<&'a str>;
 
-/// Most steps from a name to its definition.
+/// Maximum number of steps from a name to its definition.
 const STEPS_MAX: usize = 16;
 
-/// The imports between the files of a crate. `files` has the text of each file by its path; `root` is the path of its root.
+/// Returns the imports between the files of a crate. `files` has the text of each file by path, and `root` is
+/// the path of the root.
 pub(crate) fn imports(files: &BTreeMap<String, String>, root: &str) -> Imports {
     let mut tree = Tree { files, modules: BTreeMap::new() };
     tree.load(&Vec::new(), root, root.rsplit_once('/').map_or("", |(folder, _)| folder));
@@ -58,12 +59,12 @@ pub(crate) fn imports(files: &BTreeMap<String, String>, root: &str) -> Imports {
 
 struct Tree<'a> {
     files: &'a BTreeMap<String, String>,
-    modules: BTreeMap<Place<'a>, Module<'a>>,
+    modules: BTreeMap<ModulePath<'a>, Module<'a>>,
 }
 
 impl<'a> Tree<'a> {
-    /// Reads the file of a module and those of its children, which lie in `folder`.
-    fn load(&mut self, place: &Place<'a>, file: &str, folder: &str) {
+    /// Reads the file of a module and those of its children, which are in `folder`.
+    fn load(&mut self, place: &ModulePath<'a>, file: &str, folder: &str) {
         let Some(text) = self.files.get(file) else { return };
         let tokens = tokens(text);
         let mut reader =
@@ -86,7 +87,7 @@ impl<'a> Tree<'a> {
                 .map(|one| (&one.path, if one.is_public { module.words[one.name] } else { one.path.line }));
             for (path, line) in used.chain(module.paths.iter().map(|path| (path, path.line))) {
                 let Some(parts) = self.absolute(place, &path.parts, 0) else { continue };
-                let to = &self.modules[&self.home(&parts, 0)].file;
+                let to = &self.modules[&self.defining_module(&parts, 0)].file;
                 if *to != module.file {
                     let reason = Reason { line, path: path.parts.join("::") };
                     let known =
@@ -100,8 +101,8 @@ impl<'a> Tree<'a> {
         found
     }
 
-    /// A path from the crate's root; `None` if it leads out of the crate.
-    fn absolute(&self, place: &Place<'a>, parts: &[&'a str], steps: usize) -> Option<Place<'a>> {
+    /// Returns a path from the crate's root. `None` if it leaves the crate.
+    fn absolute(&self, place: &ModulePath<'a>, parts: &[&'a str], steps: usize) -> Option<ModulePath<'a>> {
         let (first, rest) = parts.split_first()?;
         let join = |place: &[&'a str], rest: &[&'a str]| Some([place, rest].concat());
         match *first {
@@ -127,8 +128,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The module that defines what a path from the root leads to.
-    fn home(&self, parts: &[&'a str], steps: usize) -> Place<'a> {
+    /// Returns the module that defines the item of a path from the root.
+    fn defining_module(&self, parts: &[&'a str], steps: usize) -> ModulePath<'a> {
         let is_module = |length: &usize| self.modules.contains_key(&parts[..*length]);
         let length = (0..=parts.len()).take_while(is_module).last().unwrap_or(0);
         let (place, rest) = (parts[..length].to_vec(), &parts[length..]);
@@ -139,14 +140,14 @@ impl<'a> Tree<'a> {
         }
         if let Some(one) = module.uses.iter().find(|one| one.name == *name) {
             return match self.absolute(&place, &one.path.parts, 0) {
-                Some(target) => self.home(&[&target[..], rest].concat(), steps + 1),
+                Some(target) => self.defining_module(&[&target[..], rest].concat(), steps + 1),
                 None => place,
             };
         }
         for glob in module.uses.iter().filter(|one| one.name == "*") {
             let (_, above) = glob.path.parts.split_last().unwrap_or((&"*", &[]));
             let Some(target) = self.absolute(&place, above, 0) else { continue };
-            let home = self.home(&[&target[..], &[name]].concat(), steps + 1);
+            let home = self.defining_module(&[&target[..], &[name]].concat(), steps + 1);
             if self.modules[&home].defined.contains(name) {
                 return home;
             }
@@ -155,14 +156,14 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Reads the modules of a file.
+/// Reader of a file's modules.
 struct Reader<'a, 't, 'm> {
     tokens: &'t [Token<'a>],
     at: usize,
     file: &'t str,
-    modules: &'m mut BTreeMap<Place<'a>, Module<'a>>,
-    /// Modules in files of their own.
-    children: Vec<Place<'a>>,
+    modules: &'m mut BTreeMap<ModulePath<'a>, Module<'a>>,
+    /// Modules in separate files.
+    children: Vec<ModulePath<'a>>,
 }
 
 impl<'a> Reader<'a, '_, '_> {
@@ -174,8 +175,8 @@ impl<'a> Reader<'a, '_, '_> {
         self.tokens.get(self.at).map_or(0, |token| token.line)
     }
 
-    /// Reads to the end of a module.
-    fn module(&mut self, place: &Place<'a>) {
+    /// Reads up to the end of a module.
+    fn module(&mut self, place: &ModulePath<'a>) {
         let mut module = Module { file: self.file.to_owned(), ..Module::default() };
         let (mut depth, mut is_public) = (0, false);
         while self.at < self.tokens.len() {
@@ -184,7 +185,7 @@ impl<'a> Reader<'a, '_, '_> {
             match text {
                 "#" if next == "[" || next == "!" => {
                     if self.attribute() {
-                        self.pass_item();
+                        self.skip_item();
                     }
                     continue;
                 }
@@ -198,7 +199,7 @@ impl<'a> Reader<'a, '_, '_> {
                     is_public = true;
                     if next == "(" {
                         self.at += 1;
-                        self.pass_group();
+                        self.skip_group();
                         continue;
                     }
                 }
@@ -225,7 +226,7 @@ impl<'a> Reader<'a, '_, '_> {
                     module.defined.insert(if next == "mut" { self.text(2) } else { next });
                 }
                 "::" if is_word(next) => {
-                    // Of another crate, or of a type.
+                    // A path of another crate or of a type.
                     self.path();
                     continue;
                 }
@@ -245,7 +246,7 @@ impl<'a> Reader<'a, '_, '_> {
         self.modules.insert(place.clone(), module);
     }
 
-    /// Reads a path, with or without `::` before it.
+    /// Reads a path, with or without a leading `::`.
     fn path(&mut self) -> Vec<&'a str> {
         let mut parts = Vec::new();
         self.at += usize::from(self.text(0) == "::");
@@ -259,7 +260,7 @@ impl<'a> Reader<'a, '_, '_> {
         }
     }
 
-    /// Reads a tree of `use` up to the `;`, `,` or `}` behind it.
+    /// Reads a tree of `use` up to the following `;`, `,` or `}`.
     fn use_tree(&mut self, prefix: &mut Vec<&'a str>, is_public: bool, uses: &mut Vec<Use<'a>>) {
         let length = prefix.len();
         let line = self.line();
@@ -301,19 +302,19 @@ impl<'a> Reader<'a, '_, '_> {
         }
     }
 
-    /// Passes an attribute. Whether it keeps the item behind it for tests or fuzzing.
+    /// Skips an attribute. Reports whether it restricts the next item to tests or fuzzing.
     fn attribute(&mut self) -> bool {
         self.at += 1 + usize::from(self.text(1) == "!");
         let begin = self.at;
-        self.pass_group();
+        self.skip_group();
         let words: Vec<&str> = self.tokens[begin..self.at].iter().map(|token| token.text).collect();
         let is_for_more = words.iter().any(|word| matches!(*word, "not" | "feature"));
         let is_for_tests = words.iter().any(|word| matches!(*word, "test" | "fuzzing"));
         words.get(1) == Some(&"cfg") && is_for_tests && !is_for_more
     }
 
-    /// Passes a group in brackets of any kind, from its opening one.
-    fn pass_group(&mut self) {
+    /// Skips a group in brackets of any kind, from its opening bracket.
+    fn skip_group(&mut self) {
         let mut depth = 0;
         loop {
             match self.text(0) {
@@ -329,8 +330,8 @@ impl<'a> Reader<'a, '_, '_> {
         }
     }
 
-    /// Passes an item, a field, a statement or an arm.
-    fn pass_item(&mut self) {
+    /// Skips an item, a field, a statement or an arm.
+    fn skip_item(&mut self) {
         while self.text(0) == "#" {
             self.attribute();
         }
@@ -356,11 +357,11 @@ impl<'a> Reader<'a, '_, '_> {
             match self.text(0) {
                 "" | "}" => return,
                 "{" => {
-                    self.pass_group();
+                    self.skip_group();
                     return;
                 }
                 "(" | "[" => {
-                    self.pass_group();
+                    self.skip_group();
                     continue;
                 }
                 end @ (";" | ",") if end == ";" || !is_item => {

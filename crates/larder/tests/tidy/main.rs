@@ -1,17 +1,17 @@
-//! Style as an ordinary test: what the compiler cannot hold, these tests hold.
+//! Checks of the repository as ordinary tests.
 //!
-//! One file is one subject:
+//! Each file has one subject:
 //!
-//! - which crate may use which ([`arrows`]), and that it uses all that it declares ([`dependencies`]);
-//! - how many files may import each other in a circle ([`cycles`]);
+//! - permitted dependencies between crates ([`arrows`]), and unused dependencies ([`dependencies`]);
+//! - import cycles between files ([`cycles`]);
 //! - names that the core must not use ([`purity`]);
-//! - the size and the words of a file ([`files`]);
-//! - documents ([`documents`]), numbers in them ([`claims`]), commands that they name ([`commands`]), and their comparison with
-//!   other programs ([`compare`]);
+//! - size and words of a file ([`files`]);
+//! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
+//!   their comparison with other programs ([`compare`]);
 //! - tests that docs/safety.md names for its promises ([`promises`]);
-//! - metrics that examples ask for ([`dashboards`]).
+//! - metrics in examples ([`dashboards`]).
 //!
-//! Each rule is a function from text to the list of its violations, tried on a bad example beside it.
+//! Each rule is a function from text to a list of violations, tested with a bad example.
 
 mod arrows;
 mod claims;
@@ -29,7 +29,7 @@ mod purity;
 mod repo;
 mod rust;
 
-/// Fails the test with every violation on its own line.
+/// Fails the test with one violation per line.
 #[track_caller]
 fn none(problems: &[String]) {
     assert!(problems.is_empty(), "{} problem(s):\n  {}", problems.len(), problems.join("\n  "));

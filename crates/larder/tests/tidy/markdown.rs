@@ -1,6 +1,7 @@
-//! As much of Markdown as the checks need: headings, links, prose without code, the first block of a language.
+//! Parts of Markdown that the checks need: headings, links, prose without code, and code blocks.
 
-/// A document without its fenced code blocks: their lines are empty, so that line numbers stay.
+/// Returns a document without its fenced code blocks. Their lines stay as empty lines, so line numbers stay
+/// correct.
 pub(crate) fn without_code(text: &str) -> String {
     let mut fenced = false;
     let mut out = String::with_capacity(text.len());
@@ -15,14 +16,14 @@ pub(crate) fn without_code(text: &str) -> String {
     out
 }
 
-/// A document without any code: no fenced blocks, and nothing between single backticks on a line.
+/// Returns a document without code: no fenced blocks, and no text between single backticks on a line.
 pub(crate) fn prose(text: &str) -> String {
     let plain = without_code(text);
     let lines = plain.lines().map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("\u{2026}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The headings with their level, 1 to 6.
+/// Returns the headings with their level, 1 to 6.
 pub(crate) fn headings(text: &str) -> Vec<(usize, String)> {
     let plain = without_code(text);
     let mut found = Vec::new();
@@ -37,13 +38,13 @@ pub(crate) fn headings(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The anchor a heading gets: lower case, blanks as hyphens, other marks dropped.
+/// Returns the anchor of a heading: lower case, blanks as hyphens, other marks removed.
 pub(crate) fn anchor(title: &str) -> String {
     let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>().to_lowercase()
 }
 
-/// The targets of links and images, with the line each stands on.
+/// Returns the targets of links and images with their lines.
 pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
     let plain = without_code(text);
     let mut found = Vec::new();
@@ -57,7 +58,7 @@ pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The first fenced block of the language.
+/// Returns the first fenced block of the language.
 pub(crate) fn code_block(text: &str, language: &str) -> Option<String> {
     let opening = format!("```{language}\n");
     let start = text.find(&opening)? + opening.len();

@@ -1,4 +1,4 @@
-//! Every test that docs/safety.md names exists, in the file that it names.
+//! Check that every test that docs/safety.md names exists in the named file.
 
 use crate::none;
 use crate::repo::text;
@@ -10,7 +10,7 @@ struct NamedTest {
     name: String,
 }
 
-/// The tests in the rows of a table, each written as `` `FILE`: `TEST`, `TEST` ``.
+/// Returns the tests in the rows of a table, each written as `` `FILE`: `TEST`, `TEST` ``.
 fn named_tests(document: &str) -> Vec<NamedTest> {
     let mut tests = Vec::new();
     for line in document.lines().filter(|line| line.starts_with('|')) {

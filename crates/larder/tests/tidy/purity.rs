@@ -1,9 +1,10 @@
-//! The core decides and does not act: no clock, socket, file, thread, environment, chance of its own, or log.
+//! Check that the core decides and does not act. It uses no clock, socket, file, thread, environment, own
+//! randomness, or log.
 
 use crate::none;
 use crate::repo::texts;
 
-/// What core code must not name, and what to do instead.
+/// Names that are forbidden in core code, with the alternative.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("std::time::Instant", "time comes in as larder_core::Time"),
     ("std::time::SystemTime", "time comes in as larder_core::Time"),
@@ -39,8 +40,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("eprint!", "the core returns reasons, the shells log them"),
 ];
 
-/// Code without comments and without test modules, which may do as they like; and the names of test modules that
-/// lie in files of their own.
+/// Returns the code without comments and test modules, and the names of test modules in separate files.
 fn own_code(source: &str) -> (Vec<(usize, String)>, Vec<String>) {
     let (mut code, mut test_files) = (Vec::new(), Vec::new());
     let mut after_cfg_test = false;
@@ -60,8 +60,8 @@ fn own_code(source: &str) -> (Vec<(usize, String)>, Vec<String>) {
     (code, test_files)
 }
 
-/// Does the text hold the word, not as part of a longer one? A lower-case word is a crate's name and counts only
-/// where a path begins or is imported: a method may be called as it likes.
+/// Reports whether the text contains the word as a whole. A lower-case word is the name of a crate. It counts
+/// only at the beginning of a path or in an import, because a method may have any name.
 fn names(text: &str, word: &str) -> bool {
     let of_a_word = |c: char| c.is_alphanumeric() || c == '_';
     let is_crate = word.chars().all(|c| c.is_ascii_lowercase());
@@ -74,7 +74,7 @@ fn names(text: &str, word: &str) -> bool {
     })
 }
 
-/// The paths a `use` brings in, one by one: `use a::{b, c::d};` is `a::b` and `a::c::d`.
+/// Returns the paths of a `use` one by one: `use a::{b, c::d};` is `a::b` and `a::c::d`.
 fn imports(tree: &str, prefix: &str, found: &mut Vec<String>) {
     let (mut depth, mut start) = (0_i32, 0);
     let mut branches = Vec::new();

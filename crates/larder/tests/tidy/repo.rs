@@ -1,4 +1,4 @@
-//! The repository as the tests see it: its files and its cargo metadata.
+//! Access of the tests to the repository: its files and its cargo metadata.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,27 +11,27 @@ pub(crate) struct File {
     pub(crate) path: String,
     /// Size on disk.
     pub(crate) size_bytes: u64,
-    /// Content, where it is text.
+    /// Content if it is text.
     pub(crate) text: Option<String>,
 }
 
 impl File {
-    /// The last part of the path.
+    /// Returns the last part of the path.
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 }
 
-/// The repository's root.
+/// Returns the repository's root.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("this crate lies two levels below the root").to_path_buf()
 }
 
-/// Every file git knows or would add, in order of path.
+/// Returns every file that git tracks or would add, sorted by path.
 pub(crate) fn files() -> Vec<File> {
     let output = Command::new("git")
-        // The checkout may belong to someone else, as in a container: only its file names are read.
+        // The checkout may belong to another user, as in a container. Only its file names are read.
         .args(["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
         .output()
@@ -41,7 +41,7 @@ pub(crate) fn files() -> Vec<File> {
     let mut paths: Vec<&str> = listing.split_terminator('\0').collect();
     paths.sort_unstable();
     paths.dedup();
-    // A file that is deleted but not yet committed as such is still listed.
+    // A deleted file is listed until its deletion is committed.
     paths.into_iter().filter_map(read).collect()
 }
 
@@ -50,18 +50,18 @@ fn read(path: &str) -> Option<File> {
     Some(File { path: path.to_owned(), size_bytes: bytes.len() as u64, text: String::from_utf8(bytes).ok() })
 }
 
-/// The text files whose name ends so, with their content.
+/// Returns the text files with this suffix and their content.
 pub(crate) fn texts(ending: &str) -> Vec<(String, String)> {
     let wanted = files().into_iter().filter(|file| file.path.ends_with(ending));
     wanted.filter_map(|file| Some((file.path, file.text?))).collect()
 }
 
-/// The content of one text file.
+/// Returns the content of a text file.
 pub(crate) fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| format!("({path}: {error})"))
 }
 
-/// `cargo metadata`: with every dependency that this platform builds, or of the workspace's own crates alone.
+/// Returns `cargo metadata`: with every dependency of this platform, or only the workspace's own crates.
 pub(crate) fn metadata(with_dependencies: bool) -> Value {
     let mut command = Command::new(env!("CARGO"));
     command.args(["metadata", "--format-version=1", "--locked", "--offline"]).current_dir(root());
@@ -82,12 +82,12 @@ fn host() -> String {
     line.expect("cargo -vV names its host").to_owned()
 }
 
-/// A list in JSON, empty where there is none.
+/// Returns a list in JSON. Empty if there is none.
 pub(crate) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A text in JSON, empty where there is none.
+/// Returns a text in JSON. Empty if there is none.
 pub(crate) fn string<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or("")
 }

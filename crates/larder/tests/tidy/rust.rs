@@ -1,14 +1,14 @@
-//! Rust source as tokens: words and marks, without comments and literals.
+//! Tokens of Rust source: words and marks, without comments and literals.
 
 /// A word or a mark. `::` is one mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
     pub(crate) text: &'a str,
-    /// Its line, from 1.
+    /// Line, from 1.
     pub(crate) line: usize,
 }
 
-/// All tokens of a source text.
+/// Returns all tokens of a source text.
 pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     let (mut found, mut line, mut at) = (Vec::new(), 1, 0);
     while at < source.len() {
@@ -24,7 +24,7 @@ pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Bytes of the first token, comment, literal or white space of a text that is not empty.
+/// Returns the length of the first token, comment, literal or white space of a text that is not empty. Bytes.
 fn length(text: &str) -> usize {
     let to = |end: Option<usize>| end.unwrap_or(text.len());
     if text.starts_with("//") {
@@ -40,7 +40,7 @@ fn length(text: &str) -> usize {
         return quoted(text, 0, '"');
     }
     if let Some(rest) = text.strip_prefix('\'') {
-        // A lifetime has no closing mark behind its first letter.
+        // A lifetime has no closing mark after its first letter.
         let mut letters = rest.chars();
         let is_literal = letters.next() == Some('\\') || letters.next() == Some('\'');
         return if is_literal { quoted(text, 0, '\'') } else { 1 + word(rest) };
@@ -61,7 +61,7 @@ fn length(text: &str) -> usize {
     }
 }
 
-/// Bytes up to the end of a literal whose opening mark is at `open`.
+/// Returns the length up to the end of a literal whose opening mark is at `open`. Bytes.
 fn quoted(text: &str, open: usize, mark: char) -> usize {
     let mut is_escaped = false;
     for (at, letter) in text.char_indices().skip_while(|(at, _)| *at <= open) {
@@ -75,7 +75,7 @@ fn quoted(text: &str, open: usize, mark: char) -> usize {
     text.len()
 }
 
-/// Bytes of a comment that may hold others.
+/// Returns the length of a comment, which may be nested. Bytes.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while let Some(step) = text[at..].find("/*").into_iter().chain(text[at..].find("*/")).min() {
@@ -88,7 +88,7 @@ fn comment(text: &str) -> usize {
     text.len()
 }
 
-/// Bytes of the word with which a text begins.
+/// Returns the length of the first word of a text. Bytes.
 fn word(text: &str) -> usize {
     text.find(|letter| !is_of_word(letter)).unwrap_or(text.len())
 }

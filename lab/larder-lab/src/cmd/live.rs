@@ -17,7 +17,7 @@ use crate::live::scenario::Scenario;
 use crate::live::text::{self, Table};
 use crate::live::{bound, cap, hacc, overhead, policies};
 use crate::program::LarderArg;
-use larder::cmd::policies::{Named, chosen};
+use larder::cmd::policies::{PolicySelection, expand_selection};
 use larder::cmd::{logging, serve};
 use larder::outcome::usage;
 use larder::report::number;
@@ -81,7 +81,7 @@ struct CapArgs {
     clients: Vec<u32>,
     /// Policies, or all. Default: those of the paper and close relatives.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
-    policies: Vec<Named>,
+    policies: Vec<PolicySelection>,
     #[command(flatten)]
     repetition: RepetitionArgs,
     #[command(flatten)]
@@ -93,7 +93,7 @@ struct CapArgs {
 struct HaccArgs {
     /// Policies, or all. Default: hacc, rr, least-conn and lard-r.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
-    policies: Vec<Named>,
+    policies: Vec<PolicySelection>,
     #[command(flatten)]
     repetition: RepetitionArgs,
     #[command(flatten)]
@@ -111,7 +111,7 @@ struct PoliciesArgs {
     limit: usize,
     /// Policies.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "all")]
-    policies: Vec<Named>,
+    policies: Vec<PolicySelection>,
     /// Run only workloads whose names contain one of these. Default: all.
     #[arg(long, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<String>,
@@ -135,7 +135,7 @@ struct BoundArgs {
     nodes: u16,
     /// Policies.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "lard-r,bounded")]
-    policies: Vec<Named>,
+    policies: Vec<PolicySelection>,
     /// Bounds of the 99th percentile in ms. Default: the first policy's own p99 at each number of clients.
     #[arg(long, value_delimiter = ',', value_name = "MS,...")]
     p99: Vec<f64>,
@@ -222,8 +222,8 @@ impl OutputArgs {
     }
 }
 
-fn select_policies(named: &[Named], default: &[PolicyKind]) -> anyhow::Result<Vec<PolicyKind>> {
-    if named.is_empty() { Ok(default.to_vec()) } else { chosen(named).map_err(usage) }
+fn select_policies(named: &[PolicySelection], default: &[PolicyKind]) -> anyhow::Result<Vec<PolicyKind>> {
+    if named.is_empty() { Ok(default.to_vec()) } else { expand_selection(named).map_err(usage) }
 }
 
 fn experiment_output(

@@ -14,7 +14,7 @@ use crate::page;
 /// Run experiment files.
 ///
 /// An experiment file (TOML) describes a workload, clusters, the figures to draw and optionally claims to judge. See
-/// docs/simulator.md, and `experiments/` for examples. The result is a table of claims on stdout.
+/// docs/reference/formats.md, and `experiments/` for examples. The result is a table of claims on stdout.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The files.

@@ -8,7 +8,7 @@ use clap::Args;
 use larder_core::cache::CacheKind;
 use larder_core::{Bytes, PolicyKind};
 use larder_sim::Costs;
-use larder_sim::cost::Modelled;
+use larder_sim::cost::ModelledNode;
 use larder_sim::tables::needs_table;
 use larder_trace::{LoadOptions, Trace, synth};
 
@@ -151,7 +151,7 @@ impl ValidateArgs {
         &self,
         larder: &Path,
         plans: &[Plan],
-        model: Option<Modelled>,
+        model: Option<ModelledNode>,
     ) -> anyhow::Result<Vec<Comparison>> {
         let model = match model {
             Some(model) => model,
@@ -201,7 +201,7 @@ impl ValidateArgs {
 }
 
 /// Reads a cost model file, which must have the model `modelled`.
-fn read_costs(path: &Path) -> anyhow::Result<Modelled> {
+fn read_costs(path: &Path) -> anyhow::Result<ModelledNode> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     match Costs::from_toml(&text) {

@@ -92,7 +92,7 @@ impl NodePlan {
 
 impl ClusterPlan {
     fn switch_config(&self, nodes: &[SocketAddr]) -> String {
-        let mut text = "[switch]\nlisten = \"127.0.0.1:0\"\nthreads = 1\nnodes = [\n".to_owned();
+        let mut text = "[switch]\nlisten = \"127.0.0.1:0\"\nprocess.threads = 1\nnodes = [\n".to_owned();
         for (i, (member, address)) in self.members.iter().zip(nodes).enumerate() {
             let groups = match member.groups.as_slice() {
                 [] => String::new(),

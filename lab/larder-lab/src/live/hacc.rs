@@ -86,12 +86,14 @@ pub(crate) fn scenario(kind: ProfileKind, measured: Duration, seed: u64) -> anyh
 }
 
 fn files(policy: PolicyKind) -> SwitchSettings {
-    let preset = if policy == PolicyKind::Hacc { "[switch.hacc]\npreset = \"static-files\"\n" } else { "" };
+    let preset =
+        if policy == PolicyKind::Hacc { "[switch.policies.hacc]\npreset = \"static-files\"\n" } else { "" };
     SwitchSettings { tables: signals(policy, 200) + preset, ..SwitchSettings::default() }
 }
 
 fn database(policy: PolicyKind) -> SwitchSettings {
-    let preset = if policy == PolicyKind::Hacc { "[switch.hacc]\npreset = \"domino\"\n" } else { "" };
+    let preset =
+        if policy == PolicyKind::Hacc { "[switch.policies.hacc]\npreset = \"domino\"\n" } else { "" };
     SwitchSettings { tables: signals(policy, 200) + preset, ..SwitchSettings::default() }
 }
 

@@ -122,7 +122,9 @@ impl Scenario {
         };
         let shares = match (policy, self.shares) {
             (PolicyKind::Static, [n, db, cb, dcb]) => {
-                format!("[switch.static]\nshares = {{ n = {n}, db = {db}, cb = {cb}, dcb = {dcb} }}\n")
+                format!(
+                    "[switch.policies.static]\nshares = {{ n = {n}, db = {db}, cb = {cb}, dcb = {dcb} }}\n"
+                )
             }
             _ => String::new(),
         };
@@ -147,7 +149,7 @@ impl Scenario {
 /// last seconds.
 pub(crate) fn signals(policy: PolicyKind, period_ms: u32) -> String {
     let ward = match policy {
-        PolicyKind::Ward | PolicyKind::Part => "[switch.ward]\nrefresh = \"2s\"\n",
+        PolicyKind::Ward | PolicyKind::Part => "[switch.policies.ward]\nrefresh = \"2s\"\n",
         _ => "",
     };
     let missing_after_ms = (10 * period_ms).max(2_000);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 
-use larder::ask::Asked;
+use larder::ask::AdminClient;
 
 /// State of the measured part, set by the load generator and read by the sampler.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub(crate) async fn sample(
     interval: Duration,
     window: Arc<MeasurementWindow>,
 ) -> anyhow::Result<Vec<Utilisation>> {
-    let mut clients: Vec<Asked> = nodes.into_iter().map(Asked::new).collect();
+    let mut clients: Vec<AdminClient> = nodes.into_iter().map(AdminClient::new).collect();
     let mut samples: Vec<Vec<Counters>> = vec![Vec::new(); clients.len()];
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use larder_load::Arrivals;
 use larder_sim::Costs;
-use larder_sim::cost::{Modelled, Modern, NodeCosts, PerRequest, SwitchCosts};
+use larder_sim::cost::{ModelledNode, Modern, NodeCosts, RequestCost, SwitchCosts};
 use serde::Serialize;
 
 use super::linear_fit::LinearFit;
@@ -48,7 +48,7 @@ pub(crate) struct SizeCost {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct FittedCost {
     /// The cost.
-    pub(crate) cost: PerRequest,
+    pub(crate) cost: RequestCost,
     /// Largest relative error over the sizes, 0 to 1.
     pub(crate) residual_max: f64,
 }
@@ -200,14 +200,14 @@ impl Calibration {
     }
 
     /// The cost model of the demo's cluster on this machine.
-    pub(crate) fn modelled(&self) -> Modelled {
-        let sum = |of: fn(&PerRequest) -> f64| {
+    pub(crate) fn modelled(&self) -> ModelledNode {
+        let sum = |of: fn(&RequestCost) -> f64| {
             [self.node, self.switch, self.client].iter().map(|fitted| of(&fitted.cost)).sum()
         };
-        let base = Modelled::default();
-        Modelled {
+        let base = ModelledNode::default();
+        ModelledNode {
             cores: self.cores,
-            machine: PerRequest { request_us: sum(|cost| cost.request_us), kib_us: sum(|cost| cost.kib_us) },
+            machine: RequestCost { request_us: sum(|cost| cost.request_us), kib_us: sum(|cost| cost.kib_us) },
             // Rounding up to whole ticks adds half a tick on average; the model's `late_us` is the rest.
             late_us: (self.timer_late_us - base.timer_us / 2.0).max(0.0).round(),
             ..base
@@ -242,7 +242,7 @@ fn fit_cost(points: &[SizeCost], of: fn(&SizeCost) -> f64) -> FittedCost {
     let off = all.iter().map(|(x, y)| (line.at(*x) / y - 1.0).abs());
     let round = |value: f64| (value * 1e3).round() / 1e3;
     FittedCost {
-        cost: PerRequest { request_us: round(line.base), kib_us: round(line.slope) },
+        cost: RequestCost { request_us: round(line.base), kib_us: round(line.slope) },
         residual_max: off.fold(0.0, f64::max),
     }
 }
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((modern.node.request_us, modern.node.kib_us), (20.0, 0.25));
         assert_eq!((modern.switch.request_us, modern.switch.kib_us), (40.0, 0.5));
         let modelled = calibration.modelled();
-        assert_eq!(modelled.machine, PerRequest { request_us: 70.0, kib_us: 0.875 });
+        assert_eq!(modelled.machine, RequestCost { request_us: 70.0, kib_us: 0.875 });
         assert_eq!(modelled.late_us, 700.0);
         for costs in [Costs::Modern(modern), Costs::Modelled(modelled)] {
             let text = calibration.to_toml(&costs).unwrap();

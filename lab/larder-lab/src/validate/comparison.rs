@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_core::cache::CacheKind;
 use larder_core::{Bytes, PolicyKind, Settings};
-use larder_sim::cost::Modelled;
+use larder_sim::cost::ModelledNode;
 use larder_sim::{Arrivals, CacheChoice, Costs, Item, Outcome, Scenario, SimNode, Workload, simulate};
 use larder_switch::target_key;
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub(crate) struct ComparisonCase {
     pub(crate) seed: u64,
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
-    pub(crate) model: Modelled,
+    pub(crate) model: ModelledNode,
 }
 
 /// Figures of the live or the simulated run.

@@ -120,7 +120,8 @@ pub(crate) fn markdown(rows: &[Comparison], command: &str) -> String {
         "# Live against simulated\n\nThe same requests through a live cluster on loopback (switch and nodes as processes, \
          a modelled store, as `larder demo` runs them) and through the simulator with the cost model `modelled`. Same \
          order, clients, cache, thresholds and seed; processor costs measured on the machine just before. The last two \
-         thirds of the requests count. How it is done, and what the model leaves out: [calibration](calibration.md).\n\n",
+         thirds of the requests count. How it is done, and what the model leaves out: \
+         [laboratory](../understand/laboratory.md#live-against-simulated).\n\n",
     );
     text.push_str(&format!("Made by `{command}`.\n\n"));
     let head: Vec<&str> = HEAD.into_iter().chain([VERDICT]).collect();

@@ -39,7 +39,7 @@ fn expires_s(stored: &Stored<'_>, date: i64) -> Option<i64> {
 }
 
 /// RFC 9111 section 4.2.2 allows any heuristic. larder documents a tenth of the time since `Last-Modified`, at most
-/// a day, and none without it (docs/node.md).
+/// a day, and none without it (docs/reference/node.md).
 fn heuristic_s(stored: &Stored<'_>, date: i64) -> i64 {
     if !is_heuristically_cacheable(stored.status) && !stored.directives.public {
         return 0;

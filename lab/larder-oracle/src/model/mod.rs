@@ -6,7 +6,18 @@
 //! A reply contains the number of the exchange of its body and those of the 304s that renewed it. If the exchange was for the
 //! same request, the reply is the client's own. Otherwise the reply was stored, or shared in transit, and the rules [`STORING`]
 //! and [`REUSE`] decide. RFC 9111 has no other case: a reply that may not be reused without validation may not be shared by
-//! waiting requests either. If the RFC leaves a choice and sharing is doubtful, the model forbids it.
+//! waiting requests either. If the RFC leaves a choice and sharing is doubtful, the model forbids it:
+//!
+//! * If a directive occurs twice with different values, the smaller value counts.
+//! * `private=x` without quotes and `no-cache=""` count as without fields.
+//! * A request with `no-cache` needs an exchange that begins after it.
+//! * A 304 for another client's request renews the reply only if the renewed reply is fresh and not `no-cache`, and `Vary`,
+//!   `Authorization` and `no-store` of that request allow it.
+//! * A 304 for the request itself that adds `private` or `no-store` ends the use of the stored reply.
+//! * Invalidation by POST is checked where all requests go through one cache, for both schemes.
+//! * Requests from a relay with several schemes or hosts are for one target only if they agree in field, position and value.
+//!
+//! `Pragma`, and a refresh in the background after `stale-while-revalidate`, are left to the cache.
 
 pub mod directives;
 pub mod freshness;

@@ -129,7 +129,7 @@ pub fn no_cache(stored: &Stored<'_>, step: usize) -> bool {
 }
 
 /// RFC 9111 section 5.2.1.4: the client wants no stored reply without validation. Section 5.2.1 lets a cache ignore request
-/// directives; docs/node.md states that a node obeys them. An exchange that started after the request is new enough.
+/// directives; docs/reference/node.md states that a node obeys them. An exchange that started after the request is new enough.
 pub fn request_no_cache(stored: &Stored<'_>, step: usize) -> bool {
     let is_older = stored.last().arrived < stored.record.client_exchanges[step].sent;
     request_directives(stored, step).no_cache
@@ -204,7 +204,7 @@ pub fn must_revalidate(stored: &Stored<'_>, step: usize) -> bool {
 }
 
 /// RFC 9111 section 4.4: a cache invalidates the target when it receives a non-error reply to an unsafe request.
-/// docs/node.md: it does so for every scheme. Holds where all requests go through one cache, and for replies that were
+/// docs/reference/node.md: it does so for every scheme. Holds where all requests go through one cache, and for replies that were
 /// complete before the unsafe request.
 pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
     let record = stored.record;

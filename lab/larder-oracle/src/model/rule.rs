@@ -38,7 +38,7 @@ rules! {
     PrivateFields, "RFC 9111 section 5.2.2.7", "The fields of private=\"..\" do not reach other clients.";
     Authorization, "RFC 9111 section 3.5", "A reply to a request with Authorization is used for no other request unless public, must-revalidate or s-maxage allows it.";
     Storable, "RFC 9111 section 3", "A stored reply states a lifetime, is public, or has a heuristically cacheable status.";
-    SetCookie, "docs/node.md", "A reply with Set-Cookie is not stored.";
+    SetCookie, "docs/reference/node.md", "A reply with Set-Cookie is not stored.";
     Target, "RFC 9111 section 4", "Scheme, host, path and query of the request are those of the stored reply.";
     Vary, "RFC 9111 section 4.1", "The request fields that Vary names have the same values in both requests.";
     VaryAll, "RFC 9111 section 4.1", "A reply with Vary: * is not used for another request without validation.";

@@ -59,7 +59,7 @@ pub fn storable(stored: &Stored<'_>, _step: usize) -> bool {
     !stated && !is_heuristically_cacheable(stored.status)
 }
 
-/// docs/node.md: a reply with Set-Cookie is not stored, although RFC 9111 allows it.
+/// docs/reference/node.md: a reply with Set-Cookie is not stored, although RFC 9111 allows it.
 pub fn set_cookie(stored: &Stored<'_>, step: usize) -> bool {
     let mut replies = stored.of_others(step).filter_map(|exchange| exchange.reply.as_ref());
     replies.any(|sent| sent.fields.has("set-cookie"))

@@ -1,24 +1,24 @@
-//! How what the compared policies are set to changes the outcome: WRR's gather period (figure 3) and LARD's thresholds
-//! (section 4.3).
+//! The influence of the policies' parameters: WRR's gather period (figure 3) and LARD's thresholds (section
+//! 4.3).
 
 use larder_core::policy::PolicyKind;
 
-use super::{Bench, METRICS, Setup, read};
+use super::{CapBench, METRICS, PolicySetup, read};
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan};
 use crate::report::Sample;
 use crate::traces::Traces;
 
-/// `cap-gather`: how WRR depends on its gather period and load measure, beside policies that gather nothing.
+/// `cap-gather`: the influence of WRR's gather period and load measure, beside policies that gather nothing.
 ///
-/// Lines: `WRR num`, `WRR time`, `LARD` (how often it is told the utilisation), `RR`, `RAN`, `LARD by connections`.
-/// x: T_gat in seconds. Metrics as of `cap-pages` without `within`.
+/// Lines: `WRR num`, `WRR time`, `LARD` (the period of its utilisation reports), `RR`, `RAN`, `LARD by
+/// connections`. x: T_gat in seconds. Metrics as of `cap-pages` without `within`.
 #[derive(Debug)]
-pub(crate) struct Gather;
+pub(crate) struct GatherPeriods;
 
 #[derive(Debug)]
 struct GatherPlan {
-    bench: Bench,
+    bench: CapBench,
     periods_s: Vec<f64>,
 }
 
@@ -27,7 +27,7 @@ const GATHERING: [(&str, PolicyKind); 3] =
 const BLIND: [(&str, PolicyKind); 3] =
     [("RR", PolicyKind::Rr), ("RAN", PolicyKind::Random), ("LARD by connections", PolicyKind::Lard)];
 
-impl Builtin for Gather {
+impl Builtin for GatherPeriods {
     fn name(&self) -> &'static str {
         "cap-gather"
     }
@@ -39,7 +39,7 @@ impl Builtin for Gather {
 }
 
 impl GatherPlan {
-    /// The job's line, policy and period; a blind policy has none.
+    /// Returns the job's line, policy and period; `None` for a policy that gathers nothing.
     fn point(&self, job: usize) -> (&'static str, PolicyKind, Option<f64>) {
         let gathering = self.periods_s.len() * GATHERING.len();
         if job < gathering {
@@ -67,7 +67,7 @@ impl Plan for GatherPlan {
 
     fn key(&self, job: usize) -> String {
         let (name, _, period) = self.point(job);
-        // A line without a period is drawn at all of them.
+        // A line without a period is drawn at all periods.
         let at = period.map_or_else(|| format!("{:?}", self.periods_s), |period| period.to_string());
         format!("{name} {} at {at}", self.bench.key())
     }
@@ -75,24 +75,25 @@ impl Plan for GatherPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (name, policy, period) = self.point(job);
         let rate = self.bench.rate()?;
-        let run = self.bench.run(Setup::new(policy, period.unwrap_or(10.0)), rate)?;
+        let run = self.bench.run(PolicySetup::new(policy, period.unwrap_or(10.0)), rate)?;
         let values = run.values(rate, period.unwrap_or(0.0));
         let xs = period.map_or_else(|| self.periods_s.clone(), |period| vec![period]);
         Ok(xs.into_iter().map(|x| Sample::new(name, x, values.iter().copied())).collect())
     }
 }
 
-/// `cap-thresholds`: how LARD depends on its thresholds.
+/// `cap-thresholds`: the influence of LARD's thresholds.
 ///
-/// Lines: `T_low` (x below 0.7, with T_high 0.7) and `T_high` (x above 0.3, with T_low 0.3). x: the utilisation. Metrics as of
-/// `cap-gather`. Reports come as often as suits LARD best with the paper's thresholds.
+/// Lines: `T_low` (x below 0.7, with T_high 0.7) and `T_high` (x above 0.3, with T_low 0.3). x: the
+/// utilisation. Metrics as of `cap-gather`. The period of reports is the best one for LARD with the paper's
+/// thresholds.
 #[derive(Debug)]
 pub(crate) struct Thresholds;
 
 #[derive(Debug)]
 struct ThresholdsPlan {
-    bench: Bench,
-    /// Line, T_low and T_high in thousandths.
+    bench: CapBench,
+    /// The line, T_low and T_high in thousandths.
     points: Vec<(&'static str, u16, u16)>,
 }
 
@@ -133,8 +134,8 @@ impl Plan for ThresholdsPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, low, high) = self.points[job];
         let rate = self.bench.rate()?;
-        let period_s = self.bench.best(PolicyKind::LardUtil, rate)?;
-        let setup = Setup { low, high, ..Setup::new(PolicyKind::LardUtil, period_s) };
+        let period_s = self.bench.find_best_period(PolicyKind::LardUtil, rate)?;
+        let setup = PolicySetup { low, high, ..PolicySetup::new(PolicyKind::LardUtil, period_s) };
         let values = self.bench.run(setup, rate)?.values(rate, period_s);
         let x = f64::from(if line == "T_low" { low } else { high }) / 1_000.0;
         Ok(vec![Sample::new(line, x, values)])

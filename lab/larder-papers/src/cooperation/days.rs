@@ -1,16 +1,19 @@
-//! `ward-days-cluster`: what yesterday's table is worth today, by the real protocol (HPL-2001-2, section 3.4, figure 10).
+//! `ward-days-cluster`: the value of yesterday's table for today's requests, by the real protocol
+//! (HPL-2001-2, section 3.4, figure 10).
 //!
-//! Of each two whole days after each other the first warms up and is counted, the second is measured. Lines:
+//! Of each pair of consecutive whole days, the first is the warm-up and is counted, and the second is
+//! measured. Lines:
 //!
-//! * `WARD, yesterday`: the table that the nodes make of their own counts of the first day;
-//! * `WARD, today`: that of the second day's log, given to a node when the others make theirs, and spread by it;
-//! * `WARD, refreshed`: the first, and others every `refresh_s` while the day goes on;
+//! * `WARD, yesterday`: the table that the nodes compute from their own counts of the first day;
+//! * `WARD, today`: the table of the second day's log. It is installed at a node at the time when the nodes
+//!   of `WARD, yesterday` compute theirs, and this node spreads it;
+//! * `WARD, refreshed`: as `WARD, yesterday`, with further tables every `refresh_s` during the day;
 //! * `PART, today`: as `WARD, today`, without a core.
 //!
-//! `[params]`: the fields of [`Point`], of which `requests`, `warmup`, `memory_mb` and `table_after` count for nothing, and
-//! `over_nodes`. A node's memory is `memory_share` of the mean day's working set. Metrics: `throughput`, `hit_rate`, `local`
-//! (means over the days), `loss`, `loss_most` (of `WARD, yesterday` and `WARD, refreshed` against `WARD, today`: mean and worst day),
-//! `tables` (a day).
+//! `[params]`: the fields of [`Point`], of which `requests`, `warmup`, `memory_mb` and `table_after` are
+//! ignored, and `over_nodes`. A node's memory is `memory_share` of the mean day's working set. Metrics:
+//! `throughput`, `hit_rate`, `local` (means over the days), `loss`, `loss_most` (of `WARD, yesterday` and
+//! `WARD, refreshed` against `WARD, today`: mean and worst day), `tables` (per day).
 
 use std::sync::Arc;
 
@@ -21,20 +24,22 @@ use larder_trace::ward::{CoreChoice, Frequencies, Frequency, WardCluster, ward_a
 use serde::Deserialize;
 
 use super::point::Point;
-use super::{WARD, merged};
+use super::{WARD, merge_defaults};
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan, params};
 use crate::report::Sample;
 use crate::traces::Traces;
 use larder_sim::Workload;
-use larder_sim::cooperation::{Cooperation, Given, Outcome, Server, WardSetup, cooperate};
+use larder_sim::cooperation::{
+    CooperationOutcome, CooperativeCluster, PresetTable, ServerKind, WardSetup, cooperate,
+};
 
-/// The builtin.
+/// The builtin `ward-days-cluster`.
 #[derive(Debug)]
 pub(crate) struct WardDays;
 
 #[derive(Deserialize)]
-struct OverNodes {
+struct NodeCounts {
     over_nodes: Vec<u16>,
 }
 
@@ -44,7 +49,7 @@ struct DaysPlan {
     over_nodes: Vec<u16>,
 }
 
-/// A day with fewer requests has no pattern to place by.
+/// The smallest number of requests of a day. A day with fewer requests has no usable pattern.
 const DAY_REQUESTS_MIN: usize = 500;
 const LINES: [&str; 4] = ["WARD, today", "WARD, yesterday", "WARD, refreshed", "PART, today"];
 
@@ -54,9 +59,9 @@ impl Builtin for WardDays {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let mut rest = merged(WARD, table);
+        let mut rest = merge_defaults(WARD, table);
         let own = rest.remove("over_nodes").map(|value| ("over_nodes".to_owned(), value));
-        let OverNodes { over_nodes } = params(&own.into_iter().collect())?;
+        let NodeCounts { over_nodes } = params(&own.into_iter().collect())?;
         if over_nodes.is_empty() || over_nodes.len() > 32 || over_nodes.contains(&0) {
             return Err("over_nodes: must be 1 to 32 numbers from 1".to_owned());
         }
@@ -69,16 +74,20 @@ impl Builtin for WardDays {
     }
 }
 
-/// Two days, and the table of the second.
-struct Pair {
+/// Two consecutive days.
+struct DayPair {
     workload: Workload,
     yesterday: usize,
     memory: Bytes,
 }
 
-impl Pair {
-    /// The table of the second day's log.
-    fn today(&self, cluster: &Cooperation, core: CoreChoice) -> Result<Arc<RouteTable>, PaperError> {
+impl DayPair {
+    /// Computes the table of the second day's log.
+    fn compute_today_table(
+        &self,
+        cluster: &CooperativeCluster,
+        core: CoreChoice,
+    ) -> Result<Arc<RouteTable>, PaperError> {
         let wrong = |error: String| PaperError::Builtin(error);
         let mut counts = vec![0_u64; self.workload.items.len()];
         for item in &self.workload.requests[self.yesterday..] {
@@ -94,20 +103,20 @@ impl Pair {
         let on = WardCluster {
             nodes: cluster.nodes,
             memory_per_node: self.memory,
-            costs: cluster.costs.prices(mean_bytes, cluster.moving),
+            costs: cluster.costs.ward_costs(mean_bytes, cluster.forwarding),
         };
         let analysis = ward_analysis(&log, &on, core).map_err(|error| wrong(error.to_string()))?;
         let table = analysis.route_table(|item| self.workload.items[item as usize].id);
         Ok(Arc::new(table.map_err(|error| wrong(error.to_string()))?))
     }
 
-    fn run(&self, point: &Point, line: &str) -> Result<Outcome, PaperError> {
-        let server = if line.starts_with("PART") { Server::Part } else { Server::Ward };
+    fn run(&self, point: &Point, line: &str) -> Result<CooperationOutcome, PaperError> {
+        let server = if line.starts_with("PART") { ServerKind::Part } else { ServerKind::Ward };
         let cluster = point.cluster(server, &self.workload, self.yesterday);
         let usual = WardSetup::default().settings;
         let setup = match line {
             "WARD, refreshed" => {
-                // Each is made of what was asked for meanwhile, however little that is.
+                // Each table is computed from the requests since the last one, even if they are few.
                 let settings = WardSettings { first_requests: 1_000, ..cluster.ward.settings };
                 WardSetup { settings, ..cluster.ward.clone() }
             }
@@ -116,15 +125,16 @@ impl Pair {
                 WardSetup { settings, ..cluster.ward.clone() }
             }
             _ => {
-                let core = if server == Server::Part { CoreChoice::Targets(0) } else { CoreChoice::Best };
+                let core = if server == ServerKind::Part { CoreChoice::Targets(0) } else { CoreChoice::Best };
                 let settings = WardSettings { refresh: None, ..cluster.ward.settings };
-                // When the other line's nodes make theirs: memories then hold what either had been before for as long.
+                // The table is installed when the nodes of the other line compute theirs. Both lines'
+                // memories then have the same history.
                 let after = (self.yesterday as f64 * point.table_after) as usize;
-                let given = Some(Given { after, table: self.today(&cluster, core)? });
-                WardSetup { settings, given, ..cluster.ward.clone() }
+                let preset = Some(PresetTable { after, table: self.compute_today_table(&cluster, core)? });
+                WardSetup { settings, preset, ..cluster.ward.clone() }
             }
         };
-        let cluster = Cooperation { memory: self.memory, ward: setup, ..cluster };
+        let cluster = CooperativeCluster { memory: self.memory, ward: setup, ..cluster };
         Ok(cooperate(&self.workload, &cluster)?)
     }
 }
@@ -155,12 +165,12 @@ impl Plan for DaysPlan {
         let set = |day: &larder_trace::Day| Workload::from_trace(&trace.part(day.requests.clone())).bytes();
         let sets: u64 = days.iter().map(set).sum();
         let memory = (sets as f64 / days.len().max(1) as f64 * point.memory_share) as u64;
-        // By line: what each pair of days gave.
-        let mut outcomes: [Vec<Outcome>; LINES.len()] = Default::default();
+        // The outcomes of each line, by pair of days.
+        let mut outcomes: [Vec<CooperationOutcome>; LINES.len()] = Default::default();
         for two in days.windows(2).filter(|two| two[0].number + 1 == two[1].number) {
             let part = trace.part(two[0].requests.start..two[1].requests.end);
             let yesterday = two[0].requests.len();
-            let pair = Pair { workload: Workload::from_trace(&part), yesterday, memory: Bytes(memory) };
+            let pair = DayPair { workload: Workload::from_trace(&part), yesterday, memory: Bytes(memory) };
             for (line, of) in LINES.iter().zip(&mut outcomes) {
                 of.push(pair.run(&point, line)?);
             }
@@ -170,13 +180,14 @@ impl Plan for DaysPlan {
                 "the workload has no two whole days after each other".to_owned(),
             ));
         }
-        let sample = |(line, of): (&str, &Vec<Outcome>)| sample(line, nodes, of, &outcomes[0]);
+        let sample = |(line, of): (&str, &Vec<CooperationOutcome>)| sample(line, nodes, of, &outcomes[0]);
         Ok(LINES.into_iter().zip(&outcomes).map(sample).collect())
     }
 }
 
-fn sample(line: &str, nodes: u16, of: &[Outcome], today: &[Outcome]) -> Sample {
-    let mean = |values: &dyn Fn(&Outcome) -> f64| of.iter().map(values).sum::<f64>() / of.len() as f64;
+fn sample(line: &str, nodes: u16, of: &[CooperationOutcome], today: &[CooperationOutcome]) -> Sample {
+    let mean =
+        |values: &dyn Fn(&CooperationOutcome) -> f64| of.iter().map(values).sum::<f64>() / of.len() as f64;
     let mut values = vec![
         ("throughput", mean(&|outcome| outcome.throughput)),
         ("hit_rate", mean(&|outcome| outcome.hit_rate)),

@@ -1,28 +1,28 @@
-//! What is measured of a cluster.
+//! The metrics of a simulated cluster.
 
-use larder_sim::cooperation::Outcome;
+use larder_sim::cooperation::CooperationOutcome;
 
-/// A metric's name, and how it is taken from a run of so many nodes.
-type Metric = (&'static str, fn(&Outcome, f64) -> f64);
+/// The name of a metric, and the function that computes it from a run with a number of nodes.
+type Metric = (&'static str, fn(&CooperationOutcome, f64) -> f64);
 
-/// What is measured.
+/// The metrics.
 ///
 /// | metric | meaning |
 /// |---|---|
 /// | `throughput`, `throughput_node` | requests per simulated second, of the cluster, of a node |
 /// | `hit_rate`, `hit_rate_local`, `miss_rate` | THR, LHR and 1 - THR, 0 to 1 |
-/// | `forwarded`, `local` | share of the requests that another node served, or the one they came to |
+/// | `forwarded`, `local` | share of the requests that another node served, or their initial node |
 /// | `load_broadcasts`, `cache_broadcasts`, `cache_changes`, `messages`, `message_bytes`, `relayed_bytes`, `disk_reads`, `asks` | per request |
-/// | `message_bytes_node_s` | bytes of messages that a node receives in a second |
-/// | `batch` | questions to a dispatcher that go together, mean |
-/// | `answer_mean_s`, `answer_p99_s` | how long requests waited for it |
-/// | `sharing` | share of the nodes' time during which they took part |
+/// | `message_bytes_node_s` | bytes of messages that a node receives per second |
+/// | `batch` | mean number of questions per message to a dispatcher |
+/// | `answer_mean_s`, `answer_p99_s` | wait of requests for its answer |
+/// | `sharing` | share of the nodes' time in which they cooperated |
 /// | `imbalance` | requests of the node that served most, over the mean |
-/// | `cpu_busy`, `disk_busy`, `external_busy`, `internal_busy` | 0 to 1, mean of the nodes |
+/// | `cpu_busy`, `disk_busy`, `external_busy`, `internal_busy` | utilisation, 0 to 1, mean of the nodes |
 /// | `talk_busy`, `dispatcher_busy` | share of the processors' time, and of the dispatcher's, that messages and decisions take |
-/// | `state_bytes`, `state_bytes_most`, `targets_known` | of a node, and of the one that has most, at the end |
-/// | `tables`, `table_targets`, `core_targets`, `table_spread_s` | routing tables made, the last one's size, from the first node to the last |
-/// | `table_bytes`, `count_bytes` | sent for each table and node |
+/// | `state_bytes`, `state_bytes_most`, `targets_known` | of a node (mean), and of the node with most, at the end |
+/// | `tables`, `table_targets`, `core_targets`, `table_spread_s` | routing tables made, the last one's size, time from the first node to the last |
+/// | `table_bytes`, `count_bytes` | sent per table and node |
 /// | `delay_mean_s`, `delay_p99_s` | delay of requests |
 /// | `why_...` | share of the decisions with that reason |
 const MEASURED: [Metric; 57] = [
@@ -85,15 +85,15 @@ const MEASURED: [Metric; 57] = [
     ("seconds", |outcome, _| outcome.seconds),
 ];
 
-/// How far the model lies from the simulated throughput, share of the latter.
+/// The relative deviation of the model's throughput from the simulated throughput.
 pub(super) const MODEL_ERROR: &str = "model_error";
 
-/// All metrics' names.
+/// Returns the names of all metrics.
 pub(super) fn names() -> Vec<&'static str> {
     MEASURED.iter().map(|(name, _)| *name).chain([MODEL_ERROR]).collect()
 }
 
-/// All but [`MODEL_ERROR`].
-pub(super) fn values(outcome: &Outcome, nodes: f64) -> Vec<(&'static str, f64)> {
+/// Returns the values of all metrics but [`MODEL_ERROR`].
+pub(super) fn values(outcome: &CooperationOutcome, nodes: f64) -> Vec<(&'static str, f64)> {
     MEASURED.iter().map(|(name, of)| (*name, of(outcome, nodes))).collect()
 }

@@ -1,99 +1,104 @@
-//! One cluster of an experiment: its fields, their ranges, and what they mean to the simulator.
+//! A cluster of an experiment: its parameters, their ranges, and the simulated cluster that they describe.
 
 use core::time::Duration;
 
 use larder_core::Bytes;
-use larder_core::peers::{CardSettings, PressSettings, Rest, SharingSettings, WardSettings};
+use larder_core::peers::{CardSettings, PressSettings, SharingSettings, UnlistedTargets, WardSettings};
 use larder_trace::synth::Recipe;
 use serde::{Deserialize, Serialize};
 
 use crate::PaperError;
 use crate::traces::WorkloadSpec;
 use larder_sim::Workload;
-use larder_sim::cooperation::{Cooperation, Costs, Counted, Moving, Server, Spread, WardSetup};
+use larder_sim::cooperation::{
+    CooperationCosts, CooperativeCluster, ForwardingMode, LoadAccounting, RequestSpread, ServerKind,
+    WardSetup,
+};
 use larder_sim::press::{Network, Press};
 
-/// Whose costs.
+/// The source of the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Model {
-    /// The PRESS paper's.
+pub(super) enum CostSource {
+    /// The PRESS paper.
     Press,
     /// The WARD paper's server, with messages on a network of the PRESS paper.
     Ward,
 }
 
-/// Where targets go that a routing table does not have.
+/// The placement of targets that a routing table does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Unnamed {
-    /// They stay where they are asked for.
+pub(super) enum UnlistedPlacement {
+    /// The initial node serves them.
     Here,
-    /// To a node by their hash.
+    /// A node chosen by hash serves them.
     Hashed,
 }
 
-/// A cluster and what is asked of it.
+/// A cluster and its workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Point {
-    /// A recipe; its files' sizes and popularity count.
+    /// A recipe; only its files' sizes and popularity are used.
     pub(super) recipe: String,
     pub(super) seed: u64,
-    /// Files instead of the recipe's, of the same mean size; 0: the recipe's.
+    /// Number of files instead of the recipe's, with the same mean size; 0 for the recipe's.
     pub(super) files: u32,
     pub(super) requests: u32,
-    /// Requests for each node; 0: `requests`.
+    /// Requests per node; 0 for `requests`.
     pub(super) requests_node: u32,
-    /// Share of the requests that come first and are not measured.
+    /// Share of the requests, from the first, that are not measured.
     pub(super) warmup: f64,
     pub(super) nodes: u32,
     /// Memory of a node in MB of 1,024 KB.
     pub(super) memory_mb: f64,
-    /// Memory of a node as a share of the working set; 0: `memory_mb`.
+    /// Memory of a node as a share of the working set; 0 for `memory_mb`.
     pub(super) memory_share: f64,
-    /// Clients' connections for each node.
+    /// Client connections per node.
     pub(super) connections: u32,
-    pub(super) spread: Spread,
-    pub(super) costs: Model,
+    pub(super) spread: RequestSpread,
+    pub(super) costs: CostSource,
     pub(super) network: Network,
-    /// Telling takes no processor.
+    /// Whether messages take no processor time.
     pub(super) telling_free: bool,
-    /// Messages go before requests at processors; without it as the costs say.
+    /// Whether processors handle messages before requests; `None` for the cost model's default.
     pub(super) messages_first: Option<bool>,
-    /// ForwardOH: processor of the initial node for a request that moves; without it as the costs say.
+    /// ForwardOH: processor time of the initial node to forward a request, in us; `None` for the cost model's
+    /// default.
     pub(super) forward_us: Option<f64>,
-    /// Processor of the dispatcher for a decision; without it as the costs say.
+    /// Processor time of the dispatcher for a decision, in us; `None` for the cost model's default.
     pub(super) decide_us: Option<f64>,
-    /// Processor of the switch for a request.
+    /// Processor time of the switch per request, in us.
     pub(super) switch_us: f64,
-    /// How requests move; without it as the server does.
-    pub(super) moving: Option<Moving>,
-    /// PRESS: T.
+    /// The forwarding mode; `None` for the server's default.
+    pub(super) moving: Option<ForwardingMode>,
+    /// PRESS: the overload threshold T, in connections.
     pub(super) overload: u32,
     pub(super) load_step: u32,
     pub(super) gather_ms: f64,
-    /// What is being read is told as if it were in memory.
+    /// PRESS: whether a read in progress is broadcast as if the target were in memory.
     pub(super) tell_reads: bool,
-    /// Requests after which a node judges whether to take part, and above and below how many of 1,000 misses.
+    /// PRESS: the number of requests after which a node decides whether to cooperate, and the misses per
+    /// 1,000 requests above and below which it starts and stops.
     pub(super) window: u32,
     pub(super) on_permille: u32,
     pub(super) off_permille: u32,
-    /// Windows on end below which it goes back.
+    /// PRESS: the number of consecutive windows below the limit after which a node stops cooperating.
     pub(super) off_windows: u32,
-    /// CARD: how long a request waits for the dispatcher.
+    /// CARD: the longest wait of a request for the dispatcher, in ms.
     pub(super) patience_ms: f64,
-    /// Until when the dispatcher counts what is handed over.
-    pub(super) counted: Counted,
-    /// WARD: where targets go that the table does not have.
-    pub(super) unnamed: Unnamed,
-    /// The first table is made when a node has counted this share of its part of the warm-up.
+    /// CARD: the time until which the dispatcher counts a request that was handed off.
+    pub(super) counted: LoadAccounting,
+    /// WARD: the placement of targets that the table does not contain.
+    pub(super) unnamed: UnlistedPlacement,
+    /// WARD: the share of a node's part of the warm-up after which the first table is computed.
     pub(super) table_after: f64,
-    /// Time between tables; 0: there is one.
+    /// WARD: the period of new tables, in seconds; 0 for a single table.
     pub(super) refresh_s: f64,
-    /// Share of a count that goes over into the next period.
+    /// WARD: the share of a count that is carried over into the next period.
     pub(super) carry: f64,
-    /// Of the model: mean size of a reply in KB, hit rate of one node, exponent.
+    /// Analytic model: mean size of a reply in KB, hit rate of one node, and Zipf exponent.
     pub(super) file_kb: f64,
     pub(super) hit_rate: f64,
     pub(super) alpha: f64,
@@ -114,8 +119,8 @@ impl Default for Point {
             memory_mb,
             memory_share: 0.0,
             connections: 40,
-            spread: Spread::Random,
-            costs: Model::Press,
+            spread: RequestSpread::Random,
+            costs: CostSource::Press,
             network: Network::Fast,
             telling_free: false,
             messages_first: None,
@@ -132,8 +137,8 @@ impl Default for Point {
             off_permille: protocol.sharing.off_permille,
             off_windows: 1,
             patience_ms: 50.0,
-            counted: Counted::default(),
-            unnamed: Unnamed::Here,
+            counted: LoadAccounting::default(),
+            unnamed: UnlistedPlacement::Here,
             table_after: 0.9,
             refresh_s: 0.0,
             carry: 0.5,
@@ -145,8 +150,10 @@ impl Default for Point {
 }
 
 impl Point {
+    /// Checks the ranges of all parameters.
+    ///
     /// # Errors
-    /// What is out of range.
+    /// Returns the first parameter that is out of range.
     pub(super) fn check(&self) -> Result<(), String> {
         let recipe = Recipe::by_name(&self.recipe).map_err(|error| format!("recipe: {error}"))?;
         let us = |value: Option<f64>| (0.0..=1e6).contains(&value.unwrap_or(0.0));
@@ -183,8 +190,10 @@ impl Point {
         if self.requests_node == 0 { self.requests } else { self.requests_node.saturating_mul(self.nodes) }
     }
 
+    /// Returns the description of the workload.
+    ///
     /// # Errors
-    /// There is no such recipe.
+    /// Returns an error if there is no such recipe.
     pub(super) fn workload(&self) -> Result<WorkloadSpec, PaperError> {
         let recipe =
             Recipe::by_name(&self.recipe).map_err(|error| PaperError::Workload(error.to_string()))?;
@@ -194,41 +203,46 @@ impl Point {
             recipe: self.recipe.clone(),
             seed: self.seed,
             scale,
-            // The scale takes its part of them.
+            // The generator multiplies the requests by the scale.
             requests: Some((f64::from(self.requests()) / scale).round() as u64),
             hot: None,
         })
     }
 
-    /// The cluster that serves this workload, of whose requests so many warm up.
-    pub(super) fn cluster(&self, server: Server, workload: &Workload, warmup: usize) -> Cooperation {
+    /// Returns the cluster for this workload, whose first `warmup` requests are not measured.
+    pub(super) fn cluster(
+        &self,
+        server: ServerKind,
+        workload: &Workload,
+        warmup: usize,
+    ) -> CooperativeCluster {
         let memory = match self.memory_share {
             0.0 => Bytes((self.memory_mb * 1_048_576.0) as u64),
             share => Bytes((workload.bytes() as f64 * share) as u64),
         };
-        let cluster = Cooperation::new(server, self.nodes as u16, memory);
-        Cooperation {
+        let cluster = CooperativeCluster::new(server, self.nodes as u16, memory);
+        CooperativeCluster {
             connections: self.connections,
             spread: self.spread,
             warmup: Some(warmup),
             costs: self.costs(),
-            moving: self.moving.unwrap_or(cluster.moving),
+            forwarding: self.moving.unwrap_or(cluster.forwarding),
             protocol: self.protocol(),
             card: CardSettings { patience: millis(self.patience_ms), ..cluster.card },
-            counted: self.counted,
+            accounting: self.counted,
             ward: self.ward(&cluster.ward, warmup),
             ..cluster
         }
     }
 
-    fn costs(&self) -> Costs {
+    fn costs(&self) -> CooperationCosts {
         let costs = match self.costs {
-            Model::Press => Costs::of(self.network),
-            Model::Ward => Costs::ward(self.network, 276.0),
+            CostSource::Press => CooperationCosts::for_network(self.network),
+            CostSource::Ward => CooperationCosts::ward01(self.network, 276.0),
         };
-        let costs = if self.telling_free { costs.telling_free() } else { costs };
+        let costs = if self.telling_free { costs.without_message_costs() } else { costs };
         let seconds = |us: Option<f64>, usual: f64| us.map_or(usual, |us| us / 1e6);
-        Costs {
+        CooperationCosts {
             messages_first: self.messages_first.unwrap_or(costs.messages_first),
             forward_s: seconds(self.forward_us, costs.forward_s),
             decide_s: seconds(self.decide_us, costs.decide_s),
@@ -242,7 +256,7 @@ impl Point {
             overload: self.overload,
             load_step: self.load_step,
             gather: millis(self.gather_ms),
-            tell_reads: self.tell_reads,
+            announce_reads: self.tell_reads,
             sharing: SharingSettings {
                 on_permille: self.on_permille,
                 off_permille: self.off_permille,
@@ -261,20 +275,20 @@ impl Point {
                 0.0 => usual.settings.refresh,
                 seconds => Some(millis(seconds * 1e3)),
             },
-            rest: match self.unnamed {
-                Unnamed::Here => Rest::Here,
-                Unnamed::Hashed => Rest::Hashed,
+            unlisted: match self.unnamed {
+                UnlistedPlacement::Here => UnlistedTargets::Here,
+                UnlistedPlacement::Hashed => UnlistedTargets::Hashed,
             },
             ..usual.settings
         };
-        WardSetup { settings, carry_permille: (self.carry * 1e3).round() as u16, given: None }
+        WardSetup { settings, carry_permille: (self.carry * 1e3).round() as u16, preset: None }
     }
 
     pub(super) fn warmup_requests(&self) -> usize {
         (f64::from(self.requests()) * self.warmup) as usize
     }
 
-    /// What the analytic model takes of it.
+    /// Returns the parameters of the analytic model.
     pub(super) fn model(&self) -> Press {
         Press {
             nodes: self.nodes,

@@ -1,4 +1,4 @@
-//! The builtins on small clusters, and what they refuse.
+//! Tests of the builtins on small clusters, and of their errors.
 
 use super::*;
 use std::path::Path;
@@ -61,7 +61,7 @@ const SMALL: &str = "files = 700\nrequests = 20000\nconnections = 16\nservers = 
                      over = 'nodes'\nvalues = [1, 4]";
 
 #[test]
-fn a_ward_cluster_makes_its_table_and_goes_by_it() {
+fn a_ward_cluster_computes_and_uses_its_table() {
     let plan = ward(SMALL).unwrap();
     let traces = Traces::new(Path::new("nowhere"));
     let samples: Vec<Sample> = (0..plan.jobs()).flat_map(|job| plan.run(job, &traces).unwrap()).collect();
@@ -104,7 +104,7 @@ const DAYS: &str =
     "recipe = 'hp-like'\nfiles = 700\nrequests = 50000\nconnections = 16\nrefresh_s = 1\nover_nodes = [4]";
 
 #[test]
-fn days_are_served_by_tables_of_the_day_and_of_the_day_before() {
+fn days_are_served_with_tables_of_both_days() {
     let plan = WardDays.plan(&DAYS.parse().unwrap()).unwrap();
     let samples = plan.run(0, &Traces::new(Path::new("nowhere"))).unwrap();
     let lines: Vec<&str> = samples.iter().map(|sample| sample.line.as_str()).collect();

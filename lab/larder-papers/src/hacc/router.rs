@@ -1,4 +1,4 @@
-//! What relaying costs (section 4.2, figure 3; section 5).
+//! The cost of relaying (section 4.2, figure 3; section 5).
 
 use larder_core::class::ServiceClass;
 use larder_core::dispatch::{Admission, Settings};
@@ -13,17 +13,17 @@ use crate::traces::Traces;
 use larder_sim::cost::{Costs, Hacc99};
 use larder_sim::{Arrivals, Item, Outcome, Scenario, SimNode, Workload, simulate};
 
-/// An NT machine that only routes takes 0.0132 ms/KB (section 4.2); what it takes a packet is not given.
+/// Time per KB of an NT machine that only routes, in us (section 4.2). Its time per packet is not given.
 const IP_ROUTER_KIB_US: f64 = 13.2;
-/// Requests that fill the router, with what they wait for: more than it and three nodes serve at a time.
+/// The number of clients that saturate the router: more than the router and three nodes serve at a time.
 const FILLING: u32 = 64;
 
-/// `hacc-router`: what a request takes through the router.
+/// `hacc-router`: the time of a request through the router.
 ///
-/// Lines: `Smart Router`, `IP router`; and `Domino document`, which is at the length of its reply. x: KB of the reply. Metrics:
-/// `overhead_ms` (the delay of a lone request found in memory, for the Domino document read from disk, less that
-/// with a router that takes no time), `overhead_share` (of the latter delay), `delay_ms`, `per_s` (requests a second
-/// that three nodes serve through it from memory).
+/// Lines: `Smart Router`, `IP router` and `Domino document`, which has the x of its reply. x: KB of the
+/// reply. Metrics: `overhead_ms` (the delay of a single request from memory, or from disk for the Domino
+/// document, less the delay with a router that takes no time), `overhead_share` (relative to the latter
+/// delay), `delay_ms`, `per_s` (requests per second that three nodes serve through it from memory).
 #[derive(Debug)]
 pub(crate) struct Router;
 
@@ -101,7 +101,7 @@ fn values(costs: Hacc99, item: Item) -> Result<Vec<(&'static str, f64)>, PaperEr
     ])
 }
 
-/// So many clients that ask for one item again as soon as they have it.
+/// Runs `clients` clients that request one item again as soon as they have it.
 fn run(costs: Hacc99, item: Item, clients: u32) -> Result<Outcome, PaperError> {
     let settings =
         Settings { policy: PolicyKind::Rr, admission: Admission::Unlimited, ..Settings::default() };
@@ -111,7 +111,7 @@ fn run(costs: Hacc99, item: Item, clients: u32) -> Result<Outcome, PaperError> {
         nodes: vec![SimNode::with_cache(Bytes::mib(40)); 3],
         costs: Costs::Hacc99(costs),
         arrivals: Arrivals::Closed { clients },
-        // By then the nodes hold what may be held.
+        // By then the nodes' memories are warm.
         warmup: requests / 4,
         ..Scenario::lard98(1, settings)
     };

@@ -1,11 +1,12 @@
-//! From one day to the next: what yesterday's table is worth today, and how a log changes (section 3.4, figures 9 and
-//! 10).
+//! Day-to-day experiments: the value of yesterday's table for today's requests, and the changes of a log
+//! (section 3.4, figures 9 and 10).
 
 use larder_trace::ward::{CoreChoice, Stability};
 use serde::Deserialize;
 
 use super::{
-    Asked, Common, OverNodes, analyse, check_list, check_nodes, frequencies, split, table, working_set,
+    CommonParams, NodeCounts, WorkloadParams, analyse, check_list, check_nodes, frequencies, split, table,
+    working_set,
 };
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan, params};
@@ -13,22 +14,22 @@ use crate::report::Sample;
 use crate::traces::Traces;
 use larder_sim::Workload;
 
-/// `ward-days`: today's requests by today's table and by yesterday's, against the number of nodes.
+/// `ward-days`: today's requests with today's table and with yesterday's, against the number of nodes.
 ///
-/// `[params]`: as `ward-clusters`. A node's memory is a share of the mean day's working set. Days that are parts, or
-/// have fewer than [`DAY_REQUESTS_MIN`] requests, or follow such a day, are left out. Lines: `WARD, today`, `WARD,
-/// yesterday`, `PART, today`. Metrics: `throughput` (mean over the days), `loss` and `loss_most` (what yesterday's
-/// table loses against today's: mean and worst day, 0 to 1).
+/// `[params]`: as `ward-clusters`. A node's memory is a share of the mean day's working set. Incomplete days,
+/// days with fewer than [`DAY_REQUESTS_MIN`] requests, and the days after them are left out. Lines: `WARD,
+/// today`, `WARD, yesterday`, `PART, today`. Metrics: `throughput` (mean over the days), `loss` and
+/// `loss_most` (loss of yesterday's table against today's: mean and worst day, 0 to 1).
 #[derive(Debug)]
 pub(crate) struct Days;
 
 #[derive(Debug)]
 struct DaysPlan {
-    common: Common,
+    common: CommonParams,
     over_nodes: Vec<u16>,
 }
 
-/// A day with fewer requests has no pattern to place by.
+/// The smallest number of requests of a day. A day with fewer requests has no usable pattern.
 const DAY_REQUESTS_MIN: usize = 500;
 const DAY_LINES: [&str; 3] = ["WARD, today", "WARD, yesterday", "PART, today"];
 
@@ -38,7 +39,7 @@ impl Builtin for Days {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let (OverNodes { over_nodes }, common) = split(table, "over_nodes")?;
+        let (NodeCounts { over_nodes }, common) = split(table, "over_nodes")?;
         check_list("over_nodes", &over_nodes, check_nodes)?;
         Ok(Box::new(DaysPlan { common, over_nodes }))
     }
@@ -105,19 +106,19 @@ impl Plan for DaysPlan {
     }
 }
 
-/// `ward-stability`: how a log changes from day to day.
+/// `ward-stability`: the changes of a log from day to day.
 ///
-/// `[params]`: `workload`. Lines and metrics: `new files` with `files` (share of the day's files that no day before
-/// asked for) and `requests` (share of the day's requests to them); `new core-90 %` with `requests` (share of the day's
-/// requests to files of its core-90 % that were not in that of the day before). Days with fewer than
-/// [`DAY_REQUESTS_MIN`] requests, and comparisons with them, are left out.
+/// `[params]`: `workload`. Lines and metrics: `new files` with `files` (share of the day's files that were
+/// not requested on an earlier day) and `requests` (share of the day's requests to them); `new core-90 %`
+/// with `requests` (share of the day's requests to files of its core-90 % that were not in the previous
+/// day's). Days with fewer than [`DAY_REQUESTS_MIN`] requests, and comparisons with them, are left out.
 #[derive(Debug)]
 pub(crate) struct Change;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangePlan {
-    workload: Asked,
+    workload: WorkloadParams,
 }
 
 impl Builtin for Change {

@@ -1,4 +1,4 @@
-//! The builtins on small logs, and what they refuse.
+//! Tests of the builtins on small logs, and of their errors.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn a_small_cluster_gives_every_metric_and_the_same_twice() {
     for sample in &samples {
         assert!(plan.metrics().iter().all(|metric| sample.values.contains_key(*metric)), "{sample:?}");
     }
-    // On one node all three are the same: everything is local.
+    // On one node all three strategies are equal: everything is local.
     assert!(samples[..3].iter().all(|sample| sample.values["speedup"] == 1.0));
     let local = |at: usize| samples[at].values["local_share"];
     assert_eq!(local(3), 1.0);
@@ -45,7 +45,7 @@ fn wrong_parameters_are_named() {
 }
 
 #[test]
-fn what_would_fail_later_is_refused_at_once() {
+fn invalid_plans_are_refused_early() {
     let workload = |inside: &str| {
         let text =
             format!("workload = {{ {inside} }}\nmemory_share = 0.05\nforward_us = 276.0\nover_nodes = [4]");
@@ -78,7 +78,7 @@ fn what_would_fail_later_is_refused_at_once() {
 }
 
 #[test]
-fn round_robin_knows_neither_window_nor_price() {
+fn round_robin_ignores_window_and_price() {
     let text = format!("{SMALL}nodes = 4\nover_forward_us = [276.0, 138.0]\nover_window = [1, 64]");
     let plan = plan(&Window, &text).expect("a plan");
     let traces = Traces::new(Path::new("/nowhere"));

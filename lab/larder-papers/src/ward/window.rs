@@ -1,11 +1,11 @@
-//! What the paper's queues would have to be: the strategies against the requests that a node has in hand.
+//! The size of the paper's queues: the strategies against the number of a node's own outstanding requests.
 
 use larder_trace::ward::CoreChoice;
 use serde::Deserialize;
 
 use super::{
-    Asked, Common, STRATEGIES, analyse, check_forward, check_list, check_nodes, check_window, core_of,
-    frequencies, table, usual_window, working_set,
+    CommonParams, STRATEGIES, WorkloadParams, analyse, check_forward, check_list, check_nodes, check_window,
+    core_of, frequencies, table, usual_window, working_set,
 };
 use crate::PaperError;
 use crate::builtin::{Builtin, Plan, params};
@@ -13,17 +13,18 @@ use crate::report::Sample;
 use crate::traces::Traces;
 use larder_sim::Workload;
 
-/// `ward-window`: the three strategies against the requests of its own that a node has in hand.
+/// `ward-window`: the three strategies against the number of a node's own outstanding requests.
 ///
-/// `[params]`: `workload`, `memory_share`, `nodes`, `over_forward_us` and `over_window`. A line for each strategy and
-/// price: `RR, 276 us`. Metrics: `throughput`, `speedup` (over one node with the same memory and window), `hit_ratio`.
+/// `[params]`: `workload`, `memory_share`, `nodes`, `over_forward_us` and `over_window`. There is a line for
+/// each strategy and cost: `RR, 276 us`. Metrics: `throughput`, `speedup` (over one node with the same memory
+/// and window), `hit_ratio`.
 #[derive(Debug)]
 pub(crate) struct Window;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WindowPlan {
-    workload: Asked,
+    workload: WorkloadParams,
     memory_share: f64,
     nodes: u16,
     over_forward_us: Vec<f64>,
@@ -46,22 +47,22 @@ impl Builtin for Window {
 }
 
 impl WindowPlan {
-    fn common(&self, forward_us: f64, window: u32) -> Common {
+    fn common(&self, forward_us: f64, window: u32) -> CommonParams {
         let Self { ref workload, memory_share, .. } = *self;
-        Common { workload: workload.clone(), memory_share, forward_us, window }
+        CommonParams { workload: workload.clone(), memory_share, forward_us, window }
     }
 
     fn line(strategy: &str, forward_us: f64) -> String {
         format!("{strategy}, {forward_us} us")
     }
 
-    fn job(&self, job: usize) -> Common {
+    fn job(&self, job: usize) -> CommonParams {
         let prices = self.over_forward_us.len();
         self.common(self.over_forward_us[job % prices], self.over_window[job / prices])
     }
 
     fn measure(
-        common: &Common,
+        common: &CommonParams,
         workload: &Workload,
         nodes: u16,
         core: Option<CoreChoice>,

@@ -1,134 +1,141 @@
-//! A distributor's account with one dispatcher: what is under way, and what is to be told.
+//! Account of a distributor with one dispatcher: the batch in flight, and the ended requests to report.
 
-use super::message::{BATCH_MAX, Batch, Ends};
+use super::message::{BATCH_MAX, Batch, EndedRequests};
 use crate::id::TargetId;
 use crate::time::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingRequest {
     pub(super) ticket: u64,
     pub(super) target: TargetId,
     pub(super) since: Time,
 }
 
-/// A batch that is not answered yet.
+/// Batch without an answer.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct PendingBatch {
     number: u64,
     pub(super) account: u64,
-    /// In the order in which they came.
-    pub(super) asked: Vec<Waiting>,
+    /// Requests in the order of their arrival.
+    pub(super) requests: Vec<PendingRequest>,
 }
 
-/// One account.
+/// Account with one dispatcher.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// The number of its first batch; `None` until that is sent.
+    /// Number of its first batch; `None` until that is sent.
     id: Option<u64>,
-    heard: u64,
-    /// What is to be told, of at most [`BATCH_MAX`] nodes' lives.
-    ends: BTreeMap<u64, u32>,
-    lot: u64,
-    /// The lot under way.
-    told: Vec<Ends>,
-    pub(super) flight: Option<Flight>,
-    /// When a batch is sent, with or without requests.
-    at: Option<Time>,
-    /// When the last was sent.
-    pub(super) spoke: Time,
+    acknowledged: u64,
+    /// Ended requests to report, for at most [`BATCH_MAX`] incarnations.
+    ended: BTreeMap<u64, u32>,
+    group: u64,
+    /// Group of ended requests that is being sent.
+    sent_ended: Vec<EndedRequests>,
+    pub(super) in_flight: Option<PendingBatch>,
+    /// Time of the next batch, with or without requests.
+    send_at: Option<Time>,
+    /// Time of the last batch.
+    pub(super) sent_at: Time,
 }
 
 impl Account {
-    /// An account that is opened at this time.
-    pub(super) const fn due_at(at: Time) -> Self {
+    /// Creates an account whose first batch is due at this time.
+    pub(super) const fn open_at(at: Time) -> Self {
         Self {
             id: None,
-            heard: 0,
-            ends: BTreeMap::new(),
-            lot: 0,
-            told: Vec::new(),
-            flight: None,
-            at: Some(at),
-            spoke: at,
+            acknowledged: 0,
+            ended: BTreeMap::new(),
+            group: 0,
+            sent_ended: Vec::new(),
+            in_flight: None,
+            send_at: Some(at),
+            sent_at: at,
         }
     }
 
-    /// The number of its first batch, by which claims name it.
+    /// Returns the number of its first batch, which claims refer to.
     pub(super) const fn number(&self) -> Option<u64> {
         self.id
     }
 
-    /// The other side is to forget this account; the next batch opens another.
+    /// Closes the account. The next batch opens a new one, and the dispatcher then drops this one.
     pub(super) fn close(&mut self, now: Time) {
-        *self = Self { flight: self.flight.take(), ..Self::due_at(now) };
+        *self = Self { in_flight: self.in_flight.take(), ..Self::open_at(now) };
     }
 
-    /// A request that was placed in this life of a node has ended, which is told at `at` at the latest. Beyond the bound the account
-    /// is closed: that ends all.
-    pub(super) fn owe(&mut self, life: u64, at: Time) {
-        if self.ends.len() >= BATCH_MAX && !self.ends.contains_key(&life) {
+    /// Adds an ended request of this incarnation, to be reported by `at`. Beyond the limit the account is closed,
+    /// which ends all its requests.
+    pub(super) fn add_ended(&mut self, incarnation: u64, at: Time) {
+        if self.ended.len() >= BATCH_MAX && !self.ended.contains_key(&incarnation) {
             return self.close(at);
         }
-        let count = self.ends.entry(life).or_default();
+        let count = self.ended.entry(incarnation).or_default();
         *count = count.saturating_add(1);
-        self.speak_by(at);
+        self.send_by(at);
     }
 
-    /// A batch is to be sent at this time at the latest.
-    pub(super) fn speak_by(&mut self, at: Time) {
-        self.at = Some(self.at.map_or(at, |before| before.min(at)));
+    /// Makes sure that a batch is sent by this time.
+    pub(super) fn send_by(&mut self, at: Time) {
+        self.send_at = Some(self.send_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Whether requests wait for the answer to a batch.
-    pub(super) fn asks(&self) -> bool {
-        self.flight.as_ref().is_some_and(|flight| !flight.asked.is_empty())
+    /// Returns true if requests wait for the answer to a batch.
+    pub(super) fn has_requests(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.requests.is_empty())
     }
 
-    /// Whether nothing is to be done.
-    pub(super) const fn rests(&self) -> bool {
-        self.flight.is_none() && self.at.is_none()
+    /// Returns true if nothing is in flight or due.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.send_at.is_none()
     }
 
-    /// Its number and the last batch whose answers were used, if nothing is to be told.
-    pub(super) fn settled(&self) -> Option<(u64, u64)> {
-        let is_told = self.ends.is_empty() && self.told.is_empty();
-        self.id.filter(|_| is_told).map(|id| (id, self.heard))
+    /// Returns its number and the last acknowledged batch if no ended request remains to be reported.
+    pub(super) fn settled_state(&self) -> Option<(u64, u64)> {
+        let is_reported = self.ended.is_empty() && self.sent_ended.is_empty();
+        self.id.filter(|_| is_reported).map(|id| (id, self.acknowledged))
     }
 
-    /// When something is to be done: the batch under way has taken too long, or one is to be sent.
+    /// Returns the time of the next action: the timeout of the batch in flight, or the next batch.
     pub(super) fn due(&self, patience: Duration, retry: Duration) -> Option<Time> {
-        let Some(flight) = &self.flight else { return self.at };
-        Some(flight.asked.first().map_or(self.spoke + retry, |oldest| oldest.since + patience))
+        let Some(in_flight) = &self.in_flight else { return self.send_at };
+        Some(in_flight.requests.first().map_or(self.sent_at + retry, |oldest| oldest.since + patience))
     }
 
-    /// The batch that asks for these. It takes the place of the one under way, which nobody waits for.
-    pub(super) fn batch(&mut self, now: Time, epoch: u64, number: u64, asked: Vec<Waiting>) -> Batch {
+    /// Makes a batch with these requests. It replaces the batch in flight, for which no request waits.
+    pub(super) fn make_batch(
+        &mut self,
+        now: Time,
+        epoch: u64,
+        number: u64,
+        requests: Vec<PendingRequest>,
+    ) -> Batch {
         let account = *self.id.get_or_insert(number);
-        if self.told.is_empty() && !self.ends.is_empty() {
-            let ends = core::mem::take(&mut self.ends);
-            self.told = ends.into_iter().map(|(life, count)| Ends { life, count }).collect();
-            self.lot += 1;
+        if self.sent_ended.is_empty() && !self.ended.is_empty() {
+            let ended = core::mem::take(&mut self.ended);
+            self.sent_ended =
+                ended.into_iter().map(|(incarnation, count)| EndedRequests { incarnation, count }).collect();
+            self.group += 1;
         }
-        // What has ended while another lot is under way is told as soon as that is answered.
-        (self.at, self.spoke) = ((!self.ends.is_empty()).then_some(now), now);
-        let asks = asked.iter().map(|waiting| waiting.target).collect();
-        self.flight = Some(Flight { number, account, asked });
-        let (heard, lot, ends) = (self.heard, self.lot, self.told.clone());
-        Batch { epoch, account, number, heard, lot, ends, asks }
+        // Requests that ended meanwhile are reported as soon as this group is acknowledged.
+        (self.send_at, self.sent_at) = ((!self.ended.is_empty()).then_some(now), now);
+        let targets = requests.iter().map(|waiting| waiting.target).collect();
+        self.in_flight = Some(PendingBatch { number, account, requests });
+        let (acknowledged, group, ended) = (self.acknowledged, self.group, self.sent_ended.clone());
+        Batch { epoch, account, number, acknowledged, group, ended, targets }
     }
 
-    /// The batch that an answer belongs to, if it is under way.
-    pub(super) fn landed(&mut self, number: u64) -> Option<Flight> {
-        self.flight.take_if(|flight| flight.number == number)
+    /// Returns the batch in flight if an answer belongs to it.
+    pub(super) fn take_answered(&mut self, number: u64) -> Option<PendingBatch> {
+        self.in_flight.take_if(|in_flight| in_flight.number == number)
     }
 
-    /// The answers to a batch are used; what it told has arrived.
-    pub(super) fn used(&mut self, flight: &Flight) {
-        if self.id == Some(flight.account) {
-            self.heard = flight.number;
-            self.told.clear();
+    /// Records that the answers to a batch are used. Its ended requests have arrived.
+    pub(super) fn acknowledge(&mut self, in_flight: &PendingBatch) {
+        if self.id == Some(in_flight.account) {
+            self.acknowledged = in_flight.number;
+            self.sent_ended.clear();
         }
     }
 }

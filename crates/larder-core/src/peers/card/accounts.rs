@@ -1,4 +1,5 @@
-//! A distributor's accounts with all others, by node, by number and by when something is due: O(log nodes) each.
+//! Accounts of a distributor with all other nodes, indexed by node, by number and by due time. Each operation takes
+//! O(log nodes).
 
 use super::account::Account;
 use crate::NodeId;
@@ -12,7 +13,7 @@ pub(super) struct Accounts {
     patience: Duration,
     retry: Duration,
     by_node: BTreeMap<NodeId, Account>,
-    /// Of those that have sent a batch.
+    /// Nodes by account number, for accounts that have sent a batch.
     by_id: BTreeMap<u64, NodeId>,
     due: BTreeSet<(Time, NodeId)>,
 }
@@ -34,47 +35,47 @@ impl Accounts {
         self.by_node.values()
     }
 
-    /// Whose account has this number.
-    pub(super) fn owner(&self, id: u64) -> Option<NodeId> {
+    /// Returns the node whose account has this number.
+    pub(super) fn node_of(&self, id: u64) -> Option<NodeId> {
         self.by_id.get(&id).copied()
     }
 
     pub(super) fn insert(&mut self, node: NodeId, account: Account) {
         self.remove(node);
-        self.enter(node, &account);
+        self.add_to_index(node, &account);
         self.by_node.insert(node, account);
     }
 
     pub(super) fn remove(&mut self, node: NodeId) -> Option<Account> {
         let account = self.by_node.remove(&node)?;
-        self.strike(node, &account);
+        self.remove_from_index(node, &account);
         Some(account)
     }
 
-    /// Does something with an account, if there is one.
-    pub(super) fn with<R>(&mut self, node: NodeId, act: impl FnOnce(&mut Account) -> R) -> Option<R> {
+    /// Changes an account and updates the indexes. Returns `None` if there is none.
+    pub(super) fn update<R>(&mut self, node: NodeId, act: impl FnOnce(&mut Account) -> R) -> Option<R> {
         let mut account = self.remove(node)?;
         let result = act(&mut account);
         self.insert(node, account);
         Some(result)
     }
 
-    /// When something is due first.
+    /// Returns the earliest due time.
     pub(super) fn first_due(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// With whom something is due by now, by number.
-    pub(super) fn due_by(&self, now: Time) -> BTreeSet<NodeId> {
+    /// Returns the nodes whose accounts are due.
+    pub(super) fn nodes_due(&self, now: Time) -> BTreeSet<NodeId> {
         self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, node)| *node).collect()
     }
 
-    fn enter(&mut self, node: NodeId, account: &Account) {
+    fn add_to_index(&mut self, node: NodeId, account: &Account) {
         self.due.extend(account.due(self.patience, self.retry).map(|at| (at, node)));
         self.by_id.extend(account.number().map(|id| (id, node)));
     }
 
-    fn strike(&mut self, node: NodeId, account: &Account) {
+    fn remove_from_index(&mut self, node: NodeId, account: &Account) {
         if let Some(at) = account.due(self.patience, self.retry) {
             self.due.remove(&(at, node));
         }

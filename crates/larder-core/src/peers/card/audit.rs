@@ -1,39 +1,41 @@
-//! Whether a desk counts what is under way: for worlds that look into both nodes at once.
+//! Check of a dispatcher's counts against the requests in progress, for tests that see both nodes.
 
-use super::{Card, Claim, OWN};
+use super::{Card, Claim, OWN_ACCOUNT};
 use std::collections::BTreeMap;
 
-/// What a desk counts wrongly.
+/// Wrong count of a dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miscount {
-    /// Requests that it counts for a distributor in one life of a node.
+    /// Requests that the dispatcher counts for a distributor and one incarnation of a node.
     pub counted: u32,
-    /// Requests that the distributor has under way there.
-    pub under_way: u32,
+    /// Requests of the distributor that are in progress there.
+    pub in_progress: u32,
 }
 
 impl Card {
-    /// What this node's desk counts wrongly of an asker's requests, whose `claims` these are. None where it is right, and where
-    /// they have something to tell each other: the desk may know less than the asker, or more, until all is said. Both know each
-    /// other by the slots that they know themselves by; the asker may be this node.
-    pub fn miscount(&self, asker: &Self, claims: impl IntoIterator<Item = Claim>) -> Option<Miscount> {
-        let account = if asker.me == self.me { OWN } else { self.settled_account(asker)? };
-        let mut under_way = BTreeMap::new();
+    /// Compares the counts of this node's dispatcher with the claims of a distributor. Returns the first wrong
+    /// count. Returns `None` if all counts are right, or if either side still has something to report. Both nodes
+    /// must use the same slots; the distributor may be this node.
+    pub fn miscount(&self, distributor: &Self, claims: impl IntoIterator<Item = Claim>) -> Option<Miscount> {
+        let account =
+            if distributor.me == self.me { OWN_ACCOUNT } else { self.settled_account(distributor)? };
+        let mut in_progress = BTreeMap::new();
         for claim in claims.into_iter().filter(|claim| claim.account == account) {
-            *under_way.entry(claim.life).or_default() += 1;
+            *in_progress.entry(claim.incarnation).or_default() += 1;
         }
-        // What is under way in a life that has ended here is not counted.
-        let lives = self.desk.lives();
-        let mut pairs = lives.map(|life| Miscount {
-            counted: self.desk.counted(asker.me, life),
-            under_way: under_way.get(&life).copied().unwrap_or(0),
+        // A request at an ended incarnation is not counted.
+        let incarnations = self.own_dispatcher.incarnations();
+        let mut pairs = incarnations.map(|incarnation| Miscount {
+            counted: self.own_dispatcher.counted_requests(distributor.me, incarnation),
+            in_progress: in_progress.get(&incarnation).copied().unwrap_or(0),
         });
-        pairs.find(|pair| pair.counted != pair.under_way)
+        pairs.find(|pair| pair.counted != pair.in_progress)
     }
 
-    /// The account of an asker, if what each side knows of it is the same.
-    fn settled_account(&self, asker: &Self) -> Option<u64> {
-        let (id, heard) = asker.accounts.get(self.me)?.settled()?;
-        (self.desk.heard(asker.me) == Some((asker.epoch, id, heard))).then_some(id)
+    /// Returns the account of a distributor if both sides have the same state of it.
+    fn settled_account(&self, distributor: &Self) -> Option<u64> {
+        let (id, acknowledged) = distributor.accounts.get(self.me)?.settled_state()?;
+        (self.own_dispatcher.last_answered(distributor.me) == Some((distributor.epoch, id, acknowledged)))
+            .then_some(id)
     }
 }

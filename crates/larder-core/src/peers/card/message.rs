@@ -2,80 +2,80 @@
 
 use crate::id::TargetId;
 
-/// Most requests in one batch, and most nodes whose ends one batch tells.
+/// Largest number of requests in one batch, and of incarnations whose ended requests one batch reports.
 pub const BATCH_MAX: usize = 1_024;
 
-/// A node's name as messages carry it: its XXH3-64. No name has 0, which stands for *whoever asks*.
+/// Name of a node in messages: its XXH3-64. No name has the key 0, which stands for the distributor that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameKey(pub u64);
 
 impl NameKey {
-    /// Whoever asks.
-    pub const ASKER: Self = Self(0);
+    /// Key of the distributor that asks.
+    pub const REQUESTER: Self = Self(0);
 
-    /// The key of a name.
+    /// Computes the key of a name.
     pub fn of(name: &str) -> Self {
         Self(TargetId::of(name.as_bytes()).0.max(1))
     }
 }
 
-/// The place that a dispatcher gives a request.
+/// Node that a dispatcher chose for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Seat {
-    /// The node.
+pub struct NodeInstance {
+    /// Key of the node's name.
     pub node: NameKey,
-    /// Which life of it, as the dispatcher counts: from 1, one more with each node that comes, or comes again.
-    pub life: u64,
+    /// Incarnation of the node. The dispatcher numbers from 1 each node that joins or joins again.
+    pub incarnation: u64,
 }
 
-impl Seat {
-    /// At whoever asks, where the dispatcher counts nothing.
-    pub const ASKER: Self = Self { node: NameKey::ASKER, life: 0 };
+impl NodeInstance {
+    /// The distributor that asks. The dispatcher does not count the request.
+    pub const REQUESTER: Self = Self { node: NameKey::REQUESTER, incarnation: 0 };
 }
 
-/// Requests of one distributor that ended.
+/// Ended requests of one distributor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
-    /// In which life of their node.
-    pub life: u64,
-    /// Their number.
+pub struct EndedRequests {
+    /// Incarnation of their node.
+    pub incarnation: u64,
+    /// Number of requests.
     pub count: u32,
 }
 
-/// The questions and news of a distributor.
+/// Requests and reports of a distributor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Which life of the distributor.
+    /// Epoch of the distributor.
     pub epoch: u64,
-    /// The number of the first batch of the account.
+    /// Number of the first batch of the account.
     pub account: u64,
-    /// Counts up.
+    /// Number of the batch, increasing.
     pub number: u64,
-    /// The last batch of the account whose answers were used; 0 if there is none.
-    pub heard: u64,
-    /// Which lot of ends this is, from 1; 0 for none yet.
-    pub lot: u64,
-    /// Requests that have ended, at most [`BATCH_MAX`].
-    pub ends: Vec<Ends>,
-    /// Targets that are asked for, at most [`BATCH_MAX`].
-    pub asks: Vec<TargetId>,
+    /// Number of the last batch of the account whose answers were used; 0 if there is none.
+    pub acknowledged: u64,
+    /// Number of the group of ended requests, from 1; 0 if there is none yet.
+    pub group: u64,
+    /// Ended requests, at most [`BATCH_MAX`].
+    pub ended: Vec<EndedRequests>,
+    /// Requested targets, at most [`BATCH_MAX`].
+    pub targets: Vec<TargetId>,
 }
 
-/// A message between a distributor and a dispatcher.
+/// Message between a distributor and a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardMessage {
-    /// Asks where targets are to be served, and tells which requests have ended.
+    /// Request for placements, and report of ended requests.
     Batch(Batch),
-    /// There.
+    /// Answer to a batch.
     Answers {
-        /// The batch's.
+        /// Number of the batch.
         number: u64,
-        /// One for each that was asked for, in order.
-        seats: Vec<Seat>,
+        /// Node for each requested target, in order.
+        instances: Vec<NodeInstance>,
     },
-    /// The account of that batch is not known.
+    /// Answer to a batch whose account is unknown.
     Unknown {
-        /// The batch's.
+        /// Number of the batch.
         number: u64,
     },
 }

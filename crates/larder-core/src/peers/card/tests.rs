@@ -10,13 +10,13 @@ fn ms(ms: u64) -> Time {
     Time::from_millis(ms)
 }
 
-/// A cluster of `a`, `b`, `c`, whose slots are in this order at every node.
+/// Cluster of `a`, `b` and `c`, whose slots have this order at every node.
 #[derive(Debug)]
 struct Cluster {
     nodes: Vec<Option<Card>>,
-    /// Messages under way: to, from.
+    /// Messages in flight: receiver and sender.
     wires: VecDeque<(usize, usize, CardMessage)>,
-    placed: Vec<(usize, Placed)>,
+    placed: Vec<(usize, CardPlacement)>,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -31,7 +31,7 @@ impl Cluster {
             let mut card =
                 Card::new(NodeId(at as u16), NAMES[at], 1, settings.clone()).expect("good settings");
             for (other, name) in NAMES.iter().enumerate() {
-                card.joined(Time::ZERO, NodeId(other as u16), name, &mut Vec::new());
+                card.add_node(Time::ZERO, NodeId(other as u16), name, &mut Vec::new());
             }
             Some(card)
         };
@@ -53,14 +53,14 @@ impl Cluster {
                     let message = CardMessage::decode(&message.encode()).expect("it can be read");
                     self.wires.push_back((to.index(), node, message));
                 }
-                CardOutput::Placed(placed) => self.placed.push((node, placed)),
+                CardOutput::Placement(placed) => self.placed.push((node, placed)),
             }
         }
     }
 
     fn deliver(&mut self, now: Time) {
         while let Some((to, from, message)) = self.wires.pop_front() {
-            self.at(to, |card, out| card.hear(now, NodeId(from as u16), message, out));
+            self.at(to, |card, out| card.receive(now, NodeId(from as u16), message, out));
         }
     }
 
@@ -72,15 +72,15 @@ impl Cluster {
         self.at(node, |card, out| card.ask(now, ticket, TargetId(target), out));
     }
 
-    fn desk_loads(&self, node: usize) -> Vec<u32> {
+    fn dispatcher_loads(&self, node: usize) -> Vec<u32> {
         let card = self.nodes[node].as_ref().expect("it is there");
-        (0..3).map(|at| card.load_at_desk(NodeId(at))).collect()
+        (0..3).map(|at| card.dispatcher_load(NodeId(at))).collect()
     }
 }
 
-/// `ward` serves a core where it was asked for: the dispatcher knows who asks.
+/// `ward` serves the core where it is requested, so the dispatcher must know the origin.
 #[test]
-fn the_core_of_a_table_is_served_where_it_is_asked_for() {
+fn the_core_of_a_table_is_served_where_it_is_requested() {
     let table = RouteTable::new(3, [(TargetId(1), Place::Core), (TargetId(2), Place::Node(2))]);
     let dispatcher = Settings {
         policy: PolicyKind::Ward,
@@ -97,7 +97,7 @@ fn the_core_of_a_table_is_served_where_it_is_asked_for() {
 }
 
 #[test]
-fn one_decides_for_all() {
+fn one_node_decides_for_all() {
     let mut cluster = Cluster::new();
     for (ticket, node) in [(1, 0), (2, 1), (3, 2), (4, 1)] {
         cluster.ask(ms(1), node, ticket, 77);
@@ -106,15 +106,15 @@ fn one_decides_for_all() {
     let nodes: Vec<NodeId> = cluster.placed.iter().map(|(_, placed)| placed.node).collect();
     assert_eq!(nodes.len(), 4);
     assert!(nodes.iter().all(|node| *node == nodes[0]), "one target, one node: {nodes:?}");
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 4);
-    assert_eq!(cluster.desk_loads(1), [0, 0, 0]);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 4);
+    assert_eq!(cluster.dispatcher_loads(1), [0, 0, 0]);
     for (node, placed) in cluster.placed.clone() {
         let claim = placed.claim.expect("a dispatcher counts it");
-        cluster.at(node, |card, _| card.ended(ms(2), claim));
+        cluster.at(node, |card, _| card.end_request(ms(2), claim));
     }
     cluster.tick(ms(100));
     cluster.deliver(ms(100));
-    assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
+    assert_eq!(cluster.dispatcher_loads(0), [0, 0, 0]);
 }
 
 #[test]
@@ -123,24 +123,24 @@ fn batches_grow_while_the_dispatcher_is_busy() {
     (0..10).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     let sizes = |cluster: &Cluster| {
         let size = |(_, _, message): &(usize, usize, CardMessage)| match message {
-            CardMessage::Batch(batch) => batch.asks.len(),
-            CardMessage::Answers { seats, .. } => seats.len(),
+            CardMessage::Batch(batch) => batch.targets.len(),
+            CardMessage::Answers { instances, .. } => instances.len(),
             CardMessage::Unknown { .. } => 0,
         };
         cluster.wires.iter().map(size).collect::<Vec<_>>()
     };
     assert_eq!(sizes(&cluster), [1]);
     let (to, from, message) = cluster.wires.pop_front().expect("one");
-    cluster.at(to, |card, out| card.hear(ms(2), NodeId(from as u16), message, out));
+    cluster.at(to, |card, out| card.receive(ms(2), NodeId(from as u16), message, out));
     let (to, from, message) = cluster.wires.pop_front().expect("its answer");
-    cluster.at(to, |card, out| card.hear(ms(2), NodeId(from as u16), message, out));
+    cluster.at(to, |card, out| card.receive(ms(2), NodeId(from as u16), message, out));
     assert_eq!(sizes(&cluster), [9]);
     cluster.deliver(ms(3));
     assert_eq!(cluster.placed.len(), 10);
 }
 
 #[test]
-fn a_silent_dispatcher_holds_nobody_up() {
+fn a_silent_dispatcher_does_not_block_requests() {
     let mut cluster = Cluster::new();
     cluster.nodes[0] = None;
     (0..5).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
@@ -149,55 +149,59 @@ fn a_silent_dispatcher_holds_nobody_up() {
     assert_eq!(cluster.nodes[1].as_ref().map(Card::due), Some(ms(51)));
     cluster.at(1, |card, out| card.tick(ms(51), out));
     assert!(
-        cluster.placed.iter().all(|(_, placed)| placed.node == NodeId(1) && placed.why == CardWhy::Silent)
+        cluster
+            .placed
+            .iter()
+            .all(|(_, placed)| placed.node == NodeId(1) && placed.reason == CardReason::Silent)
     );
     assert_eq!(cluster.placed.len(), 5);
     cluster.ask(ms(60), 1, 5, 5);
     assert_eq!(cluster.placed.len(), 6, "it is not waited for again");
     cluster.wires.clear();
-    // The next in line decides once it is known to be gone.
-    (1..3).for_each(|node| cluster.at(node, |card, out| card.left(ms(70), ME, out)));
+    // The next node decides once the dispatcher is known to be gone.
+    (1..3).for_each(|node| cluster.at(node, |card, out| card.remove_node(ms(70), ME, out)));
     cluster.ask(ms(71), 2, 6, 5);
     cluster.ask(ms(71), 1, 7, 5);
     cluster.deliver(ms(71));
     let (a, b) = (cluster.placed[6].1, cluster.placed[7].1);
     assert_eq!(a.node, b.node);
     assert!(a.claim.is_some() && b.claim.is_some());
-    assert_eq!(cluster.desk_loads(1).iter().sum::<u32>(), 2);
+    assert_eq!(cluster.dispatcher_loads(1).iter().sum::<u32>(), 2);
 }
 
 #[test]
-fn who_waits_when_the_dispatcher_goes_is_placed_by_its_successor() {
+fn requests_waiting_for_a_lost_dispatcher_go_to_the_next_one() {
     let mut cluster = Cluster::new();
     cluster.nodes[0] = None;
     (0..3).for_each(|ticket| cluster.ask(ms(1), 2, ticket, ticket));
     (0..3).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     cluster.wires.clear();
-    (1..3).for_each(|node| cluster.at(node, |card, out| card.left(ms(5), ME, out)));
+    (1..3).for_each(|node| cluster.at(node, |card, out| card.remove_node(ms(5), ME, out)));
     cluster.deliver(ms(5));
     assert_eq!(cluster.placed.len(), 6);
     assert!(cluster.placed.iter().all(|(_, placed)| placed.claim.is_some()), "{:?}", cluster.placed);
 }
 
 #[test]
-fn who_goes_takes_his_loads_along() {
+fn a_departed_distributor_leaves_no_load() {
     let mut cluster = Cluster::new();
     (0..6).for_each(|ticket| cluster.ask(ms(1), 2, ticket, ticket));
     cluster.deliver(ms(1));
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 6);
-    cluster.at(0, |card, out| card.left(ms(2), NodeId(2), out));
-    assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 6);
+    cluster.at(0, |card, out| card.remove_node(ms(2), NodeId(2), out));
+    assert_eq!(cluster.dispatcher_loads(0), [0, 0, 0]);
 }
 
-/// The longest are shorter than any that is refused.
+/// The longest valid messages are shorter than the size limit.
 #[test]
-fn the_longest_messages_are_taken() {
+fn the_longest_messages_are_decoded() {
     let most = u64::MAX;
-    let ends = vec![Ends { life: most, count: u32::MAX }; BATCH_MAX];
-    let asks = vec![TargetId(most); BATCH_MAX];
-    let batch = Batch { epoch: most, account: most, number: most, heard: most, lot: most, ends, asks };
-    let seats = vec![Seat { node: NameKey(most), life: most }; BATCH_MAX];
-    for message in [CardMessage::Batch(batch), CardMessage::Answers { number: most, seats }] {
+    let ended = vec![EndedRequests { incarnation: most, count: u32::MAX }; BATCH_MAX];
+    let targets = vec![TargetId(most); BATCH_MAX];
+    let batch =
+        Batch { epoch: most, account: most, number: most, acknowledged: most, group: most, ended, targets };
+    let instances = vec![NodeInstance { node: NameKey(most), incarnation: most }; BATCH_MAX];
+    for message in [CardMessage::Batch(batch), CardMessage::Answers { number: most, instances }] {
         let bytes = message.encode();
         assert!(bytes.len() < 32 << 10);
         assert_eq!(CardMessage::decode(&bytes), Ok(message));
@@ -206,178 +210,182 @@ fn the_longest_messages_are_taken() {
     assert!(CardMessage::decode(&[17, 0, 0]).is_err(), "without lives");
 }
 
-/// The dispatcher alone takes a node for gone and for there again: what ends of the first life is not taken from the second.
+/// The dispatcher alone sees a node leave and join again. Ends of the first incarnation do not count for the second.
 #[test]
-fn what_ends_of_a_former_life_counts_no_more() {
+fn ends_of_an_earlier_incarnation_do_not_count() {
     let mut cluster = Cluster::new();
-    for asker in [0, 1] {
-        (0..30).for_each(|ticket| cluster.ask(ms(1), asker, ticket, ticket));
+    for distributor in [0, 1] {
+        (0..30).for_each(|ticket| cluster.ask(ms(1), distributor, ticket, ticket));
         cluster.deliver(ms(1));
     }
     let before = cluster.placed.clone();
-    cluster.at(0, |card, out| card.left(ms(2), NodeId(2), out));
-    cluster.at(0, |card, out| card.joined(ms(2), NodeId(2), "c", out));
+    cluster.at(0, |card, out| card.remove_node(ms(2), NodeId(2), out));
+    cluster.at(0, |card, out| card.add_node(ms(2), NodeId(2), "c", out));
     cluster.deliver(ms(2));
-    assert_eq!(cluster.desk_loads(0)[2], 0);
-    for asker in [0, 1] {
-        (100..130).for_each(|ticket| cluster.ask(ms(3), asker, ticket, ticket));
+    assert_eq!(cluster.dispatcher_loads(0)[2], 0);
+    for distributor in [0, 1] {
+        (100..130).for_each(|ticket| cluster.ask(ms(3), distributor, ticket, ticket));
         cluster.deliver(ms(3));
     }
-    let loads = cluster.desk_loads(0);
+    let loads = cluster.dispatcher_loads(0);
     assert!(loads[2] > 0);
-    for (asker, placed) in before.into_iter().filter(|(_, placed)| placed.node == NodeId(2)) {
-        placed.claim.into_iter().for_each(|claim| cluster.at(asker, |card, _| card.ended(ms(4), claim)));
+    for (distributor, placed) in before.into_iter().filter(|(_, placed)| placed.node == NodeId(2)) {
+        placed
+            .claim
+            .into_iter()
+            .for_each(|claim| cluster.at(distributor, |card, _| card.end_request(ms(4), claim)));
     }
     for at in [ms(4), ms(5)] {
         cluster.tick(at);
         cluster.deliver(at);
     }
-    assert_eq!(cluster.desk_loads(0), loads);
+    assert_eq!(cluster.dispatcher_loads(0), loads);
 }
 
-/// What worlds look into: a desk that counts less or more than is under way is seen, once both sides have said all.
+/// The audit finds a dispatcher that counts too little or too much, once both sides have reported everything.
 #[test]
-fn a_miscount_is_seen_where_nothing_is_to_be_told() {
+fn the_audit_finds_a_miscount_when_all_is_reported() {
     let mut cluster = Cluster::new();
     (0..9).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     cluster.deliver(ms(1));
     let claims: Vec<Claim> = cluster.placed.iter().filter_map(|(_, placed)| placed.claim).collect();
     let miscount = |cluster: &Cluster, claims: &[Claim]| {
-        let [desk, asker] = [0, 1].map(|node| cluster.nodes[node].as_ref().expect("it is there"));
-        desk.miscount(asker, claims.iter().copied())
+        let [own_dispatcher, distributor] =
+            [0, 1].map(|node| cluster.nodes[node].as_ref().expect("it is there"));
+        own_dispatcher.miscount(distributor, claims.iter().copied())
     };
     assert_eq!(miscount(&cluster, &claims), None);
-    assert!(miscount(&cluster, &claims[1..]).is_some_and(|seen| seen.counted == seen.under_way + 1));
-    cluster.at(1, |card, _| card.ended(ms(2), claims[0]));
+    assert!(miscount(&cluster, &claims[1..]).is_some_and(|seen| seen.counted == seen.in_progress + 1));
+    cluster.at(1, |card, _| card.end_request(ms(2), claims[0]));
     assert_eq!(miscount(&cluster, &claims), None, "it is not told yet");
     cluster.tick(ms(2));
     cluster.deliver(ms(2));
     assert_eq!(miscount(&cluster, &claims[1..]), None);
-    assert!(miscount(&cluster, &claims).is_some_and(|seen| seen.counted + 1 == seen.under_way));
+    assert!(miscount(&cluster, &claims).is_some_and(|seen| seen.counted + 1 == seen.in_progress));
 }
 
-/// A node that goes leaves its place at the dispatcher to the next one, whatever was under way there.
+/// A node that leaves makes room at the dispatcher for the next node, whatever was in flight.
 #[test]
-fn who_goes_leaves_no_place_behind() {
+fn a_departed_node_frees_its_slot() {
     let dispatcher = Settings { nodes_max: 3, ..Settings::default() };
     let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
     let mut ticket = 0;
     for round in 1..2_000 {
-        for asker in 0..3 {
+        for distributor in 0..3 {
             for _ in 0..3 {
                 ticket += 1;
-                cluster.ask(ms(round), asker, ticket, ticket);
+                cluster.ask(ms(round), distributor, ticket, ticket);
             }
         }
         cluster.deliver(ms(round));
         let gone = 1 + ticket as usize % 2;
-        cluster.at(0, |card, out| card.left(ms(round), NodeId(gone as u16), out));
-        assert_eq!(cluster.desk_loads(0)[gone], 0);
-        cluster.at(0, |card, out| card.joined(ms(round), NodeId(gone as u16), NAMES[gone], out));
+        cluster.at(0, |card, out| card.remove_node(ms(round), NodeId(gone as u16), out));
+        assert_eq!(cluster.dispatcher_loads(0)[gone], 0);
+        cluster.at(0, |card, out| card.add_node(ms(round), NodeId(gone as u16), NAMES[gone], out));
         let card = cluster.nodes[0].as_ref().expect("it is there");
-        card.desk.assert_exact();
-        assert_eq!(card.unseated(), 0, "after {round} departures");
+        card.own_dispatcher.assert_loads_match();
+        assert_eq!(card.nodes_over_limit(), 0, "after {round} departures");
         cluster.deliver(ms(round));
     }
 }
 
 #[test]
-fn beyond_the_most_nodes_one_waits_for_a_place() {
+fn a_node_beyond_the_limit_waits_for_a_slot() {
     let dispatcher = Settings { nodes_max: 2, ..Settings::default() };
     let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
     let places = |cluster: &mut Cluster, from: u64| {
         (from..from + 20).for_each(|ticket| cluster.ask(ms(1), 0, ticket, ticket));
-        cluster.desk_loads(0).iter().map(|load| *load > 0).collect::<Vec<_>>()
+        cluster.dispatcher_loads(0).iter().map(|load| *load > 0).collect::<Vec<_>>()
     };
     assert_eq!(places(&mut cluster, 0), [true, true, false]);
-    let unseated = |cluster: &Cluster| cluster.nodes[0].as_ref().map(Card::unseated);
-    assert_eq!(unseated(&cluster), Some(1));
-    cluster.at(0, |card, out| card.left(ms(2), NodeId(1), out));
-    assert_eq!((unseated(&cluster), places(&mut cluster, 20)), (Some(0), vec![true, false, true]));
-    cluster.at(0, |card, out| card.joined(ms(3), NodeId(1), "b", out));
-    cluster.at(0, |card, out| card.left(ms(3), NodeId(1), out));
-    assert_eq!(unseated(&cluster), Some(0), "it went before it had a place");
+    let nodes_over_limit = |cluster: &Cluster| cluster.nodes[0].as_ref().map(Card::nodes_over_limit);
+    assert_eq!(nodes_over_limit(&cluster), Some(1));
+    cluster.at(0, |card, out| card.remove_node(ms(2), NodeId(1), out));
+    assert_eq!((nodes_over_limit(&cluster), places(&mut cluster, 20)), (Some(0), vec![true, false, true]));
+    cluster.at(0, |card, out| card.add_node(ms(3), NodeId(1), "b", out));
+    cluster.at(0, |card, out| card.remove_node(ms(3), NodeId(1), out));
+    assert_eq!(nodes_over_limit(&cluster), Some(0), "it went before it had a place");
 }
 
 #[test]
-fn an_answer_that_is_too_late_is_not_used() {
+fn a_late_answer_is_not_used() {
     let mut cluster = Cluster::new();
     cluster.ask(ms(1), 1, 9, 9);
     cluster.at(1, |card, out| card.tick(ms(51), out));
     cluster.deliver(ms(60));
     assert_eq!(cluster.placed.len(), 1);
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 1);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 1);
     cluster.at(1, |card, out| card.tick(ms(100), out));
     cluster.deliver(ms(100));
-    assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
+    assert_eq!(cluster.dispatcher_loads(0), [0, 0, 0]);
 }
 
 #[test]
-fn ends_that_are_lost_are_told_again_and_count_once() {
+fn lost_ends_are_repeated_and_count_once() {
     let mut cluster = Cluster::new();
     (0..4).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     cluster.deliver(ms(1));
     let claims: Vec<Claim> = cluster.placed.iter().filter_map(|(_, placed)| placed.claim).collect();
-    cluster.at(1, |card, _| card.ended(ms(2), claims[0]));
+    cluster.at(1, |card, _| card.end_request(ms(2), claims[0]));
     cluster.tick(ms(30));
     assert_eq!(cluster.wires.len(), 1);
     cluster.wires.clear();
-    cluster.at(1, |card, _| card.ended(ms(40), claims[1]));
+    cluster.at(1, |card, _| card.end_request(ms(40), claims[1]));
     cluster.tick(ms(530));
     let twice = cluster.wires[0].clone();
     cluster.wires.push_back(twice.clone());
     cluster.deliver(ms(530));
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 3, "the lot that was lost");
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 3, "the lot that was lost");
     cluster.tick(ms(560));
     cluster.deliver(ms(560));
     cluster.wires.push_back(twice);
     cluster.deliver(ms(560));
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 2);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 2);
 }
 
 #[test]
-fn what_ends_while_another_end_is_told_is_told_next() {
+fn an_end_during_a_report_goes_with_the_next_one() {
     let mut cluster = Cluster::new();
     (0..4).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     cluster.deliver(ms(1));
     let claims: Vec<Claim> = cluster.placed.iter().filter_map(|(_, placed)| placed.claim).collect();
-    cluster.at(1, |card, _| card.ended(ms(2), claims[0]));
+    cluster.at(1, |card, _| card.end_request(ms(2), claims[0]));
     cluster.tick(ms(2));
-    // Lost, and repeated with what it told: the second end waits for the answer.
+    // The message is lost, and then repeated with its ended requests. The second end waits for the answer.
     cluster.wires.clear();
-    cluster.at(1, |card, _| card.ended(ms(3), claims[1]));
+    cluster.at(1, |card, _| card.end_request(ms(3), claims[1]));
     cluster.tick(ms(600));
     cluster.deliver(ms(600));
     cluster.tick(ms(600));
     cluster.deliver(ms(600));
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 2);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 2);
 }
 
 #[test]
-fn who_is_forgotten_opens_another_account() {
+fn a_distributor_unknown_to_the_dispatcher_opens_a_new_account() {
     let mut cluster = Cluster::new();
     (0..4).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     cluster.deliver(ms(1));
-    // The dispatcher alone takes it for gone, and for there again.
-    cluster.at(0, |card, out| card.left(ms(2), NodeId(1), out));
-    cluster.at(0, |card, out| card.joined(ms(2), NodeId(1), "b", out));
-    assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
+    // The dispatcher alone sees the node leave and join again.
+    cluster.at(0, |card, out| card.remove_node(ms(2), NodeId(1), out));
+    cluster.at(0, |card, out| card.add_node(ms(2), NodeId(1), "b", out));
+    assert_eq!(cluster.dispatcher_loads(0), [0, 0, 0]);
     cluster.ask(ms(3), 1, 4, 4);
     cluster.deliver(ms(3));
     assert_eq!(cluster.placed.len(), 5);
     assert!(cluster.placed[4].1.claim.is_some());
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 1);
-    // The ends of before count no more.
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 1);
+    // The earlier ends do not count any more.
     for claim in cluster.placed.clone().into_iter().filter_map(|(_, placed)| placed.claim).take(4) {
-        cluster.at(1, |card, _| card.ended(ms(4), claim));
+        cluster.at(1, |card, _| card.end_request(ms(4), claim));
     }
     cluster.tick(ms(30));
     cluster.deliver(ms(30));
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 1);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 1);
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_gone_round() {
+fn a_node_that_does_not_answer_is_avoided() {
     let mut cluster = Cluster::new();
     let target = (0..).find(|target| {
         cluster.ask(ms(1), 1, *target, *target);
@@ -385,47 +393,47 @@ fn a_node_that_does_not_answer_is_gone_round() {
         cluster.placed.last().is_some_and(|(_, placed)| placed.node == NodeId(2))
     });
     let target = target.expect("each node has some");
-    let loads = cluster.desk_loads(0);
-    cluster.at(1, |card, _| card.unanswered(ms(2), NodeId(2)));
+    let loads = cluster.dispatcher_loads(0);
+    cluster.at(1, |card, _| card.record_failure(ms(2), NodeId(2)));
     cluster.ask(ms(3), 1, 1_000, target);
     cluster.deliver(ms(3));
     let (_, placed) = cluster.placed.last().copied().expect("one");
-    assert_eq!((placed.node, placed.why, placed.claim), (NodeId(1), CardWhy::Gone, None));
+    assert_eq!((placed.node, placed.reason, placed.claim), (NodeId(1), CardReason::Gone, None));
     cluster.tick(ms(30));
     cluster.deliver(ms(30));
-    assert_eq!(cluster.desk_loads(0), loads, "nobody counts it");
-    cluster.at(1, |card, _| card.replied(NodeId(2)));
+    assert_eq!(cluster.dispatcher_loads(0), loads, "nobody counts it");
+    cluster.at(1, |card, _| card.record_reply(NodeId(2)));
     cluster.ask(ms(31), 1, 1_001, target);
     cluster.deliver(ms(31));
     assert_eq!(cluster.placed.last().map(|(_, placed)| placed.node), Some(NodeId(2)));
 }
 
 #[test]
-fn more_than_a_batch_waits_for_the_next() {
+fn requests_beyond_a_batch_wait_for_the_next() {
     let mut cluster = Cluster::new();
     (0..3_000).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
     cluster.deliver(ms(1));
     let tickets: Vec<u64> = cluster.placed.iter().map(|(_, placed)| placed.ticket).collect();
     assert_eq!(tickets, (0..3_000).collect::<Vec<_>>());
-    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 3_000);
+    assert_eq!(cluster.dispatcher_loads(0).iter().sum::<u32>(), 3_000);
 }
 
 #[test]
-fn beyond_what_may_wait_a_request_is_served_where_it_arrived() {
+fn requests_beyond_the_queue_limit_are_served_locally() {
     let mut cluster = Cluster::new();
     (0..4_100).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
-    // One is under way.
+    // One batch is in flight.
     assert_eq!(cluster.placed.len(), 4_100 - 4_096 - 1);
-    assert!(cluster.placed.iter().all(|(_, placed)| placed.why == CardWhy::Full));
+    assert!(cluster.placed.iter().all(|(_, placed)| placed.reason == CardReason::Full));
 }
 
-/// What befalls a message.
+/// Fate of a message.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Delivered,
     Lost,
     Twice,
-    /// Behind those that come later.
+    /// The message arrives after later ones.
     Late,
 }
 
@@ -437,10 +445,10 @@ fn step() -> impl Strategy<Value = (u8, usize, u64, Fate)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever becomes of messages, and whoever takes whom for gone: every request has one place, and when all have ended,
-    /// no load is left at the dispatcher.
+    /// For any loss of messages and any membership view: every request has one place, and when all requests have
+    /// ended, no load remains.
     #[test]
-    fn no_load_is_left_over(steps in prop::collection::vec(step(), 1..150)) {
+    fn no_load_remains_after_all_requests_end(steps in prop::collection::vec(step(), 1..150)) {
         let mut cluster = Cluster::new();
         let (mut now, mut asked) = (ms(1), 0);
         let mut ended = 0;
@@ -454,43 +462,43 @@ proptest! {
                 5 => {
                     if let Some((node, placed)) = cluster.placed.get(ended).copied() {
                         ended += 1;
-                        placed.claim.into_iter().for_each(|claim| cluster.at(node, |card, _| card.ended(now, claim)));
+                        placed.claim.into_iter().for_each(|claim| cluster.at(node, |card, _| card.end_request(now, claim)));
                     }
                 }
                 6 => {
                     let other = NodeId((number % 3) as u16);
-                    cluster.at(node, |card, out| card.left(now, other, out));
+                    cluster.at(node, |card, out| card.remove_node(now, other, out));
                 }
                 7 => {
                     let other = number as usize % 3;
-                    cluster.at(node, |card, out| card.joined(now, NodeId(other as u16), NAMES[other], out));
+                    cluster.at(node, |card, out| card.add_node(now, NodeId(other as u16), NAMES[other], out));
                 }
                 _ => {}
             }
             cluster.tick(now);
-            cluster.nodes.iter().flatten().for_each(|card| card.desk.assert_exact());
+            cluster.nodes.iter().flatten().for_each(|card| card.own_dispatcher.assert_loads_match());
             let Some((to, from, message)) = cluster.wires.pop_front() else { continue };
-            let hear = |cluster: &mut Cluster, message: CardMessage| {
-                cluster.at(to, |card, out| card.hear(now, NodeId(from as u16), message, out));
+            let receive = |cluster: &mut Cluster, message: CardMessage| {
+                cluster.at(to, |card, out| card.receive(now, NodeId(from as u16), message, out));
             };
             match fate {
-                Fate::Delivered => hear(&mut cluster, message),
+                Fate::Delivered => receive(&mut cluster, message),
                 Fate::Lost => {}
                 Fate::Twice => {
-                    hear(&mut cluster, message.clone());
-                    hear(&mut cluster, message);
+                    receive(&mut cluster, message.clone());
+                    receive(&mut cluster, message);
                 }
                 Fate::Late => cluster.wires.push_back((to, from, message)),
             }
         }
-        // All is well again: everybody sees everybody, and what is still under way arrives.
+        // All faults end: every node sees every node, and the messages in flight arrive.
         for node in 0..3 {
             for (other, name) in NAMES.iter().enumerate() {
                 let other = NodeId(other as u16);
                 cluster.at(node, |card, out| {
-                    let is_there = card.names.values().any(|id| *id == other);
+                    let is_there = card.nodes_by_name.values().any(|id| *id == other);
                     if !is_there {
-                        card.joined(now, other, name, out);
+                        card.add_node(now, other, name, out);
                     }
                 });
             }
@@ -500,7 +508,7 @@ proptest! {
             cluster.tick(now);
             cluster.deliver(now);
             for (node, placed) in cluster.placed.split_off(ended.min(cluster.placed.len())) {
-                placed.claim.into_iter().for_each(|claim| cluster.at(node, |card, _| card.ended(now, claim)));
+                placed.claim.into_iter().for_each(|claim| cluster.at(node, |card, _| card.end_request(now, claim)));
                 cluster.placed.push((node, placed));
             }
             ended = cluster.placed.len();
@@ -508,23 +516,23 @@ proptest! {
         let mut tickets: Vec<u64> = cluster.placed.iter().map(|(_, placed)| placed.ticket).collect();
         tickets.sort_unstable();
         prop_assert_eq!(tickets, (0..asked).collect::<Vec<_>>());
-        prop_assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
-        prop_assert!(cluster.nodes.iter().flatten().all(|card| card.waiting() == 0 && card.due() > now));
+        prop_assert_eq!(cluster.dispatcher_loads(0), [0, 0, 0]);
+        prop_assert!(cluster.nodes.iter().flatten().all(|card| card.waiting_requests() == 0 && card.due() > now));
     }
 }
 
 proptest! {
     #[test]
-    fn a_message_is_its_bytes(
+    fn a_decoded_message_equals_the_encoded_one(
         number: u64, epoch: u64, words in prop::collection::vec(any::<u64>(), 0..40), count: u32, batch: bool,
     ) {
         let message = if batch {
-            let ends = words.iter().map(|word| Ends { life: *word, count }).collect();
-            let asks = words.iter().copied().map(TargetId).collect();
-            CardMessage::Batch(Batch { epoch, account: number, number, heard: epoch, lot: number, ends, asks })
+            let ended = words.iter().map(|word| EndedRequests { incarnation: *word, count }).collect();
+            let targets = words.iter().copied().map(TargetId).collect();
+            CardMessage::Batch(Batch { epoch, account: number, number, acknowledged: epoch, group: number, ended, targets })
         } else {
-            let seat = |word: &u64| Seat { node: NameKey(*word), life: word.rotate_left(7) };
-            CardMessage::Answers { number, seats: words.iter().map(seat).collect() }
+            let instance = |word: &u64| NodeInstance { node: NameKey(*word), incarnation: word.rotate_left(7) };
+            CardMessage::Answers { number, instances: words.iter().map(instance).collect() }
         };
         let bytes = message.encode();
         prop_assert!((0..bytes.len()).all(|end| CardMessage::decode(&bytes[..end]).is_err()));
@@ -532,7 +540,7 @@ proptest! {
     }
 
     #[test]
-    fn foreign_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(message) = CardMessage::decode(&bytes) {
             prop_assert_eq!(CardMessage::decode(&message.encode()), Ok(message));
         }

@@ -1,7 +1,7 @@
-//! What this node's clients have asked for, and how much memory it has, as it is told to table makers.
+//! Counts of this node's client requests, and its memory size, as reported to table makers.
 
 use super::wire::{COUNTS_MAX, Count, WardMessage};
-use crate::census::Taken;
+use crate::census::CensusPeriod;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
@@ -9,45 +9,46 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-/// Counts that were taken so short ago are told again: two table makers at one time do not halve them for each other.
+/// Age below which counts are reported again. Two table makers at one time then do not halve the counts for each
+/// other.
 const FRESH: Duration = Duration::from_secs(30);
-/// So long after they were used last they are kept.
+/// Time after their last use for which counts are kept.
 const HOLD: Duration = Duration::from_secs(60);
 
-/// The counts taken last.
+/// Counts of the last census.
 #[derive(Debug)]
-pub(super) struct Counts {
+pub(super) struct CountsSnapshot {
     fresh: Duration,
     number: u64,
-    /// The most requested first.
+    /// Rows, most requested first.
     rows: Vec<Count>,
-    taken: Option<Time>,
-    used: Time,
-    /// They are being taken.
+    taken_at: Option<Time>,
+    used_at: Time,
+    /// True while a census is being taken.
     pending: bool,
-    /// Who waits for them, and for which round.
-    askers: BTreeMap<NodeId, u64>,
+    /// Nodes that wait for the counts, with their rounds.
+    waiters: BTreeMap<NodeId, u64>,
 }
 
-impl Counts {
+impl CountsSnapshot {
     pub(super) fn new(refresh: Option<Duration>) -> Self {
         Self {
             fresh: refresh.map_or(FRESH, |refresh| FRESH.min(refresh / 2)),
             number: 0,
             rows: Vec::new(),
-            taken: None,
-            used: Time::ZERO,
+            taken_at: None,
+            used_at: Time::ZERO,
             pending: false,
-            askers: BTreeMap::new(),
+            waiters: BTreeMap::new(),
         }
     }
 
-    pub(super) fn are_fresh(&self, now: Time) -> bool {
-        self.taken.is_some_and(|taken| now.since(taken) < self.fresh)
+    pub(super) fn is_fresh(&self, now: Time) -> bool {
+        self.taken_at.is_some_and(|taken| now.since(taken) < self.fresh)
     }
 
-    /// Whether they were ever taken.
-    pub(super) fn were_taken(&self) -> bool {
+    /// Returns true if counts were ever taken.
+    pub(super) fn was_taken(&self) -> bool {
         self.number > 0
     }
 
@@ -55,53 +56,54 @@ impl Counts {
         &self.rows
     }
 
-    /// They are wanted. True: they are to be taken now.
-    pub(super) fn want(&mut self) -> bool {
+    /// Marks the counts as wanted. Returns true if the census must be taken now.
+    pub(super) fn start(&mut self) -> bool {
         !core::mem::replace(&mut self.pending, true)
     }
 
-    /// A node waits for them. True: they are to be taken now.
-    pub(super) fn ask(&mut self, from: NodeId, round: u64) -> bool {
-        self.askers.insert(from, round);
-        self.want()
+    /// Adds a waiting node. Returns true if the census must be taken now.
+    pub(super) fn add_waiter(&mut self, from: NodeId, round: u64) -> bool {
+        self.waiters.insert(from, round);
+        self.start()
     }
 
-    pub(super) fn forget(&mut self, node: NodeId) {
-        self.askers.remove(&node);
+    pub(super) fn remove_waiter(&mut self, node: NodeId) {
+        self.waiters.remove(&node);
     }
 
-    /// They were taken. What those who wait are told.
-    pub(super) fn taken(
+    /// Stores a census. Returns the answers to the waiting nodes.
+    pub(super) fn store(
         &mut self,
         now: Time,
-        taken: Taken,
+        census: CensusPeriod,
         targets_max: usize,
         memory: Bytes,
     ) -> Vec<(NodeId, WardMessage)> {
-        let count = |row: crate::census::Counted| Count {
+        let count = |row: crate::census::TargetCount| Count {
             target: row.target,
             requests: row.requests,
             size: row.size,
         };
-        self.rows = taken.rows.into_iter().map(count).collect();
+        self.rows = census.rows.into_iter().map(count).collect();
         self.rows.sort_unstable_by_key(|row| (Reverse(row.requests), row.target));
         self.rows.truncate(targets_max);
         self.number += 1;
-        (self.pending, self.taken) = (false, Some(now));
-        let askers = core::mem::take(&mut self.askers);
-        askers.into_iter().map(|(node, round)| (node, self.part(now, round, (0, 0), memory))).collect()
+        (self.pending, self.taken_at) = (false, Some(now));
+        let waiters = core::mem::take(&mut self.waiters);
+        waiters.into_iter().map(|(node, round)| (node, self.make_part(now, round, (0, 0), memory))).collect()
     }
 
-    /// A part of them: of those taken last for `snapshot` 0. Of others that are gone there is no more.
-    pub(super) fn part(
+    /// Returns a part of the counts; with `snapshot` 0, of the latest ones. The part of dropped counts is empty and
+    /// the last.
+    pub(super) fn make_part(
         &mut self,
         now: Time,
         round: u64,
         (snapshot, from): (u64, u32),
         memory: Bytes,
     ) -> WardMessage {
-        self.used = now;
-        if self.taken.is_none() || (snapshot != 0 && snapshot != self.number) {
+        self.used_at = now;
+        if self.taken_at.is_none() || (snapshot != 0 && snapshot != self.number) {
             return WardMessage::Counts { round, snapshot, from, total: from, memory, rows: Vec::new() };
         }
         let rows: Vec<Count> = self.rows.iter().skip(from as usize).take(COUNTS_MAX).copied().collect();
@@ -110,12 +112,12 @@ impl Counts {
     }
 
     pub(super) fn due(&self) -> Option<Time> {
-        self.taken.map(|taken| taken.max(self.used) + HOLD)
+        self.taken_at.map(|taken| taken.max(self.used_at) + HOLD)
     }
 
     pub(super) fn tick(&mut self, now: Time) {
         if self.due().is_some_and(|at| at <= now) {
-            (self.rows, self.taken) = (Vec::new(), None);
+            (self.rows, self.taken_at) = (Vec::new(), None);
         }
     }
 }

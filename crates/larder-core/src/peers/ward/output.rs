@@ -1,32 +1,32 @@
-//! Outputs of WARD's machine.
+//! Outputs of the state machine of WARD.
 
-use super::serving::Serving;
+use super::current_placement::CurrentPlacement;
 use super::wire::{Count, WardMessage};
 use crate::id::NodeId;
 use crate::unit::Bytes;
 
-/// Why a request is served where it is.
+/// Reason for the choice of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WardWhy {
-    /// It is of the core.
+pub enum WardReason {
+    /// The target is in the core.
     Core,
-    /// It is this node's.
+    /// This node owns the target.
     Own,
-    /// It is another's.
+    /// Another node owns the target.
     Owner,
-    /// Its owner is not there, or does not answer: by hash.
+    /// The owner is gone or does not answer; the hash decides.
     Heir,
-    /// The table does not have it.
+    /// The table does not list the target.
     Rest,
-    /// There is no table yet: by hash.
+    /// There is no table yet; the hash decides.
     Early,
 }
 
-impl WardWhy {
-    /// All, in order.
+impl WardReason {
+    /// All reasons, in order.
     pub const ALL: [Self; 6] = [Self::Core, Self::Own, Self::Owner, Self::Heir, Self::Rest, Self::Early];
 
-    /// Its name in logs and metrics.
+    /// Returns the name of the reason in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -39,47 +39,48 @@ impl WardWhy {
     }
 }
 
-/// The node that is to serve a request.
+/// Choice of the node that serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WardVerdict {
-    /// This node, or another.
+pub struct WardDecision {
+    /// This node, or another one.
     pub node: NodeId,
-    /// Why.
-    pub why: WardWhy,
+    /// Reason.
+    pub reason: WardReason,
 }
 
-/// Something to be done.
+/// Action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WardOutput {
-    /// A message is to be sent to a node.
+    /// Send a message to a node.
     Send {
-        /// To whom.
+        /// Receiver.
         to: NodeId,
-        /// The message.
+        /// Message.
         message: WardMessage,
     },
-    /// A message is to be sent to all others.
-    Tell(WardMessage),
-    /// The census of this node is to be taken, and given to [`Ward::counted`](super::Ward::counted).
-    Count {
-        /// Its counts are to count whole the next time too: it has led to no table yet.
-        whole: bool,
+    /// Send a message to all other nodes.
+    Broadcast(WardMessage),
+    /// Take the census of this node, and pass it to [`Ward::receive_census`](super::Ward::receive_census).
+    TakeCensus {
+        /// True if the counts must not decay, since they have not led to a table yet.
+        keep: bool,
     },
-    /// A table is to be made, and given to [`Ward::made`](super::Ward::made), or [`Ward::unmade`](super::Ward::unmade).
-    Analyse(Analyse),
+    /// Make a table. Pass it to [`Ward::receive_table`](super::Ward::receive_table), or call
+    /// [`Ward::record_analysis_failure`](super::Ward::record_analysis_failure).
+    Analyse(AnalysisInput),
 }
 
-/// The material of a routing table.
+/// Input of the analysis that makes a routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Analyse {
-    /// To be given back.
+pub struct AnalysisInput {
+    /// Number of the round, to be given back.
     pub round: u64,
-    /// All nodes' counts together, in order of their targets.
+    /// Sum of the counts of all nodes, in order of their targets.
     pub counts: Vec<Count>,
-    /// The nodes that it is for. An owner is given as the place in this list.
+    /// Nodes that the table is for. The table names an owner by its index in this list.
     pub nodes: Vec<NodeId>,
-    /// The least memory that one of them has.
+    /// Smallest memory of these nodes.
     pub memory: Bytes,
-    /// The servers of targets until then: the nodes that have them in memory.
-    pub now: Serving,
+    /// Current servers of the targets, which have them in memory.
+    pub current: CurrentPlacement,
 }

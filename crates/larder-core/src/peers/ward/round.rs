@@ -1,8 +1,8 @@
-//! At the table maker: gathers all nodes' counts.
+//! Counting round of the table maker, which collects the counts of all nodes.
 
 use super::super::card::NameKey;
 use super::wire::{Count, WardMessage};
-use crate::census::forget_one;
+use crate::census::evict_one;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
@@ -10,9 +10,9 @@ use core::time::Duration;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 
-/// Counts that a node has sent.
+/// Part of a node's counts.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct CountsPart {
     pub(super) snapshot: u64,
     pub(super) row: u32,
     pub(super) total: u32,
@@ -20,73 +20,85 @@ pub(super) struct Part {
     pub(super) rows: Vec<Count>,
 }
 
-/// A node whose counts are not all here.
+/// Node whose counts are not complete.
 #[derive(Debug)]
-struct Gather {
+struct PendingCounts {
     snapshot: u64,
-    /// The first that is missing.
+    /// First missing row.
     row: u32,
-    asked: Time,
-    heard: Time,
+    requested_at: Time,
+    received_at: Time,
 }
 
-/// Counting, from the first question to the table.
+/// Counting round, from the first request to the table.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct CountingRound {
     pub(super) number: u64,
-    /// Whom the table is for, once it is being made.
+    /// Owners of the table, once the analysis has begun.
     pub(super) owners: Vec<NameKey>,
-    /// Requests counted.
+    /// Number of counted requests.
     pub(super) requests: u64,
-    /// Targets left out for want of room.
+    /// Number of targets dropped for lack of space.
     pub(super) left_out: u64,
-    waiting: BTreeMap<NodeId, Gather>,
+    waiting: BTreeMap<NodeId, PendingCounts>,
     has_own: bool,
     is_taken: bool,
     merged: HashTable<Count>,
-    /// Where in a full table the next target to go is looked for.
-    hand: usize,
+    /// Position in the full table where the search for the next eviction begins.
+    scan_position: usize,
     targets_max: usize,
     memory: Bytes,
 }
 
-impl Round {
-    /// Asks these.
+impl CountingRound {
+    /// Begins a round that asks these nodes.
     pub(super) fn new(number: u64, now: Time, others: &[NodeId], targets_max: usize, memory: Bytes) -> Self {
-        let gather = |node: &NodeId| (*node, Gather { snapshot: 0, row: 0, asked: now, heard: now });
+        let pending = |node: &NodeId| {
+            (*node, PendingCounts { snapshot: 0, row: 0, requested_at: now, received_at: now })
+        };
         Self {
             number,
             owners: Vec::new(),
             requests: 0,
             left_out: 0,
-            waiting: others.iter().map(gather).collect(),
+            waiting: others.iter().map(pending).collect(),
             has_own: false,
             is_taken: false,
             merged: HashTable::new(),
-            hand: 0,
+            scan_position: 0,
             targets_max,
             memory,
         }
     }
 
-    /// This node's own counts, the first time.
-    pub(super) fn own(&mut self, rows: &[Count]) {
+    /// Adds this node's own counts, once.
+    pub(super) fn add_own(&mut self, rows: &[Count]) {
         if !core::mem::replace(&mut self.has_own, true) {
             rows.iter().for_each(|row| self.add(*row));
         }
     }
 
-    /// Hears a part of a node's counts. What else it is asked for.
-    pub(super) fn hear(&mut self, now: Time, round: u64, from: NodeId, part: Part) -> Option<WardMessage> {
-        let gather = self.waiting.get_mut(&from).filter(|_| round == self.number)?;
-        let is_next = gather.row == part.row && (gather.snapshot == 0 || gather.snapshot == part.snapshot);
+    /// Processes a part of a node's counts. Returns the next request.
+    pub(super) fn receive(
+        &mut self,
+        now: Time,
+        round: u64,
+        from: NodeId,
+        part: CountsPart,
+    ) -> Option<WardMessage> {
+        let pending = self.waiting.get_mut(&from).filter(|_| round == self.number)?;
+        let is_next = pending.row == part.row && (pending.snapshot == 0 || pending.snapshot == part.snapshot);
         if !is_next {
             return None;
         }
         let rows = u32::try_from(part.rows.len()).unwrap_or(u32::MAX);
-        *gather =
-            Gather { snapshot: part.snapshot, row: part.row.saturating_add(rows), asked: now, heard: now };
-        let (snapshot, from_row) = (gather.snapshot, gather.row);
+        *pending = PendingCounts {
+            snapshot: part.snapshot,
+            row: part.row.saturating_add(rows),
+            requested_at: now,
+            received_at: now,
+        };
+        let (snapshot, from_row) = (pending.snapshot, pending.row);
         if part.rows.is_empty() || from_row >= part.total {
             self.waiting.remove(&from);
         }
@@ -95,21 +107,21 @@ impl Round {
         }
         part.rows.into_iter().for_each(|row| self.add(row));
         let is_missing = self.waiting.contains_key(&from);
-        is_missing.then_some(WardMessage::AskCounts { round, snapshot, from: from_row })
+        is_missing.then_some(WardMessage::CountsRequest { round, snapshot, from: from_row })
     }
 
-    /// A node's counts, as far as they have not come, are done without.
-    pub(super) fn leave_out(&mut self, node: NodeId) {
+    /// Stops waiting for the remaining counts of a node.
+    pub(super) fn drop_node(&mut self, node: NodeId) {
         self.waiting.remove(&node);
     }
 
-    /// Whether all is here, and not taken yet.
+    /// Returns true if all counts are present and were not taken yet.
     pub(super) fn is_complete(&self) -> bool {
         self.has_own && !self.is_taken && self.waiting.is_empty()
     }
 
-    /// Takes what was counted, in order of the targets, and the least memory.
-    pub(super) fn take(&mut self) -> (Vec<Count>, Bytes) {
+    /// Takes the counts, in order of their targets, and the smallest memory.
+    pub(super) fn take_counts(&mut self) -> (Vec<Count>, Bytes) {
         self.is_taken = true;
         let mut counts: Vec<Count> = core::mem::take(&mut self.merged).into_iter().collect();
         counts.sort_unstable_by_key(|count| count.target);
@@ -117,22 +129,22 @@ impl Round {
     }
 
     pub(super) fn due(&self, retry: Duration) -> Option<Time> {
-        self.waiting.values().map(|gather| gather.asked + retry).min()
+        self.waiting.values().map(|pending| pending.requested_at + retry).min()
     }
 
-    /// Whom to ask again. One that is silent for longer than `patience` is done without.
-    pub(super) fn tick(
+    /// Returns the repeated requests. A node that is silent for `patience` is dropped from the round.
+    pub(super) fn repeat_requests(
         &mut self,
         now: Time,
         retry: Duration,
         patience: Duration,
     ) -> Vec<(NodeId, WardMessage)> {
-        self.waiting.retain(|_, gather| now.since(gather.heard) < patience);
+        self.waiting.retain(|_, pending| now.since(pending.received_at) < patience);
         let round = self.number;
-        let late = self.waiting.iter_mut().filter(|(_, gather)| gather.asked + retry <= now);
-        late.map(|(node, gather)| {
-            gather.asked = now;
-            (*node, WardMessage::AskCounts { round, snapshot: gather.snapshot, from: gather.row })
+        let late = self.waiting.iter_mut().filter(|(_, pending)| pending.requested_at + retry <= now);
+        late.map(|(node, pending)| {
+            pending.requested_at = now;
+            (*node, WardMessage::CountsRequest { round, snapshot: pending.snapshot, from: pending.row })
         })
         .collect()
     }
@@ -146,10 +158,10 @@ impl Round {
         }
         if self.merged.len() >= self.targets_max {
             self.left_out += 1;
-            // As in a census: what was asked for less goes, whoever has counted it.
+            // As in a census, the target with fewer requests is evicted, whichever node has counted it.
             let most = row.requests.saturating_sub(1);
             let of = |count: &Count| (count.target, count.requests);
-            if forget_one(&mut self.merged, &mut self.hand, most, of).is_none() {
+            if evict_one(&mut self.merged, &mut self.scan_position, most, of).is_none() {
                 return;
             }
         }

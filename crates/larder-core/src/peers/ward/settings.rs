@@ -1,31 +1,31 @@
-//! The settings of WARD.
+//! Settings of WARD.
 
 use crate::unit::Bytes;
 use core::time::Duration;
 
-/// The settings of nodes that work with a routing table.
+/// Settings of nodes that work with a routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WardSettings {
-    /// Time between two tables, 1 s to 31 days; None: tables are only given ([`Ward::load`](super::Ward::load)). Default 15 min (the paper,
-    /// section 3.4).
+    /// Time between two tables, 1 s to 31 days; default 15 min (the paper, section 3.4). With `None` tables come
+    /// only from [`Ward::load_table`](super::Ward::load_table).
     pub refresh: Option<Duration>,
-    /// Requests counted at one node after which the first table is made; none is made of fewer. 1 to 1,000,000,000; default
-    /// 10,000.
+    /// Requests at one node after which the first table is made, and the fewest requests for any table. 1 to
+    /// 1,000,000,000; default 10,000.
     pub first_requests: u64,
-    /// After the last change of who is there, another table is made. 100 ms to 1 h; default 5 s.
+    /// Time after the last change of the membership until a new table is made. 100 ms to 1 h; default 5 s.
     pub settle: Duration,
-    /// So often the lowest name says which table it has. 100 ms to 10 min; default 5 s.
-    pub beat: Duration,
-    /// Time after which a question without an answer is repeated. 10 ms to 1 min; default 1 s.
+    /// Interval at which the node with the lowest name announces its table. 100 ms to 10 min; default 5 s.
+    pub heartbeat: Duration,
+    /// Time after which a request without an answer is repeated. 10 ms to 1 min; default 1 s.
     pub retry: Duration,
-    /// A node that gives no counts for so long is left out. At least `retry`, to 10 min; default 10 s.
+    /// Time after which a node that sends no counts is left out. At least `retry`, at most 10 min; default 10 s.
     pub patience: Duration,
-    /// Targets counted, and in a table, at most; more are left out. 64 to 100,000,000; default 1,048,576.
+    /// Largest number of counted targets, and of targets in a table. 64 to 100,000,000; default 1,048,576.
     pub targets_max: usize,
-    /// Memory of this node's cache; a table is made for the least that there is. Not 0.
+    /// Size of this node's cache. A table is made for the smallest one. Not 0.
     pub memory: Bytes,
-    /// The rule for targets that the table does not have.
-    pub rest: Rest,
+    /// Rule for targets that the table does not list.
+    pub unlisted: UnlistedTargets,
 }
 
 impl Default for WardSettings {
@@ -34,22 +34,22 @@ impl Default for WardSettings {
             refresh: Some(Duration::from_secs(900)),
             first_requests: 10_000,
             settle: Duration::from_secs(5),
-            beat: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(5),
             retry: Duration::from_secs(1),
             patience: Duration::from_secs(10),
             targets_max: 1 << 20,
             memory: Bytes::mib(64),
-            rest: Rest::Hashed,
+            unlisted: UnlistedTargets::Hashed,
         }
     }
 }
 
-/// The rule for targets that the table does not have.
+/// Rule for targets that the table does not list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rest {
-    /// To the live node of the highest hash of target and name.
+pub enum UnlistedTargets {
+    /// The live node with the highest hash of target and name serves them.
     #[default]
     Hashed,
-    /// Nowhere: they are served where they are asked for. The paper.
+    /// The node where they are requested serves them, as in the paper.
     Here,
 }

@@ -1,4 +1,4 @@
-//! Tables that nodes hold, and fetch from each other.
+//! Tables that nodes have and fetch from each other.
 
 use super::super::card::NameKey;
 use super::wire::{OWNERS_MAX, TableId, WardMessage};
@@ -6,46 +6,46 @@ use crate::id::{NodeId, TargetId};
 use crate::policy::table::{Place, RouteTable};
 use crate::time::Time;
 
-/// A table to go by.
+/// Table in use.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct InstalledTable {
     pub(super) id: TableId,
-    /// By their numbers in the table.
+    /// Owners by their number in the table.
     pub(super) owners: Vec<NameKey>,
     pub(super) table: RouteTable,
 }
 
-/// A table that is being fetched.
+/// Table that is being fetched.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct PartialTable {
     pub(super) id: TableId,
     pub(super) from: NodeId,
     pub(super) total: u32,
     pub(super) owners: Vec<NameKey>,
     pub(super) rows: Vec<(TargetId, Place)>,
-    pub(super) asked: Time,
+    pub(super) requested_at: Time,
     pub(super) tries: u32,
 }
 
-/// A part of a table.
+/// Part of a table.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TablePart {
     pub(super) row: u32,
     pub(super) total: u32,
     pub(super) owners: Vec<NameKey>,
     pub(super) rows: Vec<(TargetId, Place)>,
 }
 
-impl Coming {
-    pub(super) fn ask(&self) -> WardMessage {
-        WardMessage::AskTable {
+impl PartialTable {
+    pub(super) fn next_request(&self) -> WardMessage {
+        WardMessage::TableRequest {
             id: self.id.clone(),
             from: u32::try_from(self.rows.len()).unwrap_or(u32::MAX),
         }
     }
 
-    /// Takes the next part. False: it makes no sense, or more than `targets_max` targets.
-    pub(super) fn take(&mut self, part: Part, targets_max: usize) -> bool {
+    /// Adds the next part. Returns false if it is invalid or the table has more than `targets_max` targets.
+    pub(super) fn add_part(&mut self, part: TablePart, targets_max: usize) -> bool {
         if self.rows.is_empty() {
             (self.total, self.owners) = (part.total, part.owners);
         }

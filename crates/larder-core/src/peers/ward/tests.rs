@@ -14,32 +14,32 @@ fn settings() -> WardSettings {
     WardSettings { first_requests: 20, memory: Bytes(1_000), ..WardSettings::default() }
 }
 
-/// The census looks at the middle of ids, tables at their highest bits: both are told apart.
+/// The census uses the middle bits of ids, and tables the highest bits. The ids differ in both.
 fn id_of(number: u64) -> TargetId {
     TargetId(number << 32 | number)
 }
 
-/// A cluster of `a`, `b`, `c`, whose slots are in this order at every node. A table made here has the targets below 10 as its
-/// core, and the others' owners in turn.
+/// Cluster of `a`, `b` and `c`, whose slots have this order at every node. A table made here has the targets below
+/// 10 as its core, and gives the others to the owners in turn.
 #[derive(Debug)]
 struct Cluster {
     nodes: Vec<Option<(Ward, Census)>>,
-    /// Messages under way: to, from.
+    /// Messages in flight: receiver and sender.
     wires: VecDeque<(usize, usize, WardMessage)>,
-    analysed: Vec<Analyse>,
+    analysed: Vec<AnalysisInput>,
 }
 
-/// What is said of who serves targets is what requests for them come to, while every node answers.
-fn knows_who_serves(ward: &Ward, now: Time, analyse: &Analyse) {
-    for target in analyse.counts.iter().map(|count| count.target).filter(|_| ward.trust.is_empty()) {
-        let verdict = ward.place(now, target);
-        match (analyse.now.place(target), verdict.why) {
-            (Some(Place::Core), WardWhy::Core) => {}
-            (None, _) => assert_eq!(ward.settings.rest, Rest::Here),
-            (Some(Place::Node(place)), why) if why != WardWhy::Core => {
-                assert_eq!(analyse.nodes[usize::from(place)], verdict.node, "{why:?}");
+/// Asserts that the current placement matches the actual decisions, while every node answers.
+fn knows_who_serves(ward: &Ward, now: Time, input: &AnalysisInput) {
+    for target in input.counts.iter().map(|count| count.target).filter(|_| ward.trust.is_empty()) {
+        let decision = ward.place_target(now, target);
+        match (input.current.place(target), decision.reason) {
+            (Some(Place::Core), WardReason::Core) => {}
+            (None, _) => assert_eq!(ward.settings.unlisted, UnlistedTargets::Here),
+            (Some(Place::Node(place)), reason) if reason != WardReason::Core => {
+                assert_eq!(input.nodes[usize::from(place)], decision.node, "{reason:?}");
             }
-            (place, why) => panic!("{place:?}, and decided by {why:?}"),
+            (place, reason) => panic!("{place:?}, and decided by {reason:?}"),
         }
     }
 }
@@ -60,17 +60,17 @@ impl Cluster {
         (Ward::new(NodeId(at as u16), NAMES[at], epoch, settings), Census::new(100_000))
     }
 
-    /// All that are there see all that are there, and nobody else.
+    /// Makes all live nodes see each other, and no other node.
     fn meet(&mut self, now: Time) {
         for node in 0..3 {
             for (other, name) in NAMES.into_iter().enumerate() {
-                let sees = |(ward, _): &(Ward, Census)| ward.names.contains_key(name);
+                let sees = |(ward, _): &(Ward, Census)| ward.nodes_by_name.contains_key(name);
                 let id = NodeId(other as u16);
                 match (self.nodes[node].as_ref().map(sees), self.nodes[other].is_some()) {
                     (Some(false), true) => {
-                        self.at(now, node, |ward, out| ward.joined(now, id, name, out));
+                        self.at(now, node, |ward, out| ward.add_node(now, id, name, out));
                     }
-                    (Some(true), false) => self.at(now, node, |ward, out| ward.left(now, id, out)),
+                    (Some(true), false) => self.at(now, node, |ward, out| ward.remove_node(now, id, out)),
                     _ => {}
                 }
             }
@@ -89,35 +89,35 @@ impl Cluster {
                     let message = WardMessage::decode(&message.encode()).expect("it can be read");
                     self.wires.push_back((to.index(), node, message));
                 }
-                WardOutput::Tell(message) => {
+                WardOutput::Broadcast(message) => {
                     let others = (0..3).filter(|other| *other != node);
                     self.wires.extend(others.map(|other| (other, node, message.clone())));
                 }
-                WardOutput::Count { whole } => {
-                    ward.counted(now, census.take(if whole { 1_000 } else { 500 }), &mut more);
+                WardOutput::TakeCensus { keep } => {
+                    ward.receive_census(now, census.take(if keep { 1_000 } else { 500 }), &mut more);
                 }
-                WardOutput::Analyse(analyse) => {
-                    knows_who_serves(ward, now, &analyse);
-                    let nodes = analyse.nodes.len() as u16;
+                WardOutput::Analyse(input) => {
+                    knows_who_serves(ward, now, &input);
+                    let nodes = input.nodes.len() as u16;
                     let place = |target: TargetId| match target.0 & 0xFFFF_FFFF {
                         0..10 => Place::Core,
                         other => Place::Node((other % u64::from(nodes)) as u16),
                     };
-                    let rows = analyse.counts.iter().map(|count| (count.target, place(count.target)));
+                    let rows = input.counts.iter().map(|count| (count.target, place(count.target)));
                     let table = RouteTable::new(nodes, rows).expect("owners are in range");
-                    ward.made(now, analyse.round, table, &mut more);
-                    self.analysed.push(analyse);
+                    ward.receive_table(now, input.round, table, &mut more);
+                    self.analysed.push(input);
                 }
             }
             todo.extend(more);
         }
     }
 
-    fn ask(&mut self, now: Time, node: usize, target: u64) -> Option<(u16, WardWhy)> {
+    fn ask(&mut self, now: Time, node: usize, target: u64) -> Option<(u16, WardReason)> {
         let (ward, census) = self.nodes[node].as_mut()?;
         census.count(id_of(target), Bytes(100 + target));
-        let verdict = ward.decide(now, id_of(target));
-        Some((verdict.node.0, verdict.why))
+        let decision = ward.decide(now, id_of(target));
+        Some((decision.node.0, decision.reason))
     }
 
     fn note(&mut self, now: Time, node: usize, target: u64) {
@@ -133,11 +133,11 @@ impl Cluster {
         }
     }
 
-    /// Ticks and delivers until nothing is under way.
+    /// Ticks and delivers messages until none is in flight.
     fn run(&mut self, now: Time) {
         self.tick(now);
         while let Some((to, from, message)) = self.wires.pop_front() {
-            self.at(now, to, |ward, out| ward.hear(now, NodeId(from as u16), message, out));
+            self.at(now, to, |ward, out| ward.receive(now, NodeId(from as u16), message, out));
         }
     }
 
@@ -146,7 +146,7 @@ impl Cluster {
         self.nodes.iter().flatten().map(id).collect()
     }
 
-    /// Each node asks for 30 targets.
+    /// Requests 30 targets at each node.
     fn warm(&mut self, now: Time) {
         (0..3).for_each(|node| {
             (0..30).for_each(|target| {
@@ -158,10 +158,10 @@ impl Cluster {
 }
 
 #[test]
-fn the_first_table_is_made_when_enough_is_counted_and_all_go_by_it() {
+fn the_first_table_is_made_from_enough_counts_and_used_by_all() {
     let mut cluster = Cluster::new(settings());
     (0..19).for_each(|target| {
-        assert_eq!(cluster.ask(ms(1), 2, target).map(|(_, why)| why), Some(WardWhy::Early));
+        assert_eq!(cluster.ask(ms(1), 2, target).map(|(_, reason)| reason), Some(WardReason::Early));
     });
     cluster.run(ms(1));
     assert_eq!(cluster.ids(), [None, None, None]);
@@ -175,26 +175,26 @@ fn the_first_table_is_made_when_enough_is_counted_and_all_go_by_it() {
     let five = Count { target: id_of(5), requests: 2, size: Bytes(105) };
     assert_eq!(counts[5], five, "of two nodes together");
     for node in 0..3 {
-        assert_eq!(cluster.ask(ms(3), node, 7), Some((node as u16, WardWhy::Core)));
-        let why = if node == 0 { WardWhy::Own } else { WardWhy::Owner };
-        assert_eq!(cluster.ask(ms(3), node, 12), Some((0, why)));
+        assert_eq!(cluster.ask(ms(3), node, 7), Some((node as u16, WardReason::Core)));
+        let reason = if node == 0 { WardReason::Own } else { WardReason::Owner };
+        assert_eq!(cluster.ask(ms(3), node, 12), Some((0, reason)));
     }
-    let rest: Vec<_> = (0..3).map(|node| cluster.ask(ms(3), node, 1_000)).collect();
-    assert!(rest.iter().all(|at| *at == rest[0]), "{rest:?}");
-    assert!(rest[0].is_some_and(|(_, why)| why == WardWhy::Rest));
+    let unlisted: Vec<_> = (0..3).map(|node| cluster.ask(ms(3), node, 1_000)).collect();
+    assert!(unlisted.iter().all(|at| *at == unlisted[0]), "{unlisted:?}");
+    assert!(unlisted[0].is_some_and(|(_, reason)| reason == WardReason::Rest));
 }
 
 #[test]
-fn as_in_the_paper_what_no_table_has_is_served_where_it_is_asked_for() {
-    let mut cluster = Cluster::new(WardSettings { rest: Rest::Here, ..settings() });
+fn unlisted_targets_can_be_served_where_they_are_requested() {
+    let mut cluster = Cluster::new(WardSettings { unlisted: UnlistedTargets::Here, ..settings() });
     cluster.warm(ms(1));
     for node in 0..3 {
-        assert_eq!(cluster.ask(ms(3), node, 1_000), Some((node as u16, WardWhy::Rest)));
+        assert_eq!(cluster.ask(ms(3), node, 1_000), Some((node as u16, WardReason::Rest)));
     }
 }
 
 #[test]
-fn a_table_is_made_at_intervals_of_what_was_counted_since() {
+fn a_table_is_made_at_intervals_from_recent_counts() {
     let mut cluster = Cluster::new(settings());
     cluster.warm(ms(1));
     let period = 900_000;
@@ -211,46 +211,47 @@ fn a_table_is_made_at_intervals_of_what_was_counted_since() {
 }
 
 #[test]
-fn what_is_not_asked_for_any_more_keeps_its_owner() {
+fn targets_without_requests_keep_their_owner() {
     let mut cluster = Cluster::new(settings());
     cluster.warm(ms(1));
     (0..3).for_each(|node| (0..40).for_each(|target| cluster.note(ms(2), node, 500 + target)));
     cluster.run(ms(900_001));
-    // Each node asked once for those below 30, and half of one is none: the second round has not counted them.
-    let analyse = &cluster.analysed[1];
-    assert!(analyse.counts.iter().all(|count| count.target.0 & 0xFFFF_FFFF >= 500));
-    let rows = analyse.counts.iter().map(|count| (count.target, Place::Node(0)));
+    // Each node requested the targets below 30 once, and half of one request is none. So the second round has not
+    // counted them.
+    let input = &cluster.analysed[1];
+    assert!(input.counts.iter().all(|count| count.target.0 & 0xFFFF_FFFF >= 500));
+    let rows = input.counts.iter().map(|count| (count.target, Place::Node(0)));
     let next = RouteTable::new(3, rows).expect("owners are in range");
-    let whole = analyse.now.remembered(next.clone()).expect("owners are in range");
-    let kept: Vec<u64> = (10..30).filter(|target| whole.get(id_of(*target)).is_some()).collect();
+    let keep = input.current.with_remembered(next.clone()).expect("owners are in range");
+    let kept: Vec<u64> = (10..30).filter(|target| keep.get(id_of(*target)).is_some()).collect();
     assert!((12..20).contains(&kept.len()), "seven of eight: {kept:?}");
     let owner = |target: u64| Some(Place::Node((target % 3) as u16));
-    assert!(kept.iter().all(|target| whole.get(id_of(*target)) == owner(*target)));
-    assert_eq!(whole.get(id_of(510)), Some(Place::Node(0)));
-    assert_eq!((whole.len(), whole.core_len()), (next.len() + kept.len(), 0), "the core was everybody's");
+    assert!(kept.iter().all(|target| keep.get(id_of(*target)) == owner(*target)));
+    assert_eq!(keep.get(id_of(510)), Some(Place::Node(0)));
+    assert_eq!((keep.len(), keep.core_len()), (next.len() + kept.len(), 0), "the core was everybody's");
 
-    // What an owner that is gone had is nobody's; and the table has a bound.
+    // The targets of a node that is gone have no owner; and the table is bounded.
     let (ward, _) = cluster.nodes[0].as_ref().expect("it is there");
     let of = |names: &[&str], settings: &WardSettings| {
         let names: Vec<NameKey> = names.iter().map(|name| NameKey::of(name)).collect();
-        Serving::new(analyse.now.held.clone(), &names, settings)
+        CurrentPlacement::new(input.current.installed.clone(), &names, settings)
     };
-    let left = of(&["b", "a"], &ward.settings).remembered(RouteTable::new(2, []).expect("two nodes"));
+    let left = of(&["b", "a"], &ward.settings).with_remembered(RouteTable::new(2, []).expect("two nodes"));
     let left = left.expect("owners are in range");
     let places: Vec<Option<Place>> = kept.iter().map(|target| left.get(id_of(*target))).collect();
     let swapped = |target: &u64| [Some(Place::Node(1)), Some(Place::Node(0)), None][(*target % 3) as usize];
     assert_eq!(places, kept.iter().map(swapped).collect::<Vec<_>>());
     let few = WardSettings { targets_max: next.len() + 5, ..settings() };
-    let bounded = of(&NAMES, &few).remembered(next.clone()).expect("owners are in range");
+    let bounded = of(&NAMES, &few).with_remembered(next.clone()).expect("owners are in range");
     assert!((next.len() + 1..=next.len() + 5).contains(&bounded.len()), "{}", bounded.len());
     let full = WardSettings { targets_max: next.len(), ..settings() };
-    assert_eq!(of(&NAMES, &full).remembered(next.clone()), Ok(next.clone()));
-    let paper = of(&NAMES, &WardSettings { rest: Rest::Here, ..settings() });
-    assert_eq!((paper.remembered(next.clone()), paper.place(id_of(510))), (Ok(next), None));
+    assert_eq!(of(&NAMES, &full).with_remembered(next.clone()), Ok(next.clone()));
+    let paper = of(&NAMES, &WardSettings { unlisted: UnlistedTargets::Here, ..settings() });
+    assert_eq!((paper.with_remembered(next.clone()), paper.place(id_of(510))), (Ok(next), None));
 }
 
 #[test]
-fn a_dead_owner_has_heirs_until_there_is_another_table() {
+fn targets_of_a_dead_owner_are_placed_by_hash_until_the_next_table() {
     let mut cluster = Cluster::new(settings());
     cluster.warm(ms(1));
     cluster.run(ms(6_000));
@@ -261,33 +262,30 @@ fn a_dead_owner_has_heirs_until_there_is_another_table() {
     for target in &of_c {
         let (a, b) = (cluster.ask(ms(7_001), 0, *target), cluster.ask(ms(7_001), 1, *target));
         assert_eq!(a, b);
-        assert!(a.is_some_and(|(node, why)| node < 2 && why == WardWhy::Heir));
+        assert!(a.is_some_and(|(node, reason)| node < 2 && reason == WardReason::Heir));
     }
     (0..30).for_each(|target| cluster.note(ms(7_002), 0, target));
     cluster.run(ms(12_001));
-    assert_eq!(
-        cluster.analysed.last().map(|analyse| analyse.nodes.clone()),
-        Some(vec![NodeId(0), NodeId(1)])
-    );
-    let verdict = cluster.ask(ms(12_002), 0, 11);
-    assert_eq!(verdict, Some((1, WardWhy::Owner)));
+    assert_eq!(cluster.analysed.last().map(|input| input.nodes.clone()), Some(vec![NodeId(0), NodeId(1)]));
+    let decision = cluster.ask(ms(12_002), 0, 11);
+    assert_eq!(decision, Some((1, WardReason::Owner)));
 }
 
 #[test]
-fn an_owner_that_does_not_answer_has_heirs_until_it_does() {
+fn targets_of_a_silent_owner_are_placed_by_hash_until_it_answers() {
     let mut cluster = Cluster::new(settings());
     cluster.warm(ms(1));
-    assert_eq!(cluster.ask(ms(2), 0, 10), Some((1, WardWhy::Owner)));
-    cluster.at(ms(3), 0, |ward, _| ward.unanswered(ms(3), NodeId(1)));
-    assert!(matches!(cluster.ask(ms(4), 0, 10), Some((0 | 2, WardWhy::Heir))));
-    assert_eq!(cluster.ask(ms(1_003), 0, 10), Some((1, WardWhy::Owner)), "one trial");
-    assert!(matches!(cluster.ask(ms(1_004), 0, 10), Some((0 | 2, WardWhy::Heir))));
-    cluster.at(ms(1_005), 0, |ward, _| ward.replied(NodeId(1)));
-    assert_eq!(cluster.ask(ms(1_006), 0, 10), Some((1, WardWhy::Owner)));
+    assert_eq!(cluster.ask(ms(2), 0, 10), Some((1, WardReason::Owner)));
+    cluster.at(ms(3), 0, |ward, _| ward.record_failure(ms(3), NodeId(1)));
+    assert!(matches!(cluster.ask(ms(4), 0, 10), Some((0 | 2, WardReason::Heir))));
+    assert_eq!(cluster.ask(ms(1_003), 0, 10), Some((1, WardReason::Owner)), "one trial");
+    assert!(matches!(cluster.ask(ms(1_004), 0, 10), Some((0 | 2, WardReason::Heir))));
+    cluster.at(ms(1_005), 0, |ward, _| ward.record_reply(NodeId(1)));
+    assert_eq!(cluster.ask(ms(1_006), 0, 10), Some((1, WardReason::Owner)));
 }
 
 #[test]
-fn who_comes_is_given_the_table_and_made_an_owner() {
+fn a_new_node_gets_the_table_and_becomes_an_owner() {
     let mut cluster = Cluster::new(settings());
     cluster.nodes[0] = None;
     cluster.meet(ms(1));
@@ -303,7 +301,7 @@ fn who_comes_is_given_the_table_and_made_an_owner() {
 }
 
 #[test]
-fn a_node_that_gives_no_counts_is_left_out() {
+fn a_node_that_sends_no_counts_is_left_out() {
     let mut cluster = Cluster::new(settings());
     (0..30).for_each(|target| cluster.note(ms(1), 0, target));
     cluster.tick(ms(1));
@@ -319,7 +317,7 @@ fn a_node_that_gives_no_counts_is_left_out() {
 }
 
 #[test]
-fn a_table_from_elsewhere_counts_as_the_newest() {
+fn a_loaded_table_becomes_the_newest() {
     let mut cluster = Cluster::new(WardSettings { refresh: None, ..settings() });
     cluster.warm(ms(1));
     assert_eq!(cluster.ids(), [None, None, None], "nobody makes one");
@@ -328,32 +326,32 @@ fn a_table_from_elsewhere_counts_as_the_newest() {
     for number in 1..=2 {
         let mut loaded = false;
         let table = table.clone();
-        cluster.at(ms(2), 1, |ward, out| loaded = ward.load(ms(2), &["z", "c"], table, out));
+        cluster.at(ms(2), 1, |ward, out| loaded = ward.load_table(ms(2), &["z", "c"], table, out));
         assert!(loaded);
         cluster.run(ms(2));
         assert_eq!(cluster.ids(), vec![Some((number, "b".to_owned())); 3], "in parts");
     }
-    assert_eq!(cluster.ask(ms(3), 0, 7), Some((2, WardWhy::Owner)));
-    assert!(cluster.ask(ms(3), 0, 14).is_some_and(|(_, why)| why == WardWhy::Heir), "there is no z");
+    assert_eq!(cluster.ask(ms(3), 0, 7), Some((2, WardReason::Owner)));
+    assert!(cluster.ask(ms(3), 0, 14).is_some_and(|(_, reason)| reason == WardReason::Heir), "there is no z");
     let (ward, _) = cluster.nodes[2].as_mut().expect("it is there");
     let status = ward.status();
     assert_eq!((status.partition_targets, status.owners, status.fetched), (10_000, (2, 1), 2));
     let mut out = Vec::new();
-    assert!(!ward.load(ms(3), &["a"], table, &mut out) && out.is_empty(), "it has two owners");
+    assert!(!ward.load_table(ms(3), &["a"], table, &mut out) && out.is_empty(), "it has two owners");
 }
 
 #[test]
-fn a_table_with_more_targets_than_there_is_room_for_is_refused_once() {
+fn a_table_with_too_many_targets_is_refused_once() {
     let mut cluster = Cluster::new(settings());
     let small = WardSettings { targets_max: 64, ..settings() };
     cluster.nodes[2] = Some(Cluster::node(2, 2, small));
     for other in 0..2 {
-        cluster.at(ms(1), other, |ward, out| ward.joined(ms(1), NodeId(2), "c", out));
+        cluster.at(ms(1), other, |ward, out| ward.add_node(ms(1), NodeId(2), "c", out));
     }
     cluster.meet(ms(1));
     let rows = (0..100).map(|at| (id_of(at), Place::Core));
     let table = RouteTable::new(1, rows).expect("owners are in range");
-    cluster.at(ms(2), 0, |ward, out| _ = ward.load(ms(2), &["a"], table, out));
+    cluster.at(ms(2), 0, |ward, out| _ = ward.load_table(ms(2), &["a"], table, out));
     (0..10).for_each(|second| cluster.run(ms(3 + second * 1_000)));
     let statuses: Vec<WardStatus> = cluster.nodes.iter().flatten().map(|(ward, _)| ward.status()).collect();
     assert_eq!((statuses[1].fetched, statuses[1].refused), (1, 0));
@@ -361,10 +359,11 @@ fn a_table_with_more_targets_than_there_is_room_for_is_refused_once() {
 }
 
 #[test]
-fn the_merged_counts_have_a_bound() {
+fn the_merged_counts_are_bounded() {
     let mut cluster = Cluster::new(WardSettings { targets_max: 64, first_requests: 600, ..settings() });
     for node in 0..3_u64 {
-        // Ten are popular at one node alone, each node has others, and many come once.
+        // Ten targets are popular at one node only. Each node also has its own targets, and many targets are
+        // requested once.
         (0..20).for_each(|_| {
             (0..10).for_each(|target| cluster.note(ms(1), node as usize, (10 * node + target) * 2_047));
         });
@@ -380,22 +379,22 @@ fn the_merged_counts_have_a_bound() {
 }
 
 #[test]
-fn counts_do_not_fade_before_there_is_a_table() {
+fn counts_do_not_decay_before_the_first_table() {
     let mut cluster = Cluster::new(WardSettings { first_requests: 100, ..settings() });
-    // Decided about, but most of it was nothing that is counted, so that the first round has too little.
+    // Enough requests were decided, but most of them are not counted, so the first round has too few.
     let decide = |cluster: &mut Cluster, now: Time, count: u64| {
         (0..count).for_each(|target| cluster.at(now, 0, |ward, _| _ = ward.decide(now, id_of(target))));
     };
     decide(&mut cluster, ms(1), 100);
     for minute in 0..20_u64 {
         let now = ms(1 + minute * 60_000);
-        // Ten a minute at each node: by halves it would never be more than 60.
+        // Each node counts ten requests a minute. With decay the sum would never exceed 60.
         (0..3).for_each(|node| (0..10).for_each(|target| cluster.note(now, node, target)));
         decide(&mut cluster, now, 100);
         cluster.run(now);
         if cluster.nodes.iter().flatten().all(|(ward, _)| ward.status().id.is_some()) {
             let (ward, _) = cluster.nodes[0].as_ref().expect("it is there");
-            assert!(ward.status().unmade > 1 && minute < 6, "{:?} in minute {minute}", ward.status());
+            assert!(ward.status().failed_rounds > 1 && minute < 6, "{:?} in minute {minute}", ward.status());
             return;
         }
     }
@@ -407,7 +406,7 @@ enum Fate {
     Delivered,
     Lost,
     Twice,
-    /// Behind those that come later.
+    /// The message arrives after later ones.
     Late,
 }
 
@@ -419,10 +418,10 @@ fn step() -> impl Strategy<Value = (u8, usize, u64, Fate)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever becomes of messages, whoever takes whom for gone, restarts, or loads a table: in the end all go by one table,
-    /// the same rows and owners, and decide alike.
+    /// For any loss of messages, any membership view, restarts and loaded tables: all nodes end with one table,
+    /// equal rows and owners, and equal decisions.
     #[test]
-    fn all_end_with_one_table(steps in prop::collection::vec(step(), 1..200)) {
+    fn all_nodes_end_with_one_table(steps in prop::collection::vec(step(), 1..200)) {
         let mut cluster = Cluster::new(settings());
         let mut now = ms(1);
         let mut epoch = 1;
@@ -430,34 +429,34 @@ proptest! {
             now += Duration::from_millis(number * 20);
             match what {
                 0..=4 => (0..10).for_each(|more| cluster.note(now, node, number * 3 + more)),
-                5 => cluster.at(now, node, |ward, out| ward.left(now, NodeId((number % 3) as u16), out)),
+                5 => cluster.at(now, node, |ward, out| ward.remove_node(now, NodeId((number % 3) as u16), out)),
                 6 => cluster.meet(now),
                 7 => {
                     epoch += 1;
                     cluster.nodes[node] = Some(Cluster::node(node, epoch, settings()));
                     for other in 0..3 {
-                        cluster.at(now, other, |ward, out| ward.left(now, NodeId(node as u16), out));
+                        cluster.at(now, other, |ward, out| ward.remove_node(now, NodeId(node as u16), out));
                     }
                     cluster.meet(now);
                 }
                 8 => {
                     let rows = (0..number).map(|at| (id_of(at), Place::Node((at % 2) as u16)));
                     let table = RouteTable::new(2, rows).expect("owners are in range");
-                    cluster.at(now, node, |ward, out| _ = ward.load(now, &["b", "c"], table, out));
+                    cluster.at(now, node, |ward, out| _ = ward.load_table(now, &["b", "c"], table, out));
                 }
                 _ => {}
             }
             cluster.tick(now);
             let Some((to, from, message)) = cluster.wires.pop_front() else { continue };
-            let hear = |cluster: &mut Cluster, message: WardMessage| {
-                cluster.at(now, to, |ward, out| ward.hear(now, NodeId(from as u16), message, out));
+            let receive = |cluster: &mut Cluster, message: WardMessage| {
+                cluster.at(now, to, |ward, out| ward.receive(now, NodeId(from as u16), message, out));
             };
             match fate {
-                Fate::Delivered => hear(&mut cluster, message),
+                Fate::Delivered => receive(&mut cluster, message),
                 Fate::Lost => {}
                 Fate::Twice => {
-                    hear(&mut cluster, message.clone());
-                    hear(&mut cluster, message);
+                    receive(&mut cluster, message.clone());
+                    receive(&mut cluster, message);
                 }
                 Fate::Late => cluster.wires.push_back((to, from, message)),
             }
@@ -468,16 +467,16 @@ proptest! {
             cluster.run(now);
         }
         let table = |(ward, _): &(Ward, Census)| {
-            ward.held.as_ref().map(|held| (held.id.clone(), held.owners.clone(), held.table.clone()))
+            ward.installed.as_ref().map(|installed| (installed.id.clone(), installed.owners.clone(), installed.table.clone()))
         };
         let tables: Vec<_> = cluster.nodes.iter().flatten().map(table).collect();
         prop_assert!(tables.iter().all(|table| *table == tables[0]), "{:?}", cluster.ids());
         for target in 0..150 {
             let at: Vec<_> = (0..3).filter_map(|node| cluster.ask(now, node, target)).collect();
-            let is_core = at.iter().all(|(_, why)| *why == WardWhy::Core);
+            let is_core = at.iter().all(|(_, reason)| *reason == WardReason::Core);
             prop_assert!(is_core || at.iter().all(|(node, _)| *node == at[0].0), "{target}: {at:?}");
         }
-        let idle = cluster.nodes.iter().flatten().all(|(ward, _)| ward.round.is_none() && ward.coming.is_none());
+        let idle = cluster.nodes.iter().flatten().all(|(ward, _)| ward.round.is_none() && ward.partial.is_none());
         prop_assert!(idle);
     }
 }
@@ -501,11 +500,11 @@ fn message() -> impl Strategy<Value = WardMessage> {
     });
     prop_oneof![
         prop::option::of(id()).prop_map(|id| WardMessage::Newest { id }),
-        (id(), any::<u32>()).prop_map(|(id, from)| WardMessage::AskTable { id, from }),
+        (id(), any::<u32>()).prop_map(|(id, from)| WardMessage::TableRequest { id, from }),
         (id(), any::<u32>(), any::<u32>(), owners, rows)
             .prop_map(|(id, from, total, owners, rows)| WardMessage::Table { id, from, total, owners, rows }),
         (any::<u64>(), any::<u64>(), any::<u32>())
-            .prop_map(|(round, snapshot, from)| WardMessage::AskCounts { round, snapshot, from }),
+            .prop_map(|(round, snapshot, from)| WardMessage::CountsRequest { round, snapshot, from }),
         (any::<[u64; 3]>(), any::<[u32; 2]>(), prop::collection::vec(count, 0..40)).prop_map(
             |([round, snapshot, memory], [from, total], rows)| WardMessage::Counts {
                 round,
@@ -516,33 +515,33 @@ fn message() -> impl Strategy<Value = WardMessage> {
                 rows
             }
         ),
-        Just(WardMessage::Want),
+        Just(WardMessage::FirstTableRequest),
     ]
 }
 
 proptest! {
     #[test]
-    fn a_message_is_its_bytes(message in message()) {
+    fn a_decoded_message_equals_the_encoded_one(message in message()) {
         let bytes = message.encode();
         prop_assert!((0..bytes.len()).all(|end| WardMessage::decode(&bytes[..end]).is_err()));
         prop_assert_eq!(WardMessage::decode(&bytes), Ok(message));
     }
 
     #[test]
-    fn foreign_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(message) = WardMessage::decode(&bytes) {
             prop_assert_eq!(WardMessage::decode(&message.encode()), Ok(message));
         }
     }
 
-    /// Nor do messages that make no sense.
+    /// Senseless messages do no harm either.
     #[test]
-    fn foreign_messages_do_no_harm(messages in prop::collection::vec(message(), 1..20)) {
+    fn random_messages_do_no_harm(messages in prop::collection::vec(message(), 1..20)) {
         let mut ward = Ward::new(NodeId(0), "a", 1, settings());
         let mut out = Vec::new();
-        ward.joined(ms(1), NodeId(1), "b", &mut out);
+        ward.add_node(ms(1), NodeId(1), "b", &mut out);
         for message in messages {
-            ward.hear(ms(2), NodeId(1), message, &mut out);
+            ward.receive(ms(2), NodeId(1), message, &mut out);
             ward.tick(ms(2), &mut out);
         }
         prop_assert!(out.len() < 200);
@@ -550,7 +549,7 @@ proptest! {
 }
 
 #[test]
-fn the_longest_fit() {
+fn the_longest_messages_fit() {
     let id = TableId { number: u64::MAX, maker: "n".repeat(100).into(), epoch: u64::MAX };
     let owners = vec![NameKey(u64::MAX); OWNERS_MAX];
     let rows = vec![(TargetId(u64::MAX), Place::Node(1_023)); PART_MAX];

@@ -1,6 +1,7 @@
-//! What nodes with a routing table tell one another, and its bytes.
+//! Messages between nodes with a routing table, and their bytes.
 //!
-//! Bytes: a kind (1 byte), then numbers as varints, targets and names' keys as 8 bytes each, names as length and bytes.
+//! Encoding: a kind (1 byte), then numbers as varints, targets and keys of names as 8 bytes each, and names as
+//! length and bytes.
 
 use super::super::card::NameKey;
 use crate::id::TargetId;
@@ -10,36 +11,37 @@ use crate::wire::{Wire, WireError, put, put_bytes};
 use core::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-/// Most owners that a table has; further nodes serve the core, and what goes by hash. As ward-analysis.
+/// Largest number of owners in a table. Further nodes serve the core and the targets placed by hash. It is the limit
+/// of ward-analysis.
 pub const OWNERS_MAX: usize = 1_024;
 
-/// Kinds. Those of other policies are others, so that nothing is taken for what it is not.
+/// Kinds of messages. Other policies use other kinds, so that no message is misread.
 const NONE: u8 = 32;
 const NEWEST: u8 = 33;
-const ASK_TABLE: u8 = 34;
+const TABLE_REQUEST: u8 = 34;
 const TABLE: u8 = 35;
-const ASK_COUNTS: u8 = 36;
+const COUNTS_REQUEST: u8 = 36;
 const COUNTS: u8 = 37;
-const WANT: u8 = 38;
+const FIRST_TABLE_REQUEST: u8 = 38;
 
-/// Most targets in one part of a node's counts.
+/// Largest number of targets in one part of a node's counts.
 pub const COUNTS_MAX: usize = 2_048;
-/// Most targets in one part of a table.
+/// Largest number of targets in one part of a table.
 pub const PART_MAX: usize = 4_096;
-/// Longest name of a maker.
+/// Longest name of a table maker in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// No message has more bytes.
+/// Largest message in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
-/// Which table. Of two, the greater is gone by: the one with the higher number; of equals that of the lower name; of equals
-/// again that of the later life of its maker.
+/// Id of a table. The greater of two ids is valid: the one with the higher number, then the lower name, then the
+/// higher epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableId {
-    /// Counts up, over all makers that hear of each other.
+    /// Number that increases over all known makers.
     pub number: u64,
-    /// Who made it.
+    /// Name of the table maker.
     pub maker: Arc<str>,
-    /// In which life.
+    /// Epoch of the maker.
     pub epoch: u64,
 }
 
@@ -56,75 +58,75 @@ impl PartialOrd for TableId {
     }
 }
 
-/// How often a target was asked for.
+/// Number of requests for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The target.
+    /// Target.
     pub target: TargetId,
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// The largest reply: the target's size as far as it is known.
+    /// Largest reply: the known size of the target.
     pub size: Bytes,
 }
 
-/// A message between nodes.
+/// Message between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WardMessage {
-    /// Which table the sender has; None for none.
+    /// Id of the sender's table; `None` if it has none.
     Newest {
-        /// It.
+        /// Id.
         id: Option<TableId>,
     },
-    /// The receiver is asked for the part of its table that begins with a row.
-    AskTable {
-        /// The table.
+    /// Request for the part of the receiver's table that begins with a row.
+    TableRequest {
+        /// Table.
         id: TableId,
-        /// The row, from 0.
+        /// First row, from 0.
         from: u32,
     },
-    /// A part of a table.
+    /// Part of a table.
     Table {
-        /// The table.
+        /// Table.
         id: TableId,
-        /// The first row.
+        /// First row.
         from: u32,
-        /// How many rows there are.
+        /// Number of rows in the table.
         total: u32,
-        /// The owners by their numbers, with the first part; at most [`OWNERS_MAX`].
+        /// Owners by their numbers, only with the first part; at most [`OWNERS_MAX`].
         owners: Vec<NameKey>,
-        /// At most [`PART_MAX`] rows.
+        /// Rows, at most [`PART_MAX`].
         rows: Vec<(TargetId, Place)>,
     },
-    /// The receiver is asked for the part of its counts that begins with a row.
-    AskCounts {
-        /// The sender's round, which is given back.
+    /// Request for the part of the receiver's counts that begins with a row.
+    CountsRequest {
+        /// Round of the sender, which is given back.
         round: u64,
-        /// Which counts; 0 for those that it has, or else takes now.
+        /// Number of the counts; 0 for the latest ones, or a new census.
         snapshot: u64,
-        /// The row, from 0.
+        /// First row, from 0.
         from: u32,
     },
-    /// A part of the sender's counts, the most requested first.
+    /// Part of the sender's counts, most requested first.
     Counts {
-        /// The receiver's round.
+        /// Round of the receiver.
         round: u64,
-        /// Which counts.
+        /// Number of the counts.
         snapshot: u64,
-        /// The first row.
+        /// First row.
         from: u32,
-        /// How many rows there are.
+        /// Number of rows in the counts.
         total: u32,
         /// Memory of the sender's cache.
         memory: Bytes,
-        /// At most [`COUNTS_MAX`] rows; none: there is no more.
+        /// Rows, at most [`COUNTS_MAX`]; an empty part is the last one.
         rows: Vec<Count>,
     },
     /// The sender has counted enough for a first table.
-    Want,
+    FirstTableRequest,
 }
 
 impl WardMessage {
-    /// The message as bytes, at most 64 KiB.
+    /// Encodes the message, in at most 64 KiB.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32);
         match self {
@@ -133,8 +135,8 @@ impl WardMessage {
                 out.push(NEWEST);
                 put_id(&mut out, id);
             }
-            Self::AskTable { id, from } => {
-                out.push(ASK_TABLE);
+            Self::TableRequest { id, from } => {
+                out.push(TABLE_REQUEST);
                 put_id(&mut out, id);
                 put(&mut out, u64::from(*from));
             }
@@ -151,8 +153,8 @@ impl WardMessage {
                     put(&mut out, place.owner().map_or(0, |owner| u64::from(owner.0) + 1));
                 }
             }
-            Self::AskCounts { round, snapshot, from } => {
-                out.push(ASK_COUNTS);
+            Self::CountsRequest { round, snapshot, from } => {
+                out.push(COUNTS_REQUEST);
                 put(&mut out, *round);
                 put(&mut out, *snapshot);
                 put(&mut out, u64::from(*from));
@@ -171,15 +173,15 @@ impl WardMessage {
                     put(&mut out, size.get());
                 }
             }
-            Self::Want => out.push(WANT),
+            Self::FirstTableRequest => out.push(FIRST_TABLE_REQUEST),
         }
         out
     }
 
-    /// The message that these bytes are.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// They are no message, or more than one.
+    /// Returns an error if the bytes are not exactly one message.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() > BYTES_MAX {
             return Err(WireError::TooLong(bytes.len() as u64));
@@ -187,16 +189,18 @@ impl WardMessage {
         let mut wire = Wire(bytes);
         let message = match wire.byte("kind of message")? {
             NONE => Self::Newest { id: None },
-            NEWEST => Self::Newest { id: Some(id(&mut wire)?) },
-            ASK_TABLE => Self::AskTable { id: id(&mut wire)?, from: wire.small("number of a row")? },
+            NEWEST => Self::Newest { id: Some(read_id(&mut wire)?) },
+            TABLE_REQUEST => {
+                Self::TableRequest { id: read_id(&mut wire)?, from: wire.small("number of a row")? }
+            }
             TABLE => Self::Table {
-                id: id(&mut wire)?,
+                id: read_id(&mut wire)?,
                 from: wire.small("number of a row")?,
                 total: wire.small("number of rows")?,
-                owners: owners(&mut wire)?,
-                rows: rows(&mut wire)?,
+                owners: read_owners(&mut wire)?,
+                rows: read_rows(&mut wire)?,
             },
-            ASK_COUNTS => Self::AskCounts {
+            COUNTS_REQUEST => Self::CountsRequest {
                 round: wire.number("number of a round")?,
                 snapshot: wire.number("number of counts")?,
                 from: wire.small("number of a row")?,
@@ -207,9 +211,9 @@ impl WardMessage {
                 from: wire.small("number of a row")?,
                 total: wire.small("number of rows")?,
                 memory: Bytes(wire.number("size of a memory")?),
-                rows: counts(&mut wire)?,
+                rows: read_counts(&mut wire)?,
             },
-            WANT => Self::Want,
+            FIRST_TABLE_REQUEST => Self::FirstTableRequest,
             kind => return Err(WireError::Value { what: "kind of message", value: kind.into() }),
         };
         wire.end()?;
@@ -223,7 +227,7 @@ fn put_id(out: &mut Vec<u8>, id: &TableId) {
     put(out, id.epoch);
 }
 
-fn id(wire: &mut Wire<'_>) -> Result<TableId, WireError> {
+fn read_id(wire: &mut Wire<'_>) -> Result<TableId, WireError> {
     let number = wire.number("number of a table")?;
     let maker = wire.text("name")?;
     if maker.len() > NAME_BYTES_MAX {
@@ -232,19 +236,19 @@ fn id(wire: &mut Wire<'_>) -> Result<TableId, WireError> {
     Ok(TableId { number, maker: maker.into(), epoch: wire.number("epoch")? })
 }
 
-fn owners(wire: &mut Wire<'_>) -> Result<Vec<NameKey>, WireError> {
+fn read_owners(wire: &mut Wire<'_>) -> Result<Vec<NameKey>, WireError> {
     let count = wire.count("number of owners", OWNERS_MAX)?;
     (0..count).map(|_| wire.word("name").map(NameKey)).collect()
 }
 
-fn rows(wire: &mut Wire<'_>) -> Result<Vec<(TargetId, Place)>, WireError> {
+fn read_rows(wire: &mut Wire<'_>) -> Result<Vec<(TargetId, Place)>, WireError> {
     let count = wire.count("number of rows", PART_MAX)?;
-    let row = |_| Ok((TargetId(wire.word("target")?), place(wire.small("place")?)?));
+    let row = |_| Ok((TargetId(wire.word("target")?), read_place(wire.small("place")?)?));
     (0..count).map(row).collect()
 }
 
-/// 0 stands for the core, other numbers for owners.
-fn place(code: u16) -> Result<Place, WireError> {
+/// Decodes a place: 0 is the core, other numbers are owners.
+fn read_place(code: u16) -> Result<Place, WireError> {
     match code.checked_sub(1) {
         None => Ok(Place::Core),
         Some(owner) if owner < ROUTE_NODES_MAX => Ok(Place::Node(owner)),
@@ -252,7 +256,7 @@ fn place(code: u16) -> Result<Place, WireError> {
     }
 }
 
-fn counts(wire: &mut Wire<'_>) -> Result<Vec<Count>, WireError> {
+fn read_counts(wire: &mut Wire<'_>) -> Result<Vec<Count>, WireError> {
     let count = wire.count("number of rows", COUNTS_MAX)?;
     let row = |_| {
         let target = TargetId(wire.word("target")?);

@@ -1,18 +1,19 @@
-//! Which documents are hot: counted in windows of one second, in bounded memory.
+//! The detection of hot documents: requests are counted in windows of one second, in bounded memory.
 //!
-//! Requests are counted in 64 shards by the document's hash, each with its lock and [`ENTRIES`] documents. A document that is
-//! not among them takes the place of the one with the smallest count and inherits that count plus one (Metwally, Agrawal and
-//! El Abbadi, ICDT 2005: Space-Saving), so that any document with more than 1/16 of its shard's requests has a place. What was
-//! inherited decides about places only: a document is hot by the requests that were really seen.
+//! Requests are counted in 64 shards by the document's hash, each with its lock and [`ENTRIES`] documents. A
+//! document that is not among them replaces the one with the smallest count and inherits that count plus one
+//! (Metwally, Agrawal and El Abbadi, ICDT 2005: Space-Saving). Any document with more than 1/16 of its shard's
+//! requests therefore has an entry. An inherited count determines only which entries are replaced; a document is hot
+//! by the requests that were really observed.
 //!
-//! At the end of a window each rate becomes the mean of itself and of the window's count; half of what was is forgotten
-//! each second, and of a shard that nobody asks is taken as forgotten for each window that has passed. The requests of all
-//! shards are added up at that time, and a document is hot while it has, in this window or
-//! by its rate, the stated share of them, and at least [`REQUESTS_MIN`]. With r times that share it goes to 1 + floor(r) nodes,
-//! within the limit. It leaves one again only when its requests have fallen to half of what gave it the node.
+//! At the end of a window each rate becomes the mean of itself and the window's count. Half of the old rate thus
+//! decays each second; a shard without requests decays for each window that has passed. The requests of all shards
+//! are then added up. A document is hot while it has the given share of them, in this window or by its rate, and at
+//! least [`REQUESTS_MIN`]. With r times that share it goes to 1 + floor(r) nodes, within the limit. It leaves a node
+//! only when its requests have fallen to half of the number that added the node.
 //!
-//! Which requests end up in which window depends on how threads interleave, so what a decision reads of all this is
-//! one value, by [`Sight::learned`](crate::nodes::Sight::learned); nothing is counted where a record is played.
+//! The window of a request depends on the interleaving of threads. A decision therefore reads all of this as one
+//! value, through [`ClusterView::learned`](crate::nodes::ClusterView::learned), and a replay counts nothing.
 
 use crate::id::TargetId;
 use crate::nodes::lock;
@@ -21,23 +22,23 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
-/// Documents counted per shard.
+/// The number of documents counted per shard.
 const ENTRIES: usize = 16;
-/// Requests per window below which no document is hot.
+/// The number of requests per window below which no document is hot.
 const REQUESTS_MIN: u32 = 16;
 const WINDOW: Duration = Duration::from_secs(1);
 const SHARDS: usize = 64;
 
-/// To how many nodes a document may go.
+/// The range of the number of nodes that serve a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spread {
-    /// It gets nodes up to this number.
+pub(super) struct NodeRange {
+    /// The document gets nodes up to this number.
     pub(super) up_to: u8,
-    /// It loses nodes down to this number.
+    /// The document loses nodes down to this number.
     pub(super) down_to: u8,
 }
 
-impl Spread {
+impl NodeRange {
     /// One node.
     pub(super) const ONE: Self = Self { up_to: 1, down_to: 1 };
 
@@ -50,48 +51,48 @@ impl Spread {
     }
 }
 
-/// Counts documents.
+/// The counters of the most requested documents.
 #[derive(Debug)]
-pub(super) struct Hot {
+pub(super) struct HotDocuments {
     share_permille: u64,
     nodes_max: u8,
-    shards: Box<[Padded]>,
-    /// By shard, a [`Rate`].
+    shards: Box<[PaddedShard]>,
+    /// The [`Rate`] of each shard, as bits.
     rates: Box<[AtomicU64]>,
 }
 
-/// A shard on cache lines of its own.
+/// A shard on its own cache lines.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Padded(Mutex<Shard>);
+struct PaddedShard(Mutex<HotShard>);
 
 #[derive(Debug, Default)]
-struct Shard {
-    /// When the window ends; the first ends at once.
+struct HotShard {
+    /// The end of the window; the first window ends at once.
     ends: Time,
     count: u32,
     rate: u32,
-    /// Requests that make a document hot; none before the first window is over.
+    /// The number of requests that makes a document hot; `None` before the end of the first window.
     limit: Option<u32>,
-    entries: [Entry; ENTRIES],
+    entries: [DocumentEntry; ENTRIES],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    /// `None`: the place is free.
+struct DocumentEntry {
+    /// The document; `None` if the entry is free.
     target: Option<TargetId>,
-    /// What it has its place by.
+    /// The count that determines which entry is replaced.
     place: u32,
-    /// Seen in this window.
+    /// The requests observed in this window.
     count: u32,
-    /// Seen per window.
+    /// The requests observed per window.
     rate: u32,
 }
 
-/// Requests per window at some time, in one word, so that both change at once.
+/// The requests per window at a time, in one word, so that both change together.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// In tenths of a second; comes round after 13 years.
+    /// The time in tenths of a second; wraps around after 13 years.
     at: u32,
     rate: u32,
 }
@@ -111,32 +112,32 @@ impl Rate {
         Self { at: (bits >> 32) as u32, rate: bits as u32 }
     }
 
-    /// What is left of it: one half for each whole window that has passed since.
+    /// Returns the decayed rate: half for each whole window that has passed since.
     fn left(self, now: Time) -> u32 {
         let tenths = Self::new(now, 0).at.wrapping_sub(self.at);
-        // Threads' clocks may differ by a little, and a tenth that has begun is none.
+        // The clocks of threads may differ slightly, and a tenth that has begun does not count.
         let windows = if tenths > u32::MAX / 2 { 0 } else { tenths.saturating_sub(1) / 10 };
         self.rate >> windows.min(31)
     }
 }
 
-impl Hot {
-    /// Documents with this share of all requests go to up to `nodes_max` nodes.
+impl HotDocuments {
+    /// Creates counters by which documents with this share of all requests go to up to `nodes_max` nodes.
     pub(super) fn new(share_permille: u16, nodes_max: u8) -> Self {
         Self {
             share_permille: share_permille.into(),
             nodes_max,
-            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             rates: (0..SHARDS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
-    /// Counts a request.
-    pub(super) fn count(&self, now: Time, target: TargetId) -> Spread {
+    /// Counts a request and returns the range for its document.
+    pub(super) fn count(&self, now: Time, target: TargetId) -> NodeRange {
         let index = shard_of(target);
         let mut shard = lock(&self.shards[index].0);
         if now >= shard.ends {
-            self.turn(&mut shard, index, now);
+            self.end_window(&mut shard, index, now);
         }
         shard.count = shard.count.saturating_add(1);
         let limit = shard.limit;
@@ -146,28 +147,28 @@ impl Hot {
         self.spread(*entry, limit)
     }
 
-    /// What [`Hot::count`] would say, but for the end of a window.
-    pub(super) fn ask(&self, target: TargetId) -> Spread {
+    /// Returns the range that [`HotDocuments::count`] would return, except for the end of a window.
+    pub(super) fn peek(&self, target: TargetId) -> NodeRange {
         let shard = lock(&self.shards[shard_of(target)].0);
         let entry = shard.entries.iter().find(|entry| entry.target == Some(target));
-        entry.map_or(Spread::ONE, |entry| {
-            self.spread(Entry { count: entry.count.saturating_add(1), ..*entry }, shard.limit)
+        entry.map_or(NodeRange::ONE, |entry| {
+            self.spread(DocumentEntry { count: entry.count.saturating_add(1), ..*entry }, shard.limit)
         })
     }
 
-    fn spread(&self, entry: Entry, limit: Option<u32>) -> Spread {
-        let Some(limit) = limit else { return Spread::ONE };
+    fn spread(&self, entry: DocumentEntry, limit: Option<u32>) -> NodeRange {
+        let Some(limit) = limit else { return NodeRange::ONE };
         let seen = entry.count.max(entry.rate);
         let nodes = |times: u32| {
             let more = u8::try_from(times).unwrap_or(u8::MAX);
             more.saturating_add(1).min(self.nodes_max)
         };
-        Spread { up_to: nodes(seen / limit), down_to: nodes(seen.saturating_mul(2) / limit) }
+        NodeRange { up_to: nodes(seen / limit), down_to: nodes(seen.saturating_mul(2) / limit) }
     }
 
-    /// Ends the window, and those that went by without a request.
+    /// Ends the window, and the windows that passed without a request.
     #[cold]
-    fn turn(&self, shard: &mut Shard, index: usize, now: Time) {
+    fn end_window(&self, shard: &mut HotShard, index: usize, now: Time) {
         let late = now.since(shard.ends).as_nanos() / WINDOW.as_nanos();
         let idle = u32::try_from(late).unwrap_or(u32::MAX).min(31);
         shard.rate = u32::midpoint(shard.rate, shard.count) >> idle;
@@ -187,14 +188,14 @@ impl Hot {
     }
 }
 
-impl Shard {
-    /// The document's entry, made in place of the one with the smallest count if there is none.
-    fn touch(&mut self, target: TargetId) -> &mut Entry {
+impl HotShard {
+    /// Returns the document's entry. If there is none, the entry with the smallest count is replaced.
+    fn touch(&mut self, target: TargetId) -> &mut DocumentEntry {
         let at = self.entries.iter().position(|entry| entry.target == Some(target));
         let at = at.unwrap_or_else(|| {
             let least = (0..ENTRIES).min_by_key(|at| self.entries[*at].place).unwrap_or(0);
             let place = self.entries[least].place;
-            self.entries[least] = Entry { target: Some(target), place, count: 0, rate: 0 };
+            self.entries[least] = DocumentEntry { target: Some(target), place, count: 0, rate: 0 };
             least
         });
         &mut self.entries[at]
@@ -210,8 +211,8 @@ mod tests {
     use super::*;
     use crate::nodes::mix;
 
-    /// 4,000 requests a second for so many seconds; every `every`-th is for document 0.
-    fn run(hot: &Hot, from_s: u64, seconds: u64, every: u64) {
+    /// Counts 4,000 requests per second for some seconds; every `every`-th request is for document 0.
+    fn run(hot: &HotDocuments, from_s: u64, seconds: u64, every: u64) {
         for i in 0..seconds * 4_000 {
             let now = Time::from_secs(from_s) + Duration::from_micros(i * 250);
             let document = if i % every == 0 { 0 } else { 1 + mix(i) % 100_000 };
@@ -220,42 +221,42 @@ mod tests {
     }
 
     #[test]
-    fn a_documents_share_says_how_many_nodes_it_gets() {
+    fn node_count_follows_the_documents_share() {
         // 5 % of the requests where 2 % make a document hot: 1 + floor(2.5) nodes, and it keeps 1 + floor(5).
-        let hot = Hot::new(20, 16);
+        let hot = HotDocuments::new(20, 16);
         run(&hot, 0, 10, 20);
-        let spread = hot.ask(TargetId(mix(0)));
+        let spread = hot.peek(TargetId(mix(0)));
         assert_eq!((spread.up_to, spread.down_to), (3, 6));
-        let others = (1..2_000).filter(|i| hot.ask(TargetId(mix(*i))) != Spread::ONE).count();
+        let others = (1..2_000).filter(|i| hot.peek(TargetId(mix(*i))) != NodeRange::ONE).count();
         assert_eq!(others, 0, "nobody else is hot");
-        let few = Hot::new(20, 2);
+        let few = HotDocuments::new(20, 2);
         run(&few, 0, 10, 20);
-        assert_eq!(few.ask(TargetId(mix(0))), Spread { up_to: 2, down_to: 2 }, "no more than allowed");
+        assert_eq!(few.peek(TargetId(mix(0))), NodeRange { up_to: 2, down_to: 2 }, "no more than allowed");
     }
 
     #[test]
-    fn a_document_cools_down() {
-        let hot = Hot::new(20, 16);
+    fn hot_document_cools_down() {
+        let hot = HotDocuments::new(20, 16);
         run(&hot, 0, 10, 20);
         run(&hot, 10, 10, 1_000);
-        assert_eq!(hot.ask(TargetId(mix(0))), Spread::ONE);
+        assert_eq!(hot.peek(TargetId(mix(0))), NodeRange::ONE);
     }
 
     #[test]
-    fn what_nobody_asks_for_any_more_keeps_no_document_cold() {
-        let hot = Hot::new(500, 16);
+    fn old_requests_do_not_keep_a_document_from_being_hot() {
+        let hot = HotDocuments::new(500, 16);
         run(&hot, 0, 10, 20);
-        assert_eq!(hot.ask(TargetId(mix(0))), Spread::ONE, "a twentieth");
-        // The other shards are asked nothing from now on.
+        assert_eq!(hot.peek(TargetId(mix(0))), NodeRange::ONE, "a twentieth");
+        // The other shards get no requests from now on.
         for i in 0..800 {
             hot.count(Time::from_secs(10) + Duration::from_millis(i * 10), TargetId(mix(0)));
         }
-        let spread = hot.ask(TargetId(mix(0)));
+        let spread = hot.peek(TargetId(mix(0)));
         assert!(spread.up_to >= 2, "it has all requests: {spread:?}");
     }
 
     #[test]
-    fn a_rate_is_halved_for_each_window_that_passed() {
+    fn rate_is_halved_for_each_window() {
         for (ms, left) in [(0, 800), (900, 800), (1_000, 800), (1_100, 400), (2_100, 200), (90_000, 0)] {
             let rate = Rate::new(Time::from_secs(5), 800);
             let rate = Rate::from_bits(rate.to_bits());
@@ -265,16 +266,16 @@ mod tests {
     }
 
     #[test]
-    fn a_few_requests_make_nothing_hot() {
-        let hot = Hot::new(5, 16);
+    fn few_requests_make_no_document_hot() {
+        let hot = HotDocuments::new(5, 16);
         (0..40).for_each(|i| {
-            assert_eq!(hot.count(Time::from_millis(i * 250), TargetId(7)), Spread::ONE, "four a second");
+            assert_eq!(hot.count(Time::from_millis(i * 250), TargetId(7)), NodeRange::ONE, "four a second");
         });
     }
 
     #[test]
-    fn a_spread_survives_its_bits() {
-        let spread = Spread { up_to: 3, down_to: 16 };
-        assert_eq!(Spread::from_bits(spread.to_bits()), spread);
+    fn node_range_round_trips_through_bits() {
+        let spread = NodeRange { up_to: 3, down_to: 16 };
+        assert_eq!(NodeRange::from_bits(spread.to_bits()), spread);
     }
 }

@@ -1,70 +1,71 @@
-//! The monitor: compares the nodes' loads once per period and decides who sheds documents to whom.
+//! The monitor, which compares the nodes' loads once per period and determines which node sheds documents to which.
 //!
-//! It works when nodes report, never when a request comes: what a decision needs of it is the list of offloads under way,
-//! which is replaced as a whole, and until when there are any. Both change with reports only.
+//! It runs when nodes report, never when a request arrives. A decision needs only the list of active offloads, which
+//! is replaced as a whole, and the time at which the last one ends. Both change with reports only.
 //!
-//! Nodes report one after the other, so loads are compared when a *round* is over: when all nodes that take requests have
-//! reported, or one reports again before another has at all. The next comparison is due a period later, less an eighth, so
-//! that rounds of one period that do not come to the microsecond are each compared.
+//! Nodes report one after the other, so loads are compared at the end of a *round*: all nodes that take requests
+//! have reported, or one reports again before another one has. The next comparison is due a period later, less an
+//! eighth, so that rounds of about one period are each compared.
 
 use super::super::gauge::Gauge;
-use super::super::measured::open;
+use super::super::open_nodes::open_nodes;
 use super::HaccSettings;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Sight, lock, mix};
+use crate::nodes::{ClusterView, lock, mix};
 use crate::time::Time;
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-/// Documents on their way from one node to another.
+/// An active move of documents from one node to another.
 #[derive(Clone, Copy, Debug)]
 struct Offload {
     from: NodeId,
     to: NodeId,
     begun: Time,
     until: Time,
-    /// Documents whose hash, mixed with this offload's number, is at most this move.
+    /// The documents whose hash, mixed with this offload's number, is at most this value move.
     up_to: u64,
     number: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Monitor {
-    /// The offloads under way, by the node that sheds; each node is in at most one, so there are no more than half as many
+    /// The active offloads, by the node that sheds. Each node is in at most one, so there are at most half as many
     /// as nodes.
     offloads: ArcSwap<Vec<Offload>>,
-    /// When the last of them ends, in nanoseconds.
+    /// The end of the last offload, in nanoseconds.
     until: AtomicU64,
-    rounds: Mutex<Rounds>,
+    rounds: Mutex<RoundState>,
 }
 
 #[derive(Debug, Default)]
-struct Rounds {
-    /// When the next comparison is due.
+struct RoundState {
+    /// The time at which the next comparison is due.
     next: Time,
-    /// By slot: whether the node has reported in this round.
+    /// Whether each node has reported in this round, by slot.
     reported: Vec<bool>,
-    /// How many have.
+    /// The number of nodes that have reported.
     count: usize,
-    /// Offloads so far.
+    /// The number of offloads so far.
     number: u64,
 }
 
 impl Monitor {
-    /// A node has reported; `put` brings the gauge up to date.
-    pub(super) fn reported(
+    /// Processes a node's report; `put` updates the gauge.
+    pub(super) fn on_report(
         &self,
         now: Time,
         node: NodeId,
         settings: &HaccSettings,
         gauge: &Gauge,
-        nodes: Sight<'_>,
+        nodes: ClusterView<'_>,
         put: impl FnOnce(),
     ) {
         let mut rounds = lock(&self.rounds);
         if rounds.reported.get(node.index()) == Some(&true) {
-            // Another round begins. The one before was compared when it was complete; if it never was, it is now.
+            // A new round begins. The previous one was compared when it was complete; if it never was complete, it
+            // is compared now.
             if rounds.count < nodes.open_count() {
                 self.compare(now, settings, gauge, nodes, &mut rounds);
             }
@@ -86,8 +87,8 @@ impl Monitor {
         now: Time,
         settings: &HaccSettings,
         gauge: &Gauge,
-        nodes: Sight<'_>,
-        rounds: &mut Rounds,
+        nodes: ClusterView<'_>,
+        rounds: &mut RoundState,
     ) {
         if now < rounds.next {
             return;
@@ -96,11 +97,12 @@ impl Monitor {
         let mut offloads = Vec::clone(&self.offloads.load());
         offloads.retain(|offload| offload.until > now);
         let takes_part = |node: NodeId| offloads.iter().any(|o| o.from == node || o.to == node);
-        let mut free: Vec<(u32, NodeId)> = open(nodes)
+        let mut free: Vec<(u32, NodeId)> = open_nodes(nodes)
             .filter(|node| !takes_part(*node))
             .filter_map(|node| gauge.get(now, node, nodes).map(|load| (load, node)))
             .collect();
-        // By load, equals by slot: the ends are then the least and the most loaded that are still free.
+        // The nodes are sorted by load, equals by slot. The ends are therefore the least and the most loaded nodes
+        // that are still free.
         free.sort_unstable();
         let mut free = free.as_slice();
         while let [low, rest @ .., high] = free {
@@ -119,9 +121,15 @@ impl Monitor {
         self.until.store(until.as_nanos(), Ordering::Release);
     }
 
-    /// Where a document goes that has been at `from` since `since`, if it is to move.
+    /// Returns the node to which a document moves that has been at `from` since `since`; `None` if it stays.
     #[inline]
-    pub(super) fn moved(&self, now: Time, target: TargetId, from: NodeId, since: Time) -> Option<NodeId> {
+    pub(super) fn move_destination(
+        &self,
+        now: Time,
+        target: TargetId,
+        from: NodeId,
+        since: Time,
+    ) -> Option<NodeId> {
         if now.as_nanos() >= self.until.load(Ordering::Acquire) {
             return None;
         }
@@ -133,9 +141,9 @@ impl Monitor {
     }
 }
 
-/// The part of the documents of the node with the high load that moves to the other, of 2^64. Load moved counts at the other
-/// node by the ratio of their weights.
-fn part(settings: &HaccSettings, high: (u32, NodeId), low: (u32, NodeId), nodes: Sight<'_>) -> u64 {
+/// Returns the part of the highly loaded node's documents that moves, of 2^64. Moved load counts at the other node
+/// by the ratio of their weights.
+fn part(settings: &HaccSettings, high: (u32, NodeId), low: (u32, NodeId), nodes: ClusterView<'_>) -> u64 {
     let weight = |node| u128::from(nodes.weight(node).milli());
     let (from, to) = (weight(high.1), weight(low.1));
     let gap = u128::from(high.0 - low.0) * u128::from(settings.amount_permille) * 2 * to;

@@ -1,26 +1,26 @@
-//! What `hacc` goes by.
+//! The parameters of `hacc`.
 
 use crate::nodes::{LoadReport, Signal, Weight};
 use crate::range::{SettingsError, in_range, period};
 use core::time::Duration;
 
-/// A signal's part in a node's load.
+/// The weight of a signal in a node's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalWeight {
-    /// Which of the numbers that nodes report.
+    /// The signal.
     pub signal: Signal,
-    /// Its weight, in 1/1000. 1 to 1000; all weights together at most 1000.
+    /// The weight, in 1/1000. 1 to 1000; all weights together at most 1000.
     pub permille: u16,
-    /// The value, in the signal's unit, that counts as fully loaded; what is above counts no more. For a share of time or
-    /// memory 1 to 1000, usually 1000. For a count or a rate 1 and up, for a node of weight 1: a stronger node bears more by
-    /// its weight.
+    /// The value, in the signal's unit, that counts as fully loaded; larger values count the same. For a share of
+    /// time or memory 1 to 1000, usually 1000. For a count or a rate 1 and up, for a node of weight 1; other nodes
+    /// in proportion to their weight.
     pub full: u64,
 }
 
-/// What a document's assignment covers.
+/// The unit of assignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// Each document by itself.
+    /// Each document separately.
     #[default]
     Document,
     /// All documents below the same directory of this depth: 1 for `/a/`, 2 for `/a/b/`, up to [`Level::DEPTH_MAX`].
@@ -31,7 +31,7 @@ impl Level {
     /// The largest depth.
     pub const DEPTH_MAX: u8 = 16;
 
-    /// The template of the target key that assigns at this level, where the route has none of its own; `None` for
+    /// Returns the template of the target key for this level, for routes without their own template. `None` for
     /// documents, whose key is the route's usual one.
     pub fn key(self) -> Option<String> {
         match self {
@@ -44,31 +44,33 @@ impl Level {
 /// The parameters of `hacc`. The weights and the period are the paper's (section 3.3), the rest is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HaccSettings {
-    /// The signals that make a node's load, each at most once, at least one, none after a `None`.
+    /// The signals that form a node's load, each at most once, at least one, none after a `None`.
     pub weights: [Option<SignalWeight>; HaccSettings::SIGNALS_MAX],
-    /// How often loads are compared. 1 ms to 1 h; default 200 ms.
+    /// The period of load comparisons. 1 ms to 1 h; default 200 ms.
     pub period: Duration,
-    /// How much more loaded than the least loaded a node must be to shed documents, in 1/1000. 1 to 1000; default 200.
+    /// The difference to the least loaded node above which a node sheds documents, in 1/1000. 1 to 1000; default
+    /// 200.
     pub margin_permille: u16,
-    /// How much of the difference in load is moved, in 1/1000; at 500 the two loads meet. 1 to 1000; default 500.
+    /// The part of the load difference that is moved, in 1/1000; at 500 the two loads become equal. 1 to 1000;
+    /// default 500.
     pub amount_permille: u16,
-    /// How long an offload lasts, and how long its two nodes then take part in no other. 1 ms to 1 h; default 2 s, ten
+    /// The duration of an offload, during which its two nodes take part in no other. 1 ms to 1 h; default 2 s, ten
     /// periods.
     pub cooldown: Duration,
-    /// From which share of all requests on a document is hot and goes to several nodes, in 1/1000. 0 for never, or 5 to
-    /// 1000; default 0.
+    /// The share of all requests from which a document is hot and goes to several nodes, in 1/1000. 0 for never, or
+    /// 5 to 1000; default 0.
     pub hot_share_permille: u16,
-    /// To how many nodes the hottest documents go at most. 2 to 16; default 4.
+    /// The largest number of nodes for a hot document. 2 to 16; default 4.
     pub hot_nodes: u8,
-    /// What an assignment covers. Read by the shell, which makes the keys. Default: documents.
+    /// The unit of assignment. Read by the caller, which makes the keys. Default: documents.
     pub level: Level,
 }
 
 impl HaccSettings {
-    /// How many signals can be weighed.
+    /// The largest number of signals that can be weighed.
     pub const SIGNALS_MAX: usize = 8;
 
-    /// For a site of static files: the disk alone counts (the paper's weights 0 and 1).
+    /// The settings for a site of static files: only the disk counts (the paper's weights 0 and 1).
     pub const STATIC_FILES: Self = Self {
         weights: [Some(share(Signal::Disk, 1000)), None, None, None, None, None, None, None],
         period: Duration::from_millis(200),
@@ -80,7 +82,8 @@ impl HaccSettings {
         level: Level::Document,
     };
 
-    /// For Domino, a server of database views: CPU and disk count alike (the paper's weights 1/2 and 1/2).
+    /// The settings for Domino, a server of database views: CPU and disk count equally (the paper's weights 1/2 and
+    /// 1/2).
     pub const DOMINO: Self = Self {
         weights: [
             Some(share(Signal::Cpu, 500)),
@@ -95,7 +98,7 @@ impl HaccSettings {
         ..Self::STATIC_FILES
     };
 
-    /// Places for these signals; `None` if there are more than [`HaccSettings::SIGNALS_MAX`].
+    /// Returns the `weights` for these signals; `None` if there are more than [`HaccSettings::SIGNALS_MAX`].
     pub fn weigh(signals: &[SignalWeight]) -> Option<[Option<SignalWeight>; Self::SIGNALS_MAX]> {
         let mut weights = [None; Self::SIGNALS_MAX];
         if signals.len() > weights.len() {
@@ -107,7 +110,7 @@ impl HaccSettings {
         Some(weights)
     }
 
-    /// The signals and their weights.
+    /// Returns the signals and their weights.
     pub fn signals(&self) -> impl Iterator<Item = SignalWeight> {
         self.weights.into_iter().flatten()
     }
@@ -143,8 +146,8 @@ impl HaccSettings {
         in_range("hacc.weights", sum, sum <= 1000, "at most 1000 together")
     }
 
-    /// The load, in 1/1000, that a report of a node of this weight stands for: 0 to 1000. `None` if one of the signals is
-    /// missing.
+    /// Returns the load, in 1/1000, that a report of a node of this weight represents: 0 to 1000. `None` if one of
+    /// the signals is missing.
     pub(super) fn load(&self, report: &LoadReport, weight: Weight) -> Option<u32> {
         let mut load = 0;
         for SignalWeight { signal, permille, full } in self.signals() {

@@ -1,4 +1,4 @@
-//! `hacc` against the paper and its own statements.
+//! Tests of `hacc` against the paper and its own documentation.
 
 use super::*;
 use crate::dispatch::{Admission, Arrival, Dispatcher, Settings};
@@ -27,7 +27,7 @@ fn send(dispatcher: &Dispatcher, now: Time, document: u64) -> (u16, Reason) {
     }
 }
 
-/// All nodes say how busy their disks are.
+/// Reports the disk utilisation of all nodes.
 fn disks(dispatcher: &Dispatcher, now: Time, busy: &[u16]) {
     for (node, &disk_permille) in busy.iter().enumerate() {
         let report = LoadReport { disk_permille: Some(disk_permille), ..LoadReport::default() };
@@ -43,7 +43,7 @@ fn weighs(signals: &[(Signal, u16, u64)]) -> HaccSettings {
 }
 
 #[test]
-fn load_is_weighed_as_in_the_paper() {
+fn load_is_weighted_as_in_the_paper() {
     let report = LoadReport {
         cpu_permille: Some(800),
         disk_permille: Some(300),
@@ -71,7 +71,7 @@ fn counts_and_rates_are_relative_to_the_nodes_weight() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     use Signal::{Cpu, Disk, Queue};
     for (hacc, message) in [
         (weighs(&[]), "hacc.weights = 0 is out of range: it must be at least one signal, without gaps"),
@@ -94,7 +94,7 @@ fn settings_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_level_names_its_key() {
+fn level_gives_its_key_template() {
     use crate::rules::KeyTemplate;
     assert_eq!(Level::Document.key(), None);
     for depth in 1..=Level::DEPTH_MAX {
@@ -104,7 +104,7 @@ fn a_level_names_its_key() {
 }
 
 #[test]
-fn a_document_stays_and_a_new_one_goes_to_the_least_loaded() {
+fn document_stays_and_new_document_goes_to_the_least_loaded() {
     let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 3);
     disks(&dispatcher, Time::ZERO, &[300, 200, 250]);
     assert_eq!(send(&dispatcher, Time::ZERO, 1), (1, Reason::First));
@@ -114,20 +114,21 @@ fn a_document_stays_and_a_new_one_goes_to_the_least_loaded() {
 }
 
 #[test]
-fn a_silent_node_counts_as_the_mean_for_new_documents_once_it_was_probed() {
+fn probed_node_without_report_counts_as_the_mean() {
     let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 3);
     disks(&dispatcher, Time::ZERO, &[300, 200]);
     assert_eq!(send(&dispatcher, Time::ZERO, 0).0, 2, "it is asked");
     assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 1, "200 is below the mean of 250");
     disks(&dispatcher, Time::from_secs(61), &[300]);
     let now = Time::from_secs(61);
-    // Of node 1 only an old report is left: it and node 2 both count as 300, like node 0.
+    // Node 1 has only an old report: it and node 2 both count as 300, like node 0.
     let nodes: Vec<u16> = (10..40).map(|document| send(&dispatcher, now, document).0).collect();
     assert!((0..3).all(|node| nodes.contains(&node)), "{nodes:?}");
 }
 
-/// Sends a new document every 50 ms for ten seconds to nodes that report with their replies, as busy as `busy` says, the
-/// service time being known once they have replied. Gives how many of the documents each node got.
+/// Sends a new document every 50 ms for ten seconds to nodes that report with their replies. `busy` is their
+/// utilisation; with `by_time` the service time is known once they have replied. Returns the number of documents
+/// that each node got.
 fn reporting_by_replies(dispatcher: &Dispatcher, from: Time, by_time: bool, busy: &[u16]) -> Vec<usize> {
     let mut counts = vec![0; busy.len()];
     for i in 0..200 {
@@ -146,7 +147,7 @@ fn reporting_by_replies(dispatcher: &Dispatcher, from: Time, by_time: bool, busy
 }
 
 #[test]
-fn a_node_that_comes_or_comes_back_is_asked_although_it_reports_only_what_requests_show() {
+fn node_that_reports_only_with_replies_is_probed_after_joining() {
     for by_time in [false, true] {
         let time = weighs(&[(Signal::ServiceTime, 1000, 1000)]);
         let dispatcher = dispatcher(if by_time { time } else { HaccSettings::STATIC_FILES }, 2);
@@ -155,7 +156,7 @@ fn a_node_that_comes_or_comes_back_is_asked_although_it_reports_only_what_reques
         dispatcher.fail(Time::from_secs(10), NodeId(0), &mut Vec::new());
         dispatcher.recover(Time::from_secs(11), NodeId(0), &mut Vec::new());
         if by_time {
-            // A poll finds no request that has ended, and so no time.
+            // No request has ended at a poll, so there is no service time.
             assert!(dispatcher.report(Time::from_secs(11), NodeId(0), LoadReport::default()));
         }
         let counts = reporting_by_replies(&dispatcher, Time::from_secs(12), by_time, &[300, 500]);
@@ -168,7 +169,7 @@ fn a_node_that_comes_or_comes_back_is_asked_although_it_reports_only_what_reques
 }
 
 #[test]
-fn a_node_that_never_reports_is_probed_once_a_period_and_by_one_request() {
+fn node_without_reports_is_probed_once_per_period() {
     let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 3);
     disks(&dispatcher, Time::ZERO, &[300, 200]);
     let nodes: Vec<u16> = (0..100).map(|i| send(&dispatcher, Time::from_millis(i * 10), i).0).collect();
@@ -183,9 +184,9 @@ fn a_node_that_never_reports_is_probed_once_a_period_and_by_one_request() {
     assert_eq!([hold(2_000, 1_000), hold(2_500, 1_001), hold(3_000, 1_002)], [2, 1, 1]);
 }
 
-/// Places 1,000 documents at node 0 of two and makes it `high` busy, the other `low`; gives how many of them are at
-/// node 1 after all were asked for once more.
-fn moved(hacc: HaccSettings, low: u16, high: u16) -> usize {
+/// Places 1,000 documents at node 0 of two. Its load becomes `high` and that of the other node `low`. Returns the
+/// number of documents at node 1 after all were requested once more.
+fn move_destination(hacc: HaccSettings, low: u16, high: u16) -> usize {
     let dispatcher = dispatcher(hacc, 2);
     disks(&dispatcher, Time::ZERO, &[0, 50]);
     assert!((0..1_000).all(|document| send(&dispatcher, Time::ZERO, document) == (0, Reason::First)));
@@ -200,18 +201,18 @@ fn moved(hacc: HaccSettings, low: u16, high: u16) -> usize {
 }
 
 #[test]
-fn an_overloaded_node_sheds_what_makes_the_loads_meet() {
+fn overloaded_node_sheds_until_loads_are_equal() {
     let hacc = HaccSettings::STATIC_FILES;
-    assert_eq!(moved(hacc, 400, 600), 0, "the margin must be passed");
+    assert_eq!(move_destination(hacc, 400, 600), 0, "the margin must be passed");
     // f = (800 - 400) / 2 / 800 = 1/4; five standard deviations of 1,000 draws are 68.
-    assert!(moved(hacc, 400, 800).abs_diff(250) < 68);
+    assert!(move_destination(hacc, 400, 800).abs_diff(250) < 68);
     // f = 1/2 of all; with an amount of 1 all of it.
-    assert!(moved(hacc, 0, 800).abs_diff(500) < 79);
-    assert_eq!(moved(HaccSettings { amount_permille: 1000, ..hacc }, 0, 800), 1_000);
+    assert!(move_destination(hacc, 0, 800).abs_diff(500) < 79);
+    assert_eq!(move_destination(HaccSettings { amount_permille: 1000, ..hacc }, 0, 800), 1_000);
 }
 
 #[test]
-fn after_an_offload_its_nodes_rest() {
+fn offload_is_followed_by_a_cooldown() {
     let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 2);
     disks(&dispatcher, Time::ZERO, &[0, 50]);
     (0..200).for_each(|document| assert_eq!(send(&dispatcher, Time::ZERO, document).0, 0));
@@ -226,7 +227,7 @@ fn after_an_offload_its_nodes_rest() {
 }
 
 #[test]
-fn the_most_loaded_sheds_to_the_least_and_the_next_to_the_next() {
+fn most_loaded_sheds_to_least_loaded_in_order() {
     let dispatcher = dispatcher(HaccSettings { amount_permille: 1000, ..HaccSettings::STATIC_FILES }, 4);
     let mut homes = [0; 4];
     for home in 0..4_u16 {
@@ -246,7 +247,7 @@ fn the_most_loaded_sheds_to_the_least_and_the_next_to_the_next() {
 }
 
 #[test]
-fn a_failed_nodes_documents_are_placed_anew() {
+fn documents_of_a_failed_node_are_placed_again() {
     let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 2);
     disks(&dispatcher, Time::ZERO, &[0, 50]);
     assert_eq!(send(&dispatcher, Time::ZERO, 1), (0, Reason::First));
@@ -256,8 +257,9 @@ fn a_failed_nodes_documents_are_placed_anew() {
 }
 
 #[test]
-fn what_moves_is_measured_by_what_the_other_node_can_bear() {
-    // Half of x's load is too much for a node a quarter as strong: f = 2 amount (800 - 0) / 800 * 1 / (1 + 4) = 1/5.
+fn moved_load_is_scaled_by_the_other_nodes_weight() {
+    // Half of x's load is too much for a node with a quarter of its weight: f = 2 amount (800 - 0) / 800 * 1 / (1 +
+    // 4) = 1/5.
     let settings =
         Settings { policy: PolicyKind::Hacc, admission: Admission::Unlimited, ..Settings::default() };
     let weight = Weight::from_f64(0.25).expect("in range");
@@ -272,7 +274,7 @@ fn what_moves_is_measured_by_what_the_other_node_can_bear() {
 }
 
 #[test]
-fn loads_are_compared_when_a_round_is_over() {
+fn loads_are_compared_at_the_end_of_a_round() {
     let dispatcher = dispatcher(HaccSettings { amount_permille: 1000, ..HaccSettings::STATIC_FILES }, 3);
     disks(&dispatcher, Time::ZERO, &[0, 50, 50]);
     assert_eq!(send(&dispatcher, Time::ZERO, 1), (0, Reason::First));
@@ -289,7 +291,8 @@ fn loads_are_compared_when_a_round_is_over() {
         (2, Reason::Migrate),
         "not to node 1, idle before"
     );
-    // Node 2 falls silent: the round is over when node 0 speaks again, and what it says then is of the next one.
+    // Node 2 stops reporting: the round is over when node 0 reports again, and that report belongs to the next
+    // round.
     tell(4_000, 0, 0);
     tell(4_001, 1, 1000);
     tell(4_200, 0, 900);
@@ -301,7 +304,7 @@ fn loads_are_compared_when_a_round_is_over() {
 }
 
 #[test]
-fn a_hot_document_goes_to_several_nodes_and_comes_back() {
+fn hot_document_goes_to_several_nodes_and_returns() {
     let hacc = HaccSettings { hot_share_permille: 200, hot_nodes: 3, ..HaccSettings::STATIC_FILES };
     let dispatcher = dispatcher(hacc, 5);
     disks(&dispatcher, Time::ZERO, &[10, 20, 30, 40, 50]);
@@ -316,13 +319,13 @@ fn a_hot_document_goes_to_several_nodes_and_comes_back() {
         }
         servers(Time::from_millis(from_ms + 4_000))
     };
-    // Half of all requests where a fifth makes it hot: 1 + floor(2.5), which is as many as are allowed.
+    // Half of all requests where a fifth makes it hot: 1 + floor(2.5), which is the largest number allowed.
     assert_eq!(run(0, 2), [0, 1, 2], "the least loaded, then the next");
     assert_eq!(run(10_000, 1_000).len(), 1);
 }
 
 #[test]
-fn groups_keep_static_and_dynamic_apart() {
+fn groups_separate_static_and_dynamic() {
     let group = |number| GroupId::new(number).expect("at most 63");
     let specs = [1, 2, 2].map(|number| {
         let groups = crate::nodes::Groups::NONE.with(group(number));

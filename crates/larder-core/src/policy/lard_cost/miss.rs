@@ -1,32 +1,33 @@
-//! What a miss costs: given, or measured from the requests that end.
+//! The cost of a miss: fixed, or measured from the requests that end.
 
 use crate::nodes::lock;
-use crate::policy::Found;
+use crate::policy::CacheResult;
 use crate::range::{SettingsError, in_range};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
-/// The parameters of `lard-cost`. M is measured; L_idle and L_overload are constants, and like M's start the paper's
+/// The parameters of `lard-cost`. M is measured. L_idle, L_overload and the initial value of M are the paper's
 /// (USENIX 1999, section 4, Apache 1.3.3 on FreeBSD 2.2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostSettings {
-    /// L_idle: below this load a node is under-used. Connections; 1 to 100,000; default 30.
+    /// L_idle: the load below which a node is under-used. Connections; 1 to 100,000; default 30.
     pub idle: u32,
-    /// L_overload: above this load no more delay is acceptable. Connections; above `idle`, to 100,000; default 130.
+    /// L_overload: the load above which no more delay is acceptable. Connections; above `idle`, to 100,000; default
+    /// 130.
     pub overload: u32,
-    /// M: what a miss costs. Default: measured, 50 until enough is known.
+    /// M: the cost of a miss. Default: measured, and 50 until enough is known.
     pub miss: MissCost,
 }
 
-/// What a miss costs, in delays of a request for a cached target at an unloaded node.
+/// The cost of a miss, in delays of a request for a cached target at an unloaded node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissCost {
-    /// This. 1 to 1,000.
+    /// A fixed cost, 1 to 1,000.
     Fixed(u32),
-    /// What the requests that end tell; `default` until they do. 1 to 1,000.
+    /// A cost measured from the requests that end. 1 to 1,000.
     Measured {
-        /// What counts until enough is known.
+        /// The cost until enough samples are known.
         default: u32,
     },
 }
@@ -48,27 +49,27 @@ impl Default for CostSettings {
     }
 }
 
-/// The most that a miss may cost, in units.
+/// The largest cost of a miss, in units.
 const MISS_MAX: u32 = 1_000;
-/// Samples of hits and of misses before the measured value counts.
+/// The number of samples of hits and of misses before the measured cost is used.
 const SAMPLES_MIN: u32 = 64;
-/// Samples of one kind after which half of them are forgotten.
+/// The number of samples of one kind after which the counts are halved.
 const SAMPLES_MAX: u32 = 4_096;
-/// How many samples lie between two looks at the medians.
+/// The number of samples between two computations of the medians.
 const LOOK: u32 = 64;
-/// Classes of times: eight per doubling from 1 us up, the last for all from 2^32 us on.
+/// The number of time classes: eight per doubling from 1 us up; the last class contains all times from 2^32 us on.
 const CLASSES: usize = 32 * 8;
 
-/// The times of hits and misses.
+/// The measured times of hits and misses.
 #[derive(Debug, Default)]
-pub(super) struct Misses {
+pub(super) struct MissCostEstimator {
     /// M in 1/1000; 0 while it is unknown.
     milli: AtomicU64,
-    times: Mutex<Times>,
+    times: Mutex<LatencyHistograms>,
 }
 
 #[derive(Debug, Default)]
-struct Times {
+struct LatencyHistograms {
     hits: Histogram,
     misses: Histogram,
     since_look: u32,
@@ -86,13 +87,14 @@ impl Default for Histogram {
     }
 }
 
-impl Misses {
-    /// M in 1/1000; 0 while it is unknown.
+impl MissCostEstimator {
+    /// Returns M in 1/1000; 0 while it is unknown.
     pub(super) fn milli(&self) -> u64 {
         self.milli.load(Ordering::Relaxed)
     }
 
-    /// All that was measured: M, samples since the last look, then the histograms of hits and of misses.
+    /// Returns all measurements: M, the samples since the last computation, then the histograms of hits and of
+    /// misses.
     pub(super) fn numbers(&self) -> Vec<u64> {
         let times = lock(&self.times);
         let counts = times.hits.counts.iter().chain(times.misses.counts.iter());
@@ -102,8 +104,8 @@ impl Misses {
             .collect()
     }
 
-    /// Goes on from what another has measured.
-    pub(super) fn go_on(&self, numbers: &[u64]) {
+    /// Restores the measurements of another instance.
+    pub(super) fn resume(&self, numbers: &[u64]) {
         let Some((&[milli, since_look], counts)) = numbers.split_first_chunk::<2>() else { return };
         if counts.len() != 2 * CLASSES {
             return;
@@ -117,12 +119,12 @@ impl Misses {
         }
     }
 
-    /// One request's time. A sample that finds another thread taking one is dropped.
-    pub(super) fn sample(&self, found: Found, elapsed: Duration) {
+    /// Adds the time of one request. If another thread is adding one, the sample is dropped.
+    pub(super) fn sample(&self, found: CacheResult, elapsed: Duration) {
         let Ok(mut times) = self.times.try_lock() else { return };
         match found {
-            Found::Hit => times.hits.add(elapsed),
-            Found::Miss => times.misses.add(elapsed),
+            CacheResult::Hit => times.hits.add(elapsed),
+            CacheResult::Miss => times.misses.add(elapsed),
         }
         times.since_look += 1;
         if times.since_look < LOOK {
@@ -137,7 +139,7 @@ impl Misses {
 }
 
 impl Histogram {
-    /// Of these counts, each at most what a histogram holds.
+    /// Creates a histogram from these counts, each limited to the largest possible count.
     fn of(counts: &[u64]) -> Self {
         let mut made = Self::default();
         for (count, from) in made.counts.iter_mut().zip(counts) {
@@ -156,7 +158,7 @@ impl Histogram {
         }
     }
 
-    /// The middle of the median's class; `None` if there are too few samples.
+    /// Returns the middle of the median's class; `None` if there are too few samples.
     fn median_ns(&self) -> Option<u64> {
         if self.total < SAMPLES_MIN {
             return None;
@@ -170,7 +172,7 @@ impl Histogram {
     }
 }
 
-/// The class of a time.
+/// Returns the class of a time.
 fn class(elapsed: Duration) -> usize {
     let eighths = u64::try_from(elapsed.as_nanos() / 125).unwrap_or(u64::MAX).max(8);
     let octave = eighths.ilog2() - 3;
@@ -178,7 +180,7 @@ fn class(elapsed: Duration) -> usize {
     (octave as usize * 8 + eighth as usize).min(CLASSES - 1)
 }
 
-/// The least time of a class, in nanoseconds.
+/// Returns the lowest time of a class, in nanoseconds.
 const fn floor_ns(index: usize) -> u64 {
     ((8 + index as u64 % 8) * 125) << (index / 8)
 }
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_an_eighth_of_a_doubling_wide() {
+    fn time_classes_are_an_eighth_of_a_doubling_wide() {
         for ns in (1_000..200_000).step_by(37).chain([28_000_000, 3_600_000_000_000]) {
             let index = class(Duration::from_nanos(ns));
             assert!(floor_ns(index) <= ns && ns < floor_ns(index + 1), "{ns} in {index}");
@@ -198,21 +200,21 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_costs_the_ratio_of_the_medians() {
-        let misses = Misses::default();
+    fn miss_cost_is_the_ratio_of_the_medians() {
+        let misses = MissCostEstimator::default();
         for i in 0..2_000_u64 {
-            // Every twentieth client takes a minute, whatever it gets.
+            // Every twentieth client takes a minute, for hits and misses alike.
             let slow = Duration::from_secs(if i % 20 == 0 { 60 } else { 0 });
-            misses.sample(Found::Hit, Duration::from_micros(900 + i % 60) + slow);
+            misses.sample(CacheResult::Hit, Duration::from_micros(900 + i % 60) + slow);
             if i == 40 {
                 assert_eq!(misses.milli(), 0, "too few samples");
             }
-            misses.sample(Found::Miss, Duration::from_micros(28_000 + i % 1_000) + slow);
+            misses.sample(CacheResult::Miss, Duration::from_micros(28_000 + i % 1_000) + slow);
         }
         let milli = misses.milli();
         assert!((27_000..=34_000).contains(&milli), "28.5 ms over 0.93 ms is 30.6: {milli}");
         // The disk is replaced by one ten times as fast: old samples fade.
-        (0..20_000).for_each(|_| misses.sample(Found::Miss, Duration::from_micros(2_850)));
+        (0..20_000).for_each(|_| misses.sample(CacheResult::Miss, Duration::from_micros(2_850)));
         let milli = misses.milli();
         assert!((2_700..=3_400).contains(&milli), "{milli}");
     }
@@ -220,10 +222,10 @@ mod tests {
     #[test]
     fn the_measured_cost_is_bounded() {
         let ratio = |hit_us, miss_us| {
-            let misses = Misses::default();
+            let misses = MissCostEstimator::default();
             for _ in 0..128 {
-                misses.sample(Found::Hit, Duration::from_micros(hit_us));
-                misses.sample(Found::Miss, Duration::from_micros(miss_us));
+                misses.sample(CacheResult::Hit, Duration::from_micros(hit_us));
+                misses.sample(CacheResult::Miss, Duration::from_micros(miss_us));
             }
             misses.milli()
         };

@@ -1,4 +1,4 @@
-//! `lard-cost` against the paper's formulas, taken literally over all nodes.
+//! Tests of `lard-cost` against the paper's formulas, computed literally over all nodes.
 
 use super::*;
 use crate::dispatch::{Admission, Arrival, Dispatcher, Settings};
@@ -28,10 +28,11 @@ fn send(dispatcher: &Dispatcher, now: Time, target: u64) -> (u16, Reason) {
 }
 
 #[test]
-fn a_target_stays_until_waiting_costs_more_than_a_miss() {
+fn target_stays_until_waiting_costs_more_than_a_miss() {
     let dispatcher = dispatcher(CostSettings::default(), &specs(&["a", "b"]));
     assert_eq!(send(&dispatcher, Time::ZERO, 1), (0, Reason::First));
-    // At load x its cost is 1 + x - 30; elsewhere it is 50. They are equal at 79, and above it the other is cheaper.
+    // At load x its cost is 1 + x - 30; at another node it is 50. They are equal at 79, and above it the other node
+    // is cheaper.
     for load in 1..80 {
         assert_eq!(send(&dispatcher, Time::ZERO, 1), (0, Reason::Local), "at {load}");
     }
@@ -41,7 +42,7 @@ fn a_target_stays_until_waiting_costs_more_than_a_miss() {
 }
 
 #[test]
-fn after_k_an_expensive_server_is_left_for_good() {
+fn after_k_an_expensive_server_is_removed() {
     let dispatcher = dispatcher(CostSettings::default(), &specs(&["a", "b"]));
     (0..80).for_each(|_| assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 0));
     assert_eq!(send(&dispatcher, Time::from_secs(21), 1), (1, Reason::Migrate));
@@ -50,7 +51,7 @@ fn after_k_an_expensive_server_is_left_for_good() {
 }
 
 #[test]
-fn above_overload_a_node_is_out_of_the_question() {
+fn node_above_overload_is_never_chosen() {
     let cost = CostSettings { miss: MissCost::Fixed(1_000), ..CostSettings::default() };
     let dispatcher = dispatcher(cost, &specs(&["a", "b"]));
     for load in 0..131 {
@@ -64,14 +65,14 @@ fn above_overload_a_node_is_out_of_the_question() {
 }
 
 #[test]
-fn a_measured_miss_cost_takes_the_place_of_the_default() {
-    // As it is without any setting.
+fn measured_miss_cost_replaces_the_default() {
+    // The default settings.
     let dispatcher = dispatcher(CostSettings::default(), &specs(&["a", "b"]));
     let request = Request::new(TargetId(1));
     let serve = |found, ms| {
         assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 0);
-        let served = Served { elapsed: Duration::from_millis(ms), first_byte: None, found };
-        dispatcher.served(Time::ZERO, &request, NodeId(0), &served);
+        let served = ReplyFeedback { elapsed: Duration::from_millis(ms), first_byte: None, found };
+        dispatcher.observe_reply(Time::ZERO, &request, NodeId(0), &served);
         dispatcher.finish(Time::ZERO, NodeId(0), &mut Vec::new());
     };
     (0..200).for_each(|_| serve(None, 1));
@@ -82,8 +83,8 @@ fn a_measured_miss_cost_takes_the_place_of_the_default() {
         count
     };
     (0..100).for_each(|_| {
-        serve(Some(Found::Hit), 1);
-        serve(Some(Found::Miss), 10);
+        serve(Some(CacheResult::Hit), 1);
+        serve(Some(CacheResult::Miss), 10);
     });
     // M is 10, give or take a class: the target stays up to about 30 + 10 in flight instead of 80.
     let count = stays(&dispatcher);
@@ -91,7 +92,7 @@ fn a_measured_miss_cost_takes_the_place_of_the_default() {
 }
 
 #[test]
-fn costs_out_of_range_are_named() {
+fn error_names_the_cost_out_of_range() {
     for (cost, message) in [
         (CostSettings { idle: 0, ..CostSettings::default() }, "cost.idle = 0"),
         (CostSettings { overload: 30, ..CostSettings::default() }, "cost.overload = 30"),
@@ -106,7 +107,7 @@ fn costs_out_of_range_are_named() {
     }
 }
 
-/// The formulas as they stand, for one node, in requests.
+/// Returns the cost of one node by the literal formulas, in requests.
 fn literal(cost: &CostSettings, miss: f64, load: f64, mapped: bool) -> f64 {
     let (idle, overload) = (f64::from(cost.idle), f64::from(cost.overload));
     let balancing = if load < idle {
@@ -122,9 +123,9 @@ fn literal(cost: &CostSettings, miss: f64, load: f64, mapped: bool) -> f64 {
 }
 
 proptest! {
-    /// Whatever the loads, weights and settings: the chosen node's cost is the least over all nodes.
+    /// For all loads, weights and settings, the chosen node's cost is the lowest over all nodes.
     #[test]
-    fn the_choice_is_the_argmin_over_all_nodes(
+    fn choice_is_the_argmin_over_all_nodes(
         seed in any::<u64>(),
         nodes in 2_u16..80,
         idle in 1_u32..12,
@@ -135,7 +136,7 @@ proptest! {
         let cost = CostSettings { idle, overload: idle + above, miss: MissCost::Fixed(miss) };
         let specs: Vec<NodeSpec> = (0..nodes)
             .map(|i| {
-                // Weights whose reciprocals keys hold exactly.
+                // Weights whose reciprocals keys represent exactly.
                 let weight = Weight::from_milli([1_000, 2_000, 500][i as usize % 3]).expect("in range");
                 NodeSpec { weight, ..NodeSpec::named(format!("n{i}")) }
             })
@@ -149,7 +150,7 @@ proptest! {
                 dispatcher.finish(Time::ZERO, node, &mut Vec::new());
                 continue;
             }
-            // A few hot targets among others, so that sets of several nodes come about.
+            // A few hot targets among others, so that sets of several nodes are created.
             let target = TargetId(mix(if lot.is_multiple_of(3) { lot % 50 } else { lot % 2 }));
             let known = dispatcher.explain(Time::ZERO, target).known;
             let servers = known.map_or(Vec::new(), |known| known.servers);

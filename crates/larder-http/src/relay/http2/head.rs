@@ -1,11 +1,13 @@
-//! Heads between HTTP/2 and the form that the relay works with.
+//! Conversion of heads between HTTP/2 and the types of the relay.
 
 use crate::h1::{Fault, RequestHead};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Reads the head of a request (RFC 9113 section 8.3.1). h2 has refused fields that concern a connection, pseudo-fields that are
-/// missing or given twice, and names in capitals. `has_body`: the end of the stream has not come with it.
+/// Reads the head of a request (RFC 9113 section 8.3.1). The h2 crate has already refused connection-specific
+/// fields, missing or repeated pseudo-header fields, and names with upper-case letters.
+///
+/// `has_body` is true if the end of the stream has not arrived with the head.
 pub(super) fn read_request(head: &mut RequestHead, request: &Parts, has_body: bool) -> Result<(), Fault> {
     let target = request.uri.path_and_query().map_or("", |target| target.as_str());
     head.begin(request.method.as_str().as_bytes(), target.as_bytes())?;
@@ -17,12 +19,13 @@ pub(super) fn read_request(head: &mut RequestHead, request: &Parts, has_body: bo
     for (name, value) in &request.headers {
         let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
         match (name, authority) {
-            // A host beside the pseudo-field must be the same one.
+            // `Host` must be equal to `:authority`.
             (b"host", Some(authority)) if !has_host && value.eq_ignore_ascii_case(authority) => {
                 has_host = true;
             }
             (b"host", Some(_)) => return Err(Fault::Host),
-            // RFC 9113 section 8.2.3: servers of HTTP/1 know one field only.
+            // All cookies are joined into one field, because HTTP/1 servers expect one field (RFC 9113
+            // section 8.2.3).
             (b"cookie", _) if std::mem::replace(&mut has_cookie, true) => {}
             (b"cookie", _) => append_cookies(head, &request.headers)?,
             _ => head.fields.append(name, value)?,
@@ -31,6 +34,7 @@ pub(super) fn read_request(head: &mut RequestHead, request: &Parts, has_body: bo
     head.end(has_body)
 }
 
+/// Appends one field with all cookies.
 fn append_cookies(head: &mut RequestHead, fields: &HeaderMap) -> Result<(), Fault> {
     let mut cookies = fields.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
     match (cookies.next(), cookies.next()) {
@@ -43,7 +47,7 @@ fn append_cookies(head: &mut RequestHead, fields: &HeaderMap) -> Result<(), Faul
     }
 }
 
-/// Lines of trailers as fields. A line that HTTP/2 cannot express is left out.
+/// Converts trailer field lines. Lines that HTTP/2 cannot express are left out.
 pub(super) fn trailers(lines: &[u8]) -> HeaderMap {
     let mut fields = HeaderMap::new();
     for line in lines.split(|byte| *byte == b'\n') {

@@ -1,45 +1,47 @@
-//! Connections of clients of HTTP/2 (RFC 9113): many requests at a time, each of which is decided and relayed by itself.
+//! HTTP/2 connections of clients (RFC 9113). The requests of a connection are concurrent, and each is decided
+//! and relayed independently.
 //!
-//! One task serves a connection: in each turn it has h2 read, lets the [lanes](lane) run that serve requests, has h2 write, and sends
-//! all that was written with one call. A [`Stream`](stream::Stream) is the client's side of an exchange, as a connection of HTTP/1 is.
+//! One task serves a connection. In each turn, h2 reads, the [stream tasks](stream_task) run, h2 writes, and
+//! all written bytes are sent with one system call. A [`ClientStream`](stream::ClientStream) is the client
+//! side of an exchange, like an HTTP/1 connection.
 //!
-//! | | bound |
+//! | subject | limit |
 //! |---|---|
-//! | requests of a connection at one time | [`STREAMS_MAX`] |
-//! | memory for replies and heads | [`memory`]; requests wait, and are refused when their client takes nothing |
-//! | a reply of which the client takes nothing | `Limits::client_write`; then the stream is reset |
-//! | a socket that takes no bytes | `Limits::client_write`; then the connection ends |
-//! | bytes of a request's body that the server has not taken | [`STREAM_WINDOW`], of a connection [`CONNECTION_WINDOW`] |
-//! | malformed requests | [`MALFORMED_MAX`]; then the connection ends |
-//! | resets, and frames that carry nothing | [`FrameLimits`](crate::http2::FrameLimits); then the connection ends |
-//! | a connection without a request | `Limits::keepalive`; then it is told to end, and ends after `Limits::head` |
+//! | concurrent requests of a connection | [`STREAMS_MAX`] |
+//! | memory for replies and heads | [`memory`]; requests wait, and are refused if their client reads nothing |
+//! | a reply of which the client reads nothing | `Limits::client_write`; then the stream is reset |
+//! | a socket that accepts no bytes | `Limits::client_write`; then the connection is closed |
+//! | bytes of request bodies that servers have not accepted | [`STREAM_WINDOW`] per request, [`CONNECTION_WINDOW`] per connection |
+//! | malformed requests | [`MALFORMED_MAX`]; then the connection is closed |
+//! | resets, and frames without content | [`FrameLimits`](crate::http2::FrameLimits); then the connection is closed |
+//! | an idle connection | `Limits::keepalive`; then GOAWAY is sent, and after `Limits::head` the connection is closed |
 
 mod head;
-mod lane;
 mod memory;
 mod shared;
 mod socket;
 mod stream;
+mod stream_task;
 mod waker;
 
 pub use memory::StreamMemory;
 
+use super::buffered_stream::BufferedStream;
 use super::clock::Clock;
 use super::deadline::Deadline;
 use super::fault::{Http2Fault, Refusal};
 use super::limits::Limits;
 use super::proxy::Proxy;
 use super::splice::Transport;
-use super::wire::Wire;
-use super::worker::{Place, Worker};
-use crate::http2::Blocked;
+use super::worker::{Registration, Worker};
+use crate::http2::SocketProgress;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use h2::Reason;
 use h2::server::Builder;
-use memory::Account;
-use shared::{Arrived, Shared, Waiting};
-use socket::{Link, Socket};
+use memory::MemoryAccount;
+use shared::{IdleTasks, IncomingRequest, SharedState};
+use socket::{BufferedSocket, SocketHandle};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -50,98 +52,107 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use waker::TurnWaker;
 
-/// Requests that one client may have under way on a connection.
+/// Largest number of concurrent requests on a connection.
 const STREAMS_MAX: u32 = 100;
-/// Requests on a connection that are refused as malformed. After another one the connection ends.
+/// Largest number of malformed requests on a connection. After a further one the connection is closed.
 const MALFORMED_MAX: u32 = 32;
-/// Flow-control windows for bodies of requests. Bytes.
+/// Flow-control window for the body of one request, in bytes.
 const STREAM_WINDOW: u32 = 256 << 10;
+/// Flow-control window for the bodies of all requests on a connection, in bytes.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Bytes of a reply that h2 holds while the socket has no room.
-const SEND_BUFFER: usize = 64 << 10;
-/// Time that a client has to read the rest of its replies, once they are written and its connection ends.
+/// Bytes of a reply that h2 buffers while the socket is blocked.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Longest time for a client to read the rest of its replies after its connection has ended.
 const LINGER: Duration = Duration::from_secs(30);
-/// Time in which such a client sends something, since it reads.
-const SILENCE: Duration = Duration::from_secs(5);
-/// Time that the requests of a connection which has ended have to write their records.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest silence of such a client. A client that reads sends frames.
+const READ_SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Longest time for the requests of a closed connection to end.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection as h2 drives it.
-type Session<T> = h2::server::Connection<Socket<T>, Bytes>;
+/// The server side of a connection in the h2 crate.
+type Session<T> = h2::server::Connection<SocketHandle<T>, Bytes>;
 
-/// Serves a client's connection of HTTP/2 from its preface to its end.
+/// Serves an HTTP/2 connection of a client from its preface to its end.
 ///
-/// `first_by`: the time by which the first request must have come, if that is limited otherwise than by `Limits`.
-pub async fn serve_http2<T, P>(io: T, first_by: Option<Instant>, info: &P::Client, worker: &Worker<P>)
+/// `first_by` is the deadline of the first request, if it differs from that in `Limits`.
+pub async fn serve_http2<T, P>(io: T, first_by: Option<Instant>, client_data: &P::Client, worker: &Worker<P>)
 where
     T: Transport,
     P: Proxy,
 {
-    let limits = worker.proxy.limits(info);
-    let address = worker.proxy.address(info);
-    let blocked = Arc::<Blocked>::default();
-    let shared = Rc::new(Shared {
-        waiting: Waiting::default(),
-        busy: Cell::new(0),
+    let limits = worker.proxy.limits(client_data);
+    let address = worker.proxy.address(client_data);
+    let socket_progress = Arc::<SocketProgress>::default();
+    let shared = Rc::new(SharedState {
+        idle_tasks: IdleTasks::default(),
+        pending_requests: Cell::new(0),
         head_bytes: Cell::new(0),
         malformed: Cell::new(0),
-        memory: Account::new(worker.stream_memory.clone(), address, blocked.clone()),
-        blocked,
+        memory: MemoryAccount::new(worker.stream_memory.clone(), address, socket_progress.clone()),
+        socket_progress,
     });
-    let link = Rc::new(RefCell::new(Link::new(io, limits.client_write, &shared.blocked)));
+    let socket = Rc::new(RefCell::new(BufferedSocket::new(io, limits.client_write, &shared.socket_progress)));
     let time_left = || first_by.map(|by| by.saturating_duration_since(Clock::now()));
-    let session = match shake(&link, &limits, time_left().unwrap_or(limits.head)).await {
+    let session = match handshake(&socket, &limits, time_left().unwrap_or(limits.head)).await {
         Ok(session) => session,
         Err(error) => {
             if error.kind() == io::ErrorKind::TimedOut {
-                // There is no request to be answered.
-                drop(worker.proxy.refuse(info, Refusal::TimedOut));
+                // There is no request to answer. The proxy only counts the refusal.
+                drop(worker.proxy.refuse(client_data, Refusal::TimedOut));
             }
             return;
         }
     };
-    let lingers = Turns::new(session, link.clone(), shared.clone(), (worker, time_left(), limits.keepalive))
-        .run(|first| lane::serve(info, worker, shared.clone(), first), worker, info)
-        .await;
-    // Gives back what requests that did not end have reserved.
+    let client_reads =
+        ConnectionTask::new(session, socket.clone(), shared.clone(), (worker, time_left(), limits.keepalive))
+            .run(|first| stream_task::serve(client_data, worker, shared.clone(), first), worker, client_data)
+            .await;
+    // Releases the memory of requests that have not ended.
     drop(shared);
-    // h2 is gone with its side of the link.
-    let Some(mut link) = Rc::into_inner(link).map(RefCell::into_inner) else { return };
-    if lingers {
-        part(link).await;
+    // h2 was dropped together with its handle of the socket.
+    let Some(mut socket) = Rc::into_inner(socket).map(RefCell::into_inner) else { return };
+    if client_reads {
+        close_after_client(socket).await;
     } else {
-        // The reason, if the socket has room for it.
-        poll_fn(|cx| Poll::Ready(link.poll_flush(cx).is_ready())).await;
+        // The reason of the end is sent if the socket accepts it now.
+        poll_fn(|cx| Poll::Ready(socket.poll_flush(cx).is_ready())).await;
     }
 }
 
-/// Ends a connection, once the client has had time to read the last frames. It sends frames while it reads.
-async fn part<T: Transport>(mut link: Link<T>) {
-    if poll_fn(|cx| link.poll_flush(cx)).await.is_ok() {
-        Wire::new(link.into_inner()).linger(&mut Deadline::new(SILENCE), SILENCE, LINGER).await;
+/// Closes a connection after the client has had time to read the last frames. A client that reads sends
+/// frames.
+async fn close_after_client<T: Transport>(mut socket: BufferedSocket<T>) {
+    if poll_fn(|cx| socket.poll_flush(cx)).await.is_ok() {
+        BufferedStream::new(socket.into_inner())
+            .linger(&mut Deadline::new(READ_SILENCE_MAX), READ_SILENCE_MAX, LINGER)
+            .await;
     }
 }
 
-/// Reads the preface, for `patience` at most.
-async fn shake<T>(link: &Rc<RefCell<Link<T>>>, limits: &Limits, patience: Duration) -> io::Result<Session<T>>
+/// Performs the connection preface of HTTP/2 (RFC 9113 section 3.4), within `timeout`.
+async fn handshake<T>(
+    socket: &Rc<RefCell<BufferedSocket<T>>>,
+    limits: &Limits,
+    timeout: Duration,
+) -> io::Result<Session<T>>
 where
     T: Transport,
 {
-    let shaking = Builder::new()
+    let handshake = Builder::new()
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(STREAMS_MAX)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(SEND_BUFFER)
-        .handshake(Socket(link.clone()));
-    let mut shaking = pin!(shaking);
-    let mut deadline = Deadline::new(patience);
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .handshake(SocketHandle(socket.clone()));
+    let mut handshake = pin!(handshake);
+    let mut deadline = Deadline::new(timeout);
     poll_fn(|cx| {
-        if let Poll::Ready(session) = shaking.as_mut().poll(cx) {
+        if let Poll::Ready(session) = handshake.as_mut().poll(cx) {
             return Poll::Ready(session.map_err(|_| io::ErrorKind::InvalidData.into()));
         }
-        // A client may wait for the settings before it sends its own.
-        if let Poll::Ready(Err(error)) = link.borrow_mut().poll_flush(cx) {
+        // A client may wait for the SETTINGS frame before it sends its own.
+        if let Poll::Ready(Err(error)) = socket.borrow_mut().poll_flush(cx) {
             return Poll::Ready(Err(error));
         }
         deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
@@ -149,35 +160,37 @@ where
     .await
 }
 
-/// The end of a connection.
+/// The stage in the life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
+    /// The connection accepts requests.
     Open,
-    /// The client was told that it may ask no more.
-    Leaving,
-    /// The connection is gone, and requests under way learn of it.
-    Over {
-        /// The client can read what was sent last.
-        lingers: bool,
+    /// GOAWAY was sent, so that the client sends no further request.
+    Draining,
+    /// The connection is closed. Its pending requests are ending.
+    Closed {
+        /// The client may still read the last frames.
+        client_reads: bool,
     },
 }
 
-/// The turns of a connection.
-struct Turns<'a, T, P: Proxy, F> {
+/// The task of a connection: it runs h2 and the stream tasks in turns.
+struct ConnectionTask<'a, T, P: Proxy, F> {
     session: Option<Session<T>>,
-    link: Rc<RefCell<Link<T>>>,
-    shared: Rc<Shared>,
-    lanes: FuturesUnordered<F>,
-    place: Place<'a, P>,
-    stage: Stage,
-    /// For a connection without requests, and for requests without a connection.
+    socket: Rc<RefCell<BufferedSocket<T>>>,
+    shared: Rc<SharedState>,
+    tasks: FuturesUnordered<F>,
+    registration: Registration<'a, P>,
+    stage: ConnectionStage,
+    /// The deadline of an idle connection, or of pending requests after the end of the connection.
     deadline: Deadline,
-    /// The first request has a deadline of its own, and has not come.
-    awaits_first: bool,
+    /// The first request has a separate deadline and has not arrived.
+    awaits_first_request: bool,
+    /// There was a pending request in the previous turn.
     was_busy: bool,
 }
 
-impl<'a, T, P, F> Turns<'a, T, P, F>
+impl<'a, T, P, F> ConnectionTask<'a, T, P, F>
 where
     T: Transport,
     P: Proxy,
@@ -185,44 +198,49 @@ where
 {
     fn new(
         session: Session<T>,
-        link: Rc<RefCell<Link<T>>>,
-        shared: Rc<Shared>,
+        socket: Rc<RefCell<BufferedSocket<T>>>,
+        shared: Rc<SharedState>,
         (worker, first, keepalive): (&'a Worker<P>, Option<Duration>, Duration),
     ) -> Self {
         Self {
             session: Some(session),
-            link,
+            socket,
             shared,
-            lanes: FuturesUnordered::new(),
-            place: worker.enter(),
-            stage: Stage::Open,
+            tasks: FuturesUnordered::new(),
+            registration: worker.register(),
+            stage: ConnectionStage::Open,
             deadline: Deadline::new(first.unwrap_or(keepalive)),
-            awaits_first: first.is_some(),
+            awaits_first_request: first.is_some(),
             was_busy: false,
         }
     }
 
-    /// Serves requests until the connection ends. Returns whether the client can read what was sent last.
-    async fn run(mut self, lane: impl Fn(Arrived) -> F, worker: &Worker<P>, info: &P::Client) -> bool {
+    /// Serves requests until the connection ends. Returns whether the client may still read the last frames.
+    async fn run(
+        mut self,
+        start_task: impl Fn(IncomingRequest) -> F,
+        worker: &Worker<P>,
+        client_data: &P::Client,
+    ) -> bool {
         let turn_waker = Arc::new(TurnWaker::default());
         let waker = Waker::from(turn_waker.clone());
         poll_fn(|cx| {
-            let over = turn_waker.turn(&waker, cx, |cx| {
-                self.leave_if_ending(cx, worker, info);
-                self.accept(cx, &lane, worker, info);
-                while let Poll::Ready(Some(())) = self.lanes.poll_next_unpin(cx) {}
-                self.end_if_malformed(cx, worker, info);
-                self.rest(cx, worker, info)
+            let over = turn_waker.run_turn(&waker, cx, |cx| {
+                self.drain_if_ending(cx, worker, client_data);
+                self.accept(cx, &start_task, worker, client_data);
+                while let Poll::Ready(Some(())) = self.tasks.poll_next_unpin(cx) {}
+                self.close_if_malformed(cx, worker, client_data);
+                self.poll_idle(cx, worker, client_data)
             });
-            if let Some(lingers) = over {
-                return Poll::Ready(lingers);
+            if let Some(client_reads) = over {
+                return Poll::Ready(client_reads);
             }
-            let flushed = self.link.borrow_mut().poll_flush(&mut Context::from_waker(&waker));
+            let flushed = self.socket.borrow_mut().poll_flush(&mut Context::from_waker(&waker));
             if matches!(flushed, Poll::Ready(Err(_))) && self.session.is_some() {
-                if self.link.borrow().is_stalled {
-                    worker.proxy.on_http2_fault(info, Http2Fault::Stalled);
+                if self.socket.borrow().is_stalled {
+                    worker.proxy.on_http2_fault(client_data, Http2Fault::Stalled);
                 }
-                self.end(false);
+                self.close(false);
                 cx.waker().wake_by_ref();
             }
             Poll::Pending
@@ -230,103 +248,115 @@ where
         .await
     }
 
-    /// Tells the client to send no more requests if the worker ends. What is on its way is served.
-    fn leave_if_ending(&mut self, cx: &Context<'_>, worker: &Worker<P>, info: &P::Client) {
-        let is_over = self.place.is_over(cx);
-        if (is_over || worker.is_ending()) && self.stage == Stage::Open {
-            self.leave(worker.proxy.limits(info).head);
+    /// Sends GOAWAY if the worker is ending. Requests that are on their way are served.
+    fn drain_if_ending(&mut self, cx: &Context<'_>, worker: &Worker<P>, client_data: &P::Client) {
+        let must_end = self.registration.must_end(cx);
+        if (must_end || worker.is_ending()) && self.stage == ConnectionStage::Open {
+            self.start_draining(worker.proxy.limits(client_data).head);
         }
     }
 
-    fn leave(&mut self, patience: Duration) {
+    /// Sends GOAWAY, and sets the deadline for the end of the idle connection.
+    fn start_draining(&mut self, timeout: Duration) {
         if let Some(session) = &mut self.session {
             session.graceful_shutdown();
         }
-        self.stage = Stage::Leaving;
-        self.deadline.set(patience);
+        self.stage = ConnectionStage::Draining;
+        self.deadline.set(timeout);
     }
 
-    /// Has h2 read and write, and gives requests to lanes.
+    /// Has h2 read and write, and assigns requests to stream tasks.
     fn accept(
         &mut self,
         cx: &mut Context<'_>,
-        lane: &impl Fn(Arrived) -> F,
+        start_task: &impl Fn(IncomingRequest) -> F,
         worker: &Worker<P>,
-        info: &P::Client,
+        client_data: &P::Client,
     ) {
         while let Some(session) = &mut self.session {
             match session.poll_accept(cx) {
-                Poll::Ready(Some(Ok(arrived))) => {
-                    self.shared.busy.set(self.shared.busy.get() + 1);
-                    if let Some(arrived) = self.shared.waiting.give(arrived) {
-                        self.lanes.push(lane(arrived));
+                Poll::Ready(Some(Ok(incoming))) => {
+                    self.shared.pending_requests.set(self.shared.pending_requests.get() + 1);
+                    if let Some(incoming) = self.shared.idle_tasks.assign(incoming) {
+                        self.tasks.push(start_task(incoming));
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let is_calmed = error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM);
-                    let flood = self.link.borrow().flood.map(Http2Fault::Flood);
-                    let stalled = self.link.borrow().is_stalled.then_some(Http2Fault::Stalled);
+                    let flood = self.socket.borrow().flood.map(Http2Fault::Flood);
+                    let stalled = self.socket.borrow().is_stalled.then_some(Http2Fault::Stalled);
                     let fault = flood.or(stalled).or_else(|| is_calmed.then_some(Http2Fault::OtherFlood));
                     if let Some(fault) = fault {
-                        worker.proxy.on_http2_fault(info, fault);
+                        worker.proxy.on_http2_fault(client_data, fault);
                     }
-                    // h2 has told a client that broke the rules which one it was.
-                    self.end(fault.is_none() && !error.is_io());
+                    // h2 has sent the error code to a client that violated HTTP/2.
+                    self.close(fault.is_none() && !error.is_io());
                 }
-                // The client has left, or has been told to and has got all replies.
-                Poll::Ready(None) => self.end(true),
+                // The client has closed the connection, or has all replies after GOAWAY.
+                Poll::Ready(None) => self.close(true),
                 Poll::Pending => return,
             }
         }
     }
 
-    fn end_if_malformed(&mut self, cx: &mut Context<'_>, worker: &Worker<P>, info: &P::Client) {
+    /// Closes the connection if the client has sent too many malformed requests.
+    fn close_if_malformed(&mut self, cx: &mut Context<'_>, worker: &Worker<P>, client_data: &P::Client) {
         if self.shared.malformed.get() > MALFORMED_MAX
             && let Some(session) = &mut self.session
         {
-            worker.proxy.on_http2_fault(info, Http2Fault::Malformed);
+            worker.proxy.on_http2_fault(client_data, Http2Fault::Malformed);
             session.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            // Writes the reason.
+            // This sends the error code.
             let _ = session.poll_accept(cx);
-            self.end(false);
+            self.close(false);
         }
     }
 
-    /// The connection is gone. Its streams learn of that from h2.
-    fn end(&mut self, lingers: bool) {
+    /// Closes the connection. Its streams get the error from h2.
+    fn close(&mut self, client_reads: bool) {
         self.session = None;
-        self.stage = Stage::Over { lingers };
-        self.deadline.set(END_PATIENCE);
+        self.stage = ConnectionStage::Closed { client_reads };
+        self.deadline.set(END_TIMEOUT);
     }
 
-    /// Looks after a connection without requests. Returns whether the client can read what was sent last, once the connection is over.
-    fn rest(&mut self, cx: &mut Context<'_>, worker: &Worker<P>, info: &P::Client) -> Option<bool> {
-        let is_busy = self.shared.busy.get() > 0;
-        if let Stage::Over { lingers } = self.stage {
+    /// Handles the deadlines of an idle or closed connection. Returns a value when the task must end: whether
+    /// the client may still read the last frames.
+    fn poll_idle(
+        &mut self,
+        cx: &mut Context<'_>,
+        worker: &Worker<P>,
+        client_data: &P::Client,
+    ) -> Option<bool> {
+        let is_busy = self.shared.pending_requests.get() > 0;
+        if let ConnectionStage::Closed { client_reads } = self.stage {
             let is_late = self.deadline.poll(cx).is_ready();
-            return (!is_busy || is_late).then_some(lingers);
+            return (!is_busy || is_late).then_some(client_reads);
         }
         if is_busy {
-            (self.was_busy, self.awaits_first) = (true, false);
+            (self.was_busy, self.awaits_first_request) = (true, false);
             return None;
         }
-        let limits = worker.proxy.limits(info);
+        let limits = worker.proxy.limits(client_data);
         if std::mem::replace(&mut self.was_busy, false) {
-            self.deadline.set(if self.stage == Stage::Open { limits.keepalive } else { limits.head });
+            self.deadline.set(if self.stage == ConnectionStage::Open {
+                limits.keepalive
+            } else {
+                limits.head
+            });
         }
         if self.deadline.poll(cx).is_ready() {
-            if self.shared.blocked.is_blocked() {
-                // Its last reply is not at the client. The deadline for writes runs.
+            if self.shared.socket_progress.is_blocked() {
+                // The client has not received the last reply. The write deadline of the socket is running.
                 self.deadline.set(limits.keepalive);
-            } else if self.stage == Stage::Open {
-                if std::mem::take(&mut self.awaits_first) {
-                    drop(worker.proxy.refuse(info, Refusal::TimedOut));
+            } else if self.stage == ConnectionStage::Open {
+                if std::mem::take(&mut self.awaits_first_request) {
+                    drop(worker.proxy.refuse(client_data, Refusal::TimedOut));
                 } else {
-                    worker.proxy.on_idle(info);
+                    worker.proxy.on_idle(client_data);
                 }
-                self.leave(limits.head);
+                self.start_draining(limits.head);
             } else {
-                self.end(true);
+                self.close(true);
             }
             cx.waker().wake_by_ref();
         }

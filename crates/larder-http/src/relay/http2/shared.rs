@@ -1,7 +1,7 @@
-//! The part of a connection that its lanes share.
+//! The state that the stream tasks of a connection share.
 
-use super::memory::Account;
-use crate::http2::Blocked;
+use super::memory::MemoryAccount;
+use crate::http2::SocketProgress;
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
@@ -11,69 +11,69 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Lanes of a connection that wait for a request. Further ones end.
-const WAITING_MAX: usize = 8;
+/// Largest number of idle stream tasks of a connection. Further ones end.
+const IDLE_TASKS_MAX: usize = 8;
 
-/// A request as h2 gives it, and the way to reply.
-pub(super) type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
+/// A request from h2, and the handle for its reply.
+pub(super) type IncomingRequest = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// The part of a connection that its lanes share.
+/// The state that the stream tasks of a connection share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) waiting: Waiting,
-    /// Requests under way.
-    pub(super) busy: Cell<usize>,
-    /// Bytes of their heads.
+pub(super) struct SharedState {
+    pub(super) idle_tasks: IdleTasks,
+    /// Number of pending requests.
+    pub(super) pending_requests: Cell<usize>,
+    /// Total size of their heads in bytes.
     pub(super) head_bytes: Cell<usize>,
-    /// Requests that were malformed.
+    /// Number of malformed requests.
     pub(super) malformed: Cell<u32>,
-    /// The record of when the socket had no room.
-    pub(super) blocked: Arc<Blocked>,
-    pub(super) memory: Account,
+    /// The record of when the socket accepted bytes.
+    pub(super) socket_progress: Arc<SocketProgress>,
+    pub(super) memory: MemoryAccount,
 }
 
-/// The place at which a lane gets its next request.
+/// The slot in which a stream task gets its next request.
 #[derive(Debug)]
-pub(super) struct Seat {
-    arrived: RefCell<Option<Arrived>>,
+pub(super) struct RequestSlot {
+    incoming: RefCell<Option<IncomingRequest>>,
     waker: RefCell<Waker>,
 }
 
-impl Seat {
+impl RequestSlot {
     pub(super) fn new() -> Self {
-        Self { arrived: RefCell::default(), waker: RefCell::new(Waker::noop().clone()) }
+        Self { incoming: RefCell::default(), waker: RefCell::new(Waker::noop().clone()) }
     }
 
-    /// The next request, once there is one.
-    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Arrived> {
-        if let Some(arrived) = self.arrived.take() {
-            return Poll::Ready(arrived);
+    /// Waits for the next request.
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<IncomingRequest> {
+        if let Some(incoming) = self.incoming.take() {
+            return Poll::Ready(incoming);
         }
         self.waker.borrow_mut().clone_from(cx.waker());
         Poll::Pending
     }
 }
 
-/// The lanes that wait for a request.
+/// The slots of the idle stream tasks.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(RefCell<Vec<Rc<Seat>>>);
+pub(super) struct IdleTasks(RefCell<Vec<Rc<RequestSlot>>>);
 
-impl Waiting {
-    /// Notes a lane that waits. Returns whether there is room for it.
-    pub(super) fn enter(&self, seat: &Rc<Seat>) -> bool {
-        let mut seats = self.0.borrow_mut();
-        let has_room = seats.len() < WAITING_MAX;
+impl IdleTasks {
+    /// Adds an idle task. Returns false if there are enough idle tasks, so that the task must end.
+    pub(super) fn add(&self, slot: &Rc<RequestSlot>) -> bool {
+        let mut slots = self.0.borrow_mut();
+        let has_room = slots.len() < IDLE_TASKS_MAX;
         if has_room {
-            seats.push(seat.clone());
+            slots.push(slot.clone());
         }
         has_room
     }
 
-    /// Gives a request to a lane that waits. Returns it if there is none.
-    pub(super) fn give(&self, arrived: Arrived) -> Option<Arrived> {
-        let Some(seat) = self.0.borrow_mut().pop() else { return Some(arrived) };
-        *seat.arrived.borrow_mut() = Some(arrived);
-        seat.waker.borrow().wake_by_ref();
+    /// Assigns a request to an idle task. Returns the request if no task is idle.
+    pub(super) fn assign(&self, incoming: IncomingRequest) -> Option<IncomingRequest> {
+        let Some(slot) = self.0.borrow_mut().pop() else { return Some(incoming) };
+        *slot.incoming.borrow_mut() = Some(incoming);
+        slot.waker.borrow().wake_by_ref();
         None
     }
 }

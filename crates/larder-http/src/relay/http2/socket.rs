@@ -1,6 +1,6 @@
-//! The socket of a connection of HTTP/2, as h2 reads from it and writes to it.
+//! The socket of an HTTP/2 connection, from which h2 reads and to which it writes.
 
-use crate::http2::{Blocked, Flood, FrameLimits, WriteDeadline};
+use crate::http2::{Flood, FrameLimits, SocketProgress, WriteDeadline};
 use crate::relay::Clock;
 use crate::relay::splice::Transport;
 use std::cell::{Cell, RefCell};
@@ -12,35 +12,37 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that wait until all streams have had their turn. Then they cost one call for many frames, as TLS takes up to 64 KiB at once
-/// with what it adds.
-const GATHERED_MAX: usize = 63 << 10;
+/// Largest number of buffered bytes. The bytes of all streams of a turn are sent with one call. TLS accepts
+/// up to 64 KiB at once, including its overhead.
+const BUFFERED_BYTES_MAX: usize = 63 << 10;
 
 thread_local! {
-    /// Memory for bytes that wait: connections that wait for requests hold none.
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// A free write buffer. Idle connections hold none.
+    static FREE_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A socket, or TLS over one, with the limits of its connection.
+/// A socket or a TLS connection, with the limits of its HTTP/2 connection.
 #[derive(Debug)]
-pub(super) struct Link<T> {
+pub(super) struct BufferedSocket<T> {
     io: T,
     /// Bytes that h2 has written.
     out: Vec<u8>,
+    /// Number of bytes in `out` that the transport has accepted.
     written: usize,
-    /// Bytes that the transport has taken, in all.
+    /// Total number of bytes that the transport has accepted.
     sent: u64,
     frames: FrameLimits,
     deadline: WriteDeadline,
     /// The limit on frames that the client has exceeded.
     pub(super) flood: Option<Flood>,
-    /// The client has taken nothing for too long.
+    /// The socket has accepted nothing for too long.
     pub(super) is_stalled: bool,
 }
 
-impl<T: Transport> Link<T> {
-    /// A link that notes in `blocked` when the socket has no room, and fails if it has none for `patience`.
-    pub(super) fn new(io: T, patience: Duration, blocked: &Arc<Blocked>) -> Self {
+impl<T: Transport> BufferedSocket<T> {
+    /// Creates a socket that records in `progress` when it is blocked. Writing fails if it is blocked for
+    /// `timeout`.
+    pub(super) fn new(io: T, timeout: Duration, progress: &Arc<SocketProgress>) -> Self {
         let now = Clock::now().into();
         Self {
             io,
@@ -48,7 +50,7 @@ impl<T: Transport> Link<T> {
             written: 0,
             sent: 0,
             frames: FrameLimits::new(now).with_resets(now),
-            deadline: WriteDeadline::new(patience, Some(blocked.clone())),
+            deadline: WriteDeadline::new(timeout, Some(progress.clone())),
             flood: None,
             is_stalled: false,
         }
@@ -58,6 +60,7 @@ impl<T: Transport> Link<T> {
         self.io
     }
 
+    /// Reads once, and counts the received frames.
     fn read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
@@ -68,14 +71,14 @@ impl<T: Transport> Link<T> {
         }))
     }
 
-    /// Takes bytes of h2, if there is room for more.
-    fn gather(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    /// Buffers bytes from h2. Flushes first if the buffer is full.
+    fn buffer_parts(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
-        if !self.out.is_empty() && self.out.len() + length > GATHERED_MAX {
+        if !self.out.is_empty() && self.out.len() + length > BUFFERED_BYTES_MAX {
             ready!(self.poll_flush(cx))?;
         }
         if self.out.capacity() == 0 {
-            self.out = SPARE.take();
+            self.out = FREE_BUFFER.take();
         }
         let before = self.out.len();
         for part in parts {
@@ -85,20 +88,21 @@ impl<T: Transport> Link<T> {
         Poll::Ready(Ok(length))
     }
 
-    /// Writes what was gathered. Fails if the socket takes nothing for too long.
+    /// Writes the buffered bytes. Fails if the socket accepts nothing for too long.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.out.is_empty() {
             return Poll::Ready(Ok(()));
         }
         let flushed = self.write(cx);
         let sent = self.io.sent().unwrap_or(self.sent);
-        if self.deadline.is_late(cx, Some(sent), &flushed) {
+        if self.deadline.poll_expired(cx, Some(sent), &flushed) {
             self.is_stalled = true;
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")));
         }
         flushed
     }
 
+    /// Writes and flushes the buffered bytes, and releases the buffer.
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.out.len() {
             let wrote = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out[self.written..]))?;
@@ -112,16 +116,17 @@ impl<T: Transport> Link<T> {
         let mut out = std::mem::take(&mut self.out);
         self.written = 0;
         out.clear();
-        SPARE.set(out);
+        FREE_BUFFER.set(out);
         Poll::Ready(Ok(()))
     }
 }
 
-/// The side of a [`Link`] that h2 has. What it flushes is gathered until the connection's turn ends.
+/// The handle of a [`BufferedSocket`] that h2 has. Flushing has no effect, because the connection flushes at
+/// the end of a turn.
 #[derive(Debug)]
-pub(super) struct Socket<T>(pub(super) Rc<RefCell<Link<T>>>);
+pub(super) struct SocketHandle<T>(pub(super) Rc<RefCell<BufferedSocket<T>>>);
 
-impl<T: Transport> AsyncRead for Socket<T> {
+impl<T: Transport> AsyncRead for SocketHandle<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -131,9 +136,9 @@ impl<T: Transport> AsyncRead for Socket<T> {
     }
 }
 
-impl<T: Transport> AsyncWrite for Socket<T> {
+impl<T: Transport> AsyncWrite for SocketHandle<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.borrow_mut().gather(cx, &[IoSlice::new(bytes)])
+        self.0.borrow_mut().buffer_parts(cx, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -141,7 +146,7 @@ impl<T: Transport> AsyncWrite for Socket<T> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.0.borrow_mut().gather(cx, parts)
+        self.0.borrow_mut().buffer_parts(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,16 +1,16 @@
-//! A stream of HTTP/2 as the client's side of an exchange.
+//! An HTTP/2 stream as the client side of an exchange.
 //!
-//! A piece of a reply is given to h2 as far as the client's window goes. The exchange reads no more from the server, and the request does
-//! not end, until h2 has written all of the piece.
+//! A piece of a reply is passed to h2 as far as the flow-control window of the client allows. Until h2 has
+//! written the whole piece, the exchange reads nothing from the server, and the request does not end.
 
 use super::head;
-use super::shared::{Arrived, Shared};
+use super::shared::{IncomingRequest, SharedState};
 use crate::convert;
 use crate::h1::{Body, Fault, ReplyHead, RequestHead};
+use crate::relay::buffered_stream::BufferedStream;
+use crate::relay::client_side::ClientSide;
 use crate::relay::deadline::Deadline;
-use crate::relay::downstream::Downstream;
 use crate::relay::fields::write_trailers;
-use crate::relay::wire::Wire;
 use bytes::{Buf, Bytes};
 use futures_util::task::AtomicWaker;
 use h2::server::SendResponse;
@@ -24,147 +24,153 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Requests beside which each has `Limits::client_write` for its turn.
+/// Number of concurrent requests for which `Limits::client_write` is enough time.
 const TURN_STREAMS: usize = 16;
 
-/// The bytes of a reply that h2 holds: it was given them and has not written them.
+/// The bytes of a reply that were passed to h2 and not yet written.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct UnwrittenBytes {
     bytes: AtomicUsize,
-    /// The task that waits until there are none.
+    /// The task that waits until no such bytes are left.
     waiting: AtomicWaker,
 }
 
-impl Held {
+impl UnwrittenBytes {
     fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 }
 
-/// A piece of a reply, until h2 has written it or thrown it away.
-struct Piece {
+/// A piece of a reply. It is counted until h2 has written or dropped it.
+struct CountedPiece {
     bytes: Bytes,
-    held: Arc<Held>,
+    unwritten: Arc<UnwrittenBytes>,
 }
 
-impl Piece {
-    /// The piece in the form that h2 takes.
-    fn follow(bytes: Bytes, held: &Arc<Held>) -> Bytes {
-        held.bytes.fetch_add(bytes.len(), Relaxed);
-        Bytes::from_owner(Self { bytes, held: held.clone() })
+impl CountedPiece {
+    /// Counts a piece, and returns it as `Bytes` for h2.
+    fn count(bytes: Bytes, unwritten: &Arc<UnwrittenBytes>) -> Bytes {
+        unwritten.bytes.fetch_add(bytes.len(), Relaxed);
+        Bytes::from_owner(Self { bytes, unwritten: unwritten.clone() })
     }
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for CountedPiece {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Piece {
+impl Drop for CountedPiece {
     fn drop(&mut self) {
-        if self.held.bytes.fetch_sub(self.bytes.len(), Relaxed) == self.bytes.len() {
-            self.held.waiting.wake();
+        if self.unwritten.bytes.fetch_sub(self.bytes.len(), Relaxed) == self.bytes.len() {
+            self.unwritten.waiting.wake();
         }
     }
 }
 
-/// A stream, or the place for the next one.
+/// An HTTP/2 stream. It is reused for the next request of its task.
 #[derive(Debug)]
-pub(super) struct Stream {
-    shared: Rc<Shared>,
-    respond: Option<SendResponse<Bytes>>,
-    /// The request's body, and a part of a frame that was not read.
-    upload: Option<RecvStream>,
-    chunk: Bytes,
-    /// The head of the reply. It is sent once it `is_due`.
+pub(super) struct ClientStream {
+    shared: Rc<SharedState>,
+    responder: Option<SendResponse<Bytes>>,
+    /// The request body.
+    request_body: Option<RecvStream>,
+    /// The part of the last DATA frame that was not read.
+    unread_data: Bytes,
+    /// The head of the reply, until it is sent.
     head: Option<Response<()>>,
-    is_due: bool,
+    /// The head must be sent.
+    head_is_due: bool,
     reply: Option<SendStream<Bytes>>,
-    /// Memory that pieces are perhaps parts of.
-    lent: Option<Bytes>,
-    /// A piece that came first and was not copied, or pieces that come together.
+    /// Memory that pieces may be slices of.
+    shared_buffer: Option<Bytes>,
+    /// A piece that came first, and was not copied.
     shared_piece: Bytes,
+    /// Pieces that are sent together.
     gathered: Vec<u8>,
-    held: Arc<Held>,
-    /// Bytes of the reply that were not written when this was last looked at.
-    unwritten: usize,
-    /// Bytes that h2 has not taken, and the end with perhaps trailers behind them.
+    unwritten: Arc<UnwrittenBytes>,
+    /// Number of unwritten bytes of the reply at the last check.
+    last_unwritten: usize,
+    /// Bytes that h2 has not accepted.
     pending: Bytes,
-    ends: bool,
+    /// The reply ends after `pending`, and after the trailers if there are any.
+    end_pending: bool,
     trailers: Option<HeaderMap>,
-    /// The time in which the socket had no room, in all, when the client last took something.
-    blocked: Duration,
-    /// Times that the client was given for the turns of other streams.
-    turns: usize,
+    /// Total time for which the socket was blocked, at the last progress of the client.
+    blocked_time: Duration,
+    /// Number of timeouts that were extended because of other streams.
+    extensions: usize,
 }
 
-impl Stream {
-    pub(super) fn new(shared: Rc<Shared>, held: Arc<Held>) -> Self {
+impl ClientStream {
+    pub(super) fn new(shared: Rc<SharedState>, unwritten: Arc<UnwrittenBytes>) -> Self {
         Self {
             shared,
-            held,
-            unwritten: 0,
-            respond: None,
-            upload: None,
-            chunk: Bytes::new(),
+            unwritten,
+            last_unwritten: 0,
+            responder: None,
+            request_body: None,
+            unread_data: Bytes::new(),
             head: None,
-            is_due: false,
+            head_is_due: false,
             reply: None,
-            lent: None,
+            shared_buffer: None,
             shared_piece: Bytes::new(),
             gathered: Vec::new(),
             pending: Bytes::new(),
-            ends: false,
+            end_pending: false,
             trailers: None,
-            blocked: Duration::ZERO,
-            turns: 0,
+            blocked_time: Duration::ZERO,
+            extensions: 0,
         }
     }
 
-    /// Takes the stream of a request, whose head is read into `head`.
+    /// Starts a request. Its head is read into `head`.
     pub(super) fn accept(
         &mut self,
-        (request, respond): Arrived,
+        (request, responder): IncomingRequest,
         head: &mut RequestHead,
     ) -> Result<(), Fault> {
-        let (parts, upload) = request.into_parts();
-        let has_body = !upload.is_end_stream();
-        self.respond = Some(respond);
-        self.upload = has_body.then_some(upload);
-        self.note_progress();
+        let (parts, request_body) = request.into_parts();
+        let has_body = !request_body.is_end_stream();
+        self.responder = Some(responder);
+        self.request_body = has_body.then_some(request_body);
+        self.record_progress();
         head::read_request(head, &parts, has_body)
     }
 
-    /// Ends the stream. h2 sends what it has; `reset`: the client must see that something is missing.
+    /// Ends the stream. h2 sends the bytes it has. If `reset` is set, the stream is reset, so that the client
+    /// detects that something is missing.
     pub(super) fn end(&mut self, reset: Option<Reason>) {
         if let Some(reason) = reset
-            && let Some(respond) = &mut self.respond
+            && let Some(responder) = &mut self.responder
         {
-            respond.send_reset(reason);
+            responder.send_reset(reason);
         }
-        // h2 resets a stream whose body goes on after its reply (RFC 9113 section 8.1).
-        let mut spare = Self::new(self.shared.clone(), self.held.clone());
-        if self.held.bytes() > 0 {
-            // Of a reply that was reset.
-            spare.held = Arc::default();
+        // The h2 crate resets a stream whose request body continues after the reply (RFC 9113 section 8.1).
+        let mut spare = Self::new(self.shared.clone(), self.unwritten.clone());
+        if self.unwritten.bytes() > 0 {
+            // The bytes belong to a reply that was reset.
+            spare.unwritten = Arc::default();
         }
         *self = spare;
     }
 
-    fn note_progress(&mut self) {
-        (self.blocked, self.turns) = (self.shared.blocked.total(), 0);
+    /// Records that the client has accepted bytes.
+    fn record_progress(&mut self) {
+        (self.blocked_time, self.extensions) = (self.shared.socket_progress.blocked_time(), 0);
     }
 
-    /// Gives h2 what waits, as far as the client's window goes.
-    fn give(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if std::mem::take(&mut self.is_due)
-            && let (Some(head), Some(respond)) = (self.head.take(), &mut self.respond)
+    /// Passes pending bytes to h2 as far as the flow-control window of the client allows.
+    fn send_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.head_is_due)
+            && let (Some(head), Some(responder)) = (self.head.take(), &mut self.responder)
         {
-            let is_whole = self.ends && self.pending.is_empty() && self.trailers.is_none();
-            let reply = respond.send_response(head, is_whole).map_err(gone)?;
+            let is_whole = self.end_pending && self.pending.is_empty() && self.trailers.is_none();
+            let reply = responder.send_response(head, is_whole).map_err(connection_reset)?;
             if is_whole {
-                self.ends = false;
+                self.end_pending = false;
                 return Poll::Ready(Ok(()));
             }
             self.reply = Some(reply);
@@ -174,64 +180,66 @@ impl Stream {
             reply.reserve_capacity(self.pending.len());
             let room = match reply.capacity() {
                 0 => match ready!(reply.poll_capacity(cx)) {
-                    Some(room) => room.map_err(gone)?,
+                    Some(room) => room.map_err(connection_reset)?,
                     None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
                 },
                 room => room,
             };
-            let piece = Piece::follow(self.pending.split_to(room.min(self.pending.len())), &self.held);
-            let is_last = self.ends && self.pending.is_empty() && self.trailers.is_none();
-            reply.send_data(piece, is_last).map_err(gone)?;
-            self.ends &= !is_last;
+            let piece =
+                CountedPiece::count(self.pending.split_to(room.min(self.pending.len())), &self.unwritten);
+            let is_last = self.end_pending && self.pending.is_empty() && self.trailers.is_none();
+            reply.send_data(piece, is_last).map_err(connection_reset)?;
+            self.end_pending &= !is_last;
         }
-        if std::mem::take(&mut self.ends) {
+        if std::mem::take(&mut self.end_pending) {
             match self.trailers.take() {
                 Some(trailers) => reply.send_trailers(trailers),
                 None => reply.send_data(Bytes::new(), true),
             }
-            .map_err(gone)?;
+            .map_err(connection_reset)?;
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl Downstream for Stream {
+impl ClientSide for ClientStream {
     const IS_FRAMED: bool = true;
-    /// A piece holds all of the memory that it was read into.
-    const SHARED_MIN: usize = 32 << 10;
+    /// Smallest piece to share, in bytes. A shared piece keeps the whole buffer alive that it was read into.
+    const SHARED_BYTES_MIN: usize = 32 << 10;
 
     fn body(&self, request: &RequestHead) -> Body {
         if request.body() == Body::Chunks { Body::Close } else { request.body() }
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Some(upload) = &mut self.upload else { return Poll::Ready(Ok(())) };
-        while self.chunk.is_empty() {
-            match ready!(upload.poll_data(cx)) {
-                Some(data) => self.chunk = data.map_err(gone)?,
+        let Some(request_body) = &mut self.request_body else { return Poll::Ready(Ok(())) };
+        while self.unread_data.is_empty() {
+            match ready!(request_body.poll_data(cx)) {
+                Some(data) => self.unread_data = data.map_err(connection_reset)?,
                 None => {
-                    self.upload = None;
+                    self.request_body = None;
                     return Poll::Ready(Ok(()));
                 }
             }
         }
-        let taken = self.chunk.len().min(buffer.remaining());
-        buffer.put_slice(&self.chunk[..taken]);
-        self.chunk.advance(taken);
-        // The exchange asks for no more until the server has this.
-        Poll::Ready(upload.flow_control().release_capacity(taken).map_err(gone))
+        let taken = self.unread_data.len().min(buffer.remaining());
+        buffer.put_slice(&self.unread_data[..taken]);
+        self.unread_data.advance(taken);
+        // The window is released immediately, because the exchange reads no more until the server has these
+        // bytes.
+        Poll::Ready(request_body.flow_control().release_capacity(taken).map_err(connection_reset))
     }
 
-    fn watch(&mut self, cx: &mut Context<'_>, _: &mut Vec<u8>, _: bool) -> io::Result<()> {
-        let reset = match (&mut self.reply, &mut self.respond) {
+    fn check_disconnect(&mut self, cx: &mut Context<'_>, _: &mut Vec<u8>, _: bool) -> io::Result<()> {
+        let reset = match (&mut self.reply, &mut self.responder) {
             (Some(reply), _) => reply.poll_reset(cx),
-            (None, Some(respond)) => respond.poll_reset(cx),
+            (None, Some(responder)) => responder.poll_reset(cx),
             (None, None) => return Ok(()),
         };
         if reset.is_ready() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }
 
-    fn goes_on(&self, _: &RequestHead, _: &[u8]) -> bool {
+    fn can_continue(&self, _: &RequestHead, _: &[u8]) -> bool {
         true
     }
 
@@ -240,34 +248,36 @@ impl Downstream for Stream {
     }
 
     fn send_interim(&mut self, _: &mut Context<'_>, head: &ReplyHead, _: &mut Vec<u8>) -> io::Result<()> {
-        if let (Some(reply), Some(respond)) = (convert::reply(head), &mut self.respond) {
-            // One that h2 refuses is dropped: the final reply comes all the same. That the client leaves is noticed elsewhere.
-            let _ = respond.send_informational(reply);
+        if let (Some(reply), Some(responder)) = (convert::reply(head), &mut self.responder) {
+            // If h2 refuses an interim reply, it is dropped, because the final reply follows. A disconnect is
+            // detected elsewhere.
+            let _ = responder.send_informational(reply);
         }
         Ok(())
     }
 
-    fn begin(&mut self, head: &ReplyHead, out: &mut Vec<u8>) {
+    fn begin_reply(&mut self, head: &ReplyHead, out: &mut Vec<u8>) {
         out.clear();
         self.gathered.clear();
         self.shared_piece.clear();
         self.head = convert::reply(head);
     }
 
-    fn lend(&mut self, read: Option<Bytes>) {
-        self.lent = read;
+    fn set_shared_buffer(&mut self, read: Option<Bytes>) {
+        self.shared_buffer = read;
     }
 
     fn send(&mut self, _: &mut Context<'_>, before: &[u8], piece: &[u8]) -> io::Result<()> {
         if before.is_empty() && self.gathered.is_empty() && self.shared_piece.is_empty() {
-            self.shared_piece = self.lent.as_ref().and_then(|read| part(read, piece)).unwrap_or_default();
+            self.shared_piece =
+                self.shared_buffer.as_ref().and_then(|read| slice_of(read, piece)).unwrap_or_default();
             if !self.shared_piece.is_empty() {
                 return Ok(());
             }
         }
         if self.gathered.is_empty() {
             self.gathered.extend_from_slice(&std::mem::take(&mut self.shared_piece));
-            // h2 takes memory that is full as it is.
+            // h2 takes a buffer without spare capacity as it is.
             self.gathered.reserve_exact(before.len() + piece.len());
         }
         self.gathered.extend_from_slice(before);
@@ -283,88 +293,89 @@ impl Downstream for Stream {
         self.send(cx, before, &piece)
     }
 
-    fn finish(&mut self, cx: &mut Context<'_>, end: Option<&[u8]>) -> io::Result<()> {
+    fn flush_pieces(&mut self, cx: &mut Context<'_>, end: Option<&[u8]>) -> io::Result<()> {
         if self.reply.is_none() && self.head.is_none() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        self.is_due = self.head.is_some();
+        self.head_is_due = self.head.is_some();
         let gathered = std::mem::take(&mut self.gathered);
         self.pending =
             if gathered.is_empty() { std::mem::take(&mut self.shared_piece) } else { gathered.into() };
         if let Some(trailers) = end {
-            self.ends = true;
+            self.end_pending = true;
             self.trailers = Some(trailers).filter(|lines| !lines.is_empty()).map(|lines| {
                 let mut passed = Vec::new();
                 write_trailers(lines, &mut passed);
                 head::trailers(&passed)
             });
         }
-        self.note_progress();
-        let given = match self.give(cx) {
-            Poll::Ready(given) => given,
+        self.record_progress();
+        let sent = match self.send_pending(cx) {
+            Poll::Ready(sent) => sent,
             Poll::Pending => Ok(()),
         };
-        self.unwritten = self.pending.len() + self.held.bytes();
-        given
+        self.last_unwritten = self.pending.len() + self.unwritten.bytes();
+        sent
     }
 
     fn is_drained(&self) -> bool {
-        !self.is_due && !self.ends && self.pending.is_empty() && self.held.bytes() == 0
+        !self.head_is_due && !self.end_pending && self.pending.is_empty() && self.unwritten.bytes() == 0
     }
 
-    fn left(&self) -> usize {
-        self.unwritten
+    fn unsent_bytes(&self) -> usize {
+        self.last_unwritten
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let given = self.give(cx);
-        // Before the bytes are counted, so that none goes unseen.
-        self.held.waiting.register(cx.waker());
-        let (before, held) = (self.unwritten, self.held.bytes());
-        self.unwritten = self.pending.len() + held;
-        if self.unwritten < before {
-            self.note_progress();
+        let sent = self.send_pending(cx);
+        // The waker is registered before the bytes are counted, so that no change is missed.
+        self.unwritten.waiting.register(cx.waker());
+        let (before, unwritten) = (self.last_unwritten, self.unwritten.bytes());
+        self.last_unwritten = self.pending.len() + unwritten;
+        if self.last_unwritten < before {
+            self.record_progress();
         }
-        match given {
-            Poll::Ready(Ok(())) if held > 0 => Poll::Pending,
-            given => given,
+        match sent {
+            Poll::Ready(Ok(())) if unwritten > 0 => Poll::Pending,
+            sent => sent,
         }
     }
 
-    fn grace(&mut self, patience: Duration) -> Option<Duration> {
-        // While the socket has no room, its own deadline runs.
-        let blocked = self.shared.blocked.total();
-        let excused = blocked.saturating_sub(std::mem::replace(&mut self.blocked, blocked));
+    fn extra_time(&mut self, timeout: Duration) -> Option<Duration> {
+        // While the socket is blocked, its own deadline applies.
+        let blocked = self.shared.socket_progress.blocked_time();
+        let excused = blocked.saturating_sub(std::mem::replace(&mut self.blocked_time, blocked));
         if !excused.is_zero() {
-            return Some(excused.min(patience));
+            return Some(excused.min(timeout));
         }
-        self.turns += 1;
-        (self.turns <= self.shared.busy.get() / TURN_STREAMS).then_some(patience)
+        self.extensions += 1;
+        (self.extensions <= self.shared.pending_requests.get() / TURN_STREAMS).then_some(timeout)
     }
 
-    async fn carry<S>(
+    async fn run_tunnel<S>(
         &mut self,
         _: Vec<u8>,
-        _: Wire<S>,
+        _: BufferedStream<S>,
         _: &mut Deadline,
         _: Duration,
     ) -> (u64, Option<io::Error>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        // No request of HTTP/2 asks for another protocol.
+        // An HTTP/2 request never switches to another protocol.
         (0, None)
     }
 }
 
-/// `piece` as a part of `read`, if it is one and not so small that it would hold too much memory.
-fn part(read: &Bytes, piece: &[u8]) -> Option<Bytes> {
+/// Returns `piece` as a slice of `read`. Returns `None` if it is no part of `read`, or too small to keep the
+/// memory of `read` alive.
+fn slice_of(read: &Bytes, piece: &[u8]) -> Option<Bytes> {
     let start = (piece.as_ptr() as usize).checked_sub(read.as_ptr() as usize)?;
-    let place = start..start.checked_add(piece.len())?;
-    (piece.len() >= Stream::SHARED_MIN && place.end <= read.len()).then(|| read.slice(place))
+    let range = start..start.checked_add(piece.len())?;
+    (piece.len() >= ClientStream::SHARED_BYTES_MIN && range.end <= read.len()).then(|| read.slice(range))
 }
 
-/// The stream or its connection is gone.
-fn gone(_: h2::Error) -> io::Error {
+/// Converts the error of a stream or connection that has ended.
+fn connection_reset(_: h2::Error) -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }

@@ -1,20 +1,23 @@
-//! The waker of a connection of HTTP/2, whose streams are served by the same task.
+//! The waker of an HTTP/2 connection, whose streams are served by one task.
 
 use futures_util::task::AtomicWaker;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Wake, Waker};
 
-/// Rounds of a turn, after which other connections have theirs.
+/// Largest number of rounds in a turn. After it, other connections run.
 const ROUNDS_MAX: u32 = 32;
 
-/// Wakes the task of a connection; while that runs, only notes that there is more to do. h2 and the streams wake each other with
-/// nearly every frame, and each time the task would run once more for nothing.
+/// A waker for the task of a connection. While the task runs, a wake-up only requests another round.
+///
+/// h2 and the streams wake each other with nearly every frame. Without this waker the task would be scheduled
+/// again each time.
 #[derive(Debug, Default)]
 pub(super) struct TurnWaker {
     task: AtomicWaker,
-    /// The task runs.
-    inside: AtomicBool,
+    /// The task is running a round.
+    is_running: AtomicBool,
+    /// A wake-up was requested since the start of the round.
     woken: AtomicBool,
 }
 
@@ -25,15 +28,15 @@ impl Wake for TurnWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.store(true, SeqCst);
-        if !self.inside.load(SeqCst) {
+        if !self.is_running.load(SeqCst) {
             self.task.wake();
         }
     }
 }
 
 impl TurnWaker {
-    /// Runs `round` until nothing is left to do, or it has a result. `waker` is this waker.
-    pub(super) fn turn<R>(
+    /// Runs `round` until no work is left, or until it returns a result. `waker` is this waker.
+    pub(super) fn run_turn<R>(
         &self,
         waker: &Waker,
         cx: &Context<'_>,
@@ -41,11 +44,11 @@ impl TurnWaker {
     ) -> Option<R> {
         self.task.register(cx.waker());
         for _ in 0..ROUNDS_MAX {
-            self.inside.store(true, SeqCst);
+            self.is_running.store(true, SeqCst);
             self.woken.store(false, SeqCst);
             let result = round(&mut Context::from_waker(waker));
-            // Who wakes from here on wakes the task.
-            self.inside.store(false, SeqCst);
+            // A wake-up after this store schedules the task.
+            self.is_running.store(false, SeqCst);
             if result.is_some() || !self.woken.load(SeqCst) {
                 return result;
             }

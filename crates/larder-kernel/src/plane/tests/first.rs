@@ -459,12 +459,12 @@ fn stack_cookies_go_to_the_stack() {
 fn every_damaged_byte_is_detected() {
     for_each_setup(full_service(), |bench| {
         let frame = bench.packet().payload(GET).frame();
-        assert!(crate::plane::is_undamaged(&frame));
+        assert!(crate::frame::is_undamaged(&frame));
         let tcp_at = if frame[12] == 0x86 { 54 } else { 34 };
         for at in tcp_at..frame.len() {
             let mut damaged = frame.clone();
             damaged[at] ^= 0x41;
-            assert!(!crate::plane::is_undamaged(&damaged), "byte {at}");
+            assert!(!crate::frame::is_undamaged(&damaged), "byte {at}");
         }
     });
 }

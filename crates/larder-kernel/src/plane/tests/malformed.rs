@@ -1,9 +1,9 @@
 //! Incomplete and unrelated packets.
 
-use super::super::frame::{Frame, checksum};
 use super::packet::{ACK, FIN, MSS, Packet, TIMESTAMPS, is_forwarded, read};
 use super::{AttachMode, Bench, Fate, KEYS, OwnedEvent, for_each_setup, full_service};
 use crate::abi::PUNT_BYTES_MAX;
+use crate::frame::{Frame, set_ip_checksum};
 use crate::plane::FlowDestination;
 
 /// Packets cut at every length that the kernel accepts are never forwarded or answered.
@@ -144,9 +144,7 @@ fn too_big(bench: &Bench, mtu: u16) -> Vec<u8> {
     frame[at..].copy_from_slice(&icmp);
     frame[if bench.v6 { 20 } else { 23 }] = protocol;
     if !bench.v6 {
-        frame[24..26].fill(0);
-        let sum = checksum(&[&frame[14..34]]);
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        set_ip_checksum(&mut frame[14..34]);
     }
     frame
 }

@@ -8,7 +8,6 @@ mod forged;
 mod known;
 mod malformed;
 mod packet;
-mod renewed;
 mod reply;
 mod sources;
 mod speed;

@@ -181,7 +181,7 @@ fn incomplete_checksum_stays_incomplete() {
         let at = if bench.v6 { 54 } else { 34 };
         let partial = |frame: &[u8]| {
             let addresses = if bench.v6 { &frame[22..54] } else { &frame[26..34] };
-            !super::super::frame::checksum(&[addresses, &[0, 6, 0, (frame.len() - at) as u8]])
+            !crate::frame::checksum(&[addresses, &[0, 6, 0, (frame.len() - at) as u8]])
         };
         let waits = partial(&frame).to_be_bytes();
         frame[at + 16..at + 18].copy_from_slice(&waits);

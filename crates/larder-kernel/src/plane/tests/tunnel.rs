@@ -1,9 +1,9 @@
 //! Outer headers, written by the programs and by user space.
 
-use super::super::frame::{Frame, checksum, reset};
 use super::super::link::{NodeRouteError, encapsulate};
-use super::packet::{ACK, Packet, RST, be16, read};
+use super::packet::{be16, read};
 use super::{Bench, KEYS, LOOPBACK, OUR_MAC, for_each_setup, full_service};
+use crate::frame::{Frame, checksum};
 use crate::plane::{FlowDestination, NodeRoute, OutboundTunnel, OutboundTunnelKind};
 use std::net::IpAddr;
 
@@ -118,53 +118,4 @@ fn invalid_routes_are_refused() {
     assert_eq!(mixed.raw(), Err(NodeRouteError::Families));
     let vxlan = OutboundTunnelKind::Vxlan { port: 4789, vni: 1 << 24, mac: INNER };
     assert_eq!(link(vxlan, true).raw(), Err(NodeRouteError::Vni));
-}
-
-fn some_packet() -> Packet {
-    let (client, server) = ("192.0.2.7:40000", "10.9.0.100:80");
-    let packet = Packet::new(client.parse().expect("an address"), server.parse().expect("an address"));
-    packet.opened(KEYS[0], 0).payload(b"0123456789a")
-}
-
-#[test]
-fn checksums_are_completed_but_never_replaced() {
-    let frame = some_packet().frame();
-    let whole = Frame::parse(&frame).expect("a frame").with_checksum();
-    assert_eq!(whole.as_ref(), Some(&frame));
-    let mut waits = frame.clone();
-    let length = (frame.len() - 34) as u8;
-    let partial = !checksum(&[&frame[26..34], &[0, 6, 0, length]]);
-    waits[50..52].copy_from_slice(&partial.to_be_bytes());
-    assert_eq!(Frame::parse(&waits).expect("a frame").with_checksum(), whole);
-    let mut damaged = frame.clone();
-    damaged[60] ^= 1;
-    assert_eq!(Frame::parse(&damaged).expect("a frame").with_checksum(), None);
-    for length in 0..frame.len() {
-        assert!(Frame::parse(&frame[..length]).is_none(), "{length}");
-    }
-}
-
-#[test]
-fn packet_is_halved_without_losing_a_byte() {
-    let mut packet = some_packet();
-    packet.flags |= super::packet::FIN;
-    let split_segment =
-        Frame::parse(&packet.frame()).and_then(|frame| frame.split_segment()).expect("halves");
-    let [(first, _), (second, _)] = [read(&split_segment[0]), read(&split_segment[1])];
-    assert_eq!((first.seq, second.seq), (packet.seq, packet.seq.wrapping_add(5)));
-    assert_eq!([first.payload, second.payload].concat(), packet.payload);
-    assert_eq!((first.flags, second.flags), (ACK, packet.flags));
-    let single = some_packet().payload(b"");
-    assert!(Frame::parse(&single.frame()).and_then(|frame| frame.split_segment()).is_none());
-}
-
-#[test]
-fn reset_is_a_complete_packet() {
-    for (from, to) in [("10.9.0.100:80", "192.0.2.7:40000"), ("[2001:db8::64]:80", "[2001:db8::7]:40000")] {
-        let (from, to) = (from.parse().expect("an address"), to.parse().expect("an address"));
-        let packet = reset(from, to, 0xdead_beef).expect("a packet");
-        let ethernet = if from.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
-        let (read, _) = read(&[&[0; 12], ethernet.as_slice(), &packet].concat());
-        assert_eq!((read.from, read.to, read.flags, read.seq), (from, to, RST, 0xdead_beef));
-    }
 }

@@ -3,8 +3,8 @@
 use super::packet::{ACK, FIN, Packet, RST, SYN};
 use super::{Bench, Fate, KEYS, NODE_MAC, OUR_MAC, for_each_setup, full_service};
 use crate::abi::flow_state;
+use crate::frame::{checksum, set_ip_checksum};
 use crate::plane::FlowDestination;
-use crate::plane::frame::checksum;
 
 /// Three no-operations and the end of the options.
 const OPTIONS: [u8; 4] = [1, 1, 1, 0];
@@ -18,9 +18,7 @@ fn lengthen(frame: &mut [u8], by: u16, v6: bool) {
 
 fn set_checksum(frame: &mut [u8]) {
     let header = 14 + usize::from(frame[14] & 15) * 4;
-    frame[24..26].fill(0);
-    let sum = checksum(&[&frame[14..header]]);
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    set_ip_checksum(&mut frame[14..header]);
 }
 
 /// The packet with IPv4 options, or with a hop-by-hop and a destination header of IPv6.

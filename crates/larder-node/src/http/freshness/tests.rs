@@ -12,28 +12,28 @@ fn map(fields: &[(&'static str, &str)]) -> HeaderMap {
     pairs.collect()
 }
 
-fn at(seconds: u64) -> String {
+fn http_date(seconds: u64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-fn received(delay: u64) -> Received {
-    Received { wall: UNIX_EPOCH + Duration::from_secs(NOW), now_ms: 0, delay }
+fn receipt_time(delay: u64) -> ReceiptTime {
+    ReceiptTime { time: UNIX_EPOCH + Duration::from_secs(NOW), now_ms: 0, delay }
 }
 
-fn judge(
+fn lifetime_of(
     request: &[(&'static str, &str)],
     status: u16,
     reply: &[(&'static str, &str)],
-) -> Result<i64, Unkept> {
+) -> Result<i64, UncacheableReason> {
     let status = StatusCode::from_u16(status).unwrap();
-    let additions = Additions { negative: 7, if_error: 0 };
-    Freshness::of_reply(&map(request), (status, &map(reply)), received(0), additions)
+    let defaults = FreshnessDefaults { negative: 7, if_error: 0 };
+    Freshness::of_reply(&map(request), (status, &map(reply)), receipt_time(0), defaults)
         .map(|freshness| freshness.time_to_live(0))
 }
 
 #[test]
-fn what_is_kept_and_for_how_long() {
-    let (date, later, earlier) = (at(NOW - 10), at(NOW + 50), at(NOW - 110));
+fn storage_and_lifetime_follow_the_fields_of_the_reply() {
+    let (date, later, earlier) = (http_date(NOW - 10), http_date(NOW + 50), http_date(NOW - 110));
     let cc = "cache-control";
     for (reply, expected) in [
         (&[(cc, "max-age=60")][..], Ok(60)),
@@ -42,59 +42,62 @@ fn what_is_kept_and_for_how_long() {
         (&[(cc, "max-age=60"), ("age", "5"), ("date", &date)], Ok(50)),
         (&[(cc, "max-age=60"), ("expires", &earlier)], Ok(60)),
         (&[("expires", &later), ("date", &date)], Ok(50)),
-        (&[("expires", "0"), ("date", &date)], Err(Unkept::Undated)),
+        (&[("expires", "0"), ("date", &date)], Err(UncacheableReason::Undated)),
         (&[("expires", "0"), ("date", &date), ("etag", "\"a\"")], Ok(-10)),
         (&[("last-modified", &earlier), ("date", &date)], Ok(0)),
         (&[("etag", "\"a\"")], Ok(0)),
-        (&[], Err(Unkept::Undated)),
-        (&[(cc, "no-store, max-age=60")], Err(Unkept::NoStore)),
-        (&[(cc, "private, max-age=60")], Err(Unkept::Private)),
-        (&[(cc, "max-age=60"), ("set-cookie", "a=b")], Err(Unkept::SetCookie)),
-        (&[(cc, "max-age=60"), ("vary", "accept, *")], Err(Unkept::VaryAll)),
+        (&[], Err(UncacheableReason::Undated)),
+        (&[(cc, "no-store, max-age=60")], Err(UncacheableReason::NoStore)),
+        (&[(cc, "private, max-age=60")], Err(UncacheableReason::Private)),
+        (&[(cc, "max-age=60"), ("set-cookie", "a=b")], Err(UncacheableReason::SetCookie)),
+        (&[(cc, "max-age=60"), ("vary", "accept, *")], Err(UncacheableReason::VaryAll)),
         (&[(cc, "max-age=60"), ("vary", "accept")], Ok(60)),
     ] {
-        assert_eq!(judge(&[], 200, reply), expected, "{reply:?}");
+        assert_eq!(lifetime_of(&[], 200, reply), expected, "{reply:?}");
     }
-    assert_eq!(judge(&[(cc, "no-store")], 200, &[(cc, "max-age=60")]), Err(Unkept::AskedNoStore));
-    assert_eq!(judge(&[], 200, &[("last-modified", &at(NOW - 1_000))]), Ok(100));
-    assert_eq!(judge(&[], 200, &[("last-modified", &at(5))]), Ok(86_400));
+    assert_eq!(
+        lifetime_of(&[(cc, "no-store")], 200, &[(cc, "max-age=60")]),
+        Err(UncacheableReason::AskedNoStore)
+    );
+    assert_eq!(lifetime_of(&[], 200, &[("last-modified", &http_date(NOW - 1_000))]), Ok(100));
+    assert_eq!(lifetime_of(&[], 200, &[("last-modified", &http_date(5))]), Ok(86_400));
 }
 
 #[test]
-fn statuses_and_authorization() {
+fn storage_depends_on_status_and_authorization() {
     let cc = "cache-control";
     for (status, reply, expected) in [
         (404, &[][..], Ok(7)),
         (404, &[(cc, "max-age=1")], Ok(1)),
         (410, &[], Ok(7)),
-        (302, &[], Err(Unkept::Undated)),
+        (302, &[], Err(UncacheableReason::Undated)),
         (302, &[(cc, "max-age=9")], Ok(9)),
-        (500, &[], Err(Unkept::Undated)),
+        (500, &[], Err(UncacheableReason::Undated)),
         (503, &[(cc, "max-age=9")], Ok(9)),
-        (206, &[(cc, "max-age=9")], Err(Unkept::Status)),
-        (226, &[(cc, "max-age=9")], Err(Unkept::Status)),
+        (206, &[(cc, "max-age=9")], Err(UncacheableReason::Status)),
+        (226, &[(cc, "max-age=9")], Err(UncacheableReason::Status)),
         (299, &[(cc, "max-age=9")], Ok(9)),
-        (599, &[(cc, "public")], Err(Unkept::Status)),
-        (599, &[(cc, "max-age=9, must-understand")], Err(Unkept::Status)),
+        (599, &[(cc, "public")], Err(UncacheableReason::Status)),
+        (599, &[(cc, "max-age=9, must-understand")], Err(UncacheableReason::Status)),
         (503, &[(cc, "max-age=9, must-understand")], Ok(9)),
-        (200, &[(cc, "max-age=9, must-understand, no-store")], Err(Unkept::NoStore)),
+        (200, &[(cc, "max-age=9, must-understand, no-store")], Err(UncacheableReason::NoStore)),
     ] {
-        assert_eq!(judge(&[], status, reply), expected, "{status} {reply:?}");
+        assert_eq!(lifetime_of(&[], status, reply), expected, "{status} {reply:?}");
     }
     let signed = [("authorization", "Basic x")];
-    for (said, expected) in [
-        ("max-age=9", Err(Unkept::Authorization)),
+    for (directives, expected) in [
+        ("max-age=9", Err(UncacheableReason::Authorization)),
         ("public, max-age=9", Ok(9)),
         ("s-maxage=9", Ok(9)),
         ("must-revalidate, max-age=9", Ok(9)),
     ] {
-        assert_eq!(judge(&signed, 200, &[(cc, said)]), expected, "{said}");
+        assert_eq!(lifetime_of(&signed, 200, &[(cc, directives)]), expected, "{directives}");
     }
 }
 
 #[test]
-fn an_age_counts_by_its_first_member_and_the_time_to_the_reply() {
-    let date = at(NOW);
+fn the_age_is_the_first_member_of_age_plus_the_delay() {
+    let date = http_date(NOW);
     for (stated, expected) in [
         ("20", 20),
         ("20, 0", 20),
@@ -113,7 +116,12 @@ fn an_age_counts_by_its_first_member_and_the_time_to_the_reply() {
         reply.insert("etag", HeaderValue::from_static("\"a\""));
         for delay in [0, 9] {
             let reply = (StatusCode::OK, &reply);
-            let found = Freshness::of_reply(&HeaderMap::new(), reply, received(delay), Additions::default());
+            let found = Freshness::of_reply(
+                &HeaderMap::new(),
+                reply,
+                receipt_time(delay),
+                FreshnessDefaults::default(),
+            );
             assert_eq!(found.unwrap().age(0), expected + delay, "{stated}");
         }
     }
@@ -121,90 +129,107 @@ fn an_age_counts_by_its_first_member_and_the_time_to_the_reply() {
 
 #[test]
 fn a_targeted_field_decides_instead_of_cache_control_and_expires() {
-    let (cc, cdn, later) = ("cache-control", "cdn-cache-control", at(NOW + 50));
+    let (cc, cdn, later) = ("cache-control", "cdn-cache-control", http_date(NOW + 50));
     for (reply, expected) in [
         (&[(cc, "max-age=60"), (cdn, "max-age=30")][..], Ok(30)),
         (&[(cc, "no-store"), (cdn, "max-age=30")], Ok(30)),
         (&[(cc, "private"), (cdn, "max-age=30"), ("expires", "0")], Ok(30)),
-        (&[(cc, "max-age=60"), (cdn, "private")], Err(Unkept::Private)),
-        (&[(cc, "max-age=60"), (cdn, "no-store")], Err(Unkept::NoStore)),
-        (&[(cc, "max-age=60"), (cdn, "foo"), ("expires", &later)], Err(Unkept::Undated)),
-        (&[(cc, "max-age=60"), (cdn, "max-age=\"9\"")], Err(Unkept::Undated)),
+        (&[(cc, "max-age=60"), (cdn, "private")], Err(UncacheableReason::Private)),
+        (&[(cc, "max-age=60"), (cdn, "no-store")], Err(UncacheableReason::NoStore)),
+        (&[(cc, "max-age=60"), (cdn, "foo"), ("expires", &later)], Err(UncacheableReason::Undated)),
+        (&[(cc, "max-age=60"), (cdn, "max-age=\"9\"")], Err(UncacheableReason::Undated)),
         (&[(cc, "max-age=60"), (cdn, "no-store, &&")], Ok(60)),
-        (&[(cc, "no-store"), (cdn, "max-age=9, &&")], Err(Unkept::NoStore)),
+        (&[(cc, "no-store"), (cdn, "max-age=9, &&")], Err(UncacheableReason::NoStore)),
     ] {
-        assert_eq!(judge(&[], 200, reply), expected, "{reply:?}");
+        assert_eq!(lifetime_of(&[], 200, reply), expected, "{reply:?}");
     }
     let reply = map(&[(cc, "max-age=60"), (cdn, "no-cache, max-age=60")]);
     let reply = (StatusCode::OK, &reply);
-    let kept = Freshness::of_reply(&HeaderMap::new(), reply, received(0), Additions::default()).unwrap();
-    assert_eq!(kept.judge(0, &Directives::default()), Use::Stale);
+    let stored =
+        Freshness::of_reply(&HeaderMap::new(), reply, receipt_time(0), FreshnessDefaults::default()).unwrap();
+    assert_eq!(stored.usability(0, &Directives::default()), Usability::Stale);
 }
 
-fn kept(said: &str) -> Freshness {
-    let reply = map(&[("cache-control", said), ("etag", "\"a\"")]);
-    let additions = Additions { negative: 0, if_error: 5 };
-    Freshness::of_reply(&HeaderMap::new(), (StatusCode::OK, &reply), received(0), additions).unwrap()
+fn stored_with(directives: &str) -> Freshness {
+    let reply = map(&[("cache-control", directives), ("etag", "\"a\"")]);
+    let defaults = FreshnessDefaults { negative: 0, if_error: 5 };
+    Freshness::of_reply(&HeaderMap::new(), (StatusCode::OK, &reply), receipt_time(0), defaults).unwrap()
 }
 
 #[test]
-fn what_a_kept_reply_is_good_for() {
-    for (said, asked, age, expected) in [
-        ("max-age=60", "", 59, Use::Fresh),
-        ("max-age=60", "", 60, Use::Stale),
-        ("max-age=60", "no-cache", 1, Use::Asked),
-        ("max-age=60", "max-age=30", 30, Use::Fresh),
-        ("max-age=60", "max-age=30", 31, Use::Asked),
-        ("max-age=60", "max-age=0", 0, Use::Fresh),
-        ("max-age=60", "max-age=0", 1, Use::Asked),
-        ("max-age=60", "min-fresh=10", 50, Use::Fresh),
-        ("max-age=60", "min-fresh=10", 51, Use::Asked),
-        ("max-age=60", "max-stale=10", 70, Use::Fresh),
-        ("max-age=60", "max-stale=10", 71, Use::Stale),
-        ("max-age=60", "max-stale", 9_000, Use::Fresh),
-        ("max-age=60, must-revalidate", "max-stale", 60, Use::Stale),
-        ("s-maxage=60", "max-stale", 60, Use::Stale),
-        ("max-age=60, no-cache", "", 0, Use::Stale),
-        // Consent to stale replies is no leave to use what was never fresh.
-        ("max-age=0", "max-stale", 0, Use::Stale),
-        ("public", "max-stale=99", 0, Use::Stale),
-        ("max-age=0, stale-while-revalidate=5", "", 4, Use::Stale),
-        ("max-age=0, stale-while-revalidate=5", "max-stale", 0, Use::Stale),
-        ("max-age=60, stale-while-revalidate=5", "", 64, Use::WhileRevalidating),
-        ("max-age=60, stale-while-revalidate=5", "", 65, Use::Stale),
-        ("max-age=60, stale-while-revalidate=5, proxy-revalidate", "", 61, Use::Stale),
+fn the_usability_of_a_stored_reply_follows_its_directives() {
+    for (directives, request_directives, age, expected) in [
+        ("max-age=60", "", 59, Usability::Fresh),
+        ("max-age=60", "", 60, Usability::Stale),
+        ("max-age=60", "no-cache", 1, Usability::Requested),
+        ("max-age=60", "max-age=30", 30, Usability::Fresh),
+        ("max-age=60", "max-age=30", 31, Usability::Requested),
+        ("max-age=60", "max-age=0", 0, Usability::Fresh),
+        ("max-age=60", "max-age=0", 1, Usability::Requested),
+        ("max-age=60", "min-fresh=10", 50, Usability::Fresh),
+        ("max-age=60", "min-fresh=10", 51, Usability::Requested),
+        ("max-age=60", "max-stale=10", 70, Usability::Fresh),
+        ("max-age=60", "max-stale=10", 71, Usability::Stale),
+        ("max-age=60", "max-stale", 9_000, Usability::Fresh),
+        ("max-age=60, must-revalidate", "max-stale", 60, Usability::Stale),
+        ("s-maxage=60", "max-stale", 60, Usability::Stale),
+        ("max-age=60, no-cache", "", 0, Usability::Stale),
+        // Consent to stale replies does not permit the use of a reply that was never fresh.
+        ("max-age=0", "max-stale", 0, Usability::Stale),
+        ("public", "max-stale=99", 0, Usability::Stale),
+        ("max-age=0, stale-while-revalidate=5", "", 4, Usability::Stale),
+        ("max-age=0, stale-while-revalidate=5", "max-stale", 0, Usability::Stale),
+        ("max-age=60, stale-while-revalidate=5", "", 64, Usability::WhileRevalidating),
+        ("max-age=60, stale-while-revalidate=5", "", 65, Usability::Stale),
+        ("max-age=60, stale-while-revalidate=5, proxy-revalidate", "", 61, Usability::Stale),
     ] {
-        let request = if asked.is_empty() { HeaderMap::new() } else { map(&[("cache-control", asked)]) };
-        let found = kept(said).judge(age * 1_000, &Directives::of_request(&request));
-        assert_eq!(found, expected, "{said} | {asked} | {age}");
+        let request = if request_directives.is_empty() {
+            HeaderMap::new()
+        } else {
+            map(&[("cache-control", request_directives)])
+        };
+        let found = stored_with(directives).usability(age * 1_000, &Directives::of_request(&request));
+        assert_eq!(found, expected, "{directives} | {request_directives} | {age}");
     }
 }
 
 #[test]
-fn a_stale_reply_stands_in_within_its_time() {
-    let asked = Directives::default();
-    let reply = kept("max-age=60, stale-if-error=30");
-    assert!(reply.stands_in(89_999, &asked) && !reply.stands_in(90_000, &asked));
-    assert!(!kept("max-age=60, stale-if-error=30, must-revalidate").stands_in(61_000, &asked));
-    assert!(kept("max-age=60").stands_in(64_999, &asked) && !kept("max-age=60").stands_in(65_000, &asked));
-    let consents = Directives { stale_if_error: Some(10), ..asked };
-    assert!(kept("max-age=60").stands_in(69_000, &consents));
+fn a_stale_reply_is_usable_on_errors_within_stale_if_error() {
+    let request_directives = Directives::default();
+    let reply = stored_with("max-age=60, stale-if-error=30");
+    assert!(
+        reply.may_serve_on_error(89_999, &request_directives)
+            && !reply.may_serve_on_error(90_000, &request_directives)
+    );
+    assert!(
+        !stored_with("max-age=60, stale-if-error=30, must-revalidate")
+            .may_serve_on_error(61_000, &request_directives)
+    );
+    assert!(
+        stored_with("max-age=60").may_serve_on_error(64_999, &request_directives)
+            && !stored_with("max-age=60").may_serve_on_error(65_000, &request_directives)
+    );
+    let consents = Directives { stale_if_error: Some(10), ..request_directives };
+    assert!(stored_with("max-age=60").may_serve_on_error(69_000, &consents));
     for never_fresh in
         ["max-age=0", "no-cache", "public", "no-cache, stale-if-error=30", "max-age=0, stale-if-error=30"]
     {
-        assert!(!kept(never_fresh).stands_in(0, &consents), "{never_fresh}");
+        assert!(!stored_with(never_fresh).may_serve_on_error(0, &consents), "{never_fresh}");
     }
-    assert!(!reply.stands_in(61_000, &Directives { no_cache: true, ..asked }), "the client refuses");
+    assert!(
+        !reply.may_serve_on_error(61_000, &Directives { no_cache: true, ..request_directives }),
+        "the client refuses"
+    );
 }
 
 proptest! {
     #[test]
-    fn a_reply_is_never_fresher_later(lifetime in 1..200_u64, a in 0..400_000_u64, more in 0..400_000_u64) {
-        let reply = kept(&format!("max-age={lifetime}"));
-        let asked = Directives::default();
+    fn freshness_never_increases_with_time(lifetime in 1..200_u64, a in 0..400_000_u64, more in 0..400_000_u64) {
+        let reply = stored_with(&format!("max-age={lifetime}"));
+        let request_directives = Directives::default();
         prop_assert!(reply.time_to_live(a + more) <= reply.time_to_live(a));
-        if reply.judge(a + more, &asked) == Use::Fresh {
-            prop_assert_eq!(reply.judge(a, &asked), Use::Fresh);
+        if reply.usability(a + more, &request_directives) == Usability::Fresh {
+            prop_assert_eq!(reply.usability(a, &request_directives), Usability::Fresh);
         }
     }
 }

@@ -1,62 +1,63 @@
 //! The control channels between the switch and its nodes.
 //!
-//! On one session all comes in order, or not at all from some point on. The two sides notice its end each for itself: what was
-//! sent before may still be read by the one while the other has a new session already.
+//! Messages on a session arrive in order up to some point, and then not at all. The two sides notice its end
+//! independently. One side may still read earlier messages while the other side already has a new session.
 
-use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
-use super::nodes::Said;
-use super::switch::Word;
-use super::{Edge, Event, Key, SWITCH};
+use super::super::simulation::{Id, Simulation};
+use super::nodes::AgentReport;
+use super::switch::ChannelEvent;
+use super::{ClientPort, EdgeWorld, Event, SWITCH};
 use core::time::Duration;
 use larder_core::Time;
-use larder_core::handoff::Say;
+use larder_core::handoff::TransferMessage;
 use std::collections::VecDeque;
 
-/// A side that has heard nothing for so long gives the session up.
+/// The time without a message after which a side gives the session up.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A message between switch and node.
 #[derive(Clone, Debug)]
-pub(super) enum Message {
+pub(super) enum AgentMessage {
     Hello,
     Welcome,
     Handoff {
         id: u64,
-        key: Key,
+        key: ClientPort,
         conn: Id,
     },
     List,
-    Say(Key, Say),
-    Said(Said),
-    /// The other side has closed.
+    Say(ClientPort, TransferMessage),
+    Said(AgentReport),
+    /// The other side has closed the session.
     End,
 }
 
+/// The state of one side of a session.
 #[derive(Debug)]
-struct Side {
-    /// The life of the process that has it.
+struct SessionSide {
+    /// The epoch of the side's process.
     epoch: u64,
     open: bool,
     heard: Time,
-    /// On its way to this side.
-    queue: VecDeque<Message>,
-    /// When the last of them arrives.
+    /// Messages in flight to this side.
+    queue: VecDeque<AgentMessage>,
+    /// The arrival time of the last message in flight.
     last: Time,
-    /// From here on nothing arrives.
+    /// Whether no further messages arrive.
     cut: bool,
 }
 
-/// A connection of a node's channel.
+/// A session of a node's channel: one TCP connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) node: Id,
-    switch: Side,
-    agent: Side,
+    switch: SessionSide,
+    agent: SessionSide,
 }
 
 impl Session {
-    const fn side(&mut self, at_switch: bool) -> &mut Side {
+    const fn side(&mut self, at_switch: bool) -> &mut SessionSide {
         if at_switch { &mut self.switch } else { &mut self.agent }
     }
 
@@ -65,115 +66,121 @@ impl Session {
     }
 }
 
-impl Ground<'_, Edge> {
+impl Simulation<'_, EdgeWorld> {
     // -- sessions
 
-    pub(super) fn attempt(&mut self, epoch: u64, node: Id) -> Result<(), Violation> {
+    pub(super) fn connect_node(&mut self, epoch: u64, node: Id) -> Result<(), Violation> {
         let now = self.now;
         if self.switch().is_none_or(|switch| switch.trying.contains_key(&node)) {
             return Ok(());
         }
-        if !self.reach(SWITCH, node) {
-            self.later(100_000, 1_000_000, Event::Attempt { epoch, node });
+        if !self.can_communicate(SWITCH, node) {
+            self.schedule_between(100_000, 1_000_000, Event::Attempt { epoch, node });
             return Ok(());
         }
-        let side =
-            |epoch| Side { epoch, open: true, heard: now, queue: VecDeque::new(), last: now, cut: false };
-        let session = self.own.sessions.len();
+        let side = |epoch| SessionSide {
+            epoch,
+            open: true,
+            heard: now,
+            queue: VecDeque::new(),
+            last: now,
+            cut: false,
+        };
+        let session = self.world.sessions.len();
         let agent = side(self.nodes[node].epoch);
-        self.own.sessions.push(Session { node, switch: side(epoch), agent });
+        self.world.sessions.push(Session { node, switch: side(epoch), agent });
         if let Some(switch) = self.switch() {
             switch.trying.insert(node, session);
         }
-        self.push(session, false, Message::Hello);
+        self.push(session, false, AgentMessage::Hello);
         for at_switch in [true, false] {
-            self.later(200_000, 500_000, Event::Watch { session, at_switch });
+            self.schedule_between(200_000, 500_000, Event::Watch { session, at_switch });
         }
         Ok(())
     }
 
-    /// Something goes to a side of a session.
-    pub(super) fn push(&mut self, session: Id, to_switch: bool, message: Message) {
-        let (now, delay) = (self.now, self.chance.micros(10, self.delay_us + 10));
-        let side = self.own.sessions[session].side(to_switch);
+    /// Sends a message to a side of a session.
+    pub(super) fn push(&mut self, session: Id, to_switch: bool, message: AgentMessage) {
+        let (now, delay) = (self.now, self.rng.draw_micros(10, self.delay_us + 10));
+        let side = self.world.sessions[session].side(to_switch);
         if side.cut {
-            self.survived.lost += 1;
+            self.stats.lost += 1;
             return;
         }
         side.queue.push_back(message);
         side.last = side.last.max(now + delay);
         let wait = side.last - now;
-        self.after(wait, super::Happening::Own(Event::Arrive { session, at_switch: to_switch }));
+        self.schedule(wait, super::SimEvent::World(Event::Arrive { session, at_switch: to_switch }));
     }
 
-    /// The first of what is on its way arrives, if there is a way.
-    pub(super) fn arrive(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
-        let (now, node) = (self.now, self.own.sessions[session].node);
+    /// Delivers the next message in flight, if there is a path.
+    pub(super) fn deliver_next(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
+        let (now, node) = (self.now, self.world.sessions[session].node);
         let place = if at_switch { SWITCH } else { node };
-        let epoch = self.own.sessions[session].side(at_switch).epoch;
-        if !self.lives(place, epoch) {
-            self.own.sessions[session].side(at_switch).queue.clear();
+        let epoch = self.world.sessions[session].side(at_switch).epoch;
+        if !self.is_alive(place, epoch) {
+            self.world.sessions[session].side(at_switch).queue.clear();
             return Ok(());
         }
-        if !self.way(SWITCH, node) || !self.own.hosts[node].up {
-            // The kernel tries again.
-            self.later(20_000, 300_000, Event::Arrive { session, at_switch });
+        if !self.has_path(SWITCH, node) || !self.world.hosts[node].up {
+            // The sender's kernel retransmits.
+            self.schedule_between(20_000, 300_000, Event::Arrive { session, at_switch });
             return Ok(());
         }
-        let side = self.own.sessions[session].side(at_switch);
+        let side = self.world.sessions[session].side(at_switch);
         let Some(message) = side.queue.pop_front() else { return Ok(()) };
         if !side.open {
-            self.survived.lost += 1;
+            self.stats.lost += 1;
             return Ok(());
         }
         side.heard = now;
-        self.survived.heard += 1;
-        self.say(|| {
+        self.stats.heard += 1;
+        self.log(|| {
             format!("{} {node}, session {session}: {message:?}", if at_switch { "from" } else { "to" })
         });
         match message {
-            Message::End => self.close(session, at_switch),
-            Message::Welcome => {
+            AgentMessage::End => self.close_side(session, at_switch),
+            AgentMessage::Welcome => {
                 if let Some(switch) = self.switch() {
                     switch.queues.insert(node, session);
                 }
-                self.note(node, session, Word::Up);
+                self.queue_event(node, session, ChannelEvent::Up);
                 Ok(())
             }
-            Message::Said(said) => {
-                self.note(node, session, Word::Said(said));
+            AgentMessage::Said(said) => {
+                self.queue_event(node, session, ChannelEvent::Said(said));
                 Ok(())
             }
-            Message::Hello => self.welcome(node, session),
-            // An older session is not listened to any more.
-            _ if !self.listens(node, session) => Ok(()),
-            Message::Handoff { id, key, conn } => self.handed(node, id, key, conn),
-            Message::List => {
+            AgentMessage::Hello => self.accept_session(node, session),
+            // An older session is no longer read.
+            _ if !self.is_read(node, session) => Ok(()),
+            AgentMessage::Handoff { id, key, conn } => self.accept_handoff(node, id, key, conn),
+            AgentMessage::List => {
                 let epoch = self.nodes[node].epoch;
-                self.later(0, 20_000, Event::List { node, epoch, session });
+                self.schedule_between(0, 20_000, Event::List { node, epoch, session });
                 Ok(())
             }
-            Message::Say(key, say) => self.told_to_leave(node, key, say),
+            AgentMessage::Say(key, say) => self.handle_leave_reply(node, key, say),
         }
     }
 
-    /// A side ends, for itself.
-    pub(super) fn shut(&mut self, session: Id, at_switch: bool) -> bool {
-        let side = self.own.sessions[session].side(at_switch);
+    /// Closes a side of a session.
+    pub(super) fn shut_side(&mut self, session: Id, at_switch: bool) -> bool {
+        let side = self.world.sessions[session].side(at_switch);
         let was = core::mem::replace(&mut side.open, false);
-        self.survived.lost += core::mem::take(&mut side.queue).len() as u64;
+        self.stats.lost += core::mem::take(&mut side.queue).len() as u64;
         if was {
-            self.push(session, !at_switch, Message::End);
+            self.push(session, !at_switch, AgentMessage::End);
         }
         was
     }
 
-    /// A side notices that the session is over.
-    pub(super) fn close(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
+    /// Handles a side's discovery that the session is over.
+    pub(super) fn close_side(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
         let (node, epoch) =
-            (self.own.sessions[session].node, self.own.sessions[session].side(at_switch).epoch);
+            (self.world.sessions[session].node, self.world.sessions[session].side(at_switch).epoch);
         let place = if at_switch { SWITCH } else { node };
-        if !self.shut(session, at_switch) || !self.lives(place, epoch) {
+        if !self.shut_side(session, at_switch) || !self.is_alive(place, epoch) {
             return Ok(());
         }
         if !at_switch {
@@ -191,67 +198,68 @@ impl Ground<'_, Edge> {
         if was_up {
             switch.queues.remove(&node);
         }
-        self.later(50_000, 400_000, Event::Attempt { epoch, node });
+        self.schedule_between(50_000, 400_000, Event::Attempt { epoch, node });
         if was_up {
-            self.note(node, session, Word::Down);
+            self.queue_event(node, session, ChannelEvent::Down);
         }
         Ok(())
     }
 
-    pub(super) fn watch(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
-        let (now, node) = (self.now, self.own.sessions[session].node);
-        let hears = self.own.sessions[session].open()
-            && !self.own.sessions[session].switch.cut
-            && !self.own.sessions[session].agent.cut
-            && self.reach(SWITCH, node);
-        let side = self.own.sessions[session].side(at_switch);
+    pub(super) fn check_silence(&mut self, session: Id, at_switch: bool) -> Result<(), Violation> {
+        let (now, node) = (self.now, self.world.sessions[session].node);
+        let hears = self.world.sessions[session].open()
+            && !self.world.sessions[session].switch.cut
+            && !self.world.sessions[session].agent.cut
+            && self.can_communicate(SWITCH, node);
+        let side = self.world.sessions[session].side(at_switch);
         if !side.open {
             return Ok(());
         }
         if now - side.heard > SILENCE && !hears {
-            return self.close(session, at_switch);
+            return self.close_side(session, at_switch);
         }
         if hears {
             side.heard = now;
         }
-        self.later(200_000, 500_000, Event::Watch { session, at_switch });
+        self.schedule_between(200_000, 500_000, Event::Watch { session, at_switch });
         Ok(())
     }
 
-    /// A session breaks: what was under way either way is lost from some point on.
-    pub(super) fn snap(&mut self) -> Result<(), Violation> {
-        if self.trouble {
-            self.later(50_000, 2_000_000, Event::Snap);
+    /// Breaks a session: messages in flight are lost from some point on, in either direction.
+    pub(super) fn break_session(&mut self) -> Result<(), Violation> {
+        if self.faults_enabled {
+            self.schedule_between(50_000, 2_000_000, Event::Snap);
         }
-        let open = (0..self.own.sessions.len()).filter(|at| self.own.sessions[*at].open());
+        let open = (0..self.world.sessions.len()).filter(|at| self.world.sessions[*at].open());
         let open: Vec<Id> = open.collect();
-        let at = self.chance.below(open.len() as u64) as usize;
-        let Some(session) = open.get(at).copied().filter(|_| self.trouble) else { return Ok(()) };
-        self.own.excused = true;
-        self.say(|| format!("session {session} breaks"));
+        let at = self.rng.draw_below(open.len() as u64) as usize;
+        let Some(session) = open.get(at).copied().filter(|_| self.faults_enabled) else { return Ok(()) };
+        self.world.excused = true;
+        self.log(|| format!("session {session} breaks"));
         for at_switch in [true, false] {
-            if self.chance.permille(700) {
-                let keep = self.chance.below(4) as usize;
-                let side = self.own.sessions[session].side(at_switch);
+            if self.rng.draw_permille(700) {
+                let keep = self.rng.draw_below(4) as usize;
+                let side = self.world.sessions[session].side(at_switch);
                 side.queue.truncate(keep);
                 side.cut = true;
             }
-            self.later(0, 400_000, Event::Close { session, at_switch });
+            self.schedule_between(0, 400_000, Event::Close { session, at_switch });
         }
         Ok(())
     }
 
-    /// The switch's sides are closed with its process.
+    /// Closes the switch's sides with its process.
     pub(super) fn cut_sessions_of_switch(&mut self) {
-        for session in 0..self.own.sessions.len() {
-            self.shut(session, true);
+        for session in 0..self.world.sessions.len() {
+            self.shut_side(session, true);
         }
     }
 
-    /// A node's sides are closed with its process; or with its host, `silently`: nobody tells the switch, and nothing more comes.
+    /// Closes a node's sides with its process. If its host crashes (`silently`), the switch is not notified,
+    /// and no further messages arrive.
     pub(super) fn cut_sessions_of(&mut self, node: Id, silently: bool) {
-        for session in 0..self.own.sessions.len() {
-            let one = &mut self.own.sessions[session];
+        for session in 0..self.world.sessions.len() {
+            let one = &mut self.world.sessions[session];
             if one.node != node || !one.agent.open {
                 continue;
             }
@@ -260,7 +268,7 @@ impl Ground<'_, Edge> {
                 one.agent.queue.clear();
                 one.switch.queue.clear();
             } else {
-                self.shut(session, false);
+                self.shut_side(session, false);
             }
         }
     }

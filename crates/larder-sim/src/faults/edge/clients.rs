@@ -1,78 +1,78 @@
-//! Clients, and what serves them at the switch.
+//! Clients, and the sockets that serve them at the switch.
 
-use super::super::ground::{Ground, Id, Stage};
 use super::super::outcome::Violation;
-use super::plane::Sent;
-use super::{Edge, Event, Key, Mode, SWITCH};
+use super::super::simulation::{Id, RequestStage, Simulation};
+use super::plane::ClientPacket;
+use super::{ClientPort, EdgeWorld, Event, HandoffMode, SWITCH};
 use larder_core::Time;
 
-/// A client's end.
+/// The state of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Client {
+pub(super) enum ClientState {
     Open,
-    /// It has got all, or has left.
+    /// The client has the whole reply, or has left.
     Done,
-    /// A reset has come.
+    /// The client has received a reset.
     Told,
 }
 
-/// The socket at the switch.
+/// The state of the socket at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Here {
-    /// Parts of the request have come, and the accept loop has not got it.
+pub(super) enum LocalSocket {
+    /// Parts of the request have arrived, and the accept loop does not have the socket yet.
     Coming,
-    /// The accept loop decides about it.
+    /// The accept loop decides about the socket.
     Entered,
-    /// It is served.
+    /// The switch serves the connection.
     Live,
     Frozen,
 }
 
 /// A connection of a client.
 #[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) key: Key,
-    pub(super) client: Client,
-    pub(super) here: Option<Here>,
-    /// The process that has the socket at the switch.
+pub(super) struct ClientConnection {
+    pub(super) key: ClientPort,
+    pub(super) client: ClientState,
+    pub(super) here: Option<LocalSocket>,
+    /// The epoch of the process that owns the socket at the switch.
     pub(super) process: u64,
-    /// Packets of its request.
+    /// The number of packets of its request.
     pub(super) parts: u32,
-    /// Parts that have come to a server, wherever.
+    /// The parts that have arrived at any server, as a bit set.
     pub(super) arrived: u32,
-    /// Parts that its TCP need not send again.
+    /// The parts that its TCP need not retransmit, as a bit set.
     pub(super) acked: u32,
-    /// A reply has come.
+    /// Whether a reply has arrived.
     pub(super) answered: bool,
-    /// Its request is under way since then.
+    /// The start time of its current request; `None` between two requests.
     pub(super) asked: Option<Time>,
-    /// Its socket has died without a word to the client.
+    /// Whether its socket has vanished without a reset to the client.
     pub(super) cut: bool,
-    /// It does not end by itself.
+    /// Whether the connection does not end by itself.
     pub(super) stays: bool,
 }
 
-impl Conn {
-    /// Whether it is between two requests.
+impl ClientConnection {
+    /// Returns whether the connection is between two requests.
     pub(super) fn is_idle(&self) -> bool {
         self.answered && self.asked.is_none()
     }
 }
 
-impl Ground<'_, Edge> {
-    /// A client connects.
-    pub(super) fn comes(&mut self, request: Id) -> Result<(), Violation> {
-        // Connections end by what is known of them, not as requests.
-        self.requests[request].stage = Stage::Ended;
-        if !self.nodes[SWITCH].up && self.own.mode == Mode::Stack {
+impl Simulation<'_, EdgeWorld> {
+    /// Opens a client's connection.
+    pub(super) fn open_connection(&mut self, request: Id) -> Result<(), Violation> {
+        // Connections end by their own state, not as requests.
+        self.requests[request].stage = RequestStage::Ended;
+        if !self.nodes[SWITCH].up && self.world.mode == HandoffMode::Stack {
             return Ok(());
         }
         let Some(key) = self.free_key() else { return Ok(()) };
-        let conn = self.own.conns.len();
-        let (parts, stays) = (1 + self.chance.below(3) as u32, self.chance.permille(30));
-        self.own.conns.push(Conn {
+        let conn = self.world.conns.len();
+        let (parts, stays) = (1 + self.rng.draw_below(3) as u32, self.rng.draw_permille(30));
+        self.world.conns.push(ClientConnection {
             key,
-            client: Client::Open,
+            client: ClientState::Open,
             here: None,
             process: 0,
             parts,
@@ -83,143 +83,145 @@ impl Ground<'_, Edge> {
             cut: false,
             stays,
         });
-        self.own.latest.insert(key, conn);
-        self.say(|| format!("connection {conn} comes from port {key}, {parts} packets"));
-        self.syn(key, conn);
-        if self.own.mode == Mode::Stack {
-            self.own.conns[conn].here = Some(Here::Coming);
+        self.world.latest.insert(key, conn);
+        self.log(|| format!("connection {conn} comes from port {key}, {parts} packets"));
+        self.receive_syn(key, conn);
+        if self.world.mode == HandoffMode::Stack {
+            self.world.conns[conn].here = Some(LocalSocket::Coming);
         }
         for part in 0..parts {
-            self.packet(conn, Sent::Head(part))?;
+            self.receive_packet(conn, ClientPacket::Head(part))?;
         }
-        self.later(200_000, 1_500_000, Event::Asks { conn });
-        if self.chance.permille(150) {
-            self.later(0, 3_000_000, Event::Leaves { conn });
+        self.schedule_between(200_000, 1_500_000, Event::Asks { conn });
+        if self.rng.draw_permille(150) {
+            self.schedule_between(0, 3_000_000, Event::Leaves { conn });
         }
         Ok(())
     }
 
-    /// A port that no client uses now.
-    fn free_key(&mut self) -> Option<Key> {
+    /// Returns a port that no client uses now.
+    fn free_key(&mut self) -> Option<ClientPort> {
         for _ in 0..5 {
-            let key = self.chance.below(self.own.ports);
-            match self.own.latest.get(&key).map(|conn| &self.own.conns[*conn]) {
-                Some(one) if one.client == Client::Open => {}
-                // Its host's TCP asks first whether the connection that it has is still the client's (RFC 5961).
-                Some(one) if one.here.is_some() => self.denies(key),
+            let key = self.rng.draw_below(self.world.ports);
+            match self.world.latest.get(&key).map(|conn| &self.world.conns[*conn]) {
+                Some(one) if one.client == ClientState::Open => {}
+                // The host's TCP first asks whether the client still has the existing connection (RFC 5961).
+                Some(one) if one.here.is_some() => self.deny_connection(key),
                 _ => return Some(key),
             }
         }
         None
     }
 
-    /// The client's host answers that it has no such connection.
-    fn denies(&mut self, key: Key) {
-        let Some(conn) = self.own.latest.get(&key).copied() else { return };
-        if let Some(entry) = self.own.plane.entries.get_mut(&key).filter(|entry| entry.conn == conn) {
+    /// Handles the answer of a client's host that it has no such connection.
+    fn deny_connection(&mut self, key: ClientPort) {
+        let Some(conn) = self.world.latest.get(&key).copied() else { return };
+        if let Some(entry) = self.world.plane.entries.get_mut(&key).filter(|entry| entry.conn == conn) {
             entry.flow.denied = true;
         }
-        let one = &mut self.own.conns[conn];
-        if one.here != Some(Here::Frozen) {
+        let one = &mut self.world.conns[conn];
+        if one.here != Some(LocalSocket::Frozen) {
             one.here = None;
         }
     }
 
-    /// A client sends what has not been answered once more, or asks for something else.
-    pub(super) fn asks(&mut self, conn: Id) -> Result<(), Violation> {
-        let one = &self.own.conns[conn];
-        if one.client != Client::Open {
+    /// Retransmits unanswered data of a client, or sends another request.
+    pub(super) fn send_client_data(&mut self, conn: Id) -> Result<(), Violation> {
+        let one = &self.world.conns[conn];
+        if one.client != ClientState::Open {
             return Ok(());
         }
         let (answered, parts, stays, acked) = (one.answered, one.parts, one.stays, one.acked);
         if !answered {
             for part in (0..parts).filter(|part| acked & 1 << part == 0) {
-                self.packet(conn, Sent::Head(part))?;
+                self.receive_packet(conn, ClientPacket::Head(part))?;
             }
-            self.packet(conn, Sent::Probe)?;
+            self.receive_packet(conn, ClientPacket::Probe)?;
         } else {
             let now = self.now;
-            self.own.conns[conn].asked.get_or_insert(now);
-            self.packet(conn, Sent::Request)?;
+            self.world.conns[conn].asked.get_or_insert(now);
+            self.receive_packet(conn, ClientPacket::Request)?;
         }
         let (least, most) = if stays && answered { (1_500_000, 6_000_000) } else { (200_000, 1_500_000) };
-        self.later(least, most, Event::Asks { conn });
+        self.schedule_between(least, most, Event::Asks { conn });
         Ok(())
     }
 
-    /// A client leaves: with a reset, or without a word.
-    pub(super) fn leaves(&mut self, conn: Id) -> Result<(), Violation> {
-        if self.own.conns[conn].client != Client::Open {
+    /// Ends a client, with a reset or silently.
+    pub(super) fn end_client(&mut self, conn: Id) -> Result<(), Violation> {
+        if self.world.conns[conn].client != ClientState::Open {
             return Ok(());
         }
-        let says = self.chance.permille(600);
-        self.say(|| format!("the client of {conn} leaves{}", if says { " with a reset" } else { "" }));
+        let says = self.rng.draw_permille(600);
+        self.log(|| format!("the client of {conn} leaves{}", if says { " with a reset" } else { "" }));
         if says {
-            self.packet(conn, Sent::Reset)?;
+            self.receive_packet(conn, ClientPacket::Reset)?;
         }
-        self.own.conns[conn].client = Client::Done;
+        self.world.conns[conn].client = ClientState::Done;
         Ok(())
     }
 
-    /// A reply comes to a client, which may end with it.
-    pub(super) fn replied(&mut self, conn: Id) -> Result<(), Violation> {
-        let one = &mut self.own.conns[conn];
+    /// Delivers a reply to a client, which may end with it.
+    pub(super) fn receive_reply(&mut self, conn: Id) -> Result<(), Violation> {
+        let one = &mut self.world.conns[conn];
         (one.answered, one.asked) = (true, None);
         let stays = one.stays;
-        self.packet(conn, Sent::Ack)?;
+        self.receive_packet(conn, ClientPacket::Ack)?;
         if !stays {
-            self.packet(conn, Sent::Fin)?;
-            self.own.conns[conn].client = Client::Done;
+            self.receive_packet(conn, ClientPacket::Fin)?;
+            self.world.conns[conn].client = ClientState::Done;
         }
         Ok(())
     }
 
-    /// A packet comes to the switch's own TCP.
-    pub(super) fn local(&mut self, conn: Id, sent: Sent) -> Result<(), Violation> {
-        let one = &mut self.own.conns[conn];
+    /// Delivers a packet to the switch's own TCP.
+    pub(super) fn deliver_locally(&mut self, conn: Id, sent: ClientPacket) -> Result<(), Violation> {
+        let one = &mut self.world.conns[conn];
         match (one.here, sent) {
-            // The process that has it may have frozen it: it hears by the plane, or later.
-            (Some(here), Sent::Reset) if here != Here::Frozen => one.here = None,
-            (Some(Here::Coming), Sent::Head(part)) => {
+            // If the process has frozen the socket, it learns of the reset from the plane, or later.
+            (Some(here), ClientPacket::Reset) if here != LocalSocket::Frozen => one.here = None,
+            (Some(LocalSocket::Coming), ClientPacket::Head(part)) => {
                 one.arrived |= 1 << part;
                 one.acked |= 1 << part;
                 if one.arrived == (1 << one.parts) - 1 {
-                    one.here = Some(Here::Entered);
-                    self.later(0, 500, Event::Accepted { conn });
+                    one.here = Some(LocalSocket::Entered);
+                    self.schedule_between(0, 500, Event::Accepted { conn });
                 }
             }
-            // No such connection.
-            (None, Sent::Head(_) | Sent::Request | Sent::Probe) => self.hears_reset(conn),
+            // There is no such connection.
+            (None, ClientPacket::Head(_) | ClientPacket::Request | ClientPacket::Probe) => {
+                self.reset_client(conn);
+            }
             _ => {}
         }
         Ok(())
     }
 
-    /// The switch serves a connection.
-    pub(super) fn serve_here(&mut self, conn: Id) -> Result<(), Violation> {
-        self.own.conns[conn].here = Some(Here::Live);
-        self.one_host(conn)?;
-        self.later(1_000, 500_000, Event::ServedHere { conn });
+    /// Serves a connection at the switch.
+    pub(super) fn serve_locally(&mut self, conn: Id) -> Result<(), Violation> {
+        self.world.conns[conn].here = Some(LocalSocket::Live);
+        self.check_single_host(conn)?;
+        self.schedule_between(1_000, 500_000, Event::ServedHere { conn });
         Ok(())
     }
 
-    pub(super) fn served_here(&mut self, conn: Id) -> Result<(), Violation> {
-        let one = &self.own.conns[conn];
-        if one.here != Some(Here::Live) {
+    pub(super) fn finish_local_service(&mut self, conn: Id) -> Result<(), Violation> {
+        let one = &self.world.conns[conn];
+        if one.here != Some(LocalSocket::Live) {
             return Ok(());
         }
-        if one.client != Client::Open {
+        if one.client != ClientState::Open {
             // The client's host answers with a reset.
-            self.own.conns[conn].here = None;
+            self.world.conns[conn].here = None;
             return Ok(());
         }
         if one.stays {
-            self.replied(conn)?;
-            self.later(500_000, 3_000_000, Event::ServedHere { conn });
+            self.receive_reply(conn)?;
+            self.schedule_between(500_000, 3_000_000, Event::ServedHere { conn });
             return Ok(());
         }
-        self.replied(conn)?;
-        self.own.conns[conn].here = None;
+        self.receive_reply(conn)?;
+        self.world.conns[conn].here = None;
         Ok(())
     }
 }

@@ -1,32 +1,32 @@
-//! Nodes: their sockets, and their agents.
+//! Nodes: their sockets and their agents.
 
-use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
-use super::super::protocol::Broken;
-use super::channel::Message;
-use super::clients::Client;
-use super::plane::Sent;
-use super::{Edge, Event, Key, Machine, Mode, SWITCH, id_of};
-use larder_core::handoff::{Say, To};
+use super::super::protocol::BrokenRule;
+use super::super::simulation::{Id, Simulation};
+use super::channel::AgentMessage;
+use super::clients::ClientState;
+use super::plane::ClientPacket;
+use super::{ClientPort, EdgeProcess, EdgeWorld, Event, HandoffMode, SWITCH, id_of};
+use larder_core::handoff::{FlowTarget, TransferMessage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tries of a socket whose other end is gone and cannot be asked, before TCP gives it up.
+/// The retransmissions of a socket whose peer is gone, before TCP gives it up.
 const TRIES_MAX: u32 = 8;
 
 /// A socket of a node's kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) conn: Id,
-    /// Its state has been given up, or is about to be.
+    /// Whether the socket's state has been given up, or is about to be.
     pub(super) frozen: bool,
     arrived: u32,
 }
 
-/// A node's kernel.
+/// The kernel of a node.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) up: bool,
-    pub(super) sockets: BTreeMap<Key, Socket>,
+    pub(super) sockets: BTreeMap<ClientPort, Socket>,
 }
 
 impl Default for Host {
@@ -35,69 +35,69 @@ impl Default for Host {
     }
 }
 
-/// A node's process.
+/// The process of a node.
 #[derive(Debug, Default)]
-pub(in crate::faults) struct Agent {
+pub(in crate::faults) struct NodeAgent {
     pub(super) session: Option<Id>,
-    pub(super) closed: Vec<(Key, u32)>,
-    /// It drains.
+    pub(super) closed: Vec<(ClientPort, u32)>,
+    /// Whether the node drains.
     ending: bool,
-    /// Connections that it has asked to give up.
-    leaving: BTreeSet<Key>,
+    /// The connections that the node has asked to give up.
+    leaving: BTreeSet<ClientPort>,
 }
 
-/// A word of a node.
+/// A report of a node to the switch.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
-    Named(Vec<(Key, u32)>),
-    Closed(Vec<(Key, u32)>),
+pub(super) enum AgentReport {
+    Named(Vec<(ClientPort, u32)>),
+    Closed(Vec<(ClientPort, u32)>),
     Restored(u64),
     Refused(u64),
-    Leave(Key),
-    GivenUp(Key, Id),
-    Stay(Key),
+    Leave(ClientPort),
+    GivenUp(ClientPort, Id),
+    Stay(ClientPort),
     Ending,
 }
 
-impl Ground<'_, Edge> {
+impl Simulation<'_, EdgeWorld> {
     // -- the agent
 
-    pub(super) fn node_starts(&mut self, node: Id) {
+    pub(super) fn start_node(&mut self, node: Id) {
         let epoch = self.nodes[node].epoch;
-        self.own.hosts[node].up = true;
-        self.later(0, 100_000, Event::Flush { node, epoch });
+        self.world.hosts[node].up = true;
+        self.schedule_between(0, 100_000, Event::Flush { node, epoch });
     }
 
-    pub(super) fn node_dies(&mut self, node: Id) {
-        let silently = core::mem::replace(&mut self.own.host_dies, false);
+    pub(super) fn end_node(&mut self, node: Id) {
+        let silently = core::mem::replace(&mut self.world.host_dies, false);
         self.cut_sessions_of(node, silently);
-        let sockets = core::mem::take(&mut self.own.hosts[node].sockets);
-        self.own.hosts[node].up = !silently;
+        let sockets = core::mem::take(&mut self.world.hosts[node].sockets);
+        self.world.hosts[node].up = !silently;
         for (key, socket) in sockets {
-            // A frozen socket goes without a word, and so does everything with its host.
-            if silently || socket.frozen || !self.passes(node, key, socket.conn) {
-                self.own.conns[socket.conn].cut = true;
-                self.survived.cut += 1;
+            // A frozen socket vanishes silently, and so do all sockets of a crashed host.
+            if silently || socket.frozen || !self.is_routed_to(node, key, socket.conn) {
+                self.world.conns[socket.conn].cut = true;
+                self.stats.cut += 1;
             } else {
-                self.hears_reset(socket.conn);
+                self.reset_client(socket.conn);
             }
         }
     }
 
-    /// Whether an agent listens to a session.
-    pub(super) fn listens(&self, node: Id, session: Id) -> bool {
-        let Machine::Node(agent) = &self.nodes[node].machine else { return false };
+    /// Returns whether an agent reads a session.
+    pub(super) fn is_read(&self, node: Id, session: Id) -> bool {
+        let EdgeProcess::Node(agent) = &self.nodes[node].machine else { return false };
         agent.session == Some(session)
     }
 
-    fn say_to_switch(&mut self, node: Id, said: Said) {
+    fn report_to_switch(&mut self, node: Id, report: AgentReport) {
         if let Some(session) = self.agent(node).and_then(|agent| agent.session) {
-            self.push(session, true, Message::Said(said));
+            self.push(session, true, AgentMessage::Said(report));
         }
     }
 
-    /// A switch has connected.
-    pub(super) fn welcome(&mut self, node: Id, session: Id) -> Result<(), Violation> {
+    /// Accepts a session of the switch.
+    pub(super) fn accept_session(&mut self, node: Id, session: Id) -> Result<(), Violation> {
         let epoch = self.nodes[node].epoch;
         let Some(agent) = self.agent(node) else { return Ok(()) };
         let before = agent.session.replace(session);
@@ -105,248 +105,276 @@ impl Ground<'_, Edge> {
         let (ending, leaving) = (agent.ending, agent.leaving.clone());
         // An older session of the same switch ends, whichever began first.
         if let Some(before) = before {
-            self.shut(before, false);
+            self.shut_side(before, false);
         }
-        self.push(session, true, Message::Welcome);
-        if !self.is_broken(Broken::NeverNames) {
-            self.later(0, 20_000, Event::List { node, epoch, session });
+        self.push(session, true, AgentMessage::Welcome);
+        if !self.is_broken(BrokenRule::NeverNames) {
+            self.schedule_between(0, 20_000, Event::List { node, epoch, session });
         }
         if ending {
-            self.say_to_switch(node, Said::Ending);
+            self.report_to_switch(node, AgentReport::Ending);
         }
-        leaving.into_iter().for_each(|key| self.say_to_switch(node, Said::Leave(key)));
+        leaving.into_iter().for_each(|key| self.report_to_switch(node, AgentReport::Leave(key)));
         Ok(())
     }
 
-    pub(super) fn list(&mut self, node: Id, epoch: u64, session: Id) -> Result<(), Violation> {
-        if self.is_broken(Broken::NeverNames) {
+    pub(super) fn start_list(&mut self, node: Id, epoch: u64, session: Id) -> Result<(), Violation> {
+        if self.is_broken(BrokenRule::NeverNames) {
             return Ok(());
         }
-        let keys = self.own.hosts[node].sockets.keys().copied().collect();
-        self.later(0, 20_000, Event::Listed { node, epoch, session, keys });
+        let keys = self.world.hosts[node].sockets.keys().copied().collect();
+        self.schedule_between(0, 20_000, Event::Listed { node, epoch, session, keys });
         Ok(())
     }
 
-    pub(super) fn listed(&mut self, node: Id, session: Id, mut keys: Vec<Key>) -> Result<(), Violation> {
-        // Those that have ended since the kernel was asked are left out; those that came since are not in it.
-        keys.retain(|key| self.own.hosts[node].sockets.contains_key(key));
+    pub(super) fn send_list(
+        &mut self,
+        node: Id,
+        session: Id,
+        mut keys: Vec<ClientPort>,
+    ) -> Result<(), Violation> {
+        // Sockets that have ended since the kernel was read are left out. Later sockets are not in the list.
+        keys.retain(|key| self.world.hosts[node].sockets.contains_key(key));
         if self.agent(node).is_some_and(|agent| agent.session == Some(session)) {
-            let number =
-                |key: Key| self.own.hosts[node].sockets.get(&key).map(|one| (key, one.conn as u32 + 1));
+            let number = |key: ClientPort| {
+                self.world.hosts[node].sockets.get(&key).map(|one| (key, one.conn as u32 + 1))
+            };
             let named = keys.into_iter().filter_map(number).collect();
-            self.say_to_switch(node, Said::Named(named));
+            self.report_to_switch(node, AgentReport::Named(named));
         }
         Ok(())
     }
 
-    pub(super) fn flush(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
-        self.later(100_000, 100_000, Event::Flush { node, epoch });
+    pub(super) fn report_ends(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
+        self.schedule_between(100_000, 100_000, Event::Flush { node, epoch });
         let ended = self.agent(node).map(|agent| core::mem::take(&mut agent.closed)).unwrap_or_default();
         if !ended.is_empty() {
-            self.say_to_switch(node, Said::Closed(ended));
+            self.report_to_switch(node, AgentReport::Closed(ended));
         }
         Ok(())
     }
 
-    /// The state of a connection comes.
-    pub(super) fn handed(&mut self, node: Id, id: u64, key: Key, conn: Id) -> Result<(), Violation> {
-        let full = self.own.hosts[node].sockets.len() >= self.own.places;
-        if full || self.chance.permille(30) {
-            self.say_to_switch(node, Said::Refused(id));
+    /// Restores a connection from its transferred state.
+    pub(super) fn accept_handoff(
+        &mut self,
+        node: Id,
+        id: u64,
+        key: ClientPort,
+        conn: Id,
+    ) -> Result<(), Violation> {
+        let full = self.world.hosts[node].sockets.len() >= self.world.places;
+        if full || self.rng.draw_permille(30) {
+            self.report_to_switch(node, AgentReport::Refused(id));
             return Ok(());
         }
-        let arrived = (1 << self.own.conns[conn].parts) - 1;
-        self.begins(node, key, conn, arrived)?;
-        self.say_to_switch(node, Said::Restored(id));
+        let arrived = (1 << self.world.conns[conn].parts) - 1;
+        self.begin_socket(node, key, conn, arrived)?;
+        self.report_to_switch(node, AgentReport::Restored(id));
         Ok(())
     }
 
     // -- sockets
 
-    /// A socket begins. An older one with the same addresses ends.
-    fn begins(&mut self, node: Id, key: Key, conn: Id, arrived: u32) -> Result<(), Violation> {
-        if let Some(old) = self.own.hosts[node].sockets.remove(&key) {
-            // The kernel resets its client, if that is still there.
-            self.hears_reset(old.conn);
-            self.socket_ended(node, key, old.conn);
+    /// Begins a socket. An older socket with the same addresses ends.
+    fn begin_socket(&mut self, node: Id, key: ClientPort, conn: Id, arrived: u32) -> Result<(), Violation> {
+        if let Some(old) = self.world.hosts[node].sockets.remove(&key) {
+            // The kernel resets the older connection's client, if it is still there.
+            self.reset_client(old.conn);
+            self.record_socket_end(node, key, old.conn);
         }
-        self.own.hosts[node].sockets.insert(key, Socket { conn, frozen: false, arrived });
-        self.own.conns[conn].acked |= arrived;
-        self.say(|| format!("connection {conn} is at {node}"));
-        self.one_host(conn)?;
-        self.later(2_000_000, 6_000_000, Event::TimesOut { node, key, conn });
-        if arrived == (1 << self.own.conns[conn].parts) - 1 {
-            self.later(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
+        self.world.hosts[node].sockets.insert(key, Socket { conn, frozen: false, arrived });
+        self.world.conns[conn].acked |= arrived;
+        self.log(|| format!("connection {conn} is at {node}"));
+        self.check_single_host(conn)?;
+        self.schedule_between(2_000_000, 6_000_000, Event::TimesOut { node, key, conn });
+        if arrived == (1 << self.world.conns[conn].parts) - 1 {
+            self.schedule_between(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
         }
         Ok(())
     }
 
-    fn socket_ended(&mut self, node: Id, key: Key, conn: Id) {
-        self.say(|| format!("connection {conn} ends at {node}"));
+    fn record_socket_end(&mut self, node: Id, key: ClientPort, conn: Id) {
+        self.log(|| format!("connection {conn} ends at {node}"));
         if let Some(agent) = self.agent(node) {
             agent.closed.push((key, conn as u32 + 1));
-            // A connection that has ended is given up no more.
+            // A connection that has ended is no longer given up.
             if agent.leaving.remove(&key) {
-                self.say_to_switch(node, Said::Stay(key));
+                self.report_to_switch(node, AgentReport::Stay(key));
             }
         }
     }
 
-    /// A client's packet comes to a node.
-    pub(super) fn comes_to_node(&mut self, node: Id, conn: Id, sent: Sent) -> Result<(), Violation> {
-        let (key, parts) = (self.own.conns[conn].key, self.own.conns[conn].parts);
-        if !self.own.hosts[node].up || !self.way(SWITCH, node) {
+    /// Delivers a client's packet to a node.
+    pub(super) fn deliver_to_node(
+        &mut self,
+        node: Id,
+        conn: Id,
+        sent: ClientPacket,
+    ) -> Result<(), Violation> {
+        let (key, parts) = (self.world.conns[conn].key, self.world.conns[conn].parts);
+        if !self.world.hosts[node].up || !self.has_path(SWITCH, node) {
             return Ok(());
         }
-        match (self.own.hosts[node].sockets.get(&key).copied(), sent) {
-            (Some(socket), Sent::Reset) if socket.conn == conn && !socket.frozen => {
-                self.own.hosts[node].sockets.remove(&key);
-                self.socket_ended(node, key, conn);
+        match (self.world.hosts[node].sockets.get(&key).copied(), sent) {
+            (Some(socket), ClientPacket::Reset) if socket.conn == conn && !socket.frozen => {
+                self.world.hosts[node].sockets.remove(&key);
+                self.record_socket_end(node, key, conn);
             }
-            (Some(socket), Sent::Head(part)) if socket.conn == conn => {
+            (Some(socket), ClientPacket::Head(part)) if socket.conn == conn => {
                 let arrived = socket.arrived | 1 << part;
                 let whole = (1 << parts) - 1;
-                if let Some(socket) = self.own.hosts[node].sockets.get_mut(&key) {
+                if let Some(socket) = self.world.hosts[node].sockets.get_mut(&key) {
                     socket.arrived = arrived;
                 }
-                self.own.conns[conn].acked |= arrived;
+                self.world.conns[conn].acked |= arrived;
                 if arrived == whole && socket.arrived != whole {
-                    self.later(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
+                    self.schedule_between(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
                 }
             }
-            (Some(socket), Sent::Request) if socket.conn == conn => {
-                self.later(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
+            (Some(socket), ClientPacket::Request) if socket.conn == conn => {
+                self.schedule_between(1_000, 500_000, Event::Sends { node, key, conn, tries: 0 });
             }
-            // By its cookie.
-            (_, Sent::Head(0))
-                if self.own.mode == Mode::Cookie
+            // The node accepts by cookie.
+            (_, ClientPacket::Head(0))
+                if self.world.mode == HandoffMode::Cookie
                     && self.nodes[node].up
-                    && self.own.conns[conn].client == Client::Open
-                    && !self.own.conns[conn].answered =>
+                    && self.world.conns[conn].client == ClientState::Open
+                    && !self.world.conns[conn].answered =>
             {
-                self.begins(node, key, conn, 1)?;
+                self.begin_socket(node, key, conn, 1)?;
             }
-            // What has no socket is kept for one that is to come, for a while.
+            // A packet without a socket is kept for a while for a socket that is to come.
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether what a client sends, or its host answers, comes to a socket of a node.
-    pub(super) fn passes(&self, node: Id, key: Key, conn: Id) -> bool {
+    /// Returns whether a client's packets, or its host's answers, reach a socket of a node.
+    pub(super) fn is_routed_to(&self, node: Id, key: ClientPort, conn: Id) -> bool {
         let to =
-            self.own.plane.entries.get(&key).filter(|entry| entry.conn == conn).map(|entry| entry.flow.to);
-        self.own.hosts[node].up && self.way(SWITCH, node) && to == Some(To::Node(id_of(node)))
+            self.world.plane.entries.get(&key).filter(|entry| entry.conn == conn).map(|entry| entry.flow.to);
+        self.world.hosts[node].up && self.has_path(SWITCH, node) && to == Some(FlowTarget::Node(id_of(node)))
     }
 
-    /// A socket sends its reply.
-    pub(super) fn sends(&mut self, node: Id, key: Key, conn: Id, tries: u32) -> Result<(), Violation> {
-        let Some(socket) = self.own.hosts[node].sockets.get(&key).copied().filter(|one| one.conn == conn)
+    /// Sends the reply of a socket.
+    pub(super) fn send_reply(
+        &mut self,
+        node: Id,
+        key: ClientPort,
+        conn: Id,
+        tries: u32,
+    ) -> Result<(), Violation> {
+        let Some(socket) = self.world.hosts[node].sockets.get(&key).copied().filter(|one| one.conn == conn)
         else {
             return Ok(());
         };
-        let open = self.own.conns[conn].client == Client::Open;
-        let passes = self.passes(node, key, conn) && !self.loses();
+        let open = self.world.conns[conn].client == ClientState::Open;
+        let passes = self.is_routed_to(node, key, conn) && !self.is_packet_lost();
         if socket.frozen || !passes && (open || tries < TRIES_MAX) {
-            self.later(100_000, 800_000, Event::Sends { node, key, conn, tries: tries + 1 });
+            self.schedule_between(100_000, 800_000, Event::Sends { node, key, conn, tries: tries + 1 });
             return Ok(());
         }
         if passes && open {
-            let waits = self.own.conns[conn].asked.is_some();
-            let stays = self.own.conns[conn].stays;
+            let waits = self.world.conns[conn].asked.is_some();
+            let stays = self.world.conns[conn].stays;
             if waits {
-                self.replied(conn)?;
+                self.receive_reply(conn)?;
             }
             if stays {
                 return Ok(());
             }
         }
-        // All is sent; or the client's host answers with a reset; or TCP has given up.
-        if self.own.hosts[node].sockets.get(&key).is_some_and(|one| one.conn == conn) {
-            self.own.hosts[node].sockets.remove(&key);
-            self.socket_ended(node, key, conn);
+        // Everything is sent; or the client's host answers with a reset; or TCP has given up.
+        if self.world.hosts[node].sockets.get(&key).is_some_and(|one| one.conn == conn) {
+            self.world.hosts[node].sockets.remove(&key);
+            self.record_socket_end(node, key, conn);
         }
         Ok(())
     }
 
-    /// A server closes a connection whose client has left without a word.
-    pub(super) fn times_out(&mut self, node: Id, key: Key, conn: Id) -> Result<(), Violation> {
-        let socket = self.own.hosts[node].sockets.get(&key).copied().filter(|one| one.conn == conn);
+    /// Closes a connection whose client has left silently.
+    pub(super) fn time_out_socket(&mut self, node: Id, key: ClientPort, conn: Id) -> Result<(), Violation> {
+        let socket = self.world.hosts[node].sockets.get(&key).copied().filter(|one| one.conn == conn);
         let Some(socket) = socket else { return Ok(()) };
-        if self.own.conns[conn].client == Client::Open || socket.frozen {
-            self.later(2_000_000, 6_000_000, Event::TimesOut { node, key, conn });
+        if self.world.conns[conn].client == ClientState::Open || socket.frozen {
+            self.schedule_between(2_000_000, 6_000_000, Event::TimesOut { node, key, conn });
             return Ok(());
         }
-        self.own.hosts[node].sockets.remove(&key);
-        self.socket_ended(node, key, conn);
+        self.world.hosts[node].sockets.remove(&key);
+        self.record_socket_end(node, key, conn);
         Ok(())
     }
 
-    // -- nodes that drain
+    // -- draining nodes
 
-    pub(super) fn drain_some(&mut self) -> Result<(), Violation> {
-        let node = 1 + self.chance.below(self.nodes.len() as u64 - 1) as Id;
+    pub(super) fn drain_node(&mut self) -> Result<(), Violation> {
+        let node = 1 + self.rng.draw_below(self.nodes.len() as u64 - 1) as Id;
         let epoch = self.nodes[node].epoch;
-        if !self.nodes[node].runs() {
+        if !self.nodes[node].is_running() {
             return Ok(());
         }
         if let Some(agent) = self.agent(node) {
             agent.ending = true;
         }
-        self.say(|| format!("{node} drains"));
-        self.say_to_switch(node, Said::Ending);
-        self.later(0, 500_000, Event::GiveUp { node, epoch });
+        self.log(|| format!("{node} drains"));
+        self.report_to_switch(node, AgentReport::Ending);
+        self.schedule_between(0, 500_000, Event::GiveUp { node, epoch });
         Ok(())
     }
 
-    /// It asks to give up its connections: those between two requests, all of whose bytes have been acknowledged.
-    pub(super) fn give_up_next(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
-        let sockets = self.own.hosts[node].sockets.iter();
-        let keys = sockets.filter(|(_, one)| self.own.conns[one.conn].is_idle()).map(|(key, _)| *key);
-        let keys: Vec<Key> = keys.collect();
+    /// Asks to give up a node's idle connections: those between two requests, with all bytes acknowledged.
+    pub(super) fn request_leave(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
+        let sockets = self.world.hosts[node].sockets.iter();
+        let keys = sockets.filter(|(_, one)| self.world.conns[one.conn].is_idle()).map(|(key, _)| *key);
+        let keys: Vec<ClientPort> = keys.collect();
         let Some(agent) = self.agent(node) else { return Ok(()) };
-        let asked: Vec<Key> = keys.into_iter().filter(|key| agent.leaving.insert(*key)).collect();
-        asked.into_iter().for_each(|key| self.say_to_switch(node, Said::Leave(key)));
-        if self.trouble {
-            self.later(500_000, 2_000_000, Event::GiveUp { node, epoch });
+        let asked: Vec<ClientPort> = keys.into_iter().filter(|key| agent.leaving.insert(*key)).collect();
+        asked.into_iter().for_each(|key| self.report_to_switch(node, AgentReport::Leave(key)));
+        if self.faults_enabled {
+            self.schedule_between(500_000, 2_000_000, Event::GiveUp { node, epoch });
         }
         Ok(())
     }
 
-    pub(super) fn told_to_leave(&mut self, node: Id, key: Key, say: Say) -> Result<(), Violation> {
+    pub(super) fn handle_leave_reply(
+        &mut self,
+        node: Id,
+        key: ClientPort,
+        say: TransferMessage,
+    ) -> Result<(), Violation> {
         let leaving = self.agent(node).is_some_and(|agent| agent.leaving.contains(&key));
-        let idle = |socket: &Socket| socket.frozen || self.own.conns[socket.conn].is_idle();
-        let busy = self.own.hosts[node].sockets.get(&key).is_some_and(|socket| !idle(socket));
-        if say == Say::Give && busy {
-            // A request has come meanwhile.
+        let idle = |socket: &Socket| socket.frozen || self.world.conns[socket.conn].is_idle();
+        let busy = self.world.hosts[node].sockets.get(&key).is_some_and(|socket| !idle(socket));
+        if say == TransferMessage::Give && busy {
+            // A request has arrived in the meantime.
             if let Some(agent) = self.agent(node) {
                 agent.leaving.remove(&key);
             }
-            self.say_to_switch(node, Said::Stay(key));
+            self.report_to_switch(node, AgentReport::Stay(key));
             return Ok(());
         }
-        let socket = self.own.hosts[node].sockets.get_mut(&key).filter(|_| leaving);
+        let socket = self.world.hosts[node].sockets.get_mut(&key).filter(|_| leaving);
         match (say, socket) {
-            (Say::Give, Some(socket)) => {
+            (TransferMessage::Give, Some(socket)) => {
                 socket.frozen = true;
                 let conn = socket.conn;
-                self.say_to_switch(node, Said::GivenUp(key, conn));
+                self.report_to_switch(node, AgentReport::GivenUp(key, conn));
             }
-            (Say::Give, None) => self.say_to_switch(node, Said::Stay(key)),
-            (Say::Keep, socket) => {
+            (TransferMessage::Give, None) => self.report_to_switch(node, AgentReport::Stay(key)),
+            (TransferMessage::Keep, socket) => {
                 if let Some(socket) = socket {
                     socket.frozen = false;
                     let conn = socket.conn;
-                    self.one_host(conn)?;
+                    self.check_single_host(conn)?;
                 }
                 if let Some(agent) = self.agent(node) {
                     agent.leaving.remove(&key);
                 }
             }
-            (Say::Taken, socket) => {
-                // Without a word, to the client and to the switch.
+            (TransferMessage::Taken, socket) => {
+                // The socket vanishes without notice to the client and the switch.
                 if socket.is_some_and(|socket| socket.frozen) {
-                    self.own.hosts[node].sockets.remove(&key);
+                    self.world.hosts[node].sockets.remove(&key);
                 }
                 if let Some(agent) = self.agent(node) {
                     agent.leaving.remove(&key);

@@ -1,163 +1,175 @@
-//! Carries out the machine's outputs in the model.
+//! Execution of the state machine's outputs in the model.
 
-use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
-use super::super::protocol::Broken;
-use super::channel::Message;
-use super::clients::{Client, Here};
-use super::plane::{Sent, Sight};
-use super::switch::{Begun, Load, Model, Part};
-use super::{Edge, Key, Machine, SWITCH, place_of};
-use larder_core::handoff::{EndedConnection, Input, Output, Pointing, To};
+use super::super::protocol::BrokenRule;
+use super::super::simulation::{Id, Simulation};
+use super::channel::AgentMessage;
+use super::clients::{ClientState, LocalSocket};
+use super::plane::{ClientPacket, PlaneView};
+use super::switch::{ConnectionLoad, EdgeModel, HeldPacket, MoveStart};
+use super::{ClientPort, EdgeProcess, EdgeWorld, SWITCH, index_of};
+use larder_core::NodeId;
+use larder_core::handoff::{EndedConnection, FlowTarget, Input, Output, RoutePurpose};
 use std::collections::VecDeque;
 
-/// Inputs that follow from what was carried out.
-type Inputs = VecDeque<Input<Model>>;
+/// Inputs that follow from executed outputs.
+type Inputs = VecDeque<Input<EdgeModel>>;
 
-impl Ground<'_, Edge> {
-    pub(super) fn act(&mut self, input: Input<Model>) -> Result<(), Violation> {
-        self.act_begun(input).map(drop)
+impl Simulation<'_, EdgeWorld> {
+    pub(super) fn handle_input(&mut self, input: Input<EdgeModel>) -> Result<(), Violation> {
+        self.handle_move_input(input).map(drop)
     }
 
-    pub(super) fn act_begun(&mut self, input: Input<Model>) -> Result<Option<Begun>, Violation> {
-        let (mut inputs, mut begun) = (Inputs::from([input]), None);
+    pub(super) fn handle_move_input(
+        &mut self,
+        input: Input<EdgeModel>,
+    ) -> Result<Option<MoveStart>, Violation> {
+        let (mut inputs, mut start) = (Inputs::from([input]), None);
         while let Some(input) = inputs.pop_front() {
             let mut out = Vec::new();
             let now = self.now;
-            let Machine::Switch(switch) = &mut self.nodes[SWITCH].machine else { return Ok(None) };
-            switch.machine.handle(now, input, &Sight(&self.own.plane, now), &mut out);
+            let EdgeProcess::Switch(switch) = &mut self.nodes[SWITCH].machine else { return Ok(None) };
+            switch.machine.handle(now, input, &PlaneView(&self.world.plane, now), &mut out);
             for output in out {
                 match output {
-                    Output::Freeze { id } => begun = Some(Begun::Freeze(id)),
-                    Output::NotMoved { load } => begun = Some(Begun::Stays(load)),
-                    output => self.carry_out(output, &mut inputs)?,
+                    Output::Freeze { id } => start = Some(MoveStart::Freeze(id)),
+                    Output::NotMoved { load } => start = Some(MoveStart::Stays(load)),
+                    output => self.execute_output(output, &mut inputs)?,
                 }
             }
         }
-        Ok(begun)
+        Ok(start)
     }
 
-    pub(super) fn carry_out(&mut self, output: Output<Model>, inputs: &mut Inputs) -> Result<(), Violation> {
-        let now = self.now;
+    pub(super) fn execute_output(
+        &mut self,
+        output: Output<EdgeModel>,
+        inputs: &mut Inputs,
+    ) -> Result<(), Violation> {
         match output {
-            Output::Point { key, to, by } => {
-                // A connection that the plane knows needs no room.
-                let knows = self.own.plane.entries.contains_key(&key);
-                let done = knows || by == Pointing::Back || !(self.trouble && self.chance.permille(20));
+            Output::Route { key, to, by } => {
+                // A connection that the plane knows needs no new entry.
+                let knows = self.world.plane.entries.contains_key(&key);
+                let done =
+                    knows || by == RoutePurpose::Back || !(self.faults_enabled && self.rng.draw_permille(20));
                 if done {
-                    self.point(key, to);
+                    self.point_flow(key, to);
                 } else {
-                    self.own.excused = true;
+                    self.world.excused = true;
                 }
-                inputs.push_back(Input::Pointed { key, by, done });
+                inputs.push_back(Input::Routed { key, by, done });
             }
-            Output::Forward { .. } if self.loses() => {}
-            Output::Forward { node, packet: Part { conn, part } } => {
-                return self.comes_to_node(place_of(node), conn, Sent::Head(part));
+            Output::Forward { .. } if self.is_packet_lost() => {}
+            Output::Forward { node, packet: HeldPacket { conn, part } } => {
+                return self.deliver_to_node(index_of(node), conn, ClientPacket::Head(part));
             }
-            Output::Inject(part) => return self.inject(part),
+            Output::Inject(part) => return self.inject_packet(part),
             Output::Accept { key, why, packets } => {
-                self.note_accepted(&why, key);
+                self.record_acceptance(&why, key);
                 if let Some(switch) = self.switch() {
                     switch.placed.insert(key);
                 }
-                self.point(key, To::Here);
+                self.point_flow(key, FlowTarget::Here);
                 for part in packets {
-                    self.inject(part)?;
+                    self.inject_packet(part)?;
                 }
             }
-            Output::Forget(key) => drop(self.own.plane.entries.remove(&key)),
-            Output::MarkIdle(key) => self.own.plane.mark_idle(key),
+            Output::Forget(key) => drop(self.world.plane.entries.remove(&key)),
+            Output::MarkIdle(key) => self.world.plane.mark_idle(key),
             Output::GiveBack(key) => inputs.push_back(Input::GiveBack { key }),
-            Output::MarkEnded(key) => self.own.plane.mark_ended(key),
-            Output::MarkResumed(key) => self.own.plane.mark_resumed(key),
-            Output::Reset { key, ack } => return self.reset(key, ack),
-            Output::Learn { key, node } => {
-                let socket = self.own.hosts[place_of(node)].sockets.get(&key).copied();
-                if let Some(socket) = socket {
-                    self.own.plane.learn(key, socket.conn, node, now);
-                }
-            }
-            Output::Send { node, id, key, state: conn, then, .. } => match self.session(place_of(node)) {
+            Output::MarkEnded(key) => self.world.plane.mark_ended(key),
+            Output::MarkResumed(key) => self.world.plane.mark_resumed(key),
+            Output::Reset { key, ack } => return self.reset_flow(key, ack),
+            Output::Learn { key, node } => self.learn_flow(key, node),
+            Output::Send { node, id, key, state: conn, then, .. } => match self.session(index_of(node)) {
                 Some(session) => {
-                    self.push(session, false, Message::Handoff { id, key, conn });
-                    for Part { conn, part } in then {
-                        self.comes_to_node(place_of(node), conn, Sent::Head(part))?;
+                    self.push(session, false, AgentMessage::Handoff { id, key, conn });
+                    for HeldPacket { conn, part } in then {
+                        self.deliver_to_node(index_of(node), conn, ClientPacket::Head(part))?;
                     }
                 }
                 None => inputs.push_back(Input::NotSent { id }),
             },
-            Output::Answer { waiter, answer } => return self.answer(waiter, &answer),
+            Output::Answer { waiter, answer } => return self.handle_answer(waiter, &answer),
             Output::Choose { key, from } => {
-                let nodes = self.usable(Some(place_of(from)));
-                let at = self.chance.below(nodes.len() as u64) as usize;
-                let next = nodes.get(at).and_then(|node| self.load_at(*node));
+                let nodes = self.usable_nodes(Some(index_of(from)));
+                let at = self.rng.draw_below(nodes.len() as u64) as usize;
+                let next = nodes.get(at).and_then(|node| self.take_load(*node));
                 inputs.push_back(Input::Chosen { key, from, next });
             }
-            Output::Tell { node, key, say } => self.send(place_of(node), Message::Say(key, say)),
-            Output::Ask { node, .. } => self.send(place_of(node), Message::List),
-            Output::Resumed { key, node } | Output::Stranger { key, node } => {
-                self.say(|| format!("the connection from port {key} at {} counts again", place_of(node)));
-                if let Some((decision, load)) = self.load_at(place_of(node)) {
+            Output::Tell { node, key, message: say } => {
+                self.send_to_node(index_of(node), AgentMessage::Say(key, say));
+            }
+            Output::Ask { node, .. } => self.send_to_node(index_of(node), AgentMessage::List),
+            Output::Resumed { key, node } | Output::Unknown { key, node } => {
+                self.log(|| format!("the connection from port {key} at {} counts again", index_of(node)));
+                if let Some((decision, load)) = self.take_load(index_of(node)) {
                     inputs.push_back(Input::Adopt { key, decision, load });
                 }
             }
-            Output::Ended(ended) => self.has_ended(&ended),
-            Output::Note(note) => self.say(|| format!("{note:?}")),
+            Output::Ended(ended) => self.record_end(&ended),
+            Output::Note(note) => self.log(|| format!("{note:?}")),
             Output::Entered { .. } | Output::LoadChanged(_) | Output::Late => {}
             Output::Freeze { .. } | Output::NotMoved { .. } => {}
         }
         Ok(())
     }
 
-    /// The client of a connection is told by the plane, with the numbers that it has seen.
-    fn reset(&mut self, key: Key, ack: Option<u32>) -> Result<(), Violation> {
-        if self.forgets_to_tell(key) {
-            return Ok(());
+    /// Enters a connection that a node has into the table of the plane.
+    fn learn_flow(&mut self, key: ClientPort, node: NodeId) {
+        if let Some(socket) = self.world.hosts[index_of(node)].sockets.get(&key).copied() {
+            self.world.plane.learn(key, socket.conn, node, self.now);
         }
-        let numbers = match self.own.plane.entries.get_mut(&key) {
-            Some(entry) => {
-                entry.flow.to = To::Reset;
-                Some(entry.conn)
-            }
-            None => ack.and_then(|_| self.own.latest.get(&key).copied()),
-        };
-        numbers.map_or(Ok(()), |conn| self.is_reset(conn))
     }
 
-    /// The switch resets the connection of a client. There must have been a fault.
-    pub(super) fn is_reset(&mut self, conn: Id) -> Result<(), Violation> {
-        let faults = self.survived.crashes + self.survived.pauses + self.survived.partitions;
-        if self.own.conns[conn].client == Client::Open && faults == 0 && !self.own.excused {
+    /// Resets the client of a connection through the plane, with the numbers that the plane has seen.
+    fn reset_flow(&mut self, key: ClientPort, ack: Option<u32>) -> Result<(), Violation> {
+        if self.is_reset_suppressed(key) {
+            return Ok(());
+        }
+        let numbers = match self.world.plane.entries.get_mut(&key) {
+            Some(entry) => {
+                entry.flow.to = FlowTarget::Reset;
+                Some(entry.conn)
+            }
+            None => ack.and_then(|_| self.world.latest.get(&key).copied()),
+        };
+        numbers.map_or(Ok(()), |conn| self.reset_by_switch(conn))
+    }
+
+    /// Resets the connection of a client by the switch. It is a violation if there was no fault.
+    pub(super) fn reset_by_switch(&mut self, conn: Id) -> Result<(), Violation> {
+        let faults = self.stats.crashes + self.stats.pauses + self.stats.partitions;
+        if self.world.conns[conn].client == ClientState::Open && faults == 0 && !self.world.excused {
             return Err(self.violation(format!("connection {conn} is reset without a fault")));
         }
-        self.hears_reset(conn);
+        self.reset_client(conn);
         Ok(())
     }
 
-    fn has_ended(&mut self, ended: &EndedConnection<Key, Load>) {
-        if self.is_broken(Broken::EndsCountTwice) {
+    fn record_end(&mut self, ended: &EndedConnection<ClientPort, ConnectionLoad>) {
+        if self.is_broken(BrokenRule::EndsCountTwice) {
             *ended.load.loads.borrow_mut().entry(ended.decision.node).or_default() -= 1;
         }
         let (key, end) = (ended.key, ended.end);
-        self.say(|| format!("the switch takes the connection from port {key} for {}", end.name()));
+        self.log(|| format!("the switch takes the connection from port {key} for {}", end.name()));
     }
 
-    /// Whether the client of a connection is not told, because a rule is broken.
-    fn forgets_to_tell(&self, key: Key) -> bool {
-        let frozen = |conn: &Id| self.own.conns[*conn].here == Some(Here::Frozen);
-        self.is_broken(Broken::ForgetsToTell)
-            || self.is_broken(Broken::ThawsInDoubt) && self.own.latest.get(&key).is_some_and(frozen)
+    /// Returns whether the client of a connection is not reset, because a rule is broken.
+    fn is_reset_suppressed(&self, key: ClientPort) -> bool {
+        let frozen = |conn: &Id| self.world.conns[*conn].here == Some(LocalSocket::Frozen);
+        self.is_broken(BrokenRule::ForgetsToTell)
+            || self.is_broken(BrokenRule::ThawsInDoubt) && self.world.latest.get(&key).is_some_and(frozen)
     }
 
-    /// A word to a node, if its channel is up.
-    fn send(&mut self, node: Id, message: Message) {
+    /// Sends a message to a node, if its channel is up.
+    fn send_to_node(&mut self, node: Id, message: AgentMessage) {
         if let Some(session) = self.session(node) {
             self.push(session, false, message);
         }
     }
 
-    /// The session by which a node gets a message: that which was heard to come up last, if it is up still.
+    /// Returns the session for messages to a node: the last session that was reported up, if it is still up.
     fn session(&mut self, node: Id) -> Option<Id> {
         let switch = self.switch()?;
         let queue = switch.queues.get(&node).copied();

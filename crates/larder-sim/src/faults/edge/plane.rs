@@ -1,10 +1,10 @@
 //! The forwarding plane in the switch's kernel.
 
-use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
-use super::clients::Client;
-use super::{Edge, Event, Key, Mode, SWITCH, place_of};
-use larder_core::handoff::{Account, ClientEnd, Flow, To, View};
+use super::super::simulation::{Id, Simulation};
+use super::clients::ClientState;
+use super::{ClientPort, EdgeWorld, Event, HandoffMode, SWITCH, index_of};
+use larder_core::handoff::{ClientEnd, Flow, FlowAccount, FlowLookup, FlowTarget};
 use larder_core::{NodeId, Time};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,73 +13,74 @@ const REPLY_BYTES: u32 = 1_000;
 
 /// A packet of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// The `n`th part of its first request.
+pub(super) enum ClientPacket {
+    /// Part `n` of the first request.
     Head(u32),
     /// A further request.
     Request,
-    /// Nothing new: its TCP asks whether the connection is still there.
+    /// A probe without new data: the client's TCP asks whether the connection still exists.
     Probe,
-    /// It acknowledges a reply.
+    /// The acknowledgement of a reply.
     Ack,
     Fin,
     Reset,
 }
 
-/// An entry.
+/// A flow entry of the plane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct FlowEntry {
     pub(super) flow: Flow,
-    /// The connection whose packets were seen: whose numbers a reset takes.
+    /// The connection whose packets were seen last. A reset takes its numbers.
     pub(super) conn: Id,
     idle: bool,
-    /// Its end has been told.
-    told: bool,
-    /// A SYN has come of this connection, which begins once its first packet proves it.
+    /// Whether the connection's end has been reported.
+    reported: bool,
+    /// The connection whose SYN has arrived. It begins once its first packet proves it.
     syn_of: Option<Id>,
-    /// It was learned from a node's list, which may be older than a connection that this host's TCP has.
+    /// Whether the entry was learned from a node's list, which may be older than a connection of this host's
+    /// TCP.
     listed: bool,
 }
 
 /// An event of the plane.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Told {
+pub(super) enum PlaneEvent {
     Packet {
-        key: Key,
+        key: ClientPort,
         first: bool,
         conn: Id,
         part: u32,
     },
-    /// It has opened a connection by itself.
+    /// The plane has opened a connection by itself.
     Opened {
-        key: Key,
+        key: ClientPort,
         node: NodeId,
     },
     Woke {
-        key: Key,
+        key: ClientPort,
         node: NodeId,
     },
     Ended {
-        key: Key,
+        key: ClientPort,
         end: ClientEnd,
-        account: Account,
+        account: FlowAccount,
         at: Time,
     },
 }
 
-/// The plane.
+/// The forwarding plane.
 #[derive(Debug, Default)]
 pub(super) struct Plane {
-    pub(super) entries: BTreeMap<Key, Entry>,
-    /// Events that nobody has read.
-    pub(super) ring: VecDeque<Told>,
+    pub(super) entries: BTreeMap<ClientPort, FlowEntry>,
+    /// Events that no process has read.
+    pub(super) ring: VecDeque<PlaneEvent>,
 }
 
-/// The plane at a moment.
-pub(super) struct Sight<'p>(pub(super) &'p Plane, pub(super) Time);
+/// A view of the plane at a given time.
+pub(super) struct PlaneView<'p>(pub(super) &'p Plane, pub(super) Time);
 
-impl View<Key> for Sight<'_> {
-    fn flow(&self, key: Key) -> Option<Flow> {
+impl FlowLookup<ClientPort> for PlaneView<'_> {
+    fn flow(&self, key: ClientPort) -> Option<Flow> {
         self.0.entries.get(&key).map(|entry| entry.flow)
     }
 
@@ -89,8 +90,8 @@ impl View<Key> for Sight<'_> {
 }
 
 impl Plane {
-    fn entry(&mut self, key: Key, conn: Id, to: To, now: Time) -> &mut Entry {
-        self.entries.entry(key).or_insert(Entry {
+    fn entry(&mut self, key: ClientPort, conn: Id, to: FlowTarget, now: Time) -> &mut FlowEntry {
+        self.entries.entry(key).or_insert(FlowEntry {
             flow: Flow {
                 to,
                 fin: false,
@@ -108,109 +109,111 @@ impl Plane {
             },
             conn,
             idle: false,
-            told: false,
+            reported: false,
             syn_of: None,
             listed: false,
         })
     }
 
-    /// Packets go there from now on.
-    pub(super) fn point(&mut self, key: Key, conn: Id, to: To, now: Time) {
+    /// Directs the packets of a connection to `to` from now on.
+    pub(super) fn point(&mut self, key: ClientPort, conn: Id, to: FlowTarget, now: Time) {
         self.entry(key, conn, to, now).flow.to = to;
     }
 
-    pub(super) fn mark_idle(&mut self, key: Key) {
+    pub(super) fn mark_idle(&mut self, key: ClientPort) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.idle = true;
         }
     }
 
-    pub(super) fn mark_ended(&mut self, key: Key) {
+    pub(super) fn mark_ended(&mut self, key: ClientPort) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            (entry.flow.fin, entry.told) = (true, true);
+            (entry.flow.fin, entry.reported) = (true, true);
         }
     }
 
-    pub(super) fn mark_resumed(&mut self, key: Key) {
+    pub(super) fn mark_resumed(&mut self, key: ClientPort) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            (entry.flow.fin, entry.flow.reset, entry.told, entry.idle) = (false, false, false, false);
+            (entry.flow.fin, entry.flow.reset, entry.reported, entry.idle) = (false, false, false, false);
         }
     }
 
-    /// A node has named a connection that the plane does not know.
-    pub(super) fn learn(&mut self, key: Key, conn: Id, node: NodeId, now: Time) {
+    /// Adds a connection that a node has listed and the plane does not know.
+    pub(super) fn learn(&mut self, key: ClientPort, conn: Id, node: NodeId, now: Time) {
         if !self.entries.contains_key(&key) {
-            self.entry(key, conn, To::Node(node), now).listed = true;
+            self.entry(key, conn, FlowTarget::Node(node), now).listed = true;
         }
     }
 
-    /// Another connection begins with these addresses.
-    fn replace(&mut self, key: Key, now: Time) {
-        if let Some(Entry { flow, told: false, .. }) = self.entries.remove(&key)
-            && let To::Node(_) = flow.to
+    /// Ends the entry of a connection whose addresses a new connection uses.
+    fn replace(&mut self, key: ClientPort, now: Time) {
+        if let Some(FlowEntry { flow, reported: false, .. }) = self.entries.remove(&key)
+            && let FlowTarget::Node(_) = flow.to
         {
             let account = flow.account().unwrap_or_default();
-            self.ring.push_back(Told::Ended { key, end: ClientEnd::Replaced, account, at: now });
+            self.ring.push_back(PlaneEvent::Ended { key, end: ClientEnd::Replaced, account, at: now });
         }
     }
 }
 
-impl Ground<'_, Edge> {
-    /// The plane has told something: it is read a little later.
-    pub(super) fn told(&mut self) {
+impl Simulation<'_, EdgeWorld> {
+    /// Schedules the reading of the plane's events.
+    pub(super) fn schedule_plane_read(&mut self) {
         let epoch = self.nodes[SWITCH].epoch;
-        self.later(0, self.own.lag_us, Event::Read { epoch });
+        self.schedule_between(0, self.world.lag_us, Event::Read { epoch });
     }
 
-    /// A client's SYN comes. The old connection is not given up for it: it may be forged, or late.
-    pub(super) fn syn(&mut self, key: Key, conn: Id) {
-        if let Some(entry) = self.own.plane.entries.get_mut(&key) {
+    /// Handles a client's SYN. The old connection is not given up for it, because the SYN may be forged or
+    /// late.
+    pub(super) fn receive_syn(&mut self, key: ClientPort, conn: Id) {
+        if let Some(entry) = self.world.plane.entries.get_mut(&key) {
             entry.syn_of = Some(conn);
         }
     }
 
-    /// Whether a packet belongs to a new connection on the addresses of a known one, or the entry is older than a connection that
-    /// this host's TCP has.
-    fn is_replaced(&self, entry: &Entry, conn: Id, sent: Sent) -> bool {
-        let proves = match self.own.mode {
-            // It acknowledges the answer of this host's TCP.
-            Mode::Stack => matches!(sent, Sent::Head(_)),
-            // It proves a cookie.
-            Mode::Cookie | Mode::Repair => sent == Sent::Head(0),
+    /// Returns whether a packet belongs to a new connection on the addresses of a known one, or the entry is
+    /// older than a connection of this host's TCP.
+    fn is_replaced(&self, entry: &FlowEntry, conn: Id, sent: ClientPacket) -> bool {
+        let proves = match self.world.mode {
+            // The packet acknowledges the answer of this host's TCP.
+            HandoffMode::Stack => matches!(sent, ClientPacket::Head(_)),
+            // The packet proves a cookie.
+            HandoffMode::Cookie | HandoffMode::Repair => sent == ClientPacket::Head(0),
         };
         let begins = entry.syn_of == Some(conn) || entry.flow.has_ended();
-        let outdated = self.own.mode == Mode::Stack && entry.listed && self.own.conns[conn].here.is_some();
+        let outdated =
+            self.world.mode == HandoffMode::Stack && entry.listed && self.world.conns[conn].here.is_some();
         entry.flow.first_seq != conn as u32 + 1 && proves && begins || outdated
     }
 
-    /// A client's packet comes to the switch's host.
-    pub(super) fn packet(&mut self, conn: Id, sent: Sent) -> Result<(), Violation> {
-        let (key, now, mode) = (self.own.conns[conn].key, self.now, self.own.mode);
-        if self.loses() || self.own.latest.get(&key) != Some(&conn) {
+    /// Handles a client's packet at the switch's host.
+    pub(super) fn receive_packet(&mut self, conn: Id, sent: ClientPacket) -> Result<(), Violation> {
+        let (key, now, mode) = (self.world.conns[conn].key, self.now, self.world.mode);
+        if self.is_packet_lost() || self.world.latest.get(&key) != Some(&conn) {
             return Ok(());
         }
-        let known = self.own.plane.entries.get(&key);
+        let known = self.world.plane.entries.get(&key);
         if known.is_some_and(|entry| self.is_replaced(entry, conn, sent)) {
-            self.own.plane.replace(key, now);
-            self.told();
+            self.world.plane.replace(key, now);
+            self.schedule_plane_read();
         }
-        let Some(entry) = self.own.plane.entries.get_mut(&key) else {
+        let Some(entry) = self.world.plane.entries.get_mut(&key) else {
             match sent {
-                // The host's own TCP has the connection, or knows of none.
-                _ if mode == Mode::Stack => return self.local(conn, sent),
-                Sent::Head(0) if self.opens_by_itself(conn) => {
-                    let Some((node, _)) = self.own.reusable else { return Ok(()) };
-                    self.own.plane.entry(key, conn, To::Node(node), now);
-                    self.own.plane.ring.push_back(Told::Opened { key, node });
-                    self.told();
-                    return self.packet(conn, sent);
+                // The host's own TCP has the connection, or knows none.
+                _ if mode == HandoffMode::Stack => return self.deliver_locally(conn, sent),
+                ClientPacket::Head(0) if self.is_opened_by_plane(conn) => {
+                    let Some((node, _)) = self.world.reusable else { return Ok(()) };
+                    self.world.plane.entry(key, conn, FlowTarget::Node(node), now);
+                    self.world.plane.ring.push_back(PlaneEvent::Opened { key, node });
+                    self.schedule_plane_read();
+                    return self.receive_packet(conn, sent);
                 }
-                Sent::Head(0) => {
-                    self.own.plane.entry(key, conn, To::Held, now);
-                    self.own.plane.ring.push_back(Told::Packet { key, first: true, conn, part: 0 });
-                    self.told();
+                ClientPacket::Head(0) => {
+                    self.world.plane.entry(key, conn, FlowTarget::Held, now);
+                    self.world.plane.ring.push_back(PlaneEvent::Packet { key, first: true, conn, part: 0 });
+                    self.schedule_plane_read();
                 }
-                // Of a connection that nobody knows: its client sends the first packet again.
+                // The connection is unknown: its client retransmits the first packet.
                 _ => {}
             }
             return Ok(());
@@ -219,87 +222,88 @@ impl Ground<'_, Edge> {
         let flow = &mut entry.flow;
         flow.seen = now;
         match flow.to {
-            To::Held => {
-                if let Sent::Head(part) = sent {
-                    self.own.plane.ring.push_back(Told::Packet { key, first: false, conn, part });
-                } else if sent == Sent::Reset {
+            FlowTarget::Held => {
+                if let ClientPacket::Head(part) = sent {
+                    self.world.plane.ring.push_back(PlaneEvent::Packet { key, first: false, conn, part });
+                } else if sent == ClientPacket::Reset {
                     self.end_flow(key, ClientEnd::Reset);
                 }
-                self.told();
+                self.schedule_plane_read();
                 Ok(())
             }
-            To::Here => {
-                let ended = matches!(sent, Sent::Fin | Sent::Reset);
+            FlowTarget::Here => {
+                let ended = matches!(sent, ClientPacket::Fin | ClientPacket::Reset);
                 if ended {
-                    self.own.plane.entries.remove(&key);
+                    self.world.plane.entries.remove(&key);
                 }
-                self.local(conn, sent)
+                self.deliver_locally(conn, sent)
             }
-            To::Reset => {
-                self.hears_reset(conn);
+            FlowTarget::Reset => {
+                self.reset_client(conn);
                 Ok(())
             }
-            To::Node(node) => {
+            FlowTarget::Node(node) => {
                 flow.packets += 1;
                 match sent {
-                    Sent::Head(_) | Sent::Request => {
+                    ClientPacket::Head(_) | ClientPacket::Request => {
                         flow.requests += 1;
                         flow.asked_ack = flow.last_ack;
                     }
-                    Sent::Ack => {
+                    ClientPacket::Ack => {
                         flow.answered = true;
                         flow.last_ack = flow.last_ack.wrapping_add(REPLY_BYTES);
                     }
-                    Sent::Probe | Sent::Fin | Sent::Reset => {}
+                    ClientPacket::Probe | ClientPacket::Fin | ClientPacket::Reset => {}
                 }
-                self.tells(key, node, sent);
-                self.comes_to_node(place_of(node), conn, sent)
+                self.report_packet(key, node, sent);
+                self.deliver_to_node(index_of(node), conn, sent)
             }
         }
     }
 
-    /// Whether the plane opens a connection to the node of the latest decision: its request is in one packet.
-    fn opens_by_itself(&mut self, conn: Id) -> bool {
-        let lasts = self.own.reusable.is_some_and(|(_, until)| self.now < until);
-        lasts && self.own.conns[conn].parts == 1 && self.chance.permille(300)
+    /// Returns whether the plane opens a connection to the node of the latest decision. Its request must be
+    /// in one packet.
+    fn is_opened_by_plane(&mut self, conn: Id) -> bool {
+        let lasts = self.world.reusable.is_some_and(|(_, until)| self.now < until);
+        lasts && self.world.conns[conn].parts == 1 && self.rng.draw_permille(300)
     }
 
-    /// The plane tells of a packet that it forwards to a node, if there is something to tell.
-    fn tells(&mut self, key: Key, node: NodeId, sent: Sent) {
-        let Some(entry) = self.own.plane.entries.get_mut(&key) else { return };
+    /// Reports a forwarded packet, if it changes the connection's state.
+    fn report_packet(&mut self, key: ClientPort, node: NodeId, sent: ClientPacket) {
+        let Some(entry) = self.world.plane.entries.get_mut(&key) else { return };
         let answered = entry.flow.answered;
-        if sent != Sent::Probe && core::mem::replace(&mut entry.idle, false) {
-            self.own.plane.ring.push_back(Told::Woke { key, node });
-            self.told();
+        if sent != ClientPacket::Probe && core::mem::replace(&mut entry.idle, false) {
+            self.world.plane.ring.push_back(PlaneEvent::Woke { key, node });
+            self.schedule_plane_read();
         }
         match sent {
-            Sent::Fin => self.end_flow(key, ClientEnd::Fin { answered }),
-            Sent::Reset => self.end_flow(key, ClientEnd::Reset),
+            ClientPacket::Fin => self.end_flow(key, ClientEnd::Fin { answered }),
+            ClientPacket::Reset => self.end_flow(key, ClientEnd::Reset),
             _ => {}
         }
     }
 
-    /// The plane sees the client's end, and tells of it once.
-    fn end_flow(&mut self, key: Key, end: ClientEnd) {
+    /// Records the client's end, and reports it once.
+    fn end_flow(&mut self, key: ClientPort, end: ClientEnd) {
         let now = self.now;
-        let Some(entry) = self.own.plane.entries.get_mut(&key) else { return };
+        let Some(entry) = self.world.plane.entries.get_mut(&key) else { return };
         match end {
             ClientEnd::Reset => entry.flow.reset = true,
             ClientEnd::Fin { .. } | ClientEnd::Replaced => entry.flow.fin = true,
         }
-        if !core::mem::replace(&mut entry.told, true) {
+        if !core::mem::replace(&mut entry.reported, true) {
             let account = entry.flow.account().unwrap_or_default();
-            self.own.plane.ring.push_back(Told::Ended { key, end, account, at: now });
-            self.told();
+            self.world.plane.ring.push_back(PlaneEvent::Ended { key, end, account, at: now });
+            self.schedule_plane_read();
         }
     }
 
-    /// A reset comes to a client.
-    pub(super) fn hears_reset(&mut self, conn: Id) {
-        if self.own.conns[conn].client == Client::Open {
-            self.say(|| format!("the client of {conn} is told"));
-            self.own.conns[conn].client = Client::Told;
-            self.survived.aborted += 1;
+    /// Delivers a reset to a client.
+    pub(super) fn reset_client(&mut self, conn: Id) {
+        if self.world.conns[conn].client == ClientState::Open {
+            self.log(|| format!("the client of {conn} is told"));
+            self.world.conns[conn].client = ClientState::Told;
+            self.stats.aborted += 1;
         }
     }
 }

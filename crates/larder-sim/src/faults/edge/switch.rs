@@ -1,31 +1,33 @@
-//! The switch's process: it drives the machine as `larder_switch::handoff` does.
+//! The switch's process, which drives the state machine as `larder_switch::handoff` does.
 
-use super::super::ground::{Ground, Id};
 use super::super::outcome::Violation;
-use super::super::protocol::Broken;
-use super::clients::{Client, Here};
-use super::nodes::Said;
-use super::plane::Told;
-use super::{Edge, Event, Key, Loads, Machine, Mode, SETTINGS, SWITCH, id_of, place_of};
+use super::super::protocol::BrokenRule;
+use super::super::simulation::{Id, Simulation};
+use super::clients::{ClientState, LocalSocket};
+use super::nodes::AgentReport;
+use super::plane::PlaneEvent;
+use super::{
+    ClientPort, EdgeProcess, EdgeWorld, Event, HandoffMode, LoadCounts, SETTINGS, SWITCH, id_of, index_of,
+};
 use core::time::Duration;
-use larder_core::handoff::{AcceptReason, Answer, EdgeMachine, Input, Packet, Parts, To};
+use larder_core::handoff::{AcceptReason, EdgeMachine, EdgeTypes, FlowTarget, Input, Packet, SocketOutcome};
 use larder_core::{Decision, NodeId, Reason, Time, handoff};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Time in which the plane may use a decision again.
+/// The time for which the plane may reuse a decision.
 const REUSED_FOR: Duration = Duration::from_millis(200);
-/// Time that what is on its way has to arrive before another process takes over.
+/// The time that messages in flight have to arrive before another process takes over.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
 
 /// The types of this driver.
 #[derive(Debug)]
-pub(super) struct Model;
+pub(super) struct EdgeModel;
 
-impl Parts for Model {
-    type Key = Key;
-    type Packet = Part;
-    type Load = Load;
-    type Verdict = Option<(Decision, Load)>;
+impl EdgeTypes for EdgeModel {
+    type Key = ClientPort;
+    type Packet = HeldPacket;
+    type Load = ConnectionLoad;
+    type Verdict = Option<(Decision, ConnectionLoad)>;
     /// The connection.
     type State = Id;
     /// The connection whose socket is frozen.
@@ -34,18 +36,18 @@ impl Parts for Model {
 
 /// A held packet: a part of a connection's request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct HeldPacket {
     pub(super) conn: Id,
     pub(super) part: u32,
 }
 
-impl Packet for Part {
+impl Packet for HeldPacket {
     fn length(&self) -> usize {
         1_000
     }
 
     fn first_seq(&self) -> Option<u32> {
-        // Of the first packet; those of the others are of no matter here.
+        // Only the first packet's number matters here.
         (self.part == 0).then_some(self.conn as u32 + 1)
     }
 
@@ -56,13 +58,13 @@ impl Packet for Part {
 
 /// A connection's load at the dispatcher.
 #[derive(Debug)]
-pub(super) struct Load {
-    pub(super) loads: Loads,
+pub(super) struct ConnectionLoad {
+    pub(super) loads: LoadCounts,
     node: Option<NodeId>,
 }
 
-impl Load {
-    fn new(loads: &Loads, node: NodeId) -> Self {
+impl ConnectionLoad {
+    fn new(loads: &LoadCounts, node: NodeId) -> Self {
         *loads.borrow_mut().entry(node).or_default() += 1;
         Self { loads: loads.clone(), node: Some(node) }
     }
@@ -74,7 +76,7 @@ impl Load {
     }
 }
 
-impl handoff::Load for Load {
+impl handoff::ConnectionLoad for ConnectionLoad {
     fn release(&mut self, _: Time) {
         self.give_back();
     }
@@ -86,45 +88,45 @@ impl handoff::Load for Load {
     }
 
     fn take_over(&mut self, now: Time, mut other: Self) {
-        handoff::Load::release(self, now);
+        handoff::ConnectionLoad::release(self, now);
         self.node = other.node.take();
     }
 }
 
-impl Drop for Load {
+impl Drop for ConnectionLoad {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-/// The process.
-pub(in crate::faults) struct Switch {
-    pub(super) machine: EdgeMachine<Model>,
+/// The process of the switch.
+pub(in crate::faults) struct SwitchProcess {
+    pub(super) machine: EdgeMachine<EdgeModel>,
     /// The loads that its dispatcher counts.
-    pub(super) loads: Loads,
-    /// Connections that the accept loop is to serve.
-    pub(super) placed: BTreeSet<Key>,
-    /// The channels that were heard to be up.
+    pub(super) loads: LoadCounts,
+    /// The connections that the accept loop must serve.
+    pub(super) placed: BTreeSet<ClientPort>,
+    /// The sessions of the channels that were reported up, by node.
     pub(super) up: BTreeMap<Id, Id>,
-    /// Messages of channels that are not handled yet.
-    pub(super) inbox: VecDeque<(Id, Id, Word)>,
-    /// Sessions that are up; this may not have been handled yet.
+    /// The channel events that have not been handled.
+    pub(super) inbox: VecDeque<(Id, Id, ChannelEvent)>,
+    /// The sessions that are up, by node. The switch may not have handled this yet.
     pub(super) queues: BTreeMap<Id, Id>,
-    /// The connections of channels that are up, or are tried.
+    /// The sessions that are up or being established, by node.
     pub(super) trying: BTreeMap<Id, Id>,
-    /// Nodes that have said that they end.
+    /// The nodes that have announced their end.
     pub(super) ending: BTreeSet<Id>,
     dead: BTreeSet<Id>,
-    /// Another process is about to take over: nothing new goes to any node.
+    /// Whether another process is about to take over. No node then gets new connections.
     leaves: bool,
     judging: bool,
 }
 
-impl Switch {
+impl SwitchProcess {
     pub(super) fn new() -> Self {
         Self {
             machine: EdgeMachine::new(SETTINGS),
-            loads: Loads::default(),
+            loads: LoadCounts::default(),
             placed: BTreeSet::new(),
             up: BTreeMap::new(),
             inbox: VecDeque::new(),
@@ -138,101 +140,102 @@ impl Switch {
     }
 }
 
-/// A message of a channel.
-pub(super) enum Word {
+/// An event of a channel.
+pub(super) enum ChannelEvent {
     Up,
     Down,
-    Said(Said),
+    Said(AgentReport),
 }
 
 /// The start of a socket's move.
-pub(super) enum Begun {
+pub(super) enum MoveStart {
     Freeze(u64),
-    Stays(Option<(Decision, Load)>),
+    Stays(Option<(Decision, ConnectionLoad)>),
 }
 
-impl Ground<'_, Edge> {
+impl Simulation<'_, EdgeWorld> {
     // -- the process
 
-    pub(super) fn switch_starts(&mut self) {
+    pub(super) fn start_switch(&mut self) {
         let epoch = self.nodes[SWITCH].epoch;
-        self.nodes[SWITCH].machine = Machine::Switch(Box::new(Switch::new()));
-        self.later(0, 50_000, Event::Tick { epoch });
-        self.later(500_000, 500_000, Event::Review { epoch });
-        self.later(500_000, 500_000, Event::Sweep { epoch });
-        self.later(0, 100_000, Event::Read { epoch });
-        // What nobody has read is gone on with as with packets of what somebody holds.
-        for told in &mut self.own.plane.ring {
-            if let Told::Packet { first, .. } = told {
+        self.nodes[SWITCH].machine = EdgeProcess::Switch(Box::new(SwitchProcess::new()));
+        self.schedule_between(0, 50_000, Event::Tick { epoch });
+        self.schedule_between(500_000, 500_000, Event::Review { epoch });
+        self.schedule_between(500_000, 500_000, Event::Sweep { epoch });
+        self.schedule_between(0, 100_000, Event::Read { epoch });
+        // Packets that no process has read are handled as packets of held connections.
+        for plane_event in &mut self.world.plane.ring {
+            if let PlaneEvent::Packet { first, .. } = plane_event {
                 *first = false;
             }
         }
-        self.own.plane.ring.retain(|told| matches!(told, Told::Packet { .. }));
+        self.world.plane.ring.retain(|plane_event| matches!(plane_event, PlaneEvent::Packet { .. }));
         for node in 1..self.nodes.len() {
-            self.later(0, 50_000, Event::Attempt { epoch, node });
+            self.schedule_between(0, 50_000, Event::Attempt { epoch, node });
         }
     }
 
-    /// The process is gone: its frozen sockets without a word, all others with a reset by the kernel.
-    pub(super) fn switch_dies(&mut self) {
+    /// Handles the end of the switch's process: frozen sockets vanish silently, and the kernel resets all
+    /// other sockets.
+    pub(super) fn end_switch(&mut self) {
         let dead = self.nodes[SWITCH].epoch - 1;
-        for conn in 0..self.own.conns.len() {
-            let one = &mut self.own.conns[conn];
+        for conn in 0..self.world.conns.len() {
+            let one = &mut self.world.conns[conn];
             if one.here.is_none() || one.process != dead {
                 continue;
             }
             let elsewhere =
-                self.own.plane.entries.get(&one.key).is_some_and(|entry| entry.flow.to != To::Here);
+                self.world.plane.entries.get(&one.key).is_some_and(|entry| entry.flow.to != FlowTarget::Here);
             match one.here.take() {
-                Some(Here::Frozen) => one.cut = true,
+                Some(LocalSocket::Frozen) => one.cut = true,
                 _ if elsewhere => one.cut = true,
-                _ => self.hears_reset(conn),
+                _ => self.reset_client(conn),
             }
         }
         self.cut_sessions_of_switch();
     }
 
-    /// Another process takes over in good order.
-    pub(super) fn reload(&mut self) -> Result<(), Violation> {
+    /// Begins a reload: another process takes over in good order.
+    pub(super) fn begin_reload(&mut self) -> Result<(), Violation> {
         let (now, epoch) = (self.now, self.nodes[SWITCH].epoch);
-        if self.nodes[SWITCH].runs()
+        if self.nodes[SWITCH].is_running()
             && let Some(switch) = self.switch()
             && !switch.leaves
         {
             switch.leaves = true;
-            self.own.excused = true;
-            self.say(|| "a reload begins".to_owned());
-            self.later(0, 1_000, Event::LetGo { epoch, until: now + ARRIVES_WITHIN });
+            self.world.excused = true;
+            self.log(|| "a reload begins".to_owned());
+            self.schedule_between(0, 1_000, Event::LetGo { epoch, until: now + ARRIVES_WITHIN });
         }
         Ok(())
     }
 
-    pub(super) fn let_go(&mut self, epoch: u64, until: Time) -> Result<(), Violation> {
+    pub(super) fn finish_reload(&mut self, epoch: u64, until: Time) -> Result<(), Violation> {
         let now = self.now;
         let Some(switch) = self.switch() else { return Ok(()) };
         if switch.machine.moves() > 0 && now < until {
-            self.later(1_000, 5_000, Event::LetGo { epoch, until });
+            self.schedule_between(1_000, 5_000, Event::LetGo { epoch, until });
             return Ok(());
         }
-        self.read()?;
-        self.act(Input::LetGo)?;
-        self.say(|| "the process lets go of the plane".to_owned());
+        self.read_plane_events()?;
+        self.handle_input(Input::ReleasePlane)?;
+        self.log(|| "the process lets go of the plane".to_owned());
         self.cut_sessions_of_switch();
         self.nodes[SWITCH].epoch += 1;
-        self.switch_starts();
+        self.start_switch();
         Ok(())
     }
 
     // -- regular work
 
-    pub(super) fn switch_ticks(&mut self, epoch: u64) -> Result<(), Violation> {
-        self.later(50_000, 50_000, Event::Tick { epoch });
-        self.read()?;
-        self.act(Input::Tick)?;
-        self.bury(true)
+    pub(super) fn tick_switch(&mut self, epoch: u64) -> Result<(), Violation> {
+        self.schedule_between(50_000, 50_000, Event::Tick { epoch });
+        self.read_plane_events()?;
+        self.handle_input(Input::Tick)?;
+        self.report_dead_nodes(true)
     }
 
-    fn bury(&mut self, newly: bool) -> Result<(), Violation> {
+    fn report_dead_nodes(&mut self, newly: bool) -> Result<(), Violation> {
         for node in 1..self.nodes.len() {
             let sees = self.nodes[SWITCH].sees[node];
             let Some(switch) = self.switch() else { return Ok(()) };
@@ -242,124 +245,136 @@ impl Ground<'_, Edge> {
                 switch.dead.remove(&node);
             }
             if dead && (died || !newly) {
-                self.act(Input::Dead { node: id_of(node) })?;
+                self.handle_input(Input::Dead { node: id_of(node) })?;
             } else if dead {
-                self.act(Input::GiveUp { node: id_of(node) })?;
+                self.handle_input(Input::GiveUp { node: id_of(node) })?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn review(&mut self, epoch: u64) -> Result<(), Violation> {
-        self.later(500_000, 500_000, Event::Review { epoch });
-        self.read()?;
+    pub(super) fn review_active(&mut self, epoch: u64) -> Result<(), Violation> {
+        self.schedule_between(500_000, 500_000, Event::Review { epoch });
+        self.read_plane_events()?;
         let mut active = self.switch().map(|switch| switch.machine.active()).unwrap_or_default();
-        if self.is_broken(Broken::NeverRests) {
+        if self.is_broken(BrokenRule::NeverRests) {
             active.clear();
         }
         for key in active {
-            self.act(Input::Review { key })?;
+            self.handle_input(Input::Review { key })?;
         }
-        self.bury(false)
+        self.report_dead_nodes(false)
     }
 
-    pub(super) fn sweep(&mut self, epoch: u64) -> Result<(), Violation> {
-        self.later(2_000_000, 2_000_000, Event::Sweep { epoch });
-        self.read()?;
-        self.act(Input::SweepBegins)?;
-        let (now, entries) = (self.now, self.own.plane.entries.clone());
+    pub(super) fn sweep_plane(&mut self, epoch: u64) -> Result<(), Violation> {
+        self.schedule_between(2_000_000, 2_000_000, Event::Sweep { epoch });
+        self.read_plane_events()?;
+        self.handle_input(Input::SweepBegins)?;
+        let (now, entries) = (self.now, self.world.plane.entries.clone());
         for (key, entry) in entries {
-            let odd = self.switch().is_some_and(|switch| switch.machine.note_seen(key, &entry.flow, now));
+            let odd = self.switch().is_some_and(|switch| switch.machine.record_seen(key, &entry.flow, now));
             if odd {
-                self.act(Input::Seen { key, flow: entry.flow })?;
+                self.handle_input(Input::Seen { key, flow: entry.flow })?;
             }
         }
-        self.act(Input::SweepEnds)
+        self.handle_input(Input::SweepEnds)
     }
 
-    pub(super) fn judge(&mut self, epoch: u64) -> Result<(), Violation> {
-        self.act(Input::Judge)?;
+    pub(super) fn judge_lists(&mut self, epoch: u64) -> Result<(), Violation> {
+        self.handle_input(Input::CompareList)?;
         let more = self.switch().is_some_and(|switch| {
             switch.judging = switch.machine.has_lists();
             switch.judging
         });
         if more {
-            self.later(0, 1_000, Event::Judge { epoch });
+            self.schedule_between(0, 1_000, Event::Judge { epoch });
         }
         Ok(())
     }
 
     // -- the plane
 
-    /// Handles what the plane has told, and decides what is due.
-    pub(super) fn read(&mut self) -> Result<(), Violation> {
-        while let Some(told) = self.own.plane.ring.pop_front() {
-            let input = match told {
-                Told::Packet { key, first, conn, part } => {
-                    Input::Packet { key, first, packet: Part { conn, part }, late: false }
+    /// Handles the events of the plane, and decides about held connections.
+    pub(super) fn read_plane_events(&mut self) -> Result<(), Violation> {
+        while let Some(plane_event) = self.world.plane.ring.pop_front() {
+            let input = match plane_event {
+                PlaneEvent::Packet { key, first, conn, part } => {
+                    Input::Packet { key, first, packet: HeldPacket { conn, part }, late: false }
                 }
-                Told::Opened { key, node } => {
-                    let Some((decision, load)) = self.load_at(place_of(node)) else { continue };
-                    self.survived.forwarded += 1;
+                PlaneEvent::Opened { key, node } => {
+                    let Some((decision, load)) = self.take_load(index_of(node)) else { continue };
+                    self.stats.forwarded += 1;
                     Input::Opened { key, decision, load, at: self.now }
                 }
-                Told::Woke { key, node } => Input::Woke { key, node },
-                Told::Ended { key, end, account, at } => Input::ClientEnded { key, end, account, at },
+                PlaneEvent::Woke { key, node } => Input::Active { key, node },
+                PlaneEvent::Ended { key, end, account, at } => Input::ClientEnded { key, end, account, at },
             };
-            self.act(input)?;
+            self.handle_input(input)?;
         }
         loop {
             let Some(switch) = self.switch() else { return Ok(()) };
             let Some((key, generation)) = switch.machine.next_undecided() else { return Ok(()) };
-            self.decide((key, generation), true)?;
+            self.decide_held((key, generation), true)?;
         }
     }
 
-    /// The dispatcher decides about a held connection; `first`: it was not asked before.
-    pub(super) fn decide(&mut self, (key, generation): (Key, u64), first: bool) -> Result<(), Violation> {
+    /// Decides about a held connection. `first` if the dispatcher was not asked before.
+    pub(super) fn decide_held(
+        &mut self,
+        (key, generation): (ClientPort, u64),
+        first: bool,
+    ) -> Result<(), Violation> {
         let epoch = self.nodes[SWITCH].epoch;
         let packets = self.switch().and_then(|switch| switch.machine.packets(key, generation));
-        let Some(packets) = packets.map(<[Part]>::to_vec) else { return Ok(()) };
+        let Some(packets) = packets.map(<[HeldPacket]>::to_vec) else { return Ok(()) };
         let Some(conn) = packets.first().map(|part| part.conn) else { return Ok(()) };
         let parts =
             packets.iter().filter(|part| part.conn == conn).fold(0, |bits, part| bits | 1 << part.part);
-        if parts != (1_u32 << self.own.conns[conn].parts) - 1 {
-            return self.act(Input::Incomplete { key, generation });
+        if parts != (1_u32 << self.world.conns[conn].parts) - 1 {
+            return self.handle_input(Input::Incomplete { key, generation });
         }
-        if first && self.chance.permille(self.own.wait_permille) {
-            self.later(0, 500_000, Event::Admitted { epoch, key, generation });
-            return self.act(Input::Waits { key, generation });
+        if first && self.rng.draw_permille(self.world.wait_permille) {
+            self.schedule_between(0, 500_000, Event::Admitted { epoch, key, generation });
+            return self.handle_input(Input::AwaitAdmission { key, generation });
         }
-        let Some((decision, load)) = self.choose(conn) else {
-            return self.act(Input::Here { key, generation, verdict: None });
+        let Some((decision, load)) = self.choose_node(conn) else {
+            return self.handle_input(Input::AcceptHere { key, generation, verdict: None });
         };
-        self.survived.forwarded += 1;
-        match self.own.mode {
-            Mode::Repair => {
-                let (first_seq, complete) = (conn as u32 + 1, self.chance.permille(900));
-                self.act(Input::State { key, generation, decision, load, state: conn, first_seq, complete })
+        self.stats.forwarded += 1;
+        match self.world.mode {
+            HandoffMode::Repair => {
+                let (first_seq, complete) = (conn as u32 + 1, self.rng.draw_permille(900));
+                self.handle_input(Input::SendState {
+                    key,
+                    generation,
+                    decision,
+                    load,
+                    state: conn,
+                    first_seq,
+                    complete,
+                })
             }
-            Mode::Cookie | Mode::Stack => {
-                // The plane may use the decision again, for a while.
-                self.own.reusable = Some((decision.node, self.now + REUSED_FOR));
-                self.act(Input::At { key, generation, decision, load })
+            HandoffMode::Cookie | HandoffMode::Stack => {
+                // The plane may reuse the decision for a while.
+                self.world.reusable = Some((decision.node, self.now + REUSED_FOR));
+                self.handle_input(Input::HandOff { key, generation, decision, load })
             }
         }
     }
 
-    /// The dispatcher chooses a node for a connection; `None` if the switch serves it itself.
-    fn choose(&mut self, conn: Id) -> Option<(Decision, Load)> {
-        if self.chance.permille(self.own.here_permille) {
+    /// Chooses a node for a connection; `None` if the switch serves it itself.
+    fn choose_node(&mut self, conn: Id) -> Option<(Decision, ConnectionLoad)> {
+        if self.rng.draw_permille(self.world.here_permille) {
             return None;
         }
-        let nodes = self.usable(None);
-        let node = *nodes.get(self.chance.below(nodes.len() as u64) as usize)?;
-        self.say(|| format!("connection {conn} is for {node}"));
-        self.load_at(node)
+        let nodes = self.usable_nodes(None);
+        let node = *nodes.get(self.rng.draw_below(nodes.len() as u64) as usize)?;
+        self.log(|| format!("connection {conn} is for {node}"));
+        self.take_load(node)
     }
 
-    /// Nodes that connections can be handed to.
-    pub(super) fn usable(&mut self, but: Option<Id>) -> Vec<Id> {
+    /// Returns the nodes that connections can be handed off to.
+    pub(super) fn usable_nodes(&mut self, but: Option<Id>) -> Vec<Id> {
         let sees = self.nodes[SWITCH].sees.clone();
         let Some(switch) = self.switch() else { return Vec::new() };
         let usable = |node: &Id| {
@@ -368,167 +383,180 @@ impl Ground<'_, Edge> {
         (1..sees.len()).filter(|node| usable(node) && Some(*node) != but).collect()
     }
 
-    pub(super) fn load_at(&mut self, node: Id) -> Option<(Decision, Load)> {
+    pub(super) fn take_load(&mut self, node: Id) -> Option<(Decision, ConnectionLoad)> {
         let node = id_of(node);
-        let load = Load::new(&self.switch()?.loads, node);
+        let load = ConnectionLoad::new(&self.switch()?.loads, node);
         Some((Decision { node, reason: Reason::Reuse }, load))
     }
 
     // -- accepted sockets
 
-    /// The accept loop has got a connection.
-    pub(super) fn accepted(&mut self, conn: Id) -> Result<(), Violation> {
-        let (key, epoch) = (self.own.conns[conn].key, self.nodes[SWITCH].epoch);
-        if self.own.conns[conn].here != Some(Here::Entered) {
+    /// Handles a connection that the accept loop has accepted.
+    pub(super) fn handle_accepted(&mut self, conn: Id) -> Result<(), Violation> {
+        let (key, epoch) = (self.world.conns[conn].key, self.nodes[SWITCH].epoch);
+        if self.world.conns[conn].here != Some(LocalSocket::Entered) {
             return Ok(());
         }
         if !self.nodes[SWITCH].up {
-            self.own.conns[conn].here = None;
-            self.hears_reset(conn);
+            self.world.conns[conn].here = None;
+            self.reset_client(conn);
             return Ok(());
         }
-        self.own.conns[conn].process = epoch;
+        self.world.conns[conn].process = epoch;
         let decided = self.switch().is_some_and(|switch| switch.placed.remove(&key));
-        let moves = self.own.mode == Mode::Stack && !decided;
-        let Some((decision, load)) = moves.then(|| self.choose(conn)).flatten() else {
-            return self.serve_here(conn);
+        let moves = self.world.mode == HandoffMode::Stack && !decided;
+        let Some((decision, load)) = moves.then(|| self.choose_node(conn)).flatten() else {
+            return self.serve_locally(conn);
         };
-        self.read()?;
-        match self.act_begun(Input::Move { key, decision, load, waiter: conn })? {
-            Some(Begun::Freeze(id)) => {
-                self.survived.forwarded += 1;
-                self.later(0, 1_000, Event::Freeze { epoch, conn, id });
+        self.read_plane_events()?;
+        match self.handle_move_input(Input::Move { key, decision, load, waiter: conn })? {
+            Some(MoveStart::Freeze(id)) => {
+                self.stats.forwarded += 1;
+                self.schedule_between(0, 1_000, Event::Freeze { epoch, conn, id });
                 Ok(())
             }
-            Some(Begun::Stays(load)) => self.stays(conn, load.is_some()),
+            Some(MoveStart::Stays(load)) => self.keep_locally(conn, load.is_some()),
             None => Ok(()),
         }
     }
 
-    pub(super) fn stays(&mut self, conn: Id, goes_on: bool) -> Result<(), Violation> {
-        if goes_on && self.own.conns[conn].here.is_some() {
-            return self.serve_here(conn);
+    pub(super) fn keep_locally(&mut self, conn: Id, goes_on: bool) -> Result<(), Violation> {
+        if goes_on && self.world.conns[conn].here.is_some() {
+            return self.serve_locally(conn);
         }
-        self.own.conns[conn].here = None;
+        self.world.conns[conn].here = None;
         Ok(())
     }
 
-    pub(super) fn freeze(&mut self, conn: Id, id: u64) -> Result<(), Violation> {
-        let key = self.own.conns[conn].key;
-        if self.own.conns[conn].here != Some(Here::Entered) || self.chance.permille(20) {
-            return match self.act_begun(Input::NotFrozen { key, id })? {
-                Some(Begun::Stays(load)) => self.stays(conn, load.is_some()),
+    pub(super) fn freeze_connection(&mut self, conn: Id, id: u64) -> Result<(), Violation> {
+        let key = self.world.conns[conn].key;
+        if self.world.conns[conn].here != Some(LocalSocket::Entered) || self.rng.draw_permille(20) {
+            return match self.handle_move_input(Input::NotFrozen { key, id })? {
+                Some(MoveStart::Stays(load)) => self.keep_locally(conn, load.is_some()),
                 _ => Ok(()),
             };
         }
-        self.own.conns[conn].here = Some(Here::Frozen);
-        self.act(Input::Frozen { key, id, first_seq: conn as u32 + 1, first_ack: 0, state: conn })
+        self.world.conns[conn].here = Some(LocalSocket::Frozen);
+        self.handle_input(Input::Frozen { key, id, first_seq: conn as u32 + 1, first_ack: 0, state: conn })
     }
 
-    pub(super) fn answer(&mut self, conn: Id, answer: &Answer<Load>) -> Result<(), Violation> {
+    pub(super) fn handle_answer(
+        &mut self,
+        conn: Id,
+        answer: &SocketOutcome<ConnectionLoad>,
+    ) -> Result<(), Violation> {
         match answer {
-            Answer::Close => {
-                self.own.conns[conn].here = None;
+            SocketOutcome::Close => {
+                self.world.conns[conn].here = None;
                 Ok(())
             }
-            Answer::Thaw(..) => {
-                self.survived.taken_back += 1;
-                self.serve_here(conn)
+            SocketOutcome::Thaw(..) => {
+                self.stats.taken_back += 1;
+                self.serve_locally(conn)
             }
-            Answer::Abort if self.is_broken(Broken::ThawsInDoubt) => {
-                self.point(self.own.conns[conn].key, To::Here);
-                self.serve_here(conn)
+            SocketOutcome::Abort if self.is_broken(BrokenRule::ThawsInDoubt) => {
+                self.point_flow(self.world.conns[conn].key, FlowTarget::Here);
+                self.serve_locally(conn)
             }
-            Answer::Abort => {
-                self.own.conns[conn].here = None;
-                if self.is_broken(Broken::ForgetsToTell) { Ok(()) } else { self.is_reset(conn) }
+            SocketOutcome::Abort => {
+                self.world.conns[conn].here = None;
+                if self.is_broken(BrokenRule::ForgetsToTell) { Ok(()) } else { self.reset_by_switch(conn) }
             }
         }
     }
 
     // -- channels
 
-    /// A channel has told something: it is heard a little later.
-    pub(super) fn note(&mut self, node: Id, session: Id, word: Word) {
+    /// Queues a channel event, which is handled with a delay.
+    pub(super) fn queue_event(&mut self, node: Id, session: Id, event: ChannelEvent) {
         let epoch = self.nodes[SWITCH].epoch;
         if let Some(switch) = self.switch() {
-            switch.inbox.push_back((node, session, word));
-            self.later(0, self.own.hears_us, Event::Hear { epoch });
+            switch.inbox.push_back((node, session, event));
+            self.schedule_between(0, self.world.hears_us, Event::Hear { epoch });
         }
     }
 
-    pub(super) fn hear_next(&mut self) -> Result<(), Violation> {
-        let Some((node, session, word)) = self.switch().and_then(|switch| switch.inbox.pop_front()) else {
+    pub(super) fn handle_queued_event(&mut self) -> Result<(), Violation> {
+        let Some((node, session, event)) = self.switch().and_then(|switch| switch.inbox.pop_front()) else {
             return Ok(());
         };
-        match word {
-            Word::Up => self.heard_up(node, session),
-            Word::Down => {
+        match event {
+            ChannelEvent::Up => self.set_up(node, session),
+            ChannelEvent::Down => {
                 if let Some(switch) = self.switch() {
                     switch.up.remove(&node);
                 }
-                self.act(Input::Down { node: id_of(node) })
+                self.handle_input(Input::Down { node: id_of(node) })
             }
-            Word::Said(said) => self.hear_node(node, said),
+            ChannelEvent::Said(report) => self.handle_report(node, report),
         }
     }
 
-    pub(super) fn point(&mut self, key: Key, to: To) {
-        if let Some(conn) = self.own.latest.get(&key).copied() {
+    pub(super) fn point_flow(&mut self, key: ClientPort, to: FlowTarget) {
+        if let Some(conn) = self.world.latest.get(&key).copied() {
             let now = self.now;
-            self.own.plane.point(key, conn, to, now);
+            self.world.plane.point(key, conn, to, now);
         }
     }
 
-    /// A held packet goes to the switch's own TCP, which completes the handshake with its first one.
-    pub(super) fn inject(&mut self, Part { conn, part }: Part) -> Result<(), Violation> {
+    /// Delivers a held packet to the switch's own TCP. The first packet completes the handshake.
+    pub(super) fn inject_packet(&mut self, HeldPacket { conn, part }: HeldPacket) -> Result<(), Violation> {
         let epoch = self.nodes[SWITCH].epoch;
-        let one = &mut self.own.conns[conn];
+        let one = &mut self.world.conns[conn];
         if one.here.is_none()
             && part == 0
-            && one.client == Client::Open
-            && self.own.latest.get(&one.key) == Some(&conn)
+            && one.client == ClientState::Open
+            && self.world.latest.get(&one.key) == Some(&conn)
         {
-            (one.here, one.process, one.arrived) = (Some(Here::Coming), epoch, 0);
+            (one.here, one.process, one.arrived) = (Some(LocalSocket::Coming), epoch, 0);
         }
-        if one.here.is_none() { Ok(()) } else { self.local(conn, super::plane::Sent::Head(part)) }
+        if one.here.is_none() {
+            Ok(())
+        } else {
+            self.deliver_locally(conn, super::plane::ClientPacket::Head(part))
+        }
     }
 
-    pub(super) fn note_accepted(&mut self, why: &AcceptReason<Model>, key: Key) {
+    pub(super) fn record_acceptance(&mut self, why: &AcceptReason<EdgeModel>, key: ClientPort) {
         if matches!(why, AcceptReason::Failed(..)) {
-            self.survived.taken_back += 1;
+            self.stats.taken_back += 1;
         }
-        self.say(|| format!("the connection from port {key} is accepted here"));
+        self.log(|| format!("the connection from port {key} is accepted here"));
     }
 
-    /// A node has said something.
-    pub(super) fn hear_node(&mut self, node: Id, said: Said) -> Result<(), Violation> {
+    /// Handles a report of a node.
+    pub(super) fn handle_report(&mut self, node: Id, report: AgentReport) -> Result<(), Violation> {
         let of = id_of(node);
-        match said {
-            Said::Named(connections) => {
-                self.act(Input::Named { node: of, connections, last: true })?;
+        match report {
+            AgentReport::Named(connections) => {
+                self.handle_input(Input::Listed { node: of, connections, last: true })?;
                 let epoch = self.nodes[SWITCH].epoch;
                 if self.switch().is_some_and(|switch| !core::mem::replace(&mut switch.judging, true)) {
-                    self.later(0, 5_000, Event::Judge { epoch });
+                    self.schedule_between(0, 5_000, Event::Judge { epoch });
                 }
                 Ok(())
             }
-            Said::Closed(ended) => {
-                // What the plane has told before it ended there.
-                self.read()?;
+            AgentReport::Closed(ended) => {
+                // The plane's earlier events are handled first.
+                self.read_plane_events()?;
                 for (key, first_seq) in ended {
-                    self.act(Input::Closed { node: of, key, first_seq })?;
+                    self.handle_input(Input::Closed { node: of, key, first_seq })?;
                 }
                 Ok(())
             }
-            Said::Restored(id) => self.act(Input::Restored { node: of, id }),
-            Said::Refused(id) => self.act(Input::Refused { node: of, id, why: "full".to_owned() }),
-            Said::Leave(key) => self.act(Input::Leave { node: of, key }),
-            Said::GivenUp(key, conn) => {
-                self.act(Input::GivenUp { node: of, key, first_seq: conn as u32 + 1, state: conn })
+            AgentReport::Restored(id) => self.handle_input(Input::Restored { node: of, id }),
+            AgentReport::Refused(id) => {
+                self.handle_input(Input::Refused { node: of, id, why: "full".to_owned() })
             }
-            Said::Stay(key) => self.act(Input::Stay { node: of, key }),
-            Said::Ending => {
+            AgentReport::Leave(key) => self.handle_input(Input::RequestTransfer { node: of, key }),
+            AgentReport::GivenUp(key, conn) => self.handle_input(Input::TransferState {
+                node: of,
+                key,
+                first_seq: conn as u32 + 1,
+                state: conn,
+            }),
+            AgentReport::Stay(key) => self.handle_input(Input::TransferFailed { node: of, key }),
+            AgentReport::Ending => {
                 if let Some(switch) = self.switch() {
                     switch.ending.insert(node);
                 }
@@ -537,11 +565,11 @@ impl Ground<'_, Edge> {
         }
     }
 
-    /// A node's channel has come up.
-    pub(super) fn heard_up(&mut self, node: Id, session: Id) -> Result<(), Violation> {
+    /// Handles a node's channel that has come up.
+    pub(super) fn set_up(&mut self, node: Id, session: Id) -> Result<(), Violation> {
         let Some(switch) = self.switch() else { return Ok(()) };
         switch.up.insert(node, session);
         switch.ending.remove(&node);
-        self.act(Input::Up { node: id_of(node) })
+        self.handle_input(Input::Up { node: id_of(node) })
     }
 }

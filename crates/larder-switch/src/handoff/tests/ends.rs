@@ -1,7 +1,7 @@
 //! Tests of counting and ending connections.
 
 use super::*;
-use larder_core::handoff::End;
+use larder_core::handoff::ConnectionEnd;
 
 #[tokio::test]
 async fn connections_of_the_plane_count_idle_wake_and_end() {
@@ -164,7 +164,7 @@ async fn a_client_is_reset_if_the_flow_table_is_full() {
         assert_eq!(notes.reset_at, [Some(0x1234_56c8)], "with the number that only its packet has");
     });
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
-    assert!(bench.edge.counts.ends().any(|(end, count)| end == End::NodeLost && count == 1));
+    assert!(bench.edge.counts.ends().any(|(end, count)| end == ConnectionEnd::NodeLost && count == 1));
 }
 
 /// A node's connection is added only if no other connection has its addresses: neither a held one, nor one in the

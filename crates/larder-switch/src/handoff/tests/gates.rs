@@ -1,7 +1,7 @@
 //! Tests of the gates of the fast path.
 
 use super::*;
-use larder_core::dispatch::Served;
+use larder_core::dispatch::ReplyFeedback;
 use larder_core::policy::thresholds::HighRule;
 
 #[tokio::test(start_paused = true)]
@@ -125,10 +125,10 @@ async fn gates_use_the_thresholds_in_effect() {
     assert_eq!(limit(), 65, "as given; the route that gives each request its turn has no say");
     let request = larder_core::Request::new(larder_core::TargetId(1)).with_route(larder_core::RouteId(1));
     for _ in 0..200 {
-        let served = Served { elapsed: Duration::from_millis(10), first_byte: None, found: None };
+        let served = ReplyFeedback { elapsed: Duration::from_millis(10), first_byte: None, found: None };
         let mut lease = crate::lease::Lease::new(bench.edge.decider.clone());
         let decision = lease.arrive(bench.edge.decider.clock.now(), request).expect("room").expect("room");
-        bench.edge.decider.dispatcher.served(
+        bench.edge.decider.dispatcher.observe_reply(
             bench.edge.decider.clock.now(),
             &request,
             decision.node,

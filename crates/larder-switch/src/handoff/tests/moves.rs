@@ -6,7 +6,7 @@ use crate::handoff::outputs::MoveStart;
 use crate::handoff::parts::{ConnectionLoad, ConnectionState};
 use crate::handoff::socket_move::MoveOutcome;
 use crate::lease::{Lease, StartedRequest};
-use larder_core::handoff::{Answer, End};
+use larder_core::handoff::{ConnectionEnd, SocketOutcome};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::message::{Handoff, Message as _, Refusal, SettingsStatus, ToNode, Welcome};
 use larder_handoff::channel::server::{Server, SwitchConnection};
@@ -146,16 +146,16 @@ impl Bench {
 struct MoveInProgress {
     id: u64,
     node: NodeId,
-    answer: oneshot::Receiver<Answer<ConnectionLoad>>,
+    answer: oneshot::Receiver<SocketOutcome<ConnectionLoad>>,
 }
 
 impl MoveInProgress {
     /// The outcome for its socket; `None` if there is none yet.
     fn told(&mut self) -> Option<&'static str> {
         self.answer.try_recv().ok().map(|answer| match answer {
-            Answer::Close => "close",
-            Answer::Thaw(..) => "thaw",
-            Answer::Abort => "abort",
+            SocketOutcome::Close => "close",
+            SocketOutcome::Thaw(..) => "thaw",
+            SocketOutcome::Abort => "abort",
         })
     }
 }
@@ -190,9 +190,9 @@ async fn the_reset_of_a_moved_socket_does_not_end_the_next_connection() {
     node.say(FromNode::Restored { ids: vec![id] }).await;
     assert!(matches!(moving.await.expect("it ends"), MoveOutcome::HandedOff));
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
-    let ends: Vec<End> =
+    let ends: Vec<ConnectionEnd> =
         bench.edge.counts.ends().filter(|(_, count)| *count > 0).map(|(end, _)| end).collect();
-    assert_eq!(ends, [End::ClientReset]);
+    assert_eq!(ends, [ConnectionEnd::ClientReset]);
 }
 
 /// A node replies, or does not, after another connection has taken the addresses. The new connection is not changed,

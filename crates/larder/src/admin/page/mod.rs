@@ -1,25 +1,25 @@
-//! The page that shows a running switch in a browser: files of this folder as they are, without a build.
+//! The page that shows a running switch in a browser. The files in this folder are served unchanged.
 
-use super::Answer;
+use super::AdminReply;
 
-/// What a path of the page is answered with.
-pub(super) fn page(path: &str) -> Option<Answer> {
+/// Returns the reply for a path of the page; `None` for any other path.
+pub(super) fn page(path: &str) -> Option<AdminReply> {
     let (content_type, text) = match path {
         "/" | "/ui" => ("text/html; charset=utf-8", include_str!("index.html")),
         "/page.css" => ("text/css; charset=utf-8", include_str!("page.css")),
         "/page.js" => ("text/javascript; charset=utf-8", include_str!("page.js")),
         _ => return None,
     };
-    Some(Answer::text(content_type, text.to_owned()))
+    Some(AdminReply::text(content_type, text.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A page that is open to no script but its own must not need another.
+    /// Checks that the page works under its own content security policy.
     #[test]
-    fn the_page_asks_nobody_else_and_holds_no_script() {
+    fn the_page_loads_no_external_resource_and_has_no_inline_script() {
         let html = page("/").expect("the page").body;
         assert_eq!(html.matches("<script").count(), 1);
         for mark in ["<style", " style=", "onclick", "onload", "//"] {

@@ -1,4 +1,4 @@
-//! `larder demo --peers`: what is asked on the command line.
+//! The command line of `larder demo --peers`.
 
 use clap::Args;
 use larder_core::Bytes;
@@ -7,18 +7,18 @@ use larder_core::cache::CacheKind;
 use super::{DemoArgs, Synthetic, until_interrupted};
 use crate::config::Size;
 use crate::demo::peers::result::Sweep;
-use crate::demo::peers::{Demo, Memory, Setup, System, table};
+use crate::demo::peers::{MemorySize, PeersDemo, PeersSetup, System, table};
 use crate::outcome::usage;
 use crate::report;
 
-/// The synthetic trace, unless told otherwise.
+/// The default synthetic trace.
 const SYNTHETIC: Synthetic = Synthetic { recipe: "clarknet-like", scale: 0.1, requests: 90_000 };
-/// Measured part of a run of which the trace sets no end.
+/// Default length of a run with --warm, seconds.
 const WARM_SECONDS: u64 = 15;
-/// Clients for each node: half of T, since a forwarded request counts at two nodes.
+/// Default number of clients per node: half of T, because a forwarded request counts at two nodes.
 const CLIENTS_PER_NODE: u32 = 40;
 
-/// What the demo without a front-end takes beyond the others.
+/// Options of the demo without a front-end.
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
     /// A cluster without a front-end, beside nodes by themselves and beside a switch. Takes two or three minutes.
@@ -26,7 +26,7 @@ pub(super) struct PeersArgs {
     pub(super) peers: bool,
     /// Memory of each node with --peers: a size, or a share of the trace's working set. The paper's nodes had 9 to 13 %.
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "12%", requires = "peers")]
-    memory: Memory,
+    memory: MemorySize,
     /// With --peers: run all systems with different memories (3 % of the working set to the whole), or `press` with different
     /// steps by which loads are told (1, 2, 4, 8, 16).
     #[arg(long, value_name = "WHAT", requires = "peers")]
@@ -49,15 +49,15 @@ pub(super) struct PeersArgs {
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let (setup, mut plan) = (setup(args)?, args.plan(SYNTHETIC)?);
     if setup.warm {
-        plan = plan.warmed_by_all(setup.nodes)?;
+        plan = plan.with_full_warmup(setup.nodes)?;
     }
-    let demo = Demo::new(setup, plan);
+    let demo = PeersDemo::new(setup, plan);
     let outcome = until_interrupted(demo.run())?;
-    args.print(&outcome, |out| table::write(&outcome, out))?;
-    args.show(&outcome.warnings, || report::peers_chart(&outcome), || report::peers_page(&outcome))
+    args.print_result(&outcome, |out| table::write(&outcome, out))?;
+    args.write_report(&outcome.warnings, || report::peers_chart(&outcome), || report::peers_page(&outcome))
 }
 
-fn setup(args: &DemoArgs) -> anyhow::Result<Setup> {
+fn setup(args: &DemoArgs) -> anyhow::Result<PeersSetup> {
     let PeersArgs { memory, sweep, load_step, large_min, no_model, warm, .. } = args.without;
     if large_min.0 == Bytes::ZERO {
         return Err(usage("--large-min must be above 0, such as 128KiB"));
@@ -66,10 +66,10 @@ fn setup(args: &DemoArgs) -> anyhow::Result<Setup> {
         ([], Some(Sweep::LoadStep)) => vec![System::PRESS],
         ([], Some(Sweep::Memory)) => vec![System::Trad, System::PRESS],
         ([], None) => System::DEFAULT.to_vec(),
-        (names, _) => System::several(names).map_err(usage)?,
+        (names, _) => System::parse_list(names).map_err(usage)?,
     };
     let nodes = args.nodes();
-    Ok(Setup {
+    Ok(PeersSetup {
         nodes: usize::from(nodes),
         systems,
         memory,

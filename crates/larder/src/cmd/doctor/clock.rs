@@ -1,19 +1,19 @@
-//! This machine's clock, compared with the clocks of the hosts that it connects to.
+//! Comparison of this machine's clock with the clocks of the hosts that it connects to.
 
 use larder_kernel::probe::{Finding, FindingState};
 
-/// The name of the finding.
-pub(super) const WHAT: &str = "clock";
+/// Name of the finding.
+pub(super) const FINDING_NAME: &str = "clock";
 
-/// How far a host's clock may differ.
+/// Tolerated difference of a host's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tolerance {
-    /// A host of the cluster, whose clock is expected to be right: a `Date` counts whole seconds, and a reply is on its way for
-    /// a while.
+    /// A host of the cluster, whose clock should be right. A `Date` has whole seconds, and a reply takes
+    /// time.
     Seconds,
     /// An origin whose certificate is verified.
     Certificates,
-    /// An origin that wants signatures with the time: S3 refuses those that differ by more than 15 minutes.
+    /// An origin whose requests are signed with the time. S3 refuses differences above 15 minutes.
     Signatures,
 }
 
@@ -36,8 +36,8 @@ impl Tolerance {
 
     fn state(self, ahead_s: f64) -> FindingState {
         match ahead_s.abs() {
-            apart if apart > self.error_s() => FindingState::Missing,
-            apart if apart > self.warning_s() => FindingState::Degraded,
+            difference if difference > self.error_s() => FindingState::Missing,
+            difference if difference > self.warning_s() => FindingState::Degraded,
             _ => FindingState::Works,
         }
     }
@@ -51,26 +51,26 @@ impl Tolerance {
     }
 }
 
-/// A comparison with one host.
+/// The comparison with one host.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Compared<'a> {
+pub(super) struct ClockComparison<'a> {
     pub(super) host: &'a str,
     pub(super) tolerance: Tolerance,
     /// Seconds by which the host's clock is ahead.
     pub(super) ahead_s: f64,
 }
 
-/// The finding on this machine's clock.
-pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
-    let weight = |one: &Compared<'_>| match one.tolerance.state(one.ahead_s) {
+/// Returns the finding on this machine's clock.
+pub(super) fn finding(comparisons: &[ClockComparison<'_>]) -> Finding {
+    let weight = |one: &ClockComparison<'_>| match one.tolerance.state(one.ahead_s) {
         FindingState::Missing => 2,
         FindingState::Degraded => 1,
         _ => 0,
     };
-    let order = |a: &&Compared<'_>, b: &&Compared<'_>| {
+    let order = |a: &&ClockComparison<'_>, b: &&ClockComparison<'_>| {
         weight(a).cmp(&weight(b)).then(a.ahead_s.abs().total_cmp(&b.ahead_s.abs()))
     };
-    let (state, found, remedy) = match compared.iter().max_by(order) {
+    let (state, found, remedy) = match comparisons.iter().max_by(order) {
         None => {
             let found = "no host replied with a Date: there is no clock to compare".to_owned();
             let remedy = "`timedatectl` says whether this machine's clock is synchronized";
@@ -78,14 +78,16 @@ pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
         }
         Some(worst) if weight(worst) > 0 => {
             let way = if worst.ahead_s > 0.0 { "behind" } else { "ahead of" };
-            let (apart, consequence) = (worst.ahead_s.abs(), worst.tolerance.consequence());
-            let found =
-                format!("this machine's clock is {apart:.0} s {way} that of {}{consequence}", worst.host);
+            let (difference, consequence) = (worst.ahead_s.abs(), worst.tolerance.consequence());
+            let found = format!(
+                "this machine's clock is {difference:.0} s {way} that of {}{consequence}",
+                worst.host
+            );
             let remedy = "run chrony or systemd-timesyncd on both machines";
             (worst.tolerance.state(worst.ahead_s), found, Some(remedy))
         }
         Some(worst) => {
-            let hosts = match compared.len() {
+            let hosts = match comparisons.len() {
                 1 => "1 host".to_owned(),
                 count => format!("{count} hosts"),
             };
@@ -97,7 +99,7 @@ pub(super) fn finding(compared: &[Compared<'_>]) -> Finding {
         }
     };
     Finding {
-        what: WHAT.to_owned(),
+        what: FINDING_NAME.to_owned(),
         state,
         found,
         why: "certificates, signatures, the age of content and logs go by the clock",
@@ -111,9 +113,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_weighed_by_what_depends_on_it() {
+    fn the_severity_of_a_difference_depends_on_the_tolerance() {
         let of = |tolerance, ahead_s| {
-            let found = finding(&[Compared { host: "origin", tolerance, ahead_s }]);
+            let found = finding(&[ClockComparison { host: "origin", tolerance, ahead_s }]);
             assert_eq!(found.remedy.is_some(), found.state != FindingState::Works, "{found:?}");
             (found.state, found.found)
         };
@@ -139,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_is_told_and_an_error_comes_before_a_larger_warning() {
-        let node = Compared { host: "node a", tolerance: Tolerance::Seconds, ahead_s: 900.0 };
-        let origin = Compared { host: "origin", tolerance: Tolerance::Signatures, ahead_s: 400.0 };
+    fn the_worst_host_is_reported_and_an_error_precedes_a_larger_warning() {
+        let node = ClockComparison { host: "node a", tolerance: Tolerance::Seconds, ahead_s: 900.0 };
+        let origin = ClockComparison { host: "origin", tolerance: Tolerance::Signatures, ahead_s: 400.0 };
         let found = finding(&[node, origin]);
         assert!(found.state == FindingState::Missing && found.found.contains("that of origin"), "{found:?}");
         assert_eq!(finding(&[]).state, FindingState::Unknown);

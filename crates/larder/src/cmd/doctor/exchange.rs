@@ -1,4 +1,5 @@
-//! A question to a host: a connection, TLS as the roles do it, a request, and the head of the reply. Each step has a limit of time.
+//! One HTTP exchange with a host: connection, TLS as the role uses it, request, and head of the reply. Each
+//! step has a timeout.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,25 +10,25 @@ use larder_edge::{LoadedTls, TlsFault};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
-/// Time to connect, time for a handshake, and time for the head of a reply.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// Addresses of one name that are tried.
+/// Timeout of a connection attempt, of a handshake, and of the head of a reply.
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 4;
-/// The longest header that is read.
+/// Longest head that is read, bytes.
 const HEADER_MAX: usize = 16 << 10;
 const HTTP1: &[u8] = b"http/1.1";
 const HTTP2: &[u8] = b"h2";
 
-/// TLS to a host, as the role that connects does it.
+/// TLS settings for a host, as the connecting role uses them.
 #[derive(Clone, Debug)]
-pub(super) struct TlsTo {
+pub(super) struct TlsClient {
     pub(super) files: Arc<LoadedTls>,
     pub(super) name: ServerName<'static>,
     /// Whether the role offers HTTP/2.
     pub(super) http2: bool,
 }
 
-/// The head of a reply, as far as it is looked at.
+/// The checked parts of a reply's head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -35,42 +36,42 @@ pub(super) struct Reply {
     pub(super) ahead_s: Option<f64>,
 }
 
-/// A connection whose reads and writes end at a time.
+/// A connection whose reads and writes have a deadline.
 #[derive(Debug)]
-pub(super) struct Timed {
+pub(super) struct TimedStream {
     stream: TcpStream,
     until: Instant,
 }
 
-impl Timed {
-    fn left(&self) -> io::Result<Duration> {
+impl TimedStream {
+    fn remaining(&self) -> io::Result<Duration> {
         match self.until.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(late()),
-            left => Ok(left),
+            Duration::ZERO => Err(timeout_error()),
+            remaining => Ok(remaining),
         }
     }
 }
 
-fn late() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("none within {} s", PATIENCE.as_secs()))
+fn timeout_error() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("none within {} s", STEP_TIMEOUT.as_secs()))
 }
 
-/// The system reports the end of a socket's time as `WouldBlock`.
-fn in_time(done: io::Result<usize>) -> io::Result<usize> {
-    done.map_err(|error| if error.kind() == ErrorKind::WouldBlock { late() } else { error })
+/// Maps `WouldBlock`, which the system reports when a socket's timeout expires.
+fn map_timeout(done: io::Result<usize>) -> io::Result<usize> {
+    done.map_err(|error| if error.kind() == ErrorKind::WouldBlock { timeout_error() } else { error })
 }
 
-impl Read for Timed {
+impl Read for TimedStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        in_time(self.stream.read(buf))
+        self.stream.set_read_timeout(Some(self.remaining()?))?;
+        map_timeout(self.stream.read(buf))
     }
 }
 
-impl Write for Timed {
+impl Write for TimedStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        in_time(self.stream.write(buf))
+        self.stream.set_write_timeout(Some(self.remaining()?))?;
+        map_timeout(self.stream.write(buf))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -78,12 +79,14 @@ impl Write for Timed {
     }
 }
 
-/// Connects to the first of the addresses that accepts.
-pub(super) fn connect(addresses: &[SocketAddr]) -> io::Result<(SocketAddr, Timed)> {
+/// Connects to the first address that accepts.
+pub(super) fn connect(addresses: &[SocketAddr]) -> io::Result<(SocketAddr, TimedStream)> {
     let mut failure = io::Error::other("the name has no address");
     for address in addresses.iter().take(ADDRESSES_MAX) {
-        match TcpStream::connect_timeout(address, PATIENCE) {
-            Ok(stream) => return Ok((*address, Timed { stream, until: Instant::now() + PATIENCE })),
+        match TcpStream::connect_timeout(address, STEP_TIMEOUT) {
+            Ok(stream) => {
+                return Ok((*address, TimedStream { stream, until: Instant::now() + STEP_TIMEOUT }));
+            }
             Err(error) => failure = error,
         }
     }
@@ -91,59 +94,59 @@ pub(super) fn connect(addresses: &[SocketAddr]) -> io::Result<(SocketAddr, Timed
 }
 
 /// A connection with TLS.
-pub(super) type TlsConnection = StreamOwned<ClientConnection, Timed>;
+pub(super) type TlsConnection = StreamOwned<ClientConnection, TimedStream>;
 
-impl TlsTo {
-    /// Shakes hands, and verifies the certificate as the role does. A server that does not speak HTTP/1.1 is connected to again
-    /// for HTTP/2 if the role offers it.
+impl TlsClient {
+    /// Does a handshake, and verifies the certificate as the role does. If the server does not speak HTTP/1.1
+    /// and the role offers HTTP/2, opens a second connection for HTTP/2.
     pub(super) fn open(
         &self,
-        stream: Timed,
-        again: impl FnOnce() -> io::Result<Timed>,
+        stream: TimedStream,
+        again: impl FnOnce() -> io::Result<TimedStream>,
     ) -> Result<TlsConnection, TlsFault> {
-        match self.shake(stream, HTTP1) {
+        match self.handshake(stream, HTTP1) {
             Err(TlsFault::NoProtocol) if self.http2 => {
-                self.shake(again().map_err(|error| TlsFault::of(&error))?, HTTP2)
+                self.handshake(again().map_err(|error| TlsFault::of(&error))?, HTTP2)
             }
             done => done,
         }
     }
 
-    fn shake(&self, mut stream: Timed, protocol: &[u8]) -> Result<TlsConnection, TlsFault> {
-        stream.until = Instant::now() + PATIENCE;
+    fn handshake(&self, mut stream: TimedStream, protocol: &[u8]) -> Result<TlsConnection, TlsFault> {
+        stream.until = Instant::now() + STEP_TIMEOUT;
         let mut client = self.files.client.clone();
         client.alpn_protocols = vec![protocol.to_vec()];
-        let mut shaking = ClientConnection::new(Arc::new(client), self.name.clone())
+        let mut connection = ClientConnection::new(Arc::new(client), self.name.clone())
             .map_err(|error| TlsFault::of_tls(&error))?;
-        while shaking.is_handshaking() {
-            shaking.complete_io(&mut stream).map_err(|error| match error.kind() {
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream).map_err(|error| match error.kind() {
                 ErrorKind::TimedOut => TlsFault::Timeout,
                 _ => TlsFault::of(&error),
             })?;
         }
-        Ok(StreamOwned::new(shaking, stream))
+        Ok(StreamOwned::new(connection, stream))
     }
 }
 
-/// Whether requests on the connection are of HTTP/2.
+/// Whether the connection speaks HTTP/2.
 pub(super) fn is_http2(stream: &TlsConnection) -> bool {
     stream.conn.alpn_protocol() == Some(HTTP2)
 }
 
-/// Sends the bytes that a connection begins with.
-pub(super) fn announce(stream: &mut Timed, bytes: &[u8]) -> io::Result<()> {
+/// Sends the announcement at the start of a connection.
+pub(super) fn send_announcement(stream: &mut TimedStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes)
 }
 
 /// Sends a request without TLS.
-pub(super) fn in_clear(mut stream: Timed, request: &str) -> io::Result<Reply> {
-    stream.until = Instant::now() + PATIENCE;
+pub(super) fn exchange_clear(mut stream: TimedStream, request: &str) -> io::Result<Reply> {
+    stream.until = Instant::now() + STEP_TIMEOUT;
     exchange(&mut stream, request)
 }
 
 /// Sends a request over TLS.
-pub(super) fn over_tls(mut stream: TlsConnection, request: &str) -> io::Result<Reply> {
-    stream.sock.until = Instant::now() + PATIENCE;
+pub(super) fn exchange_tls(mut stream: TlsConnection, request: &str) -> io::Result<Reply> {
+    stream.sock.until = Instant::now() + STEP_TIMEOUT;
     exchange(&mut stream, request)
 }
 
@@ -158,20 +161,20 @@ fn exchange(stream: &mut (impl Read + Write), request: &str) -> io::Result<Reply
             Ok(0) => break,
             Ok(read) => header.extend_from_slice(&part[..read]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Some servers end TLS without saying so.
+            // Some servers close TLS connections without close_notify.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error),
         }
     }
     let text = String::from_utf8_lossy(&header);
-    let status = status_of(&text).ok_or_else(|| {
+    let status = parse_status(&text).ok_or_else(|| {
         let what = if header.is_empty() { "the connection was closed" } else { "the reply is not HTTP/1.1" };
         io::Error::new(ErrorKind::InvalidData, what)
     })?;
     Ok(Reply { status, ahead_s: ahead_s(&text, sent) })
 }
 
-fn status_of(header: &str) -> Option<u16> {
+fn parse_status(header: &str) -> Option<u16> {
     let mut words = header.lines().next()?.split(' ');
     words.next().filter(|version| version.starts_with("HTTP/1."))?;
     words.next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Limits of this machine that a role's settings need.
+//! Limits of this machine that matter for a role's settings.
 
 use larder_kernel::probe::{Finding, FindingState};
 use larder_node::StoreConfig;
@@ -6,19 +6,19 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
 
-/// Files that a role has open beside connections: listeners, logs, programs of the kernel.
-const OTHERS: u64 = 256;
+/// Files that a role has open besides connections: listeners, logs, BPF programs.
+const OTHER_FILES: u64 = 256;
 
-/// The finding on the limit of open files.
+/// Returns the finding on the limit of open files.
 pub(super) fn open_files(config: Option<&Config>) -> Finding {
-    // A role raises the limit to what the system allows.
-    judge(getrlimit(Resource::Nofile).maximum, config.map(needed))
+    // A role raises its limit to the allowed maximum.
+    compare(getrlimit(Resource::Nofile).maximum, config.map(required_files))
 }
 
-/// Files that the roles of a config may have open at once.
-fn needed(config: &Config) -> u64 {
+/// Returns the number of files that the roles of a config may have open at the same time.
+fn required_files(config: &Config) -> u64 {
     let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-    // Each client of a switch may have a connection to a node.
+    // Each client of a switch may cause a connection to a node.
     let switch = config.switch.as_ref().map_or(0, |role| 2 * count(role.switch.limits.connections_max));
     let node = config.node.as_ref().map_or(0, |role| {
         let limits = &role.node.limits;
@@ -28,25 +28,26 @@ fn needed(config: &Config) -> u64 {
         };
         u64::from(limits.connections_max).saturating_add(content)
     });
-    switch.saturating_add(node).saturating_add(OTHERS)
+    switch.saturating_add(node).saturating_add(OTHER_FILES)
 }
 
-fn judge(allowed: Option<u64>, needed: Option<u64>) -> Finding {
+fn compare(allowed: Option<u64>, required_files: Option<u64>) -> Finding {
     let shown = allowed.map_or("no limit".to_owned(), |files| format!("{files} files"));
-    let short = needed.filter(|needed| allowed.is_some_and(|allowed| allowed < *needed));
-    let (state, found, remedy) = match (short, needed) {
-        (Some(needed), _) => {
+    let short =
+        required_files.filter(|required_files| allowed.is_some_and(|allowed| allowed < *required_files));
+    let (state, found, remedy) = match (short, required_files) {
+        (Some(required_files), _) => {
             let remedy = format!(
-                "systemd: LimitNOFILE={needed}; a shell: ulimit -Hn {needed}; or a lower limits.connections_max"
+                "systemd: LimitNOFILE={required_files}; a shell: ulimit -Hn {required_files}; or a lower limits.connections_max"
             );
             (
                 FindingState::Degraded,
-                format!("{shown}; limits.connections_max may need {needed}"),
+                format!("{shown}; limits.connections_max may need {required_files}"),
                 Some(remedy),
             )
         }
-        (None, Some(needed)) => {
-            (FindingState::Works, format!("{shown}; limits.connections_max may need {needed}"), None)
+        (None, Some(required_files)) => {
+            (FindingState::Works, format!("{shown}; limits.connections_max may need {required_files}"), None)
         }
         (None, None) => (FindingState::Works, shown, None),
     };
@@ -66,18 +67,18 @@ mod tests {
     use crate::config::Written;
 
     #[test]
-    fn the_limit_is_held_against_the_connections_of_the_config() {
+    fn the_limit_is_compared_with_the_connections_of_the_config() {
         let text = "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\nlimits = { connections_max = 1000 }\n\
                     [node]\nlisten = \"127.0.0.1:3\"\nroot = \"/\"\nlimits = { connections_max = 100, reads_at_once = 10 }\n";
         let config = Written::parse("f", text).unwrap().validate().unwrap();
-        assert_eq!(needed(&config), 2000 + 110 + OTHERS);
-        for (allowed, needed, state) in [
+        assert_eq!(required_files(&config), 2000 + 110 + OTHER_FILES);
+        for (allowed, required_files, state) in [
             (Some(1024), Some(2366), FindingState::Degraded),
             (Some(2366), Some(2366), FindingState::Works),
             (None, Some(2366), FindingState::Works),
             (Some(1024), None, FindingState::Works),
         ] {
-            let found = judge(allowed, needed);
+            let found = compare(allowed, required_files);
             assert_eq!(found.state, state, "{found:?}");
             assert_eq!(found.remedy.is_some(), state != FindingState::Works);
         }

@@ -1,5 +1,4 @@
-//! Whether the nodes and the origin of a config can be reached as the roles reach them, and whether their clocks agree with
-//! this machine's.
+//! Checks whether roles can reach the nodes and the origin of a config, and whether the clocks agree.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -9,44 +8,44 @@ use larder_kernel::probe::{Finding, FindingState};
 use larder_node::{OriginConfig, StoreConfig};
 use larder_switch::{HealthCheck, NodeTls, ProxyVersion, SwitchConfig};
 
-use super::clock::{self, Compared, Tolerance};
-use super::exchange::{self, Reply, TlsTo};
+use super::clock::{self, ClockComparison, Tolerance};
+use super::exchange::{self, Reply, TlsClient};
 use crate::config::Config;
-use crate::preflight::{Names, origin_of, origins};
+use crate::preflight::{ResolvedNames, origin_authority, origin_urls};
 
-/// Hosts asked at once.
+/// Most hosts that are probed at the same time.
 const THREADS_MAX: usize = 16;
-/// Hosts asked at all.
+/// Most hosts that are probed.
 const HOSTS_MAX: usize = 256;
 
 /// A host that a role connects to.
 #[derive(Clone, Debug)]
 struct Host {
-    /// Such as "node a" or "origin".
+    /// Description, such as "node a" or "origin".
     what: String,
     authority: String,
-    question: Question,
-    /// The bytes that a connection begins with: the PROXY protocol.
+    probe: Probe,
+    /// Bytes at the start of a connection: the PROXY protocol.
     announcement: Vec<u8>,
-    tls: Option<Secure>,
+    tls: Option<HostTls>,
     tolerance: Tolerance,
 }
 
 /// TLS to a host.
 #[derive(Clone, Debug)]
-struct Secure {
-    /// The table of the config, such as "switch.node_tls".
+struct HostTls {
+    /// Table of the config, such as "switch.connect.tls".
     table: String,
-    /// The fault that keeps TLS from being used at all.
-    to: Result<TlsTo, TlsFault>,
+    /// The TLS settings, or the fault that prevents TLS.
+    to: Result<TlsClient, TlsFault>,
 }
 
-/// The question to a host.
+/// The request of a probe.
 #[derive(Clone, Debug)]
-enum Question {
-    /// Only a connection is opened: the host does not speak HTTP/1.1.
+enum Probe {
+    /// Only a connection is opened, because the host does not speak HTTP/1.1.
     Connect,
-    /// Whether it answers at all: `OPTIONS *` is HTTP's own ping.
+    /// `OPTIONS *`, which asks whether the host answers HTTP at all.
     Ping,
     /// The health check of the config.
     Get(String),
@@ -54,26 +53,26 @@ enum Question {
 
 /// The result for one host.
 #[derive(Debug)]
-struct Answer {
+struct HostResult {
     finding: Finding,
     /// Seconds by which the host's clock is ahead.
     ahead_s: Option<f64>,
 }
 
-/// The findings on hosts, and on clocks, of the roles of a config.
-pub(super) fn look(config: &Config, names: &Names) -> Vec<Finding> {
+/// Probes the hosts of a config, and returns the findings on hosts and clocks.
+pub(super) fn check_hosts(config: &Config, names: &ResolvedNames) -> Vec<Finding> {
     let mut hosts = hosts(config);
     let left_out = hosts.len().saturating_sub(HOSTS_MAX);
     hosts.truncate(HOSTS_MAX);
     if hosts.is_empty() {
         return Vec::new();
     }
-    let answers = ask_all(&hosts, names);
-    let compared: Vec<Compared<'_>> = hosts
+    let answers = probe_all(&hosts, names);
+    let compared: Vec<ClockComparison<'_>> = hosts
         .iter()
         .zip(&answers)
         .filter_map(|(host, answer)| {
-            Some(Compared { host: &host.what, tolerance: host.tolerance, ahead_s: answer.ahead_s? })
+            Some(ClockComparison { host: &host.what, tolerance: host.tolerance, ahead_s: answer.ahead_s? })
         })
         .collect();
     let clock = clock::finding(&compared);
@@ -93,15 +92,15 @@ pub(super) fn look(config: &Config, names: &Names) -> Vec<Finding> {
 }
 
 fn hosts(config: &Config) -> Vec<Host> {
-    let mut hosts = config.switch.as_ref().map(|role| nodes(&role.switch)).unwrap_or_default();
+    let mut hosts = config.switch.as_ref().map(|role| node_hosts(&role.switch)).unwrap_or_default();
     if let Some(StoreConfig::Origin(origin)) = config.node.as_ref().map(|role| &role.node.store) {
-        hosts.extend(of_origin(origin));
+        hosts.extend(origin_hosts(origin));
     }
     hosts
 }
 
-fn nodes(switch: &SwitchConfig) -> Vec<Host> {
-    // Files are read once for all nodes that have the same.
+fn node_hosts(switch: &SwitchConfig) -> Vec<Host> {
+    // Files are loaded once for all nodes with the same settings.
     let mut loaded: Vec<(OutboundTls, Result<Arc<LoadedTls>, TlsFault>)> = Vec::new();
     let mut load = |tls: OutboundTls| {
         if let Some((_, found)) = loaded.iter().find(|(known, _)| *known == tls) {
@@ -113,23 +112,23 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
     };
     let mut hosts = Vec::new();
     for (i, node) in switch.nodes.iter().enumerate() {
-        let tls = node.tls_by(&switch.reach).map(|tls| Secure {
+        let tls = node.tls_by(&switch.reach).map(|tls| HostTls {
             table: match node.tls {
                 NodeTls::Own(_) => format!("switch.nodes[{i}].tls"),
-                NodeTls::Default | NodeTls::On | NodeTls::Off => "switch.node_tls".to_owned(),
+                NodeTls::Default | NodeTls::On | NodeTls::Off => "switch.connect.tls".to_owned(),
             },
-            to: load(tls).and_then(|files| tls_to(files, &node.address, node.http2)),
+            to: load(tls).and_then(|files| tls_client(files, &node.address, node.http2)),
         });
-        let question = match &switch.health.active {
-            // Without TLS nothing says which version of HTTP is spoken.
-            _ if node.http2 && tls.is_none() => Question::Connect,
-            Some(HealthCheck::Http { path }) => Question::Get(path.clone()),
-            _ => Question::Ping,
+        let probe = match &switch.health.active {
+            // Without TLS the HTTP version cannot be negotiated.
+            _ if node.http2 && tls.is_none() => Probe::Connect,
+            Some(HealthCheck::Http { path }) => Probe::Get(path.clone()),
+            _ => Probe::Ping,
         };
         hosts.push(Host {
             what: format!("node {}", node.spec.name),
             authority: node.address.clone(),
-            question,
+            probe,
             announcement: node
                 .announce_by(&switch.reach)
                 .map(ProxyVersion::own_announcement)
@@ -141,44 +140,44 @@ fn nodes(switch: &SwitchConfig) -> Vec<Host> {
     hosts
 }
 
-fn of_origin(origin: &OriginConfig) -> Vec<Host> {
+fn origin_hosts(origin: &OriginConfig) -> Vec<Host> {
     let tolerance = match (&origin.sign, &origin.tls) {
         (Some(_), _) => Tolerance::Signatures,
         (None, Some(_)) => Tolerance::Certificates,
         (None, None) => Tolerance::Seconds,
     };
     let mut hosts = Vec::new();
-    for (nth, (_, url)) in origins(origin).enumerate() {
-        let Some(authority) = origin_of(url) else { continue };
-        let tls = origin.tls.as_ref().map(|tls| Secure {
+    for (nth, (_, url)) in origin_urls(origin).enumerate() {
+        let Some(authority) = origin_authority(url) else { continue };
+        let tls = origin.tls.as_ref().map(|tls| HostTls {
             table: "node.origin.tls".to_owned(),
-            to: tls_to(Arc::clone(&tls.files), &authority, tls.http2),
+            to: tls_client(Arc::clone(&tls.files), &authority, tls.http2),
         });
         let what = if nth == 0 { "origin".to_owned() } else { format!("origin {authority}") };
         let announcement = Vec::new();
-        hosts.push(Host { what, authority, question: Question::Ping, announcement, tls, tolerance });
+        hosts.push(Host { what, authority, probe: Probe::Ping, announcement, tls, tolerance });
     }
     hosts
 }
 
-fn tls_to(files: Arc<LoadedTls>, authority: &str, http2: bool) -> Result<TlsTo, TlsFault> {
+fn tls_client(files: Arc<LoadedTls>, authority: &str, http2: bool) -> Result<TlsClient, TlsFault> {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     let name = files.server_name(host).map_err(|_| TlsFault::Name)?;
-    Ok(TlsTo { files, name, http2 })
+    Ok(TlsClient { files, name, http2 })
 }
 
-fn ask_all(hosts: &[Host], names: &Names) -> Vec<Answer> {
+fn probe_all(hosts: &[Host], names: &ResolvedNames) -> Vec<HostResult> {
     let (next, answers) = (Mutex::new(0..hosts.len()), Mutex::new(Vec::new()));
     let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
     std::thread::scope(|scope| {
         for _ in 0..hosts.len().min(THREADS_MAX) {
             let work = || {
                 while let Some(i) = take() {
-                    let answer = ask(&hosts[i], names);
+                    let answer = probe_host(&hosts[i], names);
                     answers.lock().unwrap_or_else(PoisonError::into_inner).push((i, answer));
                 }
             };
-            // Without a thread the others ask.
+            // If a thread cannot be started, the other threads do its work.
             let _ = std::thread::Builder::new().name("reach".to_owned()).spawn_scoped(scope, work);
         }
     });
@@ -187,9 +186,9 @@ fn ask_all(hosts: &[Host], names: &Names) -> Vec<Answer> {
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-fn ask(host: &Host, names: &Names) -> Answer {
+fn probe_host(host: &Host, names: &ResolvedNames) -> HostResult {
     let cannot = |error: &dyn std::fmt::Display| {
-        failed(host, &format!("cannot connect to {}: {error}", host.authority))
+        unreachable_host(host, &format!("cannot connect to {}: {error}", host.authority))
     };
     let addresses = match names.addresses(&host.authority) {
         Ok(addresses) => addresses,
@@ -197,7 +196,7 @@ fn ask(host: &Host, names: &Names) -> Answer {
     };
     let open = || {
         let (address, mut stream) = exchange::connect(&addresses)?;
-        exchange::announce(&mut stream, &host.announcement)?;
+        exchange::send_announcement(&mut stream, &host.announcement)?;
         std::io::Result::Ok((address, stream))
     };
     let began = Instant::now();
@@ -212,70 +211,73 @@ fn ask(host: &Host, names: &Names) -> Answer {
         format!("{} ({address})", host.authority)
     };
     let mut connected = format!("connected to {place} in {:.1} ms", took.as_secs_f64() * 1000.0);
-    let request = match &host.question {
-        Question::Connect => return works(host, connected, None),
-        Question::Ping => format!("OPTIONS * HTTP/1.1\r\nhost: {}\r\n", host.authority),
-        Question::Get(path) => format!("GET {path} HTTP/1.1\r\nhost: {}\r\n", host.authority),
+    let request = match &host.probe {
+        Probe::Connect => return reachable(host, connected, None),
+        Probe::Ping => format!("OPTIONS * HTTP/1.1\r\nhost: {}\r\n", host.authority),
+        Probe::Get(path) => format!("GET {path} HTTP/1.1\r\nhost: {}\r\n", host.authority),
     };
     let Some(secure) = &host.tls else {
-        return judge(host, &connected, exchange::in_clear(stream, &request));
+        return evaluate(host, &connected, exchange::exchange_clear(stream, &request));
     };
     let again = || open().map(|(_, stream)| stream);
     let opened = secure.to.clone().and_then(|to| to.open(stream, again).map(|stream| (to, stream)));
     let (to, stream) = match opened {
         Ok(opened) => opened,
-        Err(fault) => return insecure(host, secure, &connected, &fault),
+        Err(fault) => return tls_failure(host, secure, &connected, &fault),
     };
     let verified = if to.files.authorities.is_empty() { "is not verified" } else { "is valid" };
     connected += &format!("; its certificate for {} {verified}", to.name.to_str());
     if exchange::is_http2(&stream) {
-        return works(host, format!("{connected}; it speaks HTTP/2"), None);
+        return reachable(host, format!("{connected}; it speaks HTTP/2"), None);
     }
-    let asked = exchange::over_tls(stream, &request);
+    let reply = exchange::exchange_tls(stream, &request);
     // With TLS 1.3 a server refuses a client's certificate after the handshake.
-    match asked.as_ref().map_err(TlsFault::of) {
-        Err(fault @ TlsFault::CertificateRequired) => insecure(host, secure, &connected, &fault),
-        _ => judge(host, &connected, asked),
+    match reply.as_ref().map_err(TlsFault::of) {
+        Err(fault @ TlsFault::CertificateRequired) => tls_failure(host, secure, &connected, &fault),
+        _ => evaluate(host, &connected, reply),
     }
 }
 
-/// Judges a reply.
-fn judge(host: &Host, connected: &str, asked: std::io::Result<Reply>) -> Answer {
-    let Reply { status, ahead_s } = match asked {
+/// Evaluates a reply.
+fn evaluate(host: &Host, connected: &str, reply: std::io::Result<Reply>) -> HostResult {
+    let Reply { status, ahead_s } = match reply {
         Ok(reply) => reply,
-        Err(error) => return failed(host, &format!("{connected}, but there is no HTTP reply: {error}")),
+        Err(error) => {
+            return unreachable_host(host, &format!("{connected}, but there is no HTTP reply: {error}"));
+        }
     };
-    match &host.question {
-        Question::Get(path) if !(200..400).contains(&status) => {
-            let mut answer = failed(host, &format!("{connected}; the health check GET {path} gets {status}"));
+    match &host.probe {
+        Probe::Get(path) if !(200..400).contains(&status) => {
+            let mut answer =
+                unreachable_host(host, &format!("{connected}; the health check GET {path} gets {status}"));
             answer.ahead_s = ahead_s;
             answer
         }
-        Question::Get(path) => works(host, format!("{connected}; GET {path} gets {status}"), ahead_s),
-        Question::Connect | Question::Ping => works(host, format!("{connected}; it speaks HTTP"), ahead_s),
+        Probe::Get(path) => reachable(host, format!("{connected}; GET {path} gets {status}"), ahead_s),
+        Probe::Connect | Probe::Ping => reachable(host, format!("{connected}; it speaks HTTP"), ahead_s),
     }
 }
 
-fn works(host: &Host, found: String, ahead_s: Option<f64>) -> Answer {
-    Answer { finding: finding(host, FindingState::Works, found, None), ahead_s }
+fn reachable(host: &Host, found: String, ahead_s: Option<f64>) -> HostResult {
+    HostResult { finding: finding(host, FindingState::Works, found, None), ahead_s }
 }
 
-fn failed(host: &Host, found: &str) -> Answer {
+fn unreachable_host(host: &Host, found: &str) -> HostResult {
     let remedy =
         "start the server, correct its address or port, or let the firewall between pass the connection";
     let finding = finding(host, FindingState::Missing, found.to_owned(), Some(remedy.to_owned()));
-    Answer { finding, ahead_s: None }
+    HostResult { finding, ahead_s: None }
 }
 
-/// The finding on a host with which there is no TLS.
-fn insecure(host: &Host, secure: &Secure, connected: &str, fault: &TlsFault) -> Answer {
-    let (what, remedy) = told(fault, secure, &host.authority);
+/// Returns the finding on a host with which TLS failed.
+fn tls_failure(host: &Host, secure: &HostTls, connected: &str, fault: &TlsFault) -> HostResult {
+    let (what, remedy) = describe_fault(fault, secure, &host.authority);
     let finding = finding(host, FindingState::Missing, format!("{connected}, but {what}"), Some(remedy));
-    Answer { finding, ahead_s: None }
+    HostResult { finding, ahead_s: None }
 }
 
-/// A fault of TLS as a sentence, and its remedy.
-fn told(fault: &TlsFault, secure: &Secure, authority: &str) -> (String, String) {
+/// Describes a TLS fault and its remedy.
+fn describe_fault(fault: &TlsFault, secure: &HostTls, authority: &str) -> (String, String) {
     let table = &secure.table;
     let name = secure.to.as_ref().map_or_else(|_| authority.into(), |to| to.name.to_str());
     let date = |at: &Option<SystemTime>, word: &str| {

@@ -10,7 +10,7 @@ use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
 
-/// A server that answers one request on a connection with this text, and gives back what it was sent.
+/// Starts a server that answers one request with `reply`. The thread returns the request.
 fn server(reply: &str) -> (SocketAddr, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, reply) = (listener.local_addr().unwrap(), reply.to_owned());
@@ -24,7 +24,8 @@ fn server(reply: &str) -> (SocketAddr, JoinHandle<String>) {
     (address, thread)
 }
 
-/// A server with TLS that answers each request with 200; it gives back what it was sent before TLS and in it.
+/// Starts a TLS server that answers each request with 200. The thread returns the announcement and request of
+/// each connection.
 fn secure_server(
     connections: usize,
     certificate: &Path,
@@ -57,43 +58,43 @@ fn secure_server(
     (address, thread)
 }
 
-fn host(authority: SocketAddr, question: Question) -> Host {
+fn host(authority: SocketAddr, probe: Probe) -> Host {
     Host {
         what: "node a".to_owned(),
         authority: authority.to_string(),
-        question,
+        probe,
         announcement: Vec::new(),
         tls: None,
         tolerance: Tolerance::Seconds,
     }
 }
 
-fn asked(reply: &str, question: Question) -> (Answer, String) {
+fn probe_server(reply: &str, probe: Probe) -> (HostResult, String) {
     let (address, thread) = server(reply);
-    (ask(&host(address, question), &Names::default()), thread.join().unwrap())
+    (probe_host(&host(address, probe), &ResolvedNames::default()), thread.join().unwrap())
 }
 
-fn secure(at: SocketAddr, tls: &OutboundTls, http2: bool) -> Host {
-    let to = tls_to(Arc::new(tls.load().unwrap()), &at.to_string(), http2);
-    let tls = Some(Secure { table: "switch.node_tls".to_owned(), to });
-    Host { tls, ..host(at, Question::Ping) }
+fn secure_host(at: SocketAddr, tls: &OutboundTls, http2: bool) -> Host {
+    let to = tls_client(Arc::new(tls.load().unwrap()), &at.to_string(), http2);
+    let tls = Some(HostTls { table: "switch.connect.tls".to_owned(), to });
+    Host { tls, ..host(at, Probe::Ping) }
 }
 
 #[test]
-fn a_host_is_asked_as_the_health_check_asks_or_pinged() {
-    let get = Question::Get("/health".to_owned());
-    let (answer, request) = asked("HTTP/1.1 204 No Content\r\n\r\n", get.clone());
+fn a_host_is_probed_by_its_health_check_or_by_options() {
+    let get = Probe::Get("/health".to_owned());
+    let (answer, request) = probe_server("HTTP/1.1 204 No Content\r\n\r\n", get.clone());
     assert_eq!(answer.finding.state, FindingState::Works, "{answer:?}");
     assert!(request.starts_with("GET /health HTTP/1.1\r\nhost: 127.0.0.1:"), "{request}");
-    let (answer, _) = asked("HTTP/1.1 503 x\r\n\r\n", get);
+    let (answer, _) = probe_server("HTTP/1.1 503 x\r\n\r\n", get);
     assert_eq!(answer.finding.state, FindingState::Missing);
     assert!(answer.finding.found.ends_with("GET /health gets 503"), "{answer:?}");
-    // Any reply shows that the host speaks HTTP.
-    let (answer, request) = asked("HTTP/1.1 405 Method Not Allowed\r\n\r\n", Question::Ping);
+    // Any HTTP reply shows that the host speaks HTTP.
+    let (answer, request) = probe_server("HTTP/1.1 405 Method Not Allowed\r\n\r\n", Probe::Ping);
     assert_eq!(answer.finding.state, FindingState::Works, "{answer:?}");
     assert!(request.starts_with("OPTIONS * HTTP/1.1\r\n"), "{request}");
     for (reply, says) in [("SSH-2.0-x\r\n\r\n", "not HTTP/1.1"), ("", "was closed")] {
-        let (answer, _) = asked(reply, Question::Ping);
+        let (answer, _) = probe_server(reply, Probe::Ping);
         assert_eq!(answer.finding.state, FindingState::Missing);
         assert!(answer.finding.found.contains(says), "{answer:?}");
     }
@@ -104,28 +105,28 @@ fn a_host_that_does_not_listen_is_missing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let authority = listener.local_addr().unwrap();
     drop(listener);
-    let answer = ask(&host(authority, Question::Connect), &Names::default());
+    let answer = probe_host(&host(authority, Probe::Connect), &ResolvedNames::default());
     assert_eq!(answer.finding.state, FindingState::Missing);
     assert!(answer.finding.found.contains("refused"), "{answer:?}");
 }
 
 #[test]
-fn a_reply_tells_how_far_its_clock_is_ahead() {
+fn the_clock_difference_is_read_from_the_reply() {
     let date = httpdate::fmt_http_date(SystemTime::now() + std::time::Duration::from_secs(600));
-    let (answer, _) = asked(&format!("HTTP/1.1 200 OK\r\nDate: {date}\r\n\r\n"), Question::Ping);
+    let (answer, _) = probe_server(&format!("HTTP/1.1 200 OK\r\nDate: {date}\r\n\r\n"), Probe::Ping);
     let ahead_s = answer.ahead_s.unwrap();
     assert!((595.0..=600.0).contains(&ahead_s), "{ahead_s}");
 }
 
 #[test]
-fn a_name_that_was_not_resolved_is_not_resolved_again() {
-    let host = Host { authority: "localhost:1".to_owned(), ..host(([0; 4], 1).into(), Question::Ping) };
-    let answer = ask(&host, &Names::default());
+fn an_unresolved_name_is_not_resolved_again() {
+    let host = Host { authority: "localhost:1".to_owned(), ..host(([0; 4], 1).into(), Probe::Ping) };
+    let answer = probe_host(&host, &ResolvedNames::default());
     assert!(answer.finding.found.contains("cannot resolve 'localhost': no answer within 5 s"), "{answer:?}");
 }
 
 #[test]
-fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
+fn certificate_faults_are_described_with_their_remedies() {
     let (authority, other) = (Authority::new(), Authority::new());
     let later = authority.leaf_with("store.test", "later.pem", |params| {
         params.not_before = rcgen::date_time_ymd(4_000, 1, 1);
@@ -144,7 +145,7 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
             &authority.leaf("other.test", false),
             None,
             "its certificate is for other.test, not for store.test",
-            "write name = \"other.test\" in [switch.node_tls]",
+            "write name = \"other.test\" in [switch.connect.tls]",
         ),
         (
             &authority.leaf("store.test", true),
@@ -157,17 +158,17 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
             &other.leaf("store.test", false),
             None,
             "the issuer of its certificate is unknown",
-            "write ca = \"FILE\" in [switch.node_tls]",
+            "write ca = \"FILE\" in [switch.connect.tls]",
         ),
         (
             &right,
             Some(authority.ca()),
             "it wants a certificate of its client",
-            "write certificate = \"FILE\" in [switch.node_tls]",
+            "write certificate = \"FILE\" in [switch.connect.tls]",
         ),
     ] {
         let (at, thread) = secure_server(1, certificate, clients.as_deref(), http1);
-        let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
+        let answer = probe_host(&secure_host(at, &tls, false), &ResolvedNames::default()).finding;
         let works = remedy.is_empty();
         assert_eq!(
             answer.state,
@@ -182,7 +183,7 @@ fn a_handshake_verifies_the_certificate_and_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_client_shows_its_certificate_and_a_node_may_be_announced_to() {
+fn the_client_certificate_and_the_proxy_announcement_are_sent() {
     let authority = Authority::new();
     let own = authority.leaf("switch.test", false);
     let server = authority.leaf("store.test", false);
@@ -194,13 +195,14 @@ fn a_client_shows_its_certificate_and_a_node_may_be_announced_to() {
     };
     let (at, thread) = secure_server(1, &server, Some(&authority.ca()), &[]);
     let announcement = larder_switch::ProxyVersion::V1.own_announcement();
-    let answer = ask(&Host { announcement, ..secure(at, &tls, false) }, &Names::default()).finding;
+    let answer =
+        probe_host(&Host { announcement, ..secure_host(at, &tls, false) }, &ResolvedNames::default()).finding;
     assert_eq!(answer.state, FindingState::Works, "{answer:?}");
     assert!(thread.join().unwrap()[0].starts_with("true OPTIONS * "));
 }
 
 #[test]
-fn a_server_of_http2_alone_is_shaken_hands_with() {
+fn a_server_that_speaks_only_http2_is_reached() {
     let authority = Authority::new();
     let server = authority.leaf("store.test", false);
     let tls = OutboundTls {
@@ -212,20 +214,22 @@ fn a_server_of_http2_alone_is_shaken_hands_with() {
         [(true, 2, "is valid; it speaks HTTP/2"), (false, 1, "none of the protocols")]
     {
         let (at, thread) = secure_server(connections, &server, None, &[b"h2"]);
-        let answer = ask(&secure(at, &tls, http2), &Names::default()).finding;
+        let answer = probe_host(&secure_host(at, &tls, http2), &ResolvedNames::default()).finding;
         assert!(answer.found.contains(says), "{answer:?}");
         thread.join().unwrap();
     }
 }
 
 #[test]
-fn a_server_without_tls_and_a_silent_one_are_told() {
+fn a_server_without_tls_and_a_silent_server_are_reported() {
     let tls = OutboundTls { verify: false, ..OutboundTls::default() };
     let (at, thread) = server("HTTP/1.1 400 Bad Request\r\n\r\n");
-    let answer = ask(&secure(at, &tls, false), &Names::default()).finding;
+    let answer = probe_host(&secure_host(at, &tls, false), &ResolvedNames::default()).finding;
     assert!(answer.found.contains("it does not speak TLS on this port"), "{answer:?}");
     thread.join().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let answer = ask(&secure(silent.local_addr().unwrap(), &tls, false), &Names::default()).finding;
+    let answer =
+        probe_host(&secure_host(silent.local_addr().unwrap(), &tls, false), &ResolvedNames::default())
+            .finding;
     assert!(answer.found.contains("did not finish the handshake in time"), "{answer:?}");
 }

@@ -1,4 +1,4 @@
-//! `larder load dbench`: how many users a cluster carries.
+//! `larder load dbench`: measures how many users a cluster carries.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use larder_load::dbench::{DbenchPlan, DbenchReport, Ramp, RuleMetric, Rules};
 use larder_load::{ConnectionLifetime, Script};
 
 use super::print_json;
-use super::stage::{OutputArgs, Shown, StageArgs, block_on};
+use super::stage::{LoadProgress, OutputArgs, StageArgs, block_on};
 use super::workload::{ExtractArgs, MakeArgs, hacc_kind};
 use crate::config::Span;
 use crate::outcome::usage;
@@ -73,10 +73,11 @@ impl DbenchArgs {
             return print_json(&schemars::schema_for!(DbenchReport));
         }
         let plan = self.plan()?;
-        let shown = Shown::new(self.output.quiet(), None);
+        let progress_bar = LoadProgress::new(self.output.quiet(), None);
         let stop = plan.settings.stop.clone();
-        let report = block_on(&stop, larder_load::dbench::run(plan, &|progress| shown.show("", progress)))?;
-        drop(shown);
+        let report =
+            block_on(&stop, larder_load::dbench::run(plan, &|progress| progress_bar.update("", progress)))?;
+        drop(progress_bar);
         self.output.emit(&report, &report.render(), !report.requests.warnings.is_empty())
     }
 
@@ -114,7 +115,7 @@ impl DbenchArgs {
         let quiet = self.output.quiet();
         let (script, found) = self.extract.script(log, self.make.seed, quiet)?;
         if !quiet {
-            // Talk that nobody can hear is no failure.
+            // Messages to a closed stderr are dropped.
             let _ = writeln!(
                 io::stderr(),
                 "{}: {} profiles of {} visits by {} clients ({} too short, {} cut; {} requests left out)",

@@ -1,4 +1,4 @@
-//! `larder load manifest`: what a workload asks for, for whoever is to serve it.
+//! `larder load manifest`: lists the targets of a workload for the server.
 
 use std::fs::File;
 use std::io;
@@ -50,13 +50,13 @@ pub(super) struct ManifestArgs {
 impl ManifestArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let script = self.script()?;
-        let listed = if self.everything { ManifestScope::All } else { ManifestScope::Documents };
+        let scope = if self.everything { ManifestScope::All } else { ManifestScope::Documents };
         match &self.output {
-            None => script.write_manifest(listed, io::stdout().lock())?,
+            None => script.write_manifest(scope, io::stdout().lock())?,
             Some(path) => {
                 let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
                 script
-                    .write_manifest(listed, io::BufWriter::new(file))
+                    .write_manifest(scope, io::BufWriter::new(file))
                     .with_context(|| format!("cannot write {}", path.display()))?;
             }
         }

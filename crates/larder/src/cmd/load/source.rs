@@ -1,4 +1,4 @@
-//! What a load asks for: one URL, a list, a trace.
+//! Requests of a load: one URL, a list, or a trace.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,18 +17,18 @@ use crate::outcome::usage;
 /// Most lines of a list.
 const LINES_MAX: usize = 100_000_000;
 
-/// Targets and the order in which they are asked for.
+/// Targets, and the order in which they are requested.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct RequestList {
     pub(super) targets: Arc<[String]>,
     pub(super) order: Arc<[u32]>,
     pub(super) sizes: Option<Arc<[u64]>>,
     pub(super) times: Option<Arc<[Duration]>>,
-    /// Whether this is but the URL itself.
+    /// Whether the only target is the URL of the command line.
     pub(super) single: bool,
 }
 
-impl Source {
+impl RequestList {
     pub(super) fn single(name: &str) -> Self {
         Self {
             targets: [target::request_target(name).into_owned()].into(),
@@ -65,13 +65,14 @@ impl Source {
     }
 
     fn read_list(mut lines: impl BufRead) -> anyhow::Result<Self> {
-        let mut places: HashMap<String, u32> = HashMap::new();
+        let mut indexes: HashMap<String, u32> = HashMap::new();
         let mut sizes: Vec<Option<u64>> = Vec::new();
         let mut order = Vec::new();
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            // Room for a size and a tab before the target, and one byte more to notice what is too long.
+            // The limit has room for a size and a tab before the target, and for one byte that reveals a line
+            // that is too long.
             let limit = TARGET_BYTES_MAX as u64 + 32;
             if lines.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
                 break;
@@ -91,21 +92,21 @@ impl Source {
                     (Some(size.map_err(|_| usage(format!("line {number}: no size before the tab")))?), name)
                 }
             };
-            let next = u32::try_from(places.len()).context("too many targets")?;
-            let place = *places.entry(target::request_target(name).into_owned()).or_insert(next);
-            if place == next {
+            let next = u32::try_from(indexes.len()).context("too many targets")?;
+            let index = *indexes.entry(target::request_target(name).into_owned()).or_insert(next);
+            if index == next {
                 sizes.push(size);
-            } else if sizes[place as usize] != size {
+            } else if sizes[index as usize] != size {
                 return Err(usage(format!("line {number}: the target was listed before with another size")));
             }
-            order.push(place);
+            order.push(index);
         }
         if order.is_empty() {
             return Err(usage("the list is empty"));
         }
-        let mut targets = vec![String::new(); places.len()];
-        for (name, place) in places {
-            targets[place as usize] = name;
+        let mut targets = vec![String::new(); indexes.len()];
+        for (name, index) in indexes {
+            targets[index as usize] = name;
         }
         let sizes: Option<Vec<u64>> = sizes.into_iter().collect();
         Ok(Self {
@@ -124,16 +125,16 @@ mod tests {
 
     #[test]
     fn a_list_keeps_its_order_and_names_each_target_once() {
-        let source = Source::read_list(&b"10\t/a\n20\t/b c\r\n\n10\t/a\n"[..]).unwrap();
+        let source = RequestList::read_list(&b"10\t/a\n20\t/b c\r\n\n10\t/a\n"[..]).unwrap();
         assert_eq!(*source.targets, ["/a", "/b%20c"]);
         assert_eq!(*source.order, [0, 1, 0]);
         assert_eq!(source.sizes.as_deref(), Some(&[10, 20][..]));
-        let bare = Source::read_list(&b"/a\n3\t/b"[..]).unwrap();
+        let bare = RequestList::read_list(&b"/a\n3\t/b"[..]).unwrap();
         assert_eq!((bare.order.len(), bare.sizes), (2, None));
     }
 
     #[test]
-    fn a_list_that_makes_no_sense_says_where() {
+    fn an_invalid_list_is_refused_with_the_line_number() {
         let long = format!("/ok\n/{}\n", "x".repeat(TARGET_BYTES_MAX + 40));
         for (text, part) in [
             (&b""[..], "empty"),
@@ -143,7 +144,7 @@ mod tests {
             (b"/\xff", "line 1: no UTF-8"),
             (long.as_bytes(), "line 2: too long"),
         ] {
-            let error = Source::read_list(text).unwrap_err().to_string();
+            let error = RequestList::read_list(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Arguments that every load of users takes, and how its result comes out.
+//! Arguments and output of all loads of users.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder_load::{ConnectionLifetime, StopHandle, UserProgress, UserSettings};
 use serde::Serialize;
 
-use super::{explain, interrupted_twice, parse, print_json, resolve, split_header};
+use super::{convert_error, parse_url, print_json, resolve_url, split_header, stop_on_interrupts};
 use crate::config::Span;
 use crate::outcome::usage;
 
-/// Where to, and how pages are fetched.
+/// Options of a stage: its target, and the way in which pages are fetched.
 #[derive(Debug, Args)]
 pub(super) struct StageArgs {
     /// The site: `http://HOST[:PORT]`. Paths are the workload's.
@@ -52,7 +52,7 @@ pub(super) struct StageArgs {
     nodes: Option<u32>,
 }
 
-/// How the result comes out.
+/// Options of the output.
 #[derive(Debug, Args)]
 pub(super) struct OutputArgs {
     /// Print JSON instead of the table.
@@ -73,15 +73,15 @@ pub(super) struct OutputArgs {
 }
 
 impl StageArgs {
-    /// The users' settings, with defaults for `keep` and `parallel`.
+    /// Returns the users' settings, with defaults for `keep` and `parallel`.
     pub(super) fn settings(
         &self,
         default_keep: ConnectionLifetime,
         default_parallel: u32,
     ) -> anyhow::Result<UserSettings> {
         let url = self.url.as_deref().unwrap_or_default();
-        let uri = parse(url)?;
-        let (address, host) = resolve(url, &uri)?;
+        let uri = parse_url(url)?;
+        let (address, host) = resolve_url(url, &uri)?;
         if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
             return Err(usage(format!(
                 "'{url}': a path means nothing here, as the workload has its own (--path)"
@@ -106,14 +106,14 @@ impl StageArgs {
     }
 }
 
-/// A bar, and whoever updates it.
-pub(super) struct Shown {
+/// A progress bar that is updated during a run.
+pub(super) struct LoadProgress {
     bar: ProgressBar,
     length: Option<Duration>,
 }
 
-impl Shown {
-    /// Of a run that takes `length`, or nobody knows how long.
+impl LoadProgress {
+    /// Creates the bar of a run. `length` is `None` if the length is unknown.
     pub(super) fn new(quiet: bool, length: Option<Duration>) -> Self {
         let bar = if quiet {
             ProgressBar::hidden()
@@ -127,8 +127,8 @@ impl Shown {
         Self { bar, length }
     }
 
-    /// Shows how far it is; `what` stands in front.
-    pub(super) fn show(&self, what: &str, at: UserProgress) {
+    /// Updates the bar. The message begins with `prefix`.
+    pub(super) fn update(&self, prefix: &str, at: UserProgress) {
         if self.length.is_some() {
             self.bar.set_position(u64::try_from(at.elapsed.as_millis()).unwrap_or(u64::MAX));
         }
@@ -137,18 +137,18 @@ impl Shown {
         let (elapsed_s, users) = (at.elapsed.as_secs_f64(), at.users);
         let rate = at.finished as f64 / elapsed_s.max(0.001);
         self.bar.set_message(format!(
-            "{what}{phase}, {elapsed_s:.0} s, {users} users, {rate:.0} requests/s{failed}"
+            "{prefix}{phase}, {elapsed_s:.0} s, {users} users, {rate:.0} requests/s{failed}"
         ));
     }
 }
 
-impl Drop for Shown {
+impl Drop for LoadProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Runs to the end; the first interrupt ends it with a report, the second without.
+/// Runs the load to its end. The first interrupt ends the run with a report, and the second without one.
 pub(super) fn block_on<R>(
     stop: &StopHandle,
     run: impl Future<Output = Result<R, larder_load::LoadError>>,
@@ -156,8 +156,8 @@ pub(super) fn block_on<R>(
     let runtime = crate::cmd::serve::runtime(1)?;
     runtime.block_on(async {
         tokio::select! {
-            report = run => report.map_err(explain),
-            () = interrupted_twice(stop) => Err(anyhow::anyhow!("interrupted")),
+            report = run => report.map_err(convert_error),
+            () = stop_on_interrupts(stop) => Err(anyhow::anyhow!("interrupted")),
         }
     })
 }
@@ -167,7 +167,7 @@ impl OutputArgs {
         self.quiet
     }
 
-    /// Puts a report out.
+    /// Prints and writes a report.
     pub(super) fn emit(&self, report: &impl Serialize, text: &str, doubtful: bool) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
             let json = serde_json::to_string_pretty(report)?;

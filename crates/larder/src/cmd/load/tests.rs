@@ -1,4 +1,4 @@
-//! The arguments, up to the plan.
+//! Tests of the arguments of `larder load`.
 
 use clap::Parser;
 use larder_load::ConnectionLifetime;
@@ -6,17 +6,17 @@ use larder_load::ConnectionLifetime;
 use super::*;
 
 #[derive(Debug, Parser)]
-struct Line {
+struct LoadCommandLine {
     #[command(flatten)]
     load: LoadArgs,
 }
 
 fn plan(arguments: &str) -> anyhow::Result<Plan> {
-    Line::try_parse_from(std::iter::once("load").chain(arguments.split(' ')))?.load.plan()
+    LoadCommandLine::try_parse_from(std::iter::once("load").chain(arguments.split(' ')))?.load.plan()
 }
 
 #[test]
-fn a_url_alone_is_a_closed_loop_of_which_a_third_warms_up() {
+fn a_url_alone_is_a_closed_loop_with_a_third_of_warm_up() {
     let plan = plan("http://127.0.0.1:8080/a?b=c").unwrap();
     assert_eq!(plan.address, SocketAddr::from(([127, 0, 0, 1], 8080)));
     assert_eq!(plan.host, "127.0.0.1:8080");
@@ -40,7 +40,7 @@ fn the_load_model_and_its_limits_follow_the_arguments() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn contradictory_arguments_are_refused() {
     for arguments in [
         "https://127.0.0.1/",
         "/path/only",
@@ -58,20 +58,21 @@ fn what_cannot_be_meant_is_refused() {
 }
 
 #[derive(Debug, Parser)]
-struct Users<A: Args> {
+struct UsersCommandLine<A: Args> {
     #[command(flatten)]
     load: A,
 }
 
 fn users<A: Args>(arguments: &str) -> anyhow::Result<A> {
     let words = arguments.split(' ').filter(|word| !word.is_empty());
-    Ok(Users::<A>::try_parse_from(std::iter::once("load").chain(words))?.load)
+    Ok(UsersCommandLine::<A>::try_parse_from(std::iter::once("load").chain(words))?.load)
 }
 
 #[test]
-fn commands_stand_beside_a_bare_url() {
+fn a_command_or_a_url_is_accepted() {
     let parsed = |arguments: &str| {
-        Line::try_parse_from(std::iter::once("load").chain(arguments.split(' '))).map(|line| line.load)
+        LoadCommandLine::try_parse_from(std::iter::once("load").chain(arguments.split(' ')))
+            .map(|line| line.load)
     };
     assert!(parsed("http://127.0.0.1 --closed 3").unwrap().command.is_none());
     assert!(matches!(parsed("mix http://127.0.0.1").unwrap().command, Some(LoadCommand::Mix(_))));

@@ -1,4 +1,4 @@
-//! `larder load sessions` and `larder load mix`: users who fetch pages and think.
+//! `larder load sessions` and `larder load mix`: users who fetch pages and pause between them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use larder_load::{ConnectionLifetime, UserPlan, Users, UsersReport};
 use larder_trace::synth::sessions::SessionRecipe;
 
 use super::print_json;
-use super::stage::{OutputArgs, Shown, StageArgs, block_on};
+use super::stage::{LoadProgress, OutputArgs, StageArgs, block_on};
 use super::workload::{MakeArgs, MixFigures, session_recipe};
 use crate::config::Span;
 use crate::outcome::usage;
@@ -74,7 +74,7 @@ pub(super) struct MixArgs {
     output: OutputArgs,
 }
 
-/// What is measured.
+/// Options of the measured window.
 #[derive(Debug, Args)]
 struct WindowArgs {
     /// How long pages begin, from the start of the run.
@@ -101,10 +101,11 @@ impl SessionsArgs {
             return print_json(&schemars::schema_for!(UsersReport));
         }
         let plan = self.plan()?;
-        let shown = Shown::new(self.output.quiet(), Some(plan.duration));
+        let progress_bar = LoadProgress::new(self.output.quiet(), Some(plan.duration));
         let stop = plan.settings.stop.clone();
-        let report = block_on(&stop, larder_load::users::run(plan, &|progress| shown.show("", progress)))?;
-        drop(shown);
+        let report =
+            block_on(&stop, larder_load::users::run(plan, &|progress| progress_bar.update("", progress)))?;
+        drop(progress_bar);
         self.output.emit(&report, &report.render(), report.is_doubtful())
     }
 
@@ -135,10 +136,10 @@ impl MixArgs {
             return print_json(&schemars::schema_for!(SweepReport));
         }
         let plan = self.plan()?;
-        let shown = Shown::new(self.output.quiet(), Some(plan.duration));
-        let progress = |clients, at| shown.show(&format!("{clients} clients, "), at);
+        let progress_bar = LoadProgress::new(self.output.quiet(), Some(plan.duration));
+        let progress = |clients, at| progress_bar.update(&format!("{clients} clients, "), at);
         let report = block_on(&plan.settings.stop, sweep(&plan, &self.clients, &progress))?;
-        drop(shown);
+        drop(progress_bar);
         self.output.emit(&report, &report.render(), report.is_doubtful())
     }
 

@@ -1,4 +1,4 @@
-//! How much of a run does not count.
+//! The warm-up of a run.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use larder_load::Plan;
 
 use crate::config::Span;
 
-/// The part of a run before the measured one.
+/// Length of the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Warmup {
-    /// A share of the run, from 0 to below 1: of its requests if their number is known, else of its time.
+    /// A share of the run below 1: of its requests if their number is known, else of its time.
     Share(f64),
     Requests(u64),
     Time(Duration),
@@ -22,16 +22,16 @@ impl Default for Warmup {
     }
 }
 
-/// The text is no amount of warm-up.
+/// The text is not a valid warm-up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no amount: write a share below 1 (0.25, 25%), a number of requests (1000), or a time (5s)")]
-pub(super) struct BadWarmup(String);
+pub(super) struct WarmupError(String);
 
 impl FromStr for Warmup {
-    type Err = BadWarmup;
+    type Err = WarmupError;
 
-    fn from_str(text: &str) -> Result<Self, BadWarmup> {
-        let bad = || BadWarmup(text.chars().take(40).collect());
+    fn from_str(text: &str) -> Result<Self, WarmupError> {
+        let bad = || WarmupError(text.chars().take(40).collect());
         let share = |number: f64| (0.0..1.0).contains(&number).then_some(Self::Share(number)).ok_or_else(bad);
         if let Some(percent) = text.strip_suffix('%') {
             return share(percent.trim().parse::<f64>().map_err(|_| bad())? / 100.0);
@@ -47,7 +47,7 @@ impl FromStr for Warmup {
 }
 
 impl Warmup {
-    /// Sets the bounds of the warm-up in `plan`, whose limits must be set.
+    /// Sets the warm-up of `plan`. The limits of the plan must be set already.
     pub(super) fn apply(self, plan: &mut Plan) {
         (plan.warmup_requests, plan.warmup_time) = (0, Duration::ZERO);
         match (self, plan.requests, plan.duration) {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_of_writing_it_is_read() {
+    fn all_notations_are_parsed() {
         for (text, expected) in [
             ("0.25", Warmup::Share(0.25)),
             ("25%", Warmup::Share(0.25)),

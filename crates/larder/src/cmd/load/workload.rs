@@ -1,4 +1,4 @@
-//! What users ask for: arguments that make a script.
+//! Arguments that generate the script of users.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::config::Span;
 use crate::demo::spinner;
 use crate::outcome::usage;
 
-/// Where paths begin, and what chance there is.
+/// Path prefixes and seed of a workload.
 #[derive(Debug, Args)]
 pub(super) struct MakeArgs {
     /// What paths of a kind begin with: KIND is static (default /static), light (/cgi/light), db (/cgi/db), cpu
@@ -41,23 +41,25 @@ impl MakeArgs {
 
     pub(super) fn sessions(&self, recipe: &SessionRecipe) -> anyhow::Result<Script> {
         Script::sessions(recipe, &self.paths(PathPrefixes::default())?, self.seed)
-            .map_err(|error| wrong(&error))
+            .map_err(|error| script_error(&error))
     }
 
     pub(super) fn mix(&self, recipe: &MixRecipe) -> anyhow::Result<Script> {
-        Script::mix(recipe, &self.paths(PathPrefixes::default())?, self.seed).map_err(|error| wrong(&error))
+        Script::mix(recipe, &self.paths(PathPrefixes::default())?, self.seed)
+            .map_err(|error| script_error(&error))
     }
 
     pub(super) fn hacc(&self, kind: ProfileKind) -> anyhow::Result<Script> {
-        Script::hacc(kind, &self.paths(PathPrefixes::hacc())?, self.seed).map_err(|error| wrong(&error))
+        Script::hacc(kind, &self.paths(PathPrefixes::hacc())?, self.seed)
+            .map_err(|error| script_error(&error))
     }
 }
 
-fn wrong(error: &ScriptError) -> anyhow::Error {
+fn script_error(error: &ScriptError) -> anyhow::Error {
     usage(error.to_string())
 }
 
-/// A site of the CAP paper.
+/// Returns the recipe of a site of the CAP paper.
 pub(super) fn session_recipe(site: &str, documents: Option<u32>) -> anyhow::Result<SessionRecipe> {
     let site: Site = site.parse().map_err(|error| usage(format!("--site '{site}': {error}")))?;
     let usual = SessionRecipe::cap01(site);
@@ -88,12 +90,12 @@ impl MixFigures {
     }
 }
 
-/// A workload of the HACC paper.
+/// Parses a workload of the HACC paper.
 pub(super) fn hacc_kind(name: &str) -> anyhow::Result<ProfileKind> {
     name.parse().map_err(|error| usage(format!("--hacc '{name}': {error}")))
 }
 
-/// How profiles are extracted from a log.
+/// Options of the extraction of profiles from a log.
 #[derive(Debug, Args)]
 pub(super) struct ExtractArgs {
     /// With --log: a longer pause of a client ends its visit.

@@ -1,4 +1,4 @@
-//! The command line of `larder node`, laid over the config.
+//! The command line of `larder node`, which overrides the config.
 
 use clap::Args;
 
@@ -56,35 +56,35 @@ pub(crate) struct NodeArgs {
     pub(super) serve: ServeArgs,
 }
 
-pub(super) fn no_section() -> anyhow::Error {
+pub(super) fn missing_section() -> anyhow::Error {
     usage(
         "the config has no [node] section: write one with listen and root or origin, or start the role that it has",
     )
 }
 
 impl NodeArgs {
-    /// The config file with the options laid over it, valid, and with all files that it needs.
-    pub(super) fn read(&self) -> anyhow::Result<(Written, Config)> {
-        let (written, config) = self.valid()?;
+    /// Reads the config file, applies the options, validates, and checks that all required files exist.
+    pub(super) fn read_config_and_files(&self) -> anyhow::Result<(Written, Config)> {
+        let (written, config) = self.read_config()?;
         written.present(&config)?;
         Ok((written, config))
     }
 
-    /// The config file with the options laid over it, valid.
-    pub(super) fn valid(&self) -> anyhow::Result<(Written, Config)> {
-        let mut written = self.serve.written()?;
+    /// Reads the config file, applies the options, and validates.
+    pub(super) fn read_config(&self) -> anyhow::Result<(Written, Config)> {
+        let mut written = self.serve.read_config()?;
         if written.raw.node.is_none() && self.serve.config.is_none() && self.listen.is_none() {
             return Err(usage(
                 "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
             ));
         }
-        self.overlay(written.raw.node.get_or_insert_default());
+        self.apply_options(written.raw.node.get_or_insert_default());
         let config = written.validate()?;
         Ok((written, config))
     }
 
-    /// Lays the options over the config.
-    fn overlay(&self, raw: &mut NodeSection) {
+    /// Applies the options to the config.
+    fn apply_options(&self, raw: &mut NodeSection) {
         if let Some(listen) = &self.listen {
             raw.listen = Texts(vec![listen.clone()]);
         }
@@ -112,7 +112,7 @@ impl NodeArgs {
         }
         raw.bypass_page_cache |= self.bypass_page_cache;
         if let Some(file) = &self.access_log {
-            raw.access_log = Some(file.clone());
+            raw.access_log.file = Some(file.clone());
         }
         if let Some(threads) = self.serve.threads {
             raw.threads = threads;

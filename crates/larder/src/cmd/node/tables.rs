@@ -1,11 +1,11 @@
-//! Routing tables for nodes without a front-end: of their own counts, and of a log.
+//! Routing tables of nodes without a switch, from their own request counts or from a log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::census::{Counted, Taken};
-use larder_core::peers::Analyse;
+use larder_core::census::{CensusPeriod, TargetCount};
+use larder_core::peers::AnalysisInput;
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{Bytes, TargetId};
 use larder_node::{Analyst, Node, WardConfig};
@@ -13,38 +13,38 @@ use larder_trace::Limits;
 use larder_trace::ward::{Analysis, RoutesError, WardCosts, read_routes};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::cmd::switch::tables::{Stamp, table_of};
+use crate::cmd::switch::tables::{FileVersion, build_table};
 use crate::config::{PeersWard, Refresh};
 
-/// How often the file is looked at.
+/// Interval at which the file is checked for changes.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a table's file cannot be used. Its fault: reading it again gives the same.
+/// Error of a table file. The file is invalid, so reading it again gives the same error.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TableError {
-    /// It cannot be read.
+pub(super) enum NodeTableError {
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     Read(#[from] RoutesError),
-    /// It names no nodes.
+    /// The table does not name its nodes.
     #[error("{}:2: the table does not name its nodes: make it with larder trace ward --names a,b,c", .0.display())]
     NoNames(PathBuf),
-    /// There is no place for it.
+    /// The table exceeds a limit.
     #[error("{}: it has {targets} targets and {owners} owners; node.peers.ward.targets_max is {targets_max}, and owners are at most 1024", path.display())]
     TooLarge { path: PathBuf, targets: usize, owners: usize, targets_max: usize },
-    /// The task that read it failed.
+    /// The task that read the file failed.
     #[error("{}: reading it failed", .0.display())]
     Failed(PathBuf),
 }
 
-/// ward-analysis with a config's prices.
+/// ward-analysis with the costs of the config.
 #[derive(Debug)]
 struct WardAnalyst {
     costs: WardCosts,
 }
 
 impl Analyst for WardAnalyst {
-    fn table(&self, analyse: &Analyse) -> Result<RouteTable, String> {
-        let row = |count: &larder_core::peers::Count| Counted {
+    fn table(&self, analyse: &AnalysisInput) -> Result<RouteTable, String> {
+        let row = |count: &larder_core::peers::Count| TargetCount {
             target: count.target,
             requests: count.requests,
             bytes: Bytes::ZERO,
@@ -59,25 +59,26 @@ impl Analyst for WardAnalyst {
             core: true,
         };
         let numbers: Vec<u16> = (0..).take(analyse.nodes.len()).collect();
-        let made = table_of(&Taken { rows, ..Taken::default() }, &refresh, &numbers, |target| {
-            analyse.now.place(target)
-        });
+        let made =
+            build_table(&CensusPeriod { rows, ..CensusPeriod::default() }, &refresh, &numbers, |target| {
+                analyse.current.place(target)
+            });
         let (analysis, table) = made.map_err(|error| error.to_string())?;
         if tracing::enabled!(tracing::Level::DEBUG) {
-            let (moved, new_in_core) = moves(analyse, &table);
+            let (moved, new_in_core) = count_moves(analyse, &table);
             let (core, placed) = (table.core_len(), table.len());
             let Analysis { local_share, memory_share, .. } = analysis;
             tracing::debug!(core, new_in_core, placed, moved, local_share, memory_share, "analysed");
         }
-        analyse.now.remembered(table).map_err(|error| error.to_string())
+        analyse.current.with_remembered(table).map_err(|error| error.to_string())
     }
 }
 
-/// Targets that a table gives another owner, and that come to the core from an owner.
-fn moves(analyse: &Analyse, table: &RouteTable) -> (usize, usize) {
+/// Counts the targets whose owner changes, and the targets that move from an owner to the core.
+fn count_moves(analyse: &AnalysisInput, table: &RouteTable) -> (usize, usize) {
     let (mut moved, mut new_in_core) = (0, 0);
     for (target, place) in table.iter() {
-        match (analyse.now.place(target), place) {
+        match (analyse.current.place(target), place) {
             (Some(Place::Node(before)), Place::Node(owner)) if before != owner => moved += 1,
             (Some(Place::Node(_)), Place::Core) => new_in_core += 1,
             _ => {}
@@ -86,8 +87,8 @@ fn moves(analyse: &Analyse, table: &RouteTable) -> (usize, usize) {
     (moved, new_in_core)
 }
 
-/// What a node's policy is told.
-pub(super) fn config(ward: &PeersWard) -> WardConfig {
+/// Returns the settings of the node's policy.
+pub(super) fn ward_config(ward: &PeersWard) -> WardConfig {
     WardConfig {
         settings: ward.settings,
         carry_permille: ward.carry_permille,
@@ -95,49 +96,49 @@ pub(super) fn config(ward: &PeersWard) -> WardConfig {
     }
 }
 
-/// A table of a log, and the names of its owners.
+/// A table that was read, with the names of its owners.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct OwnerTable {
     names: Vec<String>,
     table: RouteTable,
 }
 
-/// The file of a table, and what it looked like when it was read last.
+/// The file of a table, with its state at the last read.
 #[derive(Debug)]
 pub(super) struct TableFile {
     path: PathBuf,
     host: String,
     targets_max: usize,
-    stamp: Option<Stamp>,
+    version: Option<FileVersion>,
 }
 
 impl TableFile {
-    /// That of a config.
+    /// Returns the table file of the config, if there is one.
     pub(super) fn new(ward: &PeersWard) -> Option<Self> {
         let path = ward.table.clone()?;
-        Some(Self { path, host: ward.host.clone(), targets_max: ward.settings.targets_max, stamp: None })
+        Some(Self { path, host: ward.host.clone(), targets_max: ward.settings.targets_max, version: None })
     }
 
-    /// Reads it. Blocks.
-    fn read(&mut self, node: &Node) -> Result<Loaded, TableError> {
-        self.stamp = Stamp::of(&self.path);
-        // A row that names nothing here is asked for by nobody.
+    /// Reads the file. Blocks.
+    fn read(&mut self, node: &Node) -> Result<OwnerTable, NodeTableError> {
+        self.version = FileVersion::of(&self.path);
+        // A row that matches no target of this node gets an id that no request has.
         let id =
             |row: &str| node.target_of_row(row, &self.host).unwrap_or_else(|| TargetId::of(row.as_bytes()));
         let (header, table) = read_routes(&self.path, &Limits::default(), id)?;
         if header.names.is_empty() {
-            return Err(TableError::NoNames(self.path.clone()));
+            return Err(NodeTableError::NoNames(self.path.clone()));
         }
         let (targets, owners, targets_max) = (table.len(), header.names.len(), self.targets_max);
         if targets > targets_max || owners > larder_core::peers::OWNERS_MAX {
             let path = self.path.clone();
-            return Err(TableError::TooLarge { path, targets, owners, targets_max });
+            return Err(NodeTableError::TooLarge { path, targets, owners, targets_max });
         }
-        Ok(Loaded { names: header.names, table })
+        Ok(OwnerTable { names: header.names, table })
     }
 
-    /// Reads it elsewhere than on the runtime's threads.
-    pub(super) async fn load(mut self, node: &Arc<Node>) -> (Self, Result<Loaded, TableError>) {
+    /// Reads the file on a blocking thread.
+    pub(super) async fn load(mut self, node: &Arc<Node>) -> (Self, Result<OwnerTable, NodeTableError>) {
         let path = self.path.clone();
         let (host, targets_max) = (self.host.clone(), self.targets_max);
         let node = Arc::clone(node);
@@ -146,38 +147,39 @@ impl TableFile {
             (self, read)
         });
         read.await.unwrap_or_else(|_| {
-            let failed = Err(TableError::Failed(path.clone()));
-            (Self { path, host, targets_max, stamp: None }, failed)
+            let failed = Err(NodeTableError::Failed(path.clone()));
+            (Self { path, host, targets_max, version: None }, failed)
         })
     }
 
-    /// Watches it for as long as the runtime runs. One that cannot be used is reported, and the table before stays.
+    /// Watches the file until the runtime ends. An invalid file is reported, and the previous table stays in
+    /// force.
     pub(super) async fn watch(mut self, node: Arc<Node>) {
-        let mut look = interval(WATCH_PERIOD);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut timer = interval(WATCH_PERIOD);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            look.tick().await;
-            // A file that is gone is none: it may be on its way back.
-            let now = Stamp::of(&self.path);
-            if now.is_none() || now == self.stamp {
+            timer.tick().await;
+            // A missing file is not an error, because it may be replaced at the moment.
+            let now = FileVersion::of(&self.path);
+            if now.is_none() || now == self.version {
                 continue;
             }
-            let (file, loaded) = self.load(&node).await;
+            let (file, table) = self.load(&node).await;
             self = file;
-            match loaded {
-                Ok(loaded) => give(&node, loaded),
+            match table {
+                Ok(table) => apply_table(&node, table),
                 Err(error) => {
                     tracing::error!(%error, "routing table: the new one is rejected, the one before stays");
-                    // Looked at again when it changes.
-                    self.stamp = now;
+                    // An invalid file is read again only after it has changed.
+                    self.version = now;
                 }
             }
         }
     }
 }
 
-/// Gives a table to all peers.
-pub(super) fn give(node: &Node, Loaded { names, table }: Loaded) {
+/// Sends a table to all peers.
+pub(super) fn apply_table(node: &Node, OwnerTable { names, table }: OwnerTable) {
     let (core, targets) = (table.core_len(), table.len());
     let owners: Vec<&str> = names.iter().map(String::as_str).collect();
     if node.give_table(&owners, table) {

@@ -9,13 +9,13 @@ use larder_sim::text::cluster;
 use crate::config::{Size, Span};
 use crate::report::plan::PlanReport;
 
-/// The config; `None` without a recommendation. `static` went by these shares.
+/// Writes the config; `None` without a recommendation. `static_shares` are the shares of the policy `static`.
 pub(super) fn text(
     report: &PlanReport,
     static_shares: [u32; ServiceClass::COUNT],
 ) -> Result<Option<String>, std::fmt::Error> {
     let Some(it) = &report.plan.recommendation else { return Ok(None) };
-    let usual = Settings::default();
+    let defaults = Settings::default();
     let (t_low, t_high) = report.plan.method.thresholds;
     let memory = Size(Bytes(it.memory_bytes));
     let mut text = String::new();
@@ -26,13 +26,6 @@ pub(super) fn text(
     }
     writeln!(text, "#\n# Write your own addresses, then: larder check FILE\n")?;
     writeln!(text, "[switch]\nlisten = \"0.0.0.0:8080\"\npolicy = \"{}\"", it.policy)?;
-    writeln!(text, "t_low = {t_low}\nt_high = {t_high}")?;
-    writeln!(text, "replication_decay = \"{}\"", Span(usual.replication_decay))?;
-    let targets = report.plan.log.targets as usize;
-    if targets > usual.targets_max {
-        writeln!(text, "# The log has {targets} targets; all are to be remembered.")?;
-        writeln!(text, "targets_max = {}", targets.next_power_of_two())?;
-    }
     writeln!(text, "nodes = [")?;
     for node in 1..=it.nodes {
         writeln!(
@@ -41,10 +34,18 @@ pub(super) fn text(
         )?;
     }
     writeln!(text, "]")?;
+    let targets = report.plan.log.targets as usize;
+    if targets > defaults.targets_max {
+        writeln!(text, "\n[switch.policies]")?;
+        writeln!(text, "# The log has {targets} targets; all are to be remembered.")?;
+        writeln!(text, "targets_max = {}", targets.next_power_of_two())?;
+    }
+    writeln!(text, "\n[switch.policies.lard]\nt_low = {t_low}\nt_high = {t_high}")?;
+    writeln!(text, "replication_decay = \"{}\"", Span(defaults.replication_decay))?;
     if it.policy == PolicyKind::Static.name() {
         let shares = ServiceClass::ALL.into_iter().zip(static_shares).filter(|(_, share)| *share > 0);
         let shares: Vec<String> = shares.map(|(class, share)| format!("{class} = {share}")).collect();
-        writeln!(text, "\n[switch.static]\nshares = {{ {} }}", shares.join(", "))?;
+        writeln!(text, "\n[switch.policies.static]\nshares = {{ {} }}", shares.join(", "))?;
     }
     writeln!(text, "\n# Each node has a file of its own, and runs: larder node --config FILE")?;
     writeln!(text, "# [node]\n# listen = \"0.0.0.0:9001\"\n# root = \"/srv/www\"\n# [node.cache]")?;

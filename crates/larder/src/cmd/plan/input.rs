@@ -1,17 +1,17 @@
-//! The logs: read, and told apart from what cannot be replayed.
+//! Reads logs, and counts the requests that cannot be replayed.
 
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
-use larder_trace::{Ended, LoadOptions, SizeUnit, Trace};
+use larder_trace::{LoadOptions, ReadEnd, SizeUnit, Trace};
 
-use crate::cmd::trace::{FormatArgs, unreadable};
+use crate::cmd::trace::{FormatArgs, name_error};
 use crate::outcome::usage;
 use crate::report::plan::LogInfo;
 
-/// The logs' names, for errors.
-pub(super) fn names(paths: &[PathBuf]) -> String {
+/// Formats the logs' names for errors.
+pub(super) fn format_names(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
@@ -30,11 +30,11 @@ pub(super) fn read(
     let FormatArgs { format, json_fields } = format;
     let json_fields = json_fields.clone();
     let options = LoadOptions { format: *format, json_fields, unsized_bytes, ..LoadOptions::default() };
-    let all = paths.iter().map(|path| one(path, &options)).collect::<anyhow::Result<Vec<_>>>()?;
+    let all = paths.iter().map(|path| read_log(path, &options)).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(all.into_iter().unzip())
 }
 
-fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
+fn read_log(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
     let bar = ProgressBar::no_length();
     if let Ok(style) = ProgressStyle::with_template("{bar:30} reading, {percent} %, {eta} left") {
         bar.set_style(style);
@@ -45,20 +45,21 @@ fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
         name: if stdin { "stdin".to_owned() } else { path.display().to_string() },
         ..LogInfo::default()
     };
-    let loaded = Trace::load_noting(file, options, &mut |record| info.note(record), &mut |progress| {
-        if let Some(total) = progress.bytes_total {
-            bar.set_length(total);
-        }
-        bar.set_position(progress.bytes);
-    });
+    let loaded =
+        Trace::load_with_skipped(file, options, &mut |record| info.count_omitted(record), &mut |progress| {
+            if let Some(total) = progress.bytes_total {
+                bar.set_length(total);
+            }
+            bar.set_position(progress.bytes);
+        });
     bar.finish_and_clear();
-    let (trace, report) = loaded.map_err(|error| unreadable(error, &info.name))?;
+    let (trace, report) = loaded.map_err(|error| name_error(error, &info.name))?;
     info.format = report.format.to_string();
     (info.lines, info.replayed) = (report.lines, trace.requests.len() as u64);
     (info.malformed, info.over_targets_max) = (report.malformed, report.over_targets_max);
     info.first_malformed = report.first_malformed.iter().map(ToString::to_string).collect();
     info.assumed_bytes = (trace.size_unit == SizeUnit::Unknown).then_some(options.unsized_bytes.get());
     info.tokens = trace.size_unit == SizeUnit::Tokens;
-    info.cut = report.ended == Ended::RequestsMax;
+    info.cut = report.ended == ReadEnd::RequestsMax;
     Ok((trace, info))
 }

@@ -1,4 +1,4 @@
-//! `larder sim churn`: what nodes that come and go cost under each policy.
+//! `larder sim churn`: measures the cost of joining and leaving nodes under each policy.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::Settings;
 use larder_core::policy::{PolicySettings, StaticSettings};
-use larder_sim::churn::{self, Churn, Event, Options};
+use larder_sim::churn::{self, Churn, ChurnEvent, Options};
 use larder_sim::{Costs, Workload};
 use larder_trace::{LoadOptions, Trace, synth};
 
-use crate::cmd::policies::{Named, chosen};
+use crate::cmd::policies::{PolicySelection, expand_selection};
 use crate::config::{Size, Span};
 use crate::outcome::usage;
 
@@ -41,7 +41,7 @@ pub(crate) struct ChurnArgs {
     limit: Option<usize>,
     /// Policies, or `all`.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "all")]
-    policies: Vec<Named>,
+    policies: Vec<PolicySelection>,
     /// Nodes before anything happens, 2 to 1000.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1000))]
     nodes: u16,
@@ -68,11 +68,11 @@ pub(crate) struct ChurnArgs {
     markdown: Option<PathBuf>,
 }
 
-/// Working set over a node's memory, unless told otherwise.
+/// Default ratio of the working set to a node's memory.
 const MEMORY_PARTS: u64 = 16;
 
 pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
-    let policies = chosen(&args.policies).map_err(usage)?;
+    let policies = expand_selection(&args.policies).map_err(usage)?;
     let costs = Costs::by_name(&args.costs).ok_or_else(|| {
         usage(format!("--costs '{}' is no cost model: use one of {}", args.costs, Costs::NAMES.join(", ")))
     })?;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
         report_every: args.report_every.0,
         refresh_every: args.refresh.0,
     };
-    let bar = ProgressBar::new((options.policies.len() * (1 + Event::ALL.len())) as u64);
+    let bar = ProgressBar::new((options.policies.len() * (1 + ChurnEvent::ALL.len())) as u64);
     if let Ok(style) = ProgressStyle::with_template("churn [{bar:30}] {pos} of {len} runs, {eta} left") {
         bar.set_style(style);
     }
@@ -137,13 +137,13 @@ impl ChurnArgs {
         if let Some(path) = &self.markdown {
             std::fs::write(path, churn::markdown(churn, &self.command()))
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            // Talk that nobody can hear is no failure.
+            // Messages to a closed stderr are dropped.
             let _ = writeln!(io::stderr(), "written: {}", path.display());
         }
         Ok(())
     }
 
-    /// How to make the table again.
+    /// Returns the command that generates the table again.
     fn command(&self) -> String {
         let mut words = vec!["larder sim churn".to_owned()];
         match &self.log {
@@ -157,8 +157,8 @@ impl ChurnArgs {
             "--seed {} --report-every {} --refresh {}",
             self.seed, self.report_every, self.refresh
         ));
-        if self.policies != [Named::All] {
-            let names = chosen(&self.policies).unwrap_or_default();
+        if self.policies != [PolicySelection::All] {
+            let names = expand_selection(&self.policies).unwrap_or_default();
             let names: Vec<&str> = names.into_iter().map(larder_core::PolicyKind::name).collect();
             words.push(format!("--policies {}", names.join(",")));
         }

@@ -1,4 +1,4 @@
-//! `larder sim faults`: the protocol between peers in worlds where everything goes wrong.
+//! `larder sim faults`: checks the protocols between peers in simulated clusters with faults.
 
 use core::ops::Range;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_sim::faults::{self, Broken, Protocol, Survived, Violation};
+use larder_sim::faults::{self, BrokenRule, FaultStats, Protocol, Violation};
 use serde::Serialize;
 
 use crate::outcome::usage;
@@ -26,7 +26,7 @@ pub(crate) struct FaultsArgs {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
     /// Only this protocol: press, card, ward, switches, handing or edge. All if not said; with `--only` and `--break` press.
-    #[arg(long, value_parser = protocol)]
+    #[arg(long, value_parser = parse_protocol)]
     protocol: Option<Protocol>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
@@ -35,26 +35,26 @@ pub(crate) struct FaultsArgs {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     only: Option<u64>,
     /// Let the nodes break a rule, to see that the breach is found.
-    #[arg(long = "break", value_name = "RULE", value_parser = broken)]
-    broken: Option<Broken>,
+    #[arg(long = "break", value_name = "RULE", value_parser = parse_rule)]
+    broken: Option<BrokenRule>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct FaultsReport {
     schema: &'static str,
     first: u64,
     seeds: u64,
-    protocols: Vec<Of>,
+    protocols: Vec<ProtocolResult>,
 }
 
 #[derive(Debug, Serialize)]
-struct Of {
+struct ProtocolResult {
     protocol: &'static str,
-    /// Sums over all worlds; of the times to converge the longest.
-    survived: Survived,
+    /// Sums over all worlds; for times to converge, the maximum.
+    survived: FaultStats,
 }
 
 pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
@@ -66,52 +66,54 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
         None if single => vec![Protocol::Press],
         None => Protocol::ALL.to_vec(),
     };
-    let mut report = Report { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
+    let mut report = FaultsReport { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
     for protocol in protocols {
-        let survived = survive(args, protocol, first..end);
+        let survived = run_worlds(args, protocol, first..end);
         let survived = survived.with_context(|| format!("{}: what must hold does not", protocol.name()))?;
-        report.protocols.push(Of { protocol: protocol.name(), survived });
+        report.protocols.push(ProtocolResult { protocol: protocol.name(), survived });
     }
     write(&report, args.json)
 }
 
-fn survive(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<Survived, Violation> {
+fn run_worlds(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<FaultStats, Violation> {
     if let Some(only) = args.only {
         let mut out = io::stderr().lock();
-        // Talk that nobody can hear is no failure.
-        return faults::world_told(protocol, only, args.broken, &mut |line| drop(writeln!(out, "{line}")));
+        // Messages to a closed stderr are dropped.
+        return faults::run_world_with_log(protocol, only, args.broken, &mut |line| {
+            drop(writeln!(out, "{line}"));
+        });
     }
     let bar = ProgressBar::new(seeds.end - seeds.start);
     if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len} worlds, {eta} left") {
         bar.set_style(style);
     }
     bar.set_message(protocol.name());
-    let survived = faults::worlds(protocol, seeds, args.broken, &|| bar.inc(1));
+    let survived = faults::run_worlds(protocol, seeds, args.broken, &|| bar.inc(1));
     bar.finish_and_clear();
     survived
 }
 
-fn protocol(name: &str) -> Result<Protocol, String> {
+fn parse_protocol(name: &str) -> Result<Protocol, String> {
     let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
     found.ok_or_else(|| format!("no such protocol: one of {}", Protocol::ALL.map(Protocol::name).join(", ")))
 }
 
-fn broken(name: &str) -> Result<Broken, String> {
-    let names = Broken::ALL.map(Broken::name).join(", ");
-    Broken::ALL
+fn parse_rule(name: &str) -> Result<BrokenRule, String> {
+    let names = BrokenRule::ALL.map(BrokenRule::name).join(", ");
+    BrokenRule::ALL
         .into_iter()
         .find(|broken| broken.name() == name)
         .ok_or(format!("no such rule: one of {names}"))
 }
 
-fn write(report: &Report, json: bool) -> anyhow::Result<()> {
+fn write(report: &FaultsReport, json: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, report)?;
         writeln!(out)?;
     } else {
         let last = report.first + report.seeds - 1;
-        for Of { protocol, survived: s } in &report.protocols {
+        for ProtocolResult { protocol, survived: s } in &report.protocols {
             writeln!(out, "protocol       {protocol}")?;
             writeln!(
                 out,

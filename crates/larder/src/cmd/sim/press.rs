@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use larder_sim::press::{Network, Press, Reading, Solution};
+use larder_sim::press::{Network, Press, PressVariant, Solution};
 
 use crate::outcome::usage;
 use crate::report::number;
 
-/// How nodes talk to one another.
+/// Network between the nodes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum NetworkArg {
     /// User-level, over a network of its own.
@@ -106,7 +106,7 @@ pub(crate) struct PressArgs {
 }
 
 #[derive(serde::Serialize)]
-struct Row {
+struct SolutionRow {
     parameters: Press,
     #[serde(flatten)]
     solution: Solution,
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &PressArgs) -> anyhow::Result<()> {
     let solve = |nodes: &u32| {
         let parameters = Press { nodes: *nodes, ..args.press() };
         let solution = parameters.solve().map_err(|error| usage(error.to_string()))?;
-        Ok(Row { parameters, solution })
+        Ok(SolutionRow { parameters, solution })
     };
     let rows = args.nodes.iter().map(solve).collect::<anyhow::Result<Vec<_>>>()?;
     let mut out = io::stdout().lock();
@@ -124,13 +124,13 @@ pub(crate) fn run(args: &PressArgs) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut out, &rows)?;
         writeln!(out)?;
     } else {
-        table(&rows, &mut out)?;
+        write_table(&rows, &mut out)?;
     }
     Ok(out.flush()?)
 }
 
 impl PressArgs {
-    /// For any number of nodes.
+    /// Returns the parameters for one node; the caller sets the number of nodes.
     fn press(&self) -> Press {
         Press {
             nodes: 1,
@@ -144,8 +144,8 @@ impl PressArgs {
                 NetworkArg::Slow => Network::Slow,
             },
             reading: match self.reading {
-                ReadingArg::M0 => Reading::M0,
-                ReadingArg::M1 => Reading::M1,
+                ReadingArg::M0 => PressVariant::M0,
+                ReadingArg::M1 => PressVariant::M1,
             },
             parse_per_s: self.parse_per_s,
             reply_s: self.reply_s,
@@ -165,8 +165,8 @@ impl PressArgs {
     }
 }
 
-/// Throughput of each server with what binds it, and the ratios of the paper's figures 3 and 4.
-fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+/// Writes the throughput of each server with its bottleneck, and the ratios of figures 3 and 4 of the paper.
+fn write_table(rows: &[SolutionRow], out: &mut impl Write) -> io::Result<()> {
     const HEAD: [&str; 9] = [
         "nodes",
         "hit rate",
@@ -185,7 +185,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     };
     writeln!(out, "{}", line(HEAD.map(str::to_owned)))?;
     writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)))?;
-    for Row { parameters, solution } in rows {
+    for SolutionRow { parameters, solution } in rows {
         let [handing, relaying, alone] = solution.servers;
         let cells = [
             parameters.nodes.to_string(),
@@ -200,7 +200,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
         ];
         writeln!(out, "{}", line(cells).trim_end())?;
     }
-    if let Some(Row { solution, .. }) = rows.first() {
+    if let Some(SolutionRow { solution, .. }) = rows.first() {
         writeln!(out, "\nworking set: {} files", number(solution.files.round()))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `larder sim replay`: a recorded live run, decided anew.
+//! `larder sim replay`: decides a recorded live run again.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use larder_sim::replay::{Replay, Row, Summary};
+use larder_sim::replay::{LogLine, Replay, Summary};
 
 /// Decide a recorded live run anew and compare.
 ///
@@ -31,28 +31,28 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// Differing lines that are shown.
-const SHOWN: u64 = 5;
+/// Most differing lines that are printed.
+const DIFFERENCES_PRINTED_MAX: u64 = 5;
 
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let name = args.record.display();
     let file = File::open(&args.record).with_context(|| format!("{name} cannot be opened"))?;
     let mut replay =
         Replay::open(BufReader::with_capacity(1 << 18, file)).with_context(|| name.to_string())?;
-    let mut check = args.check.as_deref().map(Check::open).transpose()?;
+    let mut comparison = args.check.as_deref().map(LogComparison::open).transpose()?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let prints = check.is_none() && !args.quiet && !args.json;
+    let prints = comparison.is_none() && !args.quiet && !args.json;
     let mut differing = 0;
     for row in &mut replay {
         let row = row.with_context(|| name.to_string())?;
         if prints {
             out.write_all(row.replayed.as_bytes())?;
         }
-        if let Some(check) = &mut check {
-            check.compare(&row)?;
+        if let Some(comparison) = &mut comparison {
+            comparison.compare(&row)?;
         }
         differing += u64::from(!row.agrees());
-        if !row.agrees() && differing <= SHOWN {
+        if !row.agrees() && differing <= DIFFERENCES_PRINTED_MAX {
             write!(
                 io::stderr(),
                 "record {}:\n  live     {}  replayed {}",
@@ -68,9 +68,9 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         writeln!(out)?;
     }
     out.flush()?;
-    say(summary)?;
-    if let Some(check) = check {
-        check.end(summary)?;
+    print_summary(summary)?;
+    if let Some(comparison) = comparison {
+        comparison.end(summary)?;
     }
     match summary.differing {
         0 => Ok(()),
@@ -78,8 +78,8 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The summary, for people.
-fn say(summary: &Summary) -> io::Result<()> {
+/// Prints the summary.
+fn print_summary(summary: &Summary) -> io::Result<()> {
     let Summary { policy, decisions, changes, differing, left_out, .. } = summary;
     let mut err = io::stderr();
     writeln!(err, "{policy}: {decisions} decisions and {changes} changes made anew, {differing} differ")?;
@@ -89,26 +89,26 @@ fn say(summary: &Summary) -> io::Result<()> {
     Ok(())
 }
 
-/// A decision log that is compared line by line.
+/// A decision log that is compared with the replay line by line.
 #[derive(Debug)]
-struct Check {
+struct LogComparison {
     name: String,
     lines: BufReader<File>,
     line: Vec<u8>,
     number: u64,
 }
 
-impl Check {
+impl LogComparison {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("{name} cannot be opened"))?;
         Ok(Self { name, lines: BufReader::new(file), line: Vec::new(), number: 0 })
     }
 
-    fn compare(&mut self, row: &Row) -> anyhow::Result<()> {
+    fn compare(&mut self, row: &LogLine) -> anyhow::Result<()> {
         self.line.clear();
         self.number += 1;
-        // A line of a log has some hundred bytes; one without an end is read no further than it can agree.
+        // The read is limited, because a line that is longer than the replayed line differs in any case.
         let most = row.replayed.len() as u64 + 1;
         (&mut self.lines).take(most).read_until(b'\n', &mut self.line)?;
         if self.line != row.replayed.as_bytes() {
@@ -125,7 +125,7 @@ impl Check {
         Ok(())
     }
 
-    /// Nothing follows, unless the record ended early: the log may then go on behind the gap.
+    /// Checks that the log ends here. After a recording that ended early, the log may continue.
     fn end(mut self, summary: &Summary) -> anyhow::Result<()> {
         if summary.left_out == 0 && !self.lines.fill_buf()?.is_empty() {
             bail!("{}: it goes on after line {}, the record does not", self.name, self.number);

@@ -1,4 +1,4 @@
-//! The command line of `larder switch`, laid over the config.
+//! The command line of `larder switch`, which overrides the config.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::cmd::serve::ServeArgs;
 use crate::config::{Config, HighKey, LowKey, NodeKey, Span, SwitchSection, Texts, Written};
 use crate::outcome::usage;
 
-/// The refusal of a config without the section.
+/// Error for a config without the section.
 pub(super) const NO_SECTION: &str =
     "the config has no [switch] section: write one with listen and nodes, or start the role that it has";
 
@@ -61,23 +61,23 @@ pub(crate) struct SwitchArgs {
     pub(super) one_process: bool,
     /// What this process is to be, for the one that starts it.
     #[arg(long = "as", value_name = "PART", hide = true)]
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<ProcessPart>,
     #[command(flatten)]
     pub(super) serve: ServeArgs,
 }
 
-/// A part of a switch: what a process of this binary is to be.
+/// The part of a process in a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Part {
-    /// Does the work, for a master.
+pub(super) enum ProcessPart {
+    /// Serves requests, controlled by a master.
     Worker,
-    /// Says whether it could take over from another version of itself by this config.
+    /// Checks whether this version can replace a running one with this config.
     Check,
-    /// A master that takes over from another version of itself.
+    /// A master that replaces another version of itself.
     Successor,
 }
 
-impl Part {
+impl ProcessPart {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Worker => "worker",
@@ -87,8 +87,11 @@ impl Part {
     }
 }
 
-/// Lays policies that were chosen for routes over those of a config.
-pub(super) fn choose(written: &mut Written, policies: &BTreeMap<String, String>) -> anyhow::Result<()> {
+/// Replaces the policies of a config by the policies that an operator has chosen for routes.
+pub(super) fn override_policies(
+    written: &mut Written,
+    policies: &BTreeMap<String, String>,
+) -> anyhow::Result<()> {
     for (route, policy) in policies {
         let Some(raw) = &mut written.raw.switch else { return Err(usage(NO_SECTION)) };
         if route == DEFAULT_ROUTE {
@@ -103,61 +106,62 @@ pub(super) fn choose(written: &mut Written, policies: &BTreeMap<String, String>)
 }
 
 impl SwitchArgs {
-    /// The config file, with the options laid over it.
-    pub(super) fn written(&self) -> anyhow::Result<Written> {
+    /// Reads the config file, and applies the options.
+    pub(super) fn read_config(&self) -> anyhow::Result<Written> {
         let mut written = Written::read_or_empty(self.serve.config.as_deref())?;
-        self.lay_over(&mut written)?;
+        self.apply_options(&mut written)?;
         Ok(written)
     }
 
-    /// Lays all options over a config.
-    pub(super) fn lay_over(&self, written: &mut Written) -> anyhow::Result<()> {
-        self.serve.overlay(written);
+    /// Applies all options to a config.
+    pub(super) fn apply_options(&self, written: &mut Written) -> anyhow::Result<()> {
+        self.serve.apply_options(written);
         if written.raw.switch.is_none() && self.listen.is_empty() && self.node.is_empty() {
             return Err(usage(
                 "a switch needs an address and nodes: --listen 0.0.0.0:8080 --node 10.0.0.1:80, or --config FILE",
             ));
         }
-        self.overlay(written.raw.switch.get_or_insert_default());
+        self.apply_to_section(written.raw.switch.get_or_insert_default());
         Ok(())
     }
 
-    /// A config that can be started with.
-    pub(super) fn checked(&self, written: &Written) -> anyhow::Result<Config> {
+    /// Validates a config, and checks that all required files exist.
+    pub(super) fn validate(&self, written: &Written) -> anyhow::Result<Config> {
         let config = written.validate()?;
         written.present(&config)?;
         Ok(config)
     }
 
-    /// Lays the options over the config.
-    fn overlay(&self, raw: &mut SwitchSection) {
+    /// Applies the options to the config section.
+    fn apply_to_section(&self, raw: &mut SwitchSection) {
         if !self.listen.is_empty() {
             raw.listen = Texts(self.listen.clone());
         }
         if !self.node.is_empty() {
-            raw.nodes = self.node.iter().map(|text| peer(text)).collect();
+            raw.nodes = self.node.iter().map(|text| parse_node(text)).collect();
         }
         if let Some(policy) = &self.policy {
             raw.policy.clone_from(policy);
         }
-        raw.seed = self.seed.unwrap_or(raw.seed);
-        raw.t_low = self.t_low.map_or(raw.t_low, LowKey::Fixed);
-        raw.t_high = self.t_high.map_or(raw.t_high, HighKey::Fixed);
-        raw.replication_decay = self.replication_decay.unwrap_or(raw.replication_decay);
-        raw.threads = self.serve.threads.unwrap_or(raw.threads);
+        raw.policies.seed = self.seed.or(raw.policies.seed);
+        let lard = raw.policies.lard.get_or_insert_default();
+        lard.t_low = self.t_low.map(LowKey::Fixed).or(lard.t_low);
+        lard.t_high = self.t_high.map(HighKey::Fixed).or(lard.t_high);
+        lard.replication_decay = self.replication_decay.or(lard.replication_decay);
+        raw.process.threads = self.serve.threads.unwrap_or(raw.process.threads);
         if let Some(file) = &self.access_log {
-            raw.access_log = Some(file.clone());
+            raw.access_log.file = Some(file.clone());
         }
         if let Some(file) = &self.record {
-            raw.record = Some(file.clone());
+            raw.record.file = Some(file.clone());
         }
         if let Some(file) = &self.record_log {
-            raw.record_log = Some(file.clone());
+            raw.record.log = Some(file.clone());
         }
     }
 }
 
-fn peer(text: &str) -> NodeKey {
+fn parse_node(text: &str) -> NodeKey {
     match text.split_once('=') {
         Some((name, address)) => NodeKey { name: Some(name.to_owned()), ..NodeKey::from(address) },
         None => NodeKey::from(text),
@@ -170,8 +174,8 @@ mod tests {
 
     #[test]
     fn a_node_may_be_named() {
-        let named = peer("a=10.0.0.1:80");
+        let named = parse_node("a=10.0.0.1:80");
         assert_eq!((named.name.as_deref(), named.address.as_str()), (Some("a"), "10.0.0.1:80"));
-        assert_eq!(peer("10.0.0.1:80").name, None);
+        assert_eq!(parse_node("10.0.0.1:80").name, None);
     }
 }

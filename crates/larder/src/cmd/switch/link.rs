@@ -1,8 +1,8 @@
-//! The link between a switch's master and a worker: messages in both directions, with files along.
+//! The link between a switch's master and a worker, which carries messages and files in both directions.
 //!
-//! A socket of type SEQPACKET keeps messages apart; open files travel beside them (SCM_RIGHTS). What may be large is put into
-//! a file in memory and sent as such. The worker has its end for stdin, so that nothing has to be said about numbers of
-//! files. The end of the link is the end of the other process.
+//! The link is a SEQPACKET socket pair, which preserves message boundaries. Open files are passed as
+//! SCM_RIGHTS. Large data is passed as a memory file. The worker's end is its stdin, so that no file numbers
+//! must be passed. The link closes when the other process ends.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,126 +24,135 @@ use tokio::net::UnixDatagram;
 
 use super::status::ReloadStatus;
 
-/// Raised when messages change their meaning. A master and a worker of different binaries meet at an upgrade.
+/// Version of the messages, raised with each incompatible change. Different binaries communicate during an
+/// upgrade.
 pub(crate) const PROTOCOL: u32 = 1;
 
 /// Longest message, bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Most files with a message: what the kernel allows.
+/// Most files of one message, which is the kernel's limit.
 const FILES_MAX: usize = 253;
-/// Largest file in memory that is read.
+/// Largest memory file that is read, bytes.
 const BLOB_BYTES_MAX: u64 = 4 << 30;
 
-/// The time on `CLOCK_MONOTONIC`, which all processes share; ns.
+/// Returns the time of `CLOCK_MONOTONIC`, which all processes share, in ns.
 pub(super) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// What a worker is told.
+/// A message from the master to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 pub(crate) enum ToWorker {
-    /// Its beginning. Files: the config's text, the listeners, the admin interface's if it has one, and how the nodes
-    /// stood if somebody served before.
-    Start(Box<Start>),
-    /// Says how the nodes stand ([`FromWorker::Told`]).
-    Tell,
-    /// Another is ready to serve: lets go of the forwarding plane and says what it has learned ([`FromWorker::Yielded`]).
+    /// The first message. Its files are the config's text, the listeners, and the listener of the admin
+    /// interface if there is one. A worker that replaces another one also gets the node states.
+    Start(Box<WorkerStart>),
+    /// Requests the node states ([`FromWorker::NodeStates`]).
+    #[serde(rename = "tell")]
+    SendNodeStates,
+    /// Requests the release of the forwarding plane, and the state for the new worker
+    /// ([`FromWorker::HandedOver`]).
     Yield,
-    /// That one did not come up after all.
+    /// Resumes serving, because the new worker could not start.
     Resume,
-    /// Begins to serve. Files, if somebody served before: those of [`FromWorker::Yielded`].
-    Go,
-    /// Another serves: accepts no more, and ends once its clients have gone.
+    /// Starts serving. If there was a previous worker, its files are those of [`FromWorker::HandedOver`].
+    #[serde(rename = "go")]
+    Serve,
+    /// Stops accepting, because another worker serves. The worker ends after its last connection.
     Retire,
     /// Drains and ends.
     Drain,
-    /// How the last reload went, and the questions that are answered by it.
+    /// Result of the last reload, with the requests that it answers.
     Status {
         /// For the admin interface.
         status: Box<ReloadStatus>,
-        /// Numbers of [`FromWorker::Reload`].
-        asks: Vec<u64>,
+        /// Numbers of the [`FromWorker::Reload`] requests.
+        #[serde(rename = "asks")]
+        requests: Vec<u64>,
     },
 }
 
-/// What a worker begins with.
+/// Settings of a new worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct WorkerStart {
     /// [`PROTOCOL`] of the master.
     pub(crate) protocol: u32,
-    /// Names the config in errors.
+    /// Name of the config in errors.
     pub(crate) origin: String,
-    /// When the first worker began, on `CLOCK_MONOTONIC`, ns: all count from then.
+    /// Time of the first worker's start on `CLOCK_MONOTONIC`, ns. All uptimes count from this time.
     pub(crate) since_ns: u64,
     /// Number of listeners.
     pub(crate) listeners: usize,
-    /// Where the admin interface is, if there is one.
+    /// Address of the admin interface, if there is one.
     pub(crate) admin: Option<SocketAddr>,
-    /// Whether somebody served before.
+    /// Whether the worker replaces another one.
     pub(crate) takes_over: bool,
     pub(crate) status: ReloadStatus,
 }
 
-/// What a worker says.
+/// A message from a worker to the master.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 pub(crate) enum FromWorker {
-    /// It could serve, and waits for [`ToWorker::Go`].
+    /// The worker is ready to serve, and waits for [`ToWorker::Serve`].
     Prepared,
-    /// It cannot serve, and ends.
+    /// The worker cannot serve, and ends.
     Failed { error: String, code: u8 },
-    /// It serves.
+    /// The worker serves.
     Ready,
-    /// Files: how the nodes stand.
-    Told,
-    /// Files: how the nodes stand, what the policies have learned, which shares routes have.
-    Yielded,
-    /// The admin interface was asked to reload.
+    /// Answer to [`ToWorker::SendNodeStates`]. Its file contains the node states.
+    #[serde(rename = "told")]
+    NodeStates,
+    /// Answer to [`ToWorker::Yield`]. Its files contain the node states, the dispatcher's snapshot, and the
+    /// shares of routes.
+    #[serde(rename = "yielded")]
+    HandedOver,
+    /// The admin interface requests a reload.
     Reload {
-        ask: u64,
-        /// The policies of routes that the admin interface has chosen, instead of those of the config.
+        #[serde(rename = "ask")]
+        request: u64,
+        /// Policies of routes that the operator has chosen instead of the configured ones.
         #[serde(default)]
         policies: BTreeMap<String, String>,
     },
 }
 
-/// One end.
+/// One end of the link.
 #[derive(Debug)]
 pub(crate) struct Link(UnixDatagram);
 
-/// A message and its files.
+/// A message with its files.
 pub(crate) type Packet<W> = (W, Vec<OwnedFd>);
 
-/// Two ends; both are closed when another program is started.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// Creates the two ends. Both are closed on exec.
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 impl Link {
-    /// Needs a runtime.
+    /// Creates the link from one end. Needs a runtime.
     pub(crate) fn new(end: OwnedFd) -> io::Result<Self> {
         UnixDatagram::from_std(end.into()).map(Self)
     }
 
-    /// Sends a message, waiting for room.
-    pub(crate) async fn send(&self, word: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let message = encode(word)?;
+    /// Sends a message, and waits for buffer space.
+    pub(crate) async fn send(&self, message: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = encode(message)?;
         self.0.async_io(Interest::WRITABLE, || send_bytes(self.0.as_fd(), &message, files)).await
     }
 
-    /// Sends a message now.
+    /// Sends a message without waiting.
     ///
     /// # Errors
-    /// As the socket's; `WouldBlock` if the other end has let many pile up.
-    pub(crate) fn send_now(&self, word: &impl Serialize) -> io::Result<()> {
-        send_bytes(self.0.as_fd(), &encode(word)?, &[])
+    /// Returns the socket's error, or `WouldBlock` if the buffer is full.
+    pub(crate) fn send_now(&self, message: &impl Serialize) -> io::Result<()> {
+        send_bytes(self.0.as_fd(), &encode(message)?, &[])
     }
 
-    /// The next message; `None` once the other process has ended. May be dropped while it waits.
+    /// Receives the next message; `None` if the other process has ended. The future is cancel-safe.
     pub(crate) async fn recv<W: DeserializeOwned>(&self) -> io::Result<Option<Packet<W>>> {
         self.0.async_io(Interest::READABLE, || recv_now(self.0.as_fd())).await
     }
@@ -155,21 +164,21 @@ impl AsFd for Link {
     }
 }
 
-fn encode(word: &impl Serialize) -> io::Result<Vec<u8>> {
-    let message = serde_json::to_vec(word)?;
+fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let message = serde_json::to_vec(message)?;
     if message.len() > MESSAGE_BYTES_MAX {
         return Err(io::Error::other(format!("a message of {} bytes is too long", message.len())));
     }
     Ok(message)
 }
 
-/// Sends a message on a bare end.
+/// Sends a message over a socket without a runtime.
 pub(crate) fn send_on(
     end: BorrowedFd<'_>,
-    word: &impl Serialize,
+    message: &impl Serialize,
     files: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    send_bytes(end, &encode(word)?, files)
+    send_bytes(end, &encode(message)?, files)
 }
 
 fn send_bytes(end: BorrowedFd<'_>, message: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -187,17 +196,18 @@ fn send_bytes(end: BorrowedFd<'_>, message: &[u8], files: &[BorrowedFd<'_>]) -> 
     Ok(())
 }
 
-/// The next message on a bare end; `None` once the other process has ended.
+/// Receives the next message over a socket without a runtime; `None` if the other process has ended.
 ///
 /// # Errors
-/// `WouldBlock` if there is none yet; `InvalidData` if it means nothing here, as one of another version may.
+/// Returns `WouldBlock` if there is no message. Returns `InvalidData` if the message is unknown, as from
+/// another version.
 pub(crate) fn recv_now<W: DeserializeOwned>(end: BorrowedFd<'_>) -> io::Result<Option<Packet<W>>> {
     let mut message = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = match rustix::net::recvmsg(end, &mut [IoSliceMut::new(&mut message)], &mut control, flags) {
-        // The other end went while messages of ours were unread.
+        // The other process ended before it read all messages.
         Err(rustix::io::Errno::CONNRESET) => return Ok(None),
         got => got?,
     };
@@ -210,11 +220,11 @@ pub(crate) fn recv_now<W: DeserializeOwned>(end: BorrowedFd<'_>) -> io::Result<O
             files.extend(fds);
         }
     }
-    let word = serde_json::from_slice(&message[..got.bytes]);
-    Ok(Some((word.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?, files)))
+    let message = serde_json::from_slice(&message[..got.bytes]);
+    Ok(Some((message.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?, files)))
 }
 
-/// Waits for the next message on a bare end.
+/// Waits for the next message over a socket without a runtime.
 pub(crate) fn recv_blocking<W: DeserializeOwned>(end: BorrowedFd<'_>) -> io::Result<Option<Packet<W>>> {
     use rustix::event::{PollFd, PollFlags, poll};
     loop {
@@ -230,15 +240,15 @@ pub(crate) fn recv_blocking<W: DeserializeOwned>(end: BorrowedFd<'_>) -> io::Res
     }
 }
 
-/// Bytes as a file in memory, to be sent.
-pub(crate) fn blob(bytes: &[u8]) -> io::Result<OwnedFd> {
+/// Writes bytes to a new memory file.
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(rustix::fs::memfd_create("larder", MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file.into())
 }
 
-/// What a file in memory holds, from its beginning, whoever has read it before.
-pub(crate) fn read_blob(file: OwnedFd) -> io::Result<Vec<u8>> {
+/// Reads a memory file from its beginning.
+pub(crate) fn read_memory_file(file: OwnedFd) -> io::Result<Vec<u8>> {
     let mut file = File::from(file);
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
@@ -251,22 +261,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_keep_apart_and_carry_files() {
-        let (here, there) = pair().unwrap();
-        let text = blob(b"[switch]").unwrap();
-        send_on(here.as_fd(), &FromWorker::Told, &[text.as_fd(), here.as_fd()]).unwrap();
-        send_on(here.as_fd(), &FromWorker::Reload { ask: 7, policies: BTreeMap::new() }, &[]).unwrap();
-        let (word, mut files) = recv_now::<FromWorker>(there.as_fd()).unwrap().unwrap();
-        assert!(matches!(word, FromWorker::Told) && files.len() == 2, "{word:?}");
-        assert_eq!(read_blob(files.swap_remove(0)).unwrap(), b"[switch]");
-        let (word, _) = recv_now::<FromWorker>(there.as_fd()).unwrap().unwrap();
-        assert!(matches!(word, FromWorker::Reload { ask: 7, .. }), "{word:?}");
+    fn message_boundaries_are_preserved_and_files_are_passed() {
+        let (here, there) = socket_pair().unwrap();
+        let text = memory_file(b"[switch]").unwrap();
+        send_on(here.as_fd(), &FromWorker::NodeStates, &[text.as_fd(), here.as_fd()]).unwrap();
+        send_on(here.as_fd(), &FromWorker::Reload { request: 7, policies: BTreeMap::new() }, &[]).unwrap();
+        let (message, mut files) = recv_now::<FromWorker>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(message, FromWorker::NodeStates) && files.len() == 2, "{message:?}");
+        assert_eq!(read_memory_file(files.swap_remove(0)).unwrap(), b"[switch]");
+        let (message, _) = recv_now::<FromWorker>(there.as_fd()).unwrap().unwrap();
+        assert!(matches!(message, FromWorker::Reload { request: 7, .. }), "{message:?}");
         assert_eq!(recv_now::<FromWorker>(there.as_fd()).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 
     #[test]
-    fn a_word_of_another_version_is_an_error_and_the_end_is_told() {
-        let (here, there) = pair().unwrap();
+    fn an_unknown_message_is_an_error_and_the_end_is_detected() {
+        let (here, there) = socket_pair().unwrap();
         send_on(here.as_fd(), &serde_json::json!({"word": "dance"}), &[]).unwrap();
         let error = recv_now::<FromWorker>(there.as_fd()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);

@@ -1,4 +1,4 @@
-//! `larder trace routes`: a routing table as other switches can go by it.
+//! `larder trace routes`: converts a routing table for other proxies.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,15 +11,16 @@ use clap::{Args, ValueEnum};
 
 use larder_core::policy::table::Place;
 use larder_trace::Limits;
-use larder_trace::ward::{RoutesHeader, each_route};
+use larder_trace::ward::{RoutesHeader, for_each_route};
 
 use crate::outcome::usage;
 use crate::report::counted;
 
-/// What nginx's hash of a map takes beside its longest key: two pointers' worth, to the next cache line.
+/// Bytes of a map entry in nginx besides its key: two pointers, rounded up to the cache line.
 const NGINX_ENTRY_BYTES: usize = 32;
 const CACHE_LINE_BYTES: usize = 64;
-/// Longest target that either takes: HAProxy's buffer and a bucket of nginx's hash bound it. Longer ones are left out.
+/// Longest target that both proxies accept. HAProxy's buffer and a bucket of nginx's hash limit it. Longer
+/// targets are left out.
 const TARGET_BYTES_MAX: usize = 2_048;
 
 /// Write WARD's routing table as a config for HAProxy or nginx.
@@ -56,13 +57,13 @@ pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
     let folder = fs::canonicalize(&args.output)
         .with_context(|| format!("{}: no folder to write to", args.output.display()))?;
     let mut map = MapFile::new(args.to);
-    let header = each_route(&args.file, &Limits::default(), |place, name| map.row(place, name))?;
-    let nodes = nodes(&header, &args.nodes)?;
+    let header = for_each_route(&args.file, &Limits::default(), |place, name| map.row(place, name))?;
+    let nodes = resolve_nodes(&header, &args.nodes)?;
     let (config_name, config) = match args.to {
         Proxy::Haproxy => ("larder.cfg", haproxy(&header, &nodes, &args.listen, &folder)),
         Proxy::Nginx => ("larder.conf", nginx(&header, &nodes, &args.listen, &folder, &map)),
     };
-    // The map first: who has the new config has a map for it.
+    // The map is written first, so that a new config never lacks its map.
     write(&folder.join("larder.map"), map.text.as_bytes())?;
     write(&folder.join(config_name), config?.as_bytes())?;
     let mut out = io::stdout().lock();
@@ -76,13 +77,13 @@ pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
         header.core_targets,
     )?;
     if map.left_out > 0 {
-        writeln!(io::stderr(), "{} targets are left out: {}", map.left_out, args.to.cannot())?;
+        writeln!(io::stderr(), "{} targets are left out: {}", map.left_out, args.to.exclusion_reason())?;
     }
     Ok(())
 }
 
 impl Proxy {
-    const fn cannot(self) -> &'static str {
+    const fn exclusion_reason(self) -> &'static str {
         match self {
             Self::Haproxy => "longer than 2048 bytes, or beginning with \"#\", which is a comment in a map",
             Self::Nginx => "longer than 2048 bytes",
@@ -90,14 +91,14 @@ impl Proxy {
     }
 }
 
-/// Written beside its place and moved there whole.
+/// Writes a temporary file and renames it.
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let beside = path.with_extension("partial");
-    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
+    let temporary = path.with_extension("partial");
+    let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
     written.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// Which targets go to which node's backend.
+/// The map from targets to backends.
 struct MapFile {
     to: Proxy,
     text: String,
@@ -119,19 +120,19 @@ impl MapFile {
         }
         self.rows += 1;
         self.longest = self.longest.max(name.len());
-        // Writing to a string cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = match self.to {
             Proxy::Haproxy => writeln!(self.text, "{name} larder_{node}"),
-            Proxy::Nginx => writeln!(self.text, "{} larder_{node};", quoted(name)),
+            Proxy::Nginx => writeln!(self.text, "{} larder_{node};", quote_key(name)),
         };
     }
 }
 
-/// A key of nginx's map: what would be a pattern, a keyword or the end of the string is none.
-fn quoted(name: &str) -> String {
+/// Quotes a key of nginx's map, so that it is not read as a pattern or a keyword and cannot end the string.
+fn quote_key(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
-    // A key that does not begin with a path could be read as `~`, `default` or `include`; so says a backslash that it is not.
+    // A key without a leading slash could be read as `~`, `default` or `include`. A backslash prevents that.
     if !name.starts_with('/') {
         text.push_str("\\\\");
     }
@@ -145,14 +146,14 @@ fn quoted(name: &str) -> String {
     text
 }
 
-/// A node as the proxy's config has it.
-struct Node {
+/// A node in the proxy's config.
+struct ProxyNode {
     name: String,
     address: String,
 }
 
-/// The table's nodes with their addresses.
-fn nodes(header: &RoutesHeader, given: &[String]) -> anyhow::Result<Vec<Node>> {
+/// Returns the nodes of the table with their addresses.
+fn resolve_nodes(header: &RoutesHeader, given: &[String]) -> anyhow::Result<Vec<ProxyNode>> {
     let mut addresses = BTreeMap::new();
     for one in given {
         let (name, address) = one
@@ -182,7 +183,7 @@ fn nodes(header: &RoutesHeader, given: &[String]) -> anyhow::Result<Vec<Node>> {
                 "node {name}: HAProxy's and nginx's configs have no such names: letters, digits, \"-\", \"_\", \".\" and \":\" only"
             )));
         }
-        nodes.push(Node { name, address: address.to_owned() });
+        nodes.push(ProxyNode { name, address: address.to_owned() });
     }
     match addresses.into_keys().next() {
         Some(name) => Err(usage(format!("--nodes: the table has no node {name}"))),
@@ -190,7 +191,7 @@ fn nodes(header: &RoutesHeader, given: &[String]) -> anyhow::Result<Vec<Node>> {
     }
 }
 
-/// A host and a port, and nothing that a config would read as more.
+/// Whether a text is a host and a port without characters that have a meaning in a config.
 fn is_address(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     text.rsplit_once(':').is_some_and(|(host, port)| {
@@ -198,8 +199,8 @@ fn is_address(text: &str) -> bool {
     })
 }
 
-/// A folder's name in quotes, if it can be.
-fn path_of(folder: &Path) -> anyhow::Result<String> {
+/// Returns the map's path, if it needs no quotes in a config.
+fn map_path(folder: &Path) -> anyhow::Result<String> {
     let text = folder.join("larder.map").to_string_lossy().into_owned();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
     if text.bytes().all(plain) {
@@ -211,7 +212,7 @@ fn path_of(folder: &Path) -> anyhow::Result<String> {
     }
 }
 
-fn made_of(header: &RoutesHeader) -> String {
+fn header_comment(header: &RoutesHeader) -> String {
     format!(
         "# WARD's routing table of {}: {} requests, {} targets of the core, {} of the partition.\n# Written by `larder trace routes`; \
          written anew with each table, not edited.\n",
@@ -222,9 +223,14 @@ fn made_of(header: &RoutesHeader) -> String {
     )
 }
 
-fn haproxy(header: &RoutesHeader, nodes: &[Node], listen: &str, folder: &Path) -> anyhow::Result<String> {
-    let map = path_of(folder)?;
-    let mut text = made_of(header);
+fn haproxy(
+    header: &RoutesHeader,
+    nodes: &[ProxyNode],
+    listen: &str,
+    folder: &Path,
+) -> anyhow::Result<String> {
+    let map = map_path(folder)?;
+    let mut text = header_comment(header);
     let _ = write!(
         text,
         "\ndefaults larder\n    mode http\n    option httplog\n    option redispatch\n    retries 2\n    timeout connect 2s\n    \
@@ -249,15 +255,15 @@ fn haproxy(header: &RoutesHeader, nodes: &[Node], listen: &str, folder: &Path) -
 
 fn nginx(
     header: &RoutesHeader,
-    nodes: &[Node],
+    nodes: &[ProxyNode],
     listen: &str,
     folder: &Path,
     map: &MapFile,
 ) -> anyhow::Result<String> {
-    let file = path_of(folder)?;
+    let file = map_path(folder)?;
     let bucket = (map.longest + NGINX_ENTRY_BYTES).next_multiple_of(CACHE_LINE_BYTES);
     let slots = (map.rows * 2).next_power_of_two().max(2_048);
-    let mut text = made_of(header);
+    let mut text = header_comment(header);
     let _ = write!(
         text,
         "\nmap_hash_bucket_size {bucket};\nmap_hash_max_size {slots};\n\nmap $request_uri $larder_upstream {{\n    \

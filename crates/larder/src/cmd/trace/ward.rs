@@ -1,4 +1,4 @@
-//! `larder trace ward`: from a log to the routing table that nodes load.
+//! `larder trace ward`: computes the routing table of a log.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use larder_trace::ward::{
 };
 use larder_trace::{ReadReport, Trace};
 
-use super::{Bar, InputArgs};
+use super::{InputArgs, TraceProgress};
 use crate::outcome::usage;
 
-/// Longest file of costs that is read.
+/// Largest cost file that is read, bytes.
 const COSTS_BYTES_MAX: u64 = 1 << 20;
 
 /// Compute WARD's routing table from a log: which targets every node serves, and who owns the others.
@@ -62,21 +62,21 @@ pub(super) struct WardArgs {
     json: bool,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct WardReport<'a> {
     read: &'a ReadReport,
     analysis: &'a Analysis,
     stability: &'a Stability,
 }
 
 pub(super) fn run(args: &WardArgs) -> anyhow::Result<()> {
-    let nodes = nodes(args)?;
+    let nodes = node_count(args)?;
     let input = &args.input;
     let options = input.load_options(args.unsized_bytes);
-    let bar = Bar::new();
+    let bar = TraceProgress::new();
     let loaded = Trace::load_with(input.path(), &options, &mut |progress| bar.show(progress));
-    let (trace, read) = loaded.map_err(|error| input.name(error))?;
+    let (trace, read) = loaded.map_err(|error| input.name_error(error))?;
     drop(bar);
     let log = Frequencies::of(&trace);
     let cluster = WardCluster { nodes, memory_per_node: args.memory, costs: costs(args, &log)? };
@@ -88,10 +88,10 @@ pub(super) fn run(args: &WardArgs) -> anyhow::Result<()> {
         save_routes(&header, &analysis, &trace, path)
             .with_context(|| format!("{}: cannot be written", path.display()))?;
     }
-    print(args, &Report { read: &read, analysis: &analysis, stability: &Stability::of(&trace) })
+    print(args, &WardReport { read: &read, analysis: &analysis, stability: &Stability::of(&trace) })
 }
 
-fn print(args: &WardArgs, report: &Report<'_>) -> anyhow::Result<()> {
+fn print(args: &WardArgs, report: &WardReport<'_>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, report)?;
@@ -106,7 +106,7 @@ fn print(args: &WardArgs, report: &Report<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn nodes(args: &WardArgs) -> anyhow::Result<u16> {
+fn node_count(args: &WardArgs) -> anyhow::Result<u16> {
     let named = u16::try_from(args.names.len()).map_err(|_| usage("--names: too many"))?;
     match args.nodes {
         Some(nodes) if named != 0 && named != nodes => {
@@ -120,7 +120,7 @@ fn nodes(args: &WardArgs) -> anyhow::Result<u16> {
 fn costs(args: &WardArgs, log: &Frequencies) -> anyhow::Result<WardCosts> {
     let mut costs = match WardCosts::by_name(&args.costs, log) {
         Some(costs) => costs,
-        None => costs_of_file(Path::new(&args.costs))?,
+        None => read_costs(Path::new(&args.costs))?,
     };
     for (price, flag, name) in [
         (&mut costs.forward_us, args.forward_us, "--forward-us"),
@@ -137,7 +137,7 @@ fn costs(args: &WardArgs, log: &Frequencies) -> anyhow::Result<WardCosts> {
     Ok(costs)
 }
 
-/// A file of costs: the table `[ward]` counts, other tables are for others.
+/// A cost file. Only the table `[ward]` is read.
 #[derive(Deserialize)]
 struct CostsFile {
     ward: CostsTable,
@@ -150,7 +150,7 @@ struct CostsTable {
     disk_us_per_byte: f64,
 }
 
-fn costs_of_file(path: &Path) -> anyhow::Result<WardCosts> {
+fn read_costs(path: &Path) -> anyhow::Result<WardCosts> {
     let names = WardCosts::NAMES.join(" and ");
     let known = || format!("{}: no file of costs; {names} are known by name", path.display());
     let length = path.metadata().with_context(known)?.len();

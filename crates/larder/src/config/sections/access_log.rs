@@ -1,9 +1,34 @@
-//! `access_log` and `access_log_format` of a role, checked.
+//! `[switch.access_log]` and `[node.access_log]`.
 
 use larder_edge::access::{AccessFormat, AccessLogConfig, AccessLogOutput, LineFormat};
 
 use crate::config::error::Fault;
+use crate::config::keys::keys;
 use crate::config::suggest::suggest;
+
+keys! {
+    /// `[switch.access_log]`.
+    table SwitchAccessLogSection;
+
+    /// File the access log is appended to (Combined Log Format with node, reason and times), or "-" for stdout.
+    /// Unset: no access log.
+    file: Option<String>, example "/var/log/larder/access.log";
+    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
+    /// "{client} {target} {status} {node} {total_us} {header:x-user}"; docs/operating.md lists them.
+    format: String = "combined".to_owned();
+}
+
+keys! {
+    /// `[node.access_log]`.
+    table NodeAccessLogSection;
+
+    /// File the access log is appended to (Combined Log Format with cache status, origin and times), or "-" for stdout.
+    /// Unset: no access log.
+    file: Option<String>, example "/var/log/larder/access.log", reload true;
+    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
+    /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/operating.md lists them.
+    format: String = "combined".to_owned(), reload true;
+}
 
 /// The access log of the role `at`, whose lines have these fields besides those that all lines have.
 pub(crate) fn access_log(
@@ -12,7 +37,7 @@ pub(crate) fn access_log(
     format: &str,
     fields: &[&str],
 ) -> Result<Option<AccessLogConfig>, Fault> {
-    let key = || format!("{at}.access_log_format");
+    let key = || format!("{at}.access_log.format");
     let format = match format {
         "combined" => AccessFormat::Combined,
         "json" => AccessFormat::Json,
@@ -32,7 +57,7 @@ pub(crate) fn access_log(
     let log = match file {
         None => None,
         Some("") => {
-            let fault = Fault::new(format!("{at}.access_log"), "names no file");
+            let fault = Fault::new(format!("{at}.access_log.file"), "names no file");
             return Err(fault.hint("a path, \"-\", or leave it out"));
         }
         Some("-") => Some(AccessLogConfig { output: AccessLogOutput::Stdout, ..AccessLogConfig::file("-") }),

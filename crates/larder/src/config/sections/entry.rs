@@ -1,10 +1,61 @@
-//! `trusted_relays`, `forwarded`, `underscores_in_headers` and `url_fields_in_headers` of a switch or a node, checked.
+//! `[switch.trust]` and `[node.trust]`.
 
 use larder_edge::{AddressRanges, EntryRules, Forwarded};
 
 use crate::config::error::Fault;
+use crate::config::keys::keys;
 use crate::config::text::Texts;
 use crate::config::values::ranges;
+use crate::config::words::Word;
+
+keys! {
+    /// `[switch.trust]`.
+    table TrustSection;
+
+    /// Relays before the switch whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24".
+    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
+    /// relays that set these fields themselves, and that clients cannot pass by.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    relays: Texts, entries 1024, example ["10.0.0.2", "2001:db8::/32"];
+    /// Addresses of balancers before the switch that announce with the PROXY protocol (1 or 2) whom each connection is from, as
+    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    proxy_protocol_from: Texts, entries 1024, example ["10.0.0.0/8", "2001:db8::/32"];
+    /// X-Forwarded-For of any other sender: "append" its address, or "overwrite" the field. Forwarded (where present),
+    /// X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    forwarded: Word<Forwarded> = Word(Forwarded::default());
+    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
+    /// hyphens, so they are dropped by default.
+    underscores_in_headers: bool = false;
+    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
+    /// operation lists them. Dropped by default.
+    url_fields_in_headers: bool = false;
+}
+
+keys! {
+    /// `[node.trust]`.
+    table NodeTrustSection;
+
+    /// Relays before the node whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24": switches and
+    /// load balancers. They may also ask for reports.
+    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
+    /// relays that set these fields themselves, and that clients cannot pass by.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    relays: Texts, entries 1024, example ["10.0.0.2", "2001:db8::/32"], reload true;
+    /// Addresses of balancers before the node that announce with the PROXY protocol (1 or 2) whom each connection is from, as
+    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    proxy_protocol_from: Texts, entries 1024, example ["10.0.0.0/8", "2001:db8::/32"], reload true;
+    /// X-Forwarded-For of any other sender: "append" its address, or "overwrite" the field. Forwarded (where present),
+    /// X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    forwarded: Word<Forwarded> = Word(Forwarded::default()), reload true;
+    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
+    /// hyphens, so they are dropped by default.
+    underscores_in_headers: bool = false, reload true;
+    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
+    /// operation lists them. Dropped by default.
+    url_fields_in_headers: bool = false, reload true;
+}
 
 /// The rules for header fields of requests as they enter. `role` is "switch" or "node".
 pub(crate) fn entry(
@@ -13,7 +64,7 @@ pub(crate) fn entry(
     forwarded: Forwarded,
     (underscores, url_fields): (bool, bool),
 ) -> Result<EntryRules, Fault> {
-    let trusted_relays = AddressRanges(ranges(&format!("{role}.trusted_relays"), relays)?);
+    let trusted_relays = AddressRanges(ranges(&format!("{role}.trust.relays"), relays)?);
     Ok(EntryRules { trusted_relays, forwarded, underscores, url_fields })
 }
 
@@ -43,8 +94,8 @@ mod tests {
             assert!(default.trusted_relays.0.is_empty(), "{role}");
             assert!(!default.underscores && !default.url_fields, "{role}");
             assert_eq!(default.forwarded, Forwarded::Append, "{role}");
-            let more = "trusted_relays = [\"10.0.0.2\", \"::1\"]\nforwarded = \"overwrite\"\n\
-                        underscores_in_headers = true\nurl_fields_in_headers = true\n";
+            let more = "trust.relays = [\"10.0.0.2\", \"::1\"]\ntrust.forwarded = \"overwrite\"\n\
+                        trust.underscores_in_headers = true\ntrust.url_fields_in_headers = true\n";
             let all = rules(role, &format!("{head}{more}"));
             assert!(
                 all.trusted_relays.contains([10, 0, 0, 2].into()) && all.underscores && all.url_fields,
@@ -58,8 +109,8 @@ mod tests {
     fn each_mistake_is_named_with_its_line() {
         for (role, head) in ROLES {
             for (rest, key, word) in [
-                ("forwarded = \"apend\"", "forwarded", "did you mean 'append'"),
-                ("trusted_relays = \"switch\"", "trusted_relays", "192.0.2.1"),
+                ("trust.forwarded = \"apend\"", "trust.forwarded", "did you mean 'append'"),
+                ("trust.relays = \"switch\"", "trust.relays", "192.0.2.1"),
             ] {
                 let text = format!("{head}{rest}\n");
                 let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();

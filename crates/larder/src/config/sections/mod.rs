@@ -7,6 +7,7 @@
 pub(crate) mod access_log;
 pub(crate) mod agent;
 pub(crate) mod entry;
+pub(in crate::config) mod moves;
 pub(crate) mod node;
 pub(crate) mod outbound;
 pub(crate) mod policy;

@@ -1,4 +1,4 @@
-//! The hosts' processes for one run after another, and what they cost.
+//! The processes on all hosts during one run after another, with their processor time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,27 +14,28 @@ use larder_kernel::netns::{Capture, Host, Topology};
 use larder_load::{Arrivals, Report, Reuse};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::hosts::{Left, Process, admin, await_channels};
-use super::packets::{self, Kind, Name, Trace};
-use super::result::Row;
-use super::spent::{self, Receivers};
-use super::{Content, Interrupt, SHOWN, SHOWN_BYTES, Setup, WARM_UP};
+use super::cpu_usage::{self, Receivers};
+use super::hosts::{KernelLeftover, Process, await_channels, query_admin};
+use super::packets::{self, HostKind, PacketHost, PacketTrace};
+use super::result::HandoffRow;
+use super::{Content, HandoffSetup, Interrupt, SHOWN, SHOWN_BYTES, WARM_UP};
 use crate::cmd::handoff;
 
-/// Before the number of this process: what it leaves in the kernel if it is killed is found by these names.
-pub(super) const NAMES: &str = "larder-demo-";
+/// Prefix of names in the kernel, followed by this process's id. Leftovers of a killed demo are found by this
+/// prefix.
+pub(super) const NAME_PREFIX: &str = "larder-demo-";
 const SERVICE_PORT: u16 = 80;
 const CONTROL_PORT: u16 = 7946;
 /// Longest wait for a reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Frames of the shown connection, at most.
+/// Most frames of the captured connection.
 const FRAMES_MAX: usize = 1_000;
-/// The shown connection is over when nothing has come for so long.
-const QUIET: Duration = Duration::from_millis(200);
-/// Processors that a mask of receiving queues names, at most.
-const MASKED_MAX: usize = 32;
+/// The capture ends after this time without a frame.
+const QUIET_TIME: Duration = Duration::from_millis(200);
+/// Highest number of processors in a mask of receive queues.
+const MASK_PROCESSORS_MAX: usize = 32;
 
-/// What serves on the nodes.
+/// The server on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Server {
     Larder,
@@ -50,30 +51,34 @@ impl Server {
     }
 }
 
-/// Processor time up to some moment.
+/// Processor time since the start.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct CpuUsage {
     front_process: Duration,
     front_receive: Duration,
     all: Duration,
 }
 
-/// The hosts, and who receives for them.
-pub(super) struct Cluster<'t> {
+/// The processes on the hosts, and the kernel threads that receive packets for them.
+pub(super) struct HandoffCluster<'t> {
     topology: &'t Topology,
     folder: &'t Path,
-    setup: &'t Setup,
-    /// `None` where the kernel's receiving cannot be told apart.
+    setup: &'t HandoffSetup,
+    /// `None` if the kernel's receive time of the switch cannot be measured.
     front: Option<Receivers>,
     others: Vec<Receivers>,
-    /// The processor that is the front-end's, on a machine with several.
+    /// The processor reserved for the switch, on a machine with several.
     processor: Option<usize>,
     switch_key: PublicKey,
     node_keys: Vec<PublicKey>,
 }
 
-impl<'t> Cluster<'t> {
-    pub(super) fn new(topology: &'t Topology, folder: &'t Path, setup: &'t Setup) -> anyhow::Result<Self> {
+impl<'t> HandoffCluster<'t> {
+    pub(super) fn new(
+        topology: &'t Topology,
+        folder: &'t Path,
+        setup: &'t HandoffSetup,
+    ) -> anyhow::Result<Self> {
         let front = Receivers::of(&topology.front().namespace);
         let hosts = topology.nodes.iter().chain(&topology.clients).map(|host| &host.namespace);
         let others = hosts.chain([&topology.hub]).filter_map(Receivers::of).collect();
@@ -94,14 +99,14 @@ impl<'t> Cluster<'t> {
                 .map(|n| key(format!("node{n}.key")))
                 .collect::<anyhow::Result<_>>()?,
         };
-        cluster.set_apart();
+        cluster.reserve_processor();
         Ok(cluster)
     }
 
-    /// Gives the front-end a processor of its own, if there are several, and keeps the hub's soft interrupts off it: what
-    /// interrupts a process is charged to it.
-    fn set_apart(&mut self) {
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(MASKED_MAX));
+    /// Reserves a processor for the switch, if there are several, and keeps the hub's soft interrupts off it.
+    /// The kernel charges interrupts to the interrupted process.
+    fn reserve_processor(&mut self) {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(MASK_PROCESSORS_MAX));
         if processors < 2 {
             return;
         }
@@ -116,13 +121,14 @@ impl<'t> Cluster<'t> {
         if done.is_ok_and(|status| status.success()) {
             self.processor = Some(own);
             for thread in self.front.iter().flat_map(Receivers::ids) {
-                self.bind(thread);
+                self.pin(thread);
             }
         }
     }
 
-    /// Binds threads to the front-end's processor. Where that is not allowed the figures are a little less exact.
-    fn bind(&self, id: u32) {
+    /// Pins threads to the switch's processor. If this is not permitted, the figures are slightly less
+    /// accurate.
+    fn pin(&self, id: u32) {
         let Some(processor) = self.processor else { return };
         let mut set = CpuSet::new();
         set.set(processor);
@@ -133,8 +139,8 @@ impl<'t> Cluster<'t> {
         }
     }
 
-    /// How processor time is counted here, in words.
-    pub(super) fn counted(&self) -> String {
+    /// Describes how processor time is measured.
+    pub(super) fn describe_accounting(&self) -> String {
         let front = match self.front {
             Some(_) => {
                 "front us: processor time of the switch's process and of the kernel threads that receive for its interface \
@@ -152,32 +158,32 @@ impl<'t> Cluster<'t> {
         (self.topology.vip4, SERVICE_PORT).into()
     }
 
-    /// Starts everything, asks, counts, shows one connection, ends everything.
+    /// Starts all processes, runs the load, captures one connection, and ends all processes.
     pub(super) fn measure(
         &mut self,
         setting: &str,
         server: Server,
         content: &Content,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<Row> {
+    ) -> anyhow::Result<HandoffRow> {
         let mut processes = Vec::new();
         for number in 0..self.topology.nodes.len() {
             self.start_node(number, server, &content.root, &mut processes)?;
         }
         let switch = self.start_switch(setting)?;
-        self.bind(switch.id());
+        self.pin(switch.id());
         if setting != "relay" {
             await_channels(&self.topology.front().namespace, self.topology.nodes.len())?;
         }
-        let before = self.spent(&switch, &processes);
-        let load = self.load(content, interrupt)?;
-        let after = self.spent(&switch, &processes);
-        let delivered = self.delivered()?;
-        let trace = self.show()?;
-        // The switch goes first: it takes its leave of the nodes.
+        let before = self.cpu_usage(&switch, &processes);
+        let load = self.run_load(content, interrupt)?;
+        let after = self.cpu_usage(&switch, &processes);
+        let delivered = self.delivery_shares()?;
+        let trace = self.capture_connection()?;
+        // The switch ends first, because it signs off from the nodes.
         drop(switch);
         drop(processes);
-        Ok(row(setting, server, &load, (before, after), self.front.is_some(), delivered, trace))
+        Ok(build_row(setting, server, &load, (before, after), self.front.is_some(), delivered, trace))
     }
 
     fn start_node(
@@ -196,7 +202,7 @@ impl<'t> Cluster<'t> {
             self.switch_key,
             self.service(),
         );
-        let name = format!("{NAMES}{}-n{number}", std::process::id());
+        let name = format!("{NAME_PREFIX}{}-n{number}", std::process::id());
         let config = self.path(&format!("node{number}.toml"));
         let (role, text) = match server {
             Server::Larder => {
@@ -211,13 +217,13 @@ impl<'t> Cluster<'t> {
             Server::Nginx => {
                 let listen = [self.service(), (host.v4, SERVICE_PORT).into()];
                 let folder = self.path(&format!("nginx{number}"));
-                processes.push(Process::nginx(&host.namespace, &listen, root, &folder)?);
+                processes.push(Process::start_nginx(&host.namespace, &listen, root, &folder)?);
                 ("agent", format!("[agent]\nname = \"{name}\"\n{handoff}"))
             }
         };
         fs::write(&config, text).with_context(|| config.display().to_string())?;
-        let left = Left::Guard(handoff::instance(&name));
-        processes.push(Process::role(&host.namespace, role, &config, left)?);
+        let left = KernelLeftover::Guard(handoff::instance_name(&name));
+        processes.push(Process::start_role(&host.namespace, role, &config, left)?);
         Ok(())
     }
 
@@ -225,17 +231,17 @@ impl<'t> Cluster<'t> {
         let mut nodes = String::new();
         for (number, (host, key)) in self.topology.nodes.iter().zip(&self.node_keys).enumerate() {
             let at = host.v4;
-            // Writing to a text does not fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(
                 nodes,
                 "{{ name = \"node{number}\", address = \"{at}:{SERVICE_PORT}\", \
                  handoff = {{ control = \"{at}:{CONTROL_PORT}\", key = \"{key}\" }} }}, "
             );
         }
-        let plane = format!("{NAMES}{}", std::process::id());
-        // No checks: they would stand among the packets shown.
+        let plane = format!("{NAME_PREFIX}{}", std::process::id());
+        // Health checks are off, because they would appear in the captured packets.
         let text = format!(
-            "[switch]\nlisten = \"{}\"\nnodes = [{nodes}]\npolicy = \"lard-r\"\nseed = {}\n\
+            "[switch]\nlisten = \"{}\"\nnodes = [{nodes}]\npolicy = \"lard-r\"\npolicies.seed = {}\n\
              [switch.health]\ncheck = \"off\"\n[switch.timeouts]\ndrain = \"1s\"\n\
              [switch.handoff]\nmechanism = \"{setting}\"\nname = \"{plane}\"\ninterface = \"eth0\"\nidentity = \"{}\"\n\
              repair_min = 0\n[admin]\nlisten = \"127.0.0.1:9900\"\n",
@@ -245,25 +251,29 @@ impl<'t> Cluster<'t> {
         );
         let config = self.path("switch.toml");
         fs::write(&config, text).with_context(|| config.display().to_string())?;
-        Process::role(&self.topology.front().namespace, "switch", &config, Left::Plane(plane))
+        Process::start_role(&self.topology.front().namespace, "switch", &config, KernelLeftover::Plane(plane))
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Processor time up to now.
-    fn spent(&self, switch: &Process<'_>, others: &[Process<'_>]) -> Spent {
-        let front_process = spent::with_children(switch.id());
+    /// Returns the processor time since the start.
+    fn cpu_usage(&self, switch: &Process<'_>, others: &[Process<'_>]) -> CpuUsage {
+        let front_process = cpu_usage::of_process_tree(switch.id());
         let front_receive = self.front.as_ref().map_or(Duration::ZERO, Receivers::time);
         let received: Duration = self.others.iter().map(Receivers::time).sum();
-        let served: Duration = others.iter().map(|process| spent::with_children(process.id())).sum();
-        let own = spent::process(std::process::id());
-        Spent { front_process, front_receive, all: front_process + front_receive + received + served + own }
+        let served: Duration = others.iter().map(|process| cpu_usage::of_process_tree(process.id())).sum();
+        let own = cpu_usage::cpu_time(std::process::id());
+        CpuUsage {
+            front_process,
+            front_receive,
+            all: front_process + front_receive + received + served + own,
+        }
     }
 
-    /// The clients, on their host.
-    fn load(&self, content: &Content, interrupt: &Interrupt) -> anyhow::Result<Report> {
+    /// Runs the load generator on the client host.
+    fn run_load(&self, content: &Content, interrupt: &Interrupt) -> anyhow::Result<Report> {
         let plan = larder_load::Plan {
             arrivals: Arrivals::Closed { clients: self.setup.clients },
             duration: Some(WARM_UP + self.setup.measured),
@@ -281,7 +291,7 @@ impl<'t> Cluster<'t> {
             )
         };
         let work = || -> anyhow::Result<Report> {
-            // Threads that a thread makes are in its namespace.
+            // Threads inherit the namespace of the thread that creates them.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(larder_load::run(plan, &|_| {})).context("the load generator failed")
         };
@@ -292,63 +302,63 @@ impl<'t> Cluster<'t> {
         Ok(report)
     }
 
-    /// Shares of connections by mechanism and reason, as the switch counts them.
-    fn delivered(&self) -> anyhow::Result<BTreeMap<String, f64>> {
-        let counts = deliveries(&admin(&self.topology.front().namespace, "/metrics")?);
+    /// Returns the shares of connections by mechanism and reason, from the switch's metrics.
+    fn delivery_shares(&self) -> anyhow::Result<BTreeMap<String, f64>> {
+        let counts = parse_deliveries(&query_admin(&self.topology.front().namespace, "/metrics")?);
         let total: f64 = counts.values().sum();
         if total == 0.0 {
-            // A switch that hands nothing over counts nothing.
+            // A switch that hands off nothing has no such metric.
             return Ok([("relay/configured".to_owned(), 1.0)].into());
         }
         Ok(counts.into_iter().map(|(name, count)| (name, count / total)).collect())
     }
 
-    /// One more connection, and what the hub sees of it.
-    fn show(&self) -> anyhow::Result<Trace> {
+    /// Opens one more connection, and captures its packets at the hub.
+    fn capture_connection(&self) -> anyhow::Result<PacketTrace> {
         let mut capture = Capture::open(&self.topology.hub)?;
         let service = self.service();
-        // Packets are timed when they are read.
-        let (asked, frames) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| capture.read(FRAMES_MAX, QUIET));
-            let asked = self.topology.client().namespace.run(move || ask(service));
-            (asked, reader.join())
+        // Packets get their timestamp when they are read, so a thread reads them immediately.
+        let (fetched, frames) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| capture.read(FRAMES_MAX, QUIET_TIME));
+            let fetched = self.topology.client().namespace.run(move || fetch_shown(service));
+            (fetched, reader.join())
         });
-        let (port, length) = asked?.context("the shown connection failed")?;
+        let (port, length) = fetched?.context("the shown connection failed")?;
         if length < SHOWN_BYTES as usize {
             bail!("the shown connection got {length} bytes of {SHOWN_BYTES}");
         }
         let frames = frames.map_err(|_| anyhow::anyhow!("the reader of packets panicked"))??;
-        Ok(packets::trace(&frames, &self.names(), port))
+        Ok(packets::build_trace(&frames, &self.names(), port))
     }
 
-    fn names(&self) -> Vec<Name> {
-        let name = |name: String, host: &Host, kind| Name { name, mac: host.mac, kind };
+    fn names(&self) -> Vec<PacketHost> {
+        let name = |name: String, host: &Host, kind| PacketHost { name, mac: host.mac, kind };
         let topology = self.topology;
         let nodes = topology.nodes.iter().enumerate();
-        let mut names: Vec<Name> =
-            nodes.map(|(i, host)| name(format!("node{i}"), host, Kind::Node)).collect();
-        names.push(name("switch".to_owned(), topology.front(), Kind::Front));
-        names.push(name("client".to_owned(), topology.client(), Kind::Client));
+        let mut names: Vec<PacketHost> =
+            nodes.map(|(i, host)| name(format!("node{i}"), host, HostKind::Node)).collect();
+        names.push(name("switch".to_owned(), topology.front(), HostKind::Front));
+        names.push(name("client".to_owned(), topology.client(), HostKind::Client));
         names
     }
 }
 
-/// Asks for the shown object; the client's port, and how many bytes came.
-fn ask(service: SocketAddr) -> std::io::Result<(u16, usize)> {
+/// Requests the captured object. Returns the client's port and the number of reply bytes.
+fn fetch_shown(service: SocketAddr) -> std::io::Result<(u16, usize)> {
     let mut stream = TcpStream::connect(service)?;
     let local = stream.local_addr().unwrap_or_else(|_| (Ipv4Addr::UNSPECIFIED, 0).into());
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let request =
         format!("GET {SHOWN} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", super::super::HOST);
-    // In one packet.
+    // The request is one packet.
     stream.write_all(request.as_bytes())?;
     let mut reply = Vec::new();
     stream.take(SHOWN_BYTES * 4).read_to_end(&mut reply)?;
     Ok((local.port(), reply.len()))
 }
 
-/// Connections by mechanism and reason in a page of metrics.
-fn deliveries(page: &str) -> BTreeMap<String, f64> {
+/// Parses the connections by mechanism and reason from a page of metrics.
+fn parse_deliveries(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter_map(|line| line.strip_prefix("larder_switch_deliveries_total{"));
     lines
         .filter_map(|line| {
@@ -362,26 +372,26 @@ fn deliveries(page: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-fn row(
+fn build_row(
     setting: &str,
     server: Server,
     load: &Report,
-    (before, after): (Spent, Spent),
+    (before, after): (CpuUsage, CpuUsage),
     receive_known: bool,
     delivered: BTreeMap<String, f64>,
-    trace: Trace,
-) -> Row {
-    let each = |now: Duration, then: Duration| {
+    trace: PacketTrace,
+) -> HandoffRow {
+    let per_request = |now: Duration, then: Duration| {
         now.saturating_sub(then).as_secs_f64() * 1e6 / load.finished.max(1) as f64
     };
-    let receive = each(after.front_receive, before.front_receive);
-    Row {
+    let receive = per_request(after.front_receive, before.front_receive);
+    HandoffRow {
         setting: setting.to_owned(),
         server: server.name().to_owned(),
         requests_per_s: load.requests_per_s,
-        front_us: each(after.front_process, before.front_process) + receive,
+        front_us: per_request(after.front_process, before.front_process) + receive,
         front_receive_us: receive_known.then_some(receive),
-        total_us: each(after.all, before.all),
+        total_us: per_request(after.all, before.all),
         p50_ms: load.latency.p50_us / 1e3,
         p99_ms: load.latency.p99_us / 1e3,
         hit_ratio: load.cache.hit_ratio,
@@ -402,6 +412,6 @@ mod tests {
             larder_switch_deliveries_total{mechanism=\"relay\",why=\"incomplete\"} 10\nother{a=\"b\"} 1\n\
             larder_switch_deliveries_total{broken 3\n";
         let expected = [("cookie/fast".to_owned(), 30.0), ("relay/incomplete".to_owned(), 10.0)];
-        assert_eq!(deliveries(page), expected.into());
+        assert_eq!(parse_deliveries(page), expected.into());
     }
 }

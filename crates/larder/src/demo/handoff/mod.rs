@@ -1,14 +1,14 @@
-//! `larder demo --handoff`: what it gains when the node answers the client directly.
+//! `larder demo --handoff`: shows the gain if nodes reply to clients directly.
 //!
-//! Hosts are network namespaces, joined by a bridge; the switch, the nodes and their agents are this executable, each on
-//! its host as on a machine of its own. The same requests go through every mechanism in turn, then one more connection
-//! is shown packet by packet. All of it is gone at the end.
+//! Hosts are network namespaces that a bridge connects. The switch, the nodes and their agents are this
+//! executable, each on a host of its own. The same requests use each mechanism in turn. Then the packets of
+//! one more connection are captured. At the end everything is removed.
 
 mod cluster;
+mod cpu_usage;
 mod hosts;
 mod packets;
 pub(crate) mod result;
-mod spent;
 pub(crate) mod table;
 
 use std::fs;
@@ -22,20 +22,20 @@ use larder_kernel::leftovers;
 use larder_kernel::netns::{Topology, TopologySpec, available, installed};
 use larder_kernel::probe::{Facts, Mechanism, Role, Subject, evaluate};
 
-use self::cluster::{Cluster, Server};
-use self::result::{HandoffReport, Row, SCHEMA};
+use self::cluster::{HandoffCluster, Server};
+use self::result::{HandoffReport, HandoffRow, SCHEMA};
 use super::plan::Plan;
 
-/// What comes before the measured part of a run.
+/// Length of the warm-up of a run.
 const WARM_UP: Duration = Duration::from_millis(1_500);
-/// Of the object whose connection is shown: some packets of reply. Bytes.
+/// Size of the object whose connection is captured, bytes. Its reply takes several packets.
 const SHOWN_BYTES: u64 = 10_000;
-/// Largest object: larger ones of a log are cut, for a run has seconds. Bytes.
+/// Largest object, bytes. Larger objects of a log are truncated, because a run takes only seconds.
 const OBJECT_BYTES_MAX: u64 = 16 << 20;
 
-/// What the demo is to do.
+/// Settings of the demo.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
+pub(crate) struct HandoffSetup {
     pub(crate) nodes: usize,
     pub(crate) clients: u32,
     pub(crate) cache_bytes: u64,
@@ -44,29 +44,29 @@ pub(crate) struct Setup {
     pub(crate) measured: Duration,
 }
 
-/// Asks a demo to end early.
+/// Handle that ends a demo early.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt {
-    asked: Arc<AtomicBool>,
-    /// Ends the load of the moment.
+    requested: Arc<AtomicBool>,
+    /// Stops the running load.
     pub(crate) load: larder_load::StopHandle,
 }
 
 impl Interrupt {
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
+    pub(crate) fn request(&self) {
+        self.requested.store(true, Ordering::Release);
         self.load.stop();
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        if self.asked.load(Ordering::Acquire) {
+        if self.requested.load(Ordering::Acquire) {
             bail!("interrupted");
         }
         Ok(())
     }
 }
 
-/// The requests of the demo, as files of the right sizes.
+/// The requests of the demo, and files with the sizes of their targets.
 pub(crate) struct Content {
     root: PathBuf,
     targets: Arc<[String]>,
@@ -74,12 +74,12 @@ pub(crate) struct Content {
     order: Arc<[u32]>,
 }
 
-/// Where the shown connection's object is.
+/// Path of the object whose connection is captured.
 const SHOWN: &str = "/shown";
 
 impl Content {
-    /// Makes a file for each target. They have holes instead of bytes: only sizes matter.
-    fn make(plan: &Plan, root: &Path) -> anyhow::Result<Self> {
+    /// Creates a sparse file for each target, because only sizes matter.
+    fn create(plan: &Plan, root: &Path) -> anyhow::Result<Self> {
         let sizes: Vec<u64> = plan.sizes.iter().map(|size| (*size).min(OBJECT_BYTES_MAX)).collect();
         let mut targets = Vec::with_capacity(sizes.len());
         for (number, size) in sizes.iter().enumerate() {
@@ -87,10 +87,10 @@ impl Content {
             if number < 64 {
                 fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
             }
-            file(&folder.join(number.to_string()), *size)?;
+            create_sparse_file(&folder.join(number.to_string()), *size)?;
             targets.push(format!("/{}/{number}", number % 64));
         }
-        file(&root.join(&SHOWN[1..]), SHOWN_BYTES)?;
+        create_sparse_file(&root.join(&SHOWN[1..]), SHOWN_BYTES)?;
         Ok(Self {
             root: root.to_owned(),
             targets: targets.into(),
@@ -100,28 +100,28 @@ impl Content {
     }
 }
 
-fn file(path: &Path, size: u64) -> anyhow::Result<()> {
+fn create_sparse_file(path: &Path, size: u64) -> anyhow::Result<()> {
     let made = fs::File::create(path).and_then(|file| file.set_len(size));
     made.with_context(|| format!("cannot make {}", path.display()))
 }
 
-/// Runs the demo. `say` is told what goes on.
+/// Runs the demo. `say` receives progress messages.
 pub(crate) fn run(
-    setup: &Setup,
+    setup: &HandoffSetup,
     plan: &Plan,
     interrupt: &Interrupt,
     say: &dyn Fn(&str),
 ) -> anyhow::Result<HandoffReport> {
-    let best = can_do()?;
-    leftovers::sweep(&[cluster::NAMES]);
+    let best = best_mechanism()?;
+    leftovers::sweep(&[cluster::NAME_PREFIX]);
     say("making hosts in network namespaces");
     let spec = TopologySpec { nodes: setup.nodes, ..TopologySpec::default() };
     let topology = Topology::new(&spec).context("cannot make the hosts")?;
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let root = folder.path().join("files");
-    let content = Content::make(plan, &root)?;
-    let mut cluster = Cluster::new(&topology, folder.path(), setup)?;
-    let mut rows: Vec<Row> = Vec::new();
+    let content = Content::create(plan, &root)?;
+    let mut cluster = HandoffCluster::new(&topology, folder.path(), setup)?;
+    let mut rows: Vec<HandoffRow> = Vec::new();
     let (cases, left_out) = cases(best);
     for (setting, server) in cases {
         interrupt.check()?;
@@ -144,17 +144,17 @@ pub(crate) fn run(
         nodes: setup.nodes,
         clients: setup.clients,
         cache_bytes: setup.cache_bytes,
-        counted: cluster.counted(),
+        counted: cluster.describe_accounting(),
         rows,
         left_out,
     })
 }
 
-/// The best mechanism that this machine can do in namespaces of its own.
+/// Returns the best handoff mechanism that this machine supports in network namespaces.
 ///
 /// # Errors
-/// If it cannot hand connections over at all: what is missing, and who tells more.
-fn can_do() -> anyhow::Result<Mechanism> {
+/// Returns an error that names what is missing, if the machine supports no handoff.
+fn best_mechanism() -> anyhow::Result<Mechanism> {
     const MORE: &str =
         "`larder doctor` says all that handoff needs, and how to get it; `larder demo` needs none of it";
     let tool = || installed("ethtool", "--version", "ethtool");
@@ -174,7 +174,7 @@ fn can_do() -> anyhow::Result<Mechanism> {
     Ok(best)
 }
 
-/// What is run, and what is not.
+/// Returns the combinations to run, and the reasons for those that are left out.
 fn cases(best: Mechanism) -> (Vec<(&'static str, Server)>, Vec<String>) {
     let mut cases = vec![("relay", Server::Larder), ("repair", Server::Larder)];
     let mut left_out = Vec::new();

@@ -1,31 +1,26 @@
-//! One connection, packet by packet, as the hub between the hosts has seen it.
+//! The packets of one connection, as the hub between the hosts sees them.
 
-use std::net::Ipv4Addr;
-
+use larder_kernel::frame::TcpFrame;
+use larder_kernel::frame::tcp_flag::{ACK, FIN, RST, SYN};
 use larder_kernel::netns::CapturedFrame;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Lines of a trace; what lies between the beginning and the end of a longer connection is counted.
+/// Most lines of a trace. The packets in the middle of a longer connection are counted only.
 const LINES_MAX: usize = 16;
 const HEAD_LINES: usize = 11;
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
-
 /// A host of the topology.
 #[derive(Clone, Debug)]
-pub(super) struct Name {
+pub(super) struct PacketHost {
     pub(super) name: String,
     pub(super) mac: [u8; 6],
-    pub(super) kind: Kind,
+    pub(super) kind: HostKind,
 }
 
-/// What a host is.
+/// Kind of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum HostKind {
     Client,
     Front,
     Node,
@@ -33,119 +28,103 @@ pub(super) enum Kind {
 
 /// A line of the trace.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Line {
+#[schemars(rename = "Line")]
+pub(crate) struct PacketLine {
     /// Microseconds since the first packet.
     pub(crate) us: f64,
-    /// The host that put it on the wire.
+    /// The host that sent the packet.
     pub(crate) from: String,
-    /// The host whose hardware address it bears.
+    /// The host of the destination hardware address.
     pub(crate) to: String,
-    /// Flags of TCP and bytes carried.
+    /// TCP flags and number of payload bytes.
     pub(crate) what: String,
-    /// What it means.
+    /// Explanation of the packet.
     pub(crate) note: String,
 }
 
-/// A trace.
+/// Packets of one connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub(crate) struct Trace {
-    /// The lines shown.
-    pub(crate) lines: Vec<Line>,
-    /// Packets between the lines shown before and after; 0 if all are there.
+#[schemars(rename = "Trace")]
+pub(crate) struct PacketTrace {
+    /// The lines.
+    pub(crate) lines: Vec<PacketLine>,
+    /// Number of packets that are left out; 0 if the trace is complete.
     pub(crate) left_out: usize,
-    /// After which line they are left out.
+    /// Number of lines before the packets that are left out.
     pub(crate) left_out_after: usize,
-    /// Packets of the connection, and of those to nodes that the front-end made for it.
+    /// Packets of the connection, including those of the switch's connection to a node.
     pub(crate) packets: usize,
-    /// Bytes that the front-end put on the wire.
+    /// Bytes that the switch sent.
     pub(crate) front_bytes: u64,
-    /// Bytes that nodes put on the wire straight to the client.
+    /// Bytes that nodes sent directly to the client.
     pub(crate) direct_bytes: u64,
 }
 
 /// A TCP packet over IPv4.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Packet<'f> {
-    macs: [[u8; 6]; 2],
-    from: (Ipv4Addr, u16),
-    to: (Ipv4Addr, u16),
-    seq: u32,
-    flags: u8,
-    payload: &'f [u8],
-    /// Of the whole packet, Ethernet header included.
+struct TcpPacket<'f> {
+    tcp: TcpFrame<'f>,
+    /// Length of the packet, with the Ethernet header.
     bytes: usize,
 }
 
-impl<'f> Packet<'f> {
-    /// `None` for anything else, and for what is cut off before its payload.
-    fn of(frame: &'f [u8]) -> Option<Self> {
-        let six = |at: usize| frame.get(at..at + 6)?.try_into().ok();
-        let be16 = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-        let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?));
-        let version = *frame.get(14)?;
-        if be16(12)? != 0x0800 || version >> 4 != 4 || *frame.get(23)? != 6 {
-            return None;
-        }
-        let tcp = 14 + usize::from(version & 15) * 4;
-        let end = 14 + usize::from(be16(16)?);
-        let data = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
-        let seq = u32::from_be_bytes(frame.get(tcp + 4..tcp + 8)?.try_into().ok()?);
-        Some(Self {
-            macs: [six(6)?, six(0)?],
-            from: (address(26)?, be16(tcp)?),
-            to: (address(30)?, be16(tcp + 2)?),
-            seq,
-            flags: *frame.get(tcp + 13)?,
-            payload: frame.get(data..end.min(frame.len()))?,
-            bytes: end,
-        })
+impl<'f> TcpPacket<'f> {
+    /// Parses a frame. Returns `None` if it is not TCP over IPv4, or is truncated before its payload.
+    fn parse(frame: &'f [u8]) -> Option<Self> {
+        let (tcp, bytes) = TcpFrame::parse_truncated(frame).filter(|(tcp, _)| tcp.from.is_ipv4())?;
+        Some(Self { tcp, bytes })
     }
 
-    fn what(&self) -> String {
+    fn describe(&self) -> String {
+        let TcpFrame { flags, payload, .. } = self.tcp;
         let names = [(SYN, "SYN"), (FIN, "FIN"), (RST, "RST"), (ACK, "ACK")];
         let mut set: Vec<&str> =
-            names.iter().filter(|(bit, _)| self.flags & bit != 0).map(|(_, name)| *name).collect();
-        // All but the first packet acknowledge; that is said only of those that do nothing else.
-        if set.len() > 1 && !set.contains(&"SYN") || !self.payload.is_empty() && set == ["ACK"] {
+            names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+        // Nearly all packets have ACK set, so ACK is shown only for packets that do nothing else.
+        if set.len() > 1 && !set.contains(&"SYN") || !payload.is_empty() && set == ["ACK"] {
             set.retain(|name| *name != "ACK");
         }
         let mut text = set.join("-");
-        if !self.payload.is_empty() {
+        if !payload.is_empty() {
             let gap = if text.is_empty() { "" } else { ", " };
-            text = format!("{text}{gap}{} bytes", self.payload.len());
+            text = format!("{text}{gap}{} bytes", payload.len());
         }
         text
     }
 }
 
-/// The trace of the connections in `frames` that belong to the client's port `port`, or to the front-end's own towards a
-/// node.
-pub(super) fn trace(frames: &[CapturedFrame], names: &[Name], port: u16) -> Trace {
-    let all: Vec<(f64, Packet<'_>)> = frames
+/// Builds the trace of the client's connection from port `port`, and of the switch's connections to a node.
+pub(super) fn build_trace(frames: &[CapturedFrame], names: &[PacketHost], port: u16) -> PacketTrace {
+    let all: Vec<(f64, TcpPacket<'_>)> = frames
         .iter()
-        .filter_map(|captured| Some((captured.at.as_secs_f64() * 1e6, Packet::of(&captured.frame)?)))
+        .filter_map(|captured| Some((captured.at.as_secs_f64() * 1e6, TcpPacket::parse(&captured.frame)?)))
         .collect();
     let kind = |mac: [u8; 6]| names.iter().find(|name| name.mac == mac).map(|name| name.kind);
-    let of_client = |packet: &Packet<'_>| packet.from.1 == port || packet.to.1 == port;
-    // A relay's own connection: between the front-end and a node, and none of the control channel's or of health checks.
-    let relayed = |packet: &Packet<'_>| {
-        let ends = packet.macs.map(kind);
-        !ends.contains(&Some(Kind::Client)) && (packet.from.1 == 80 || packet.to.1 == 80)
+    let is_of_client =
+        |packet: &TcpPacket<'_>| packet.tcp.from.port() == port || packet.tcp.to.port() == port;
+    // A relay opens connections from the switch to a node. Control channels and health checks are excluded.
+    let is_relayed = |packet: &TcpPacket<'_>| {
+        let ends = packet.tcp.macs.map(kind);
+        !ends.contains(&Some(HostKind::Client))
+            && (packet.tcp.from.port() == 80 || packet.tcp.to.port() == 80)
     };
-    let mine: Vec<&(f64, Packet<'_>)> =
-        all.iter().filter(|(_, packet)| of_client(packet) || relayed(packet)).collect();
-    let Some(first) = mine.iter().find(|(_, packet)| packet.from.1 == port).map(|(at, _)| *at) else {
-        return Trace::default();
+    let mine: Vec<&(f64, TcpPacket<'_>)> =
+        all.iter().filter(|(_, packet)| is_of_client(packet) || is_relayed(packet)).collect();
+    let Some(first) = mine.iter().find(|(_, packet)| packet.tcp.from.port() == port).map(|(at, _)| *at)
+    else {
+        return PacketTrace::default();
     };
-    let mine: Vec<&(f64, Packet<'_>)> = mine.into_iter().filter(|(at, _)| *at >= first).collect();
-    let bytes = |wanted: &dyn Fn(&Packet<'_>) -> bool| {
+    let mine: Vec<&(f64, TcpPacket<'_>)> = mine.into_iter().filter(|(at, _)| *at >= first).collect();
+    let bytes = |wanted: &dyn Fn(&TcpPacket<'_>) -> bool| {
         mine.iter().filter(|(_, packet)| wanted(packet)).map(|(_, packet)| packet.bytes as u64).sum()
     };
-    let mut trace = Trace {
+    let mut trace = PacketTrace {
         packets: mine.len(),
-        front_bytes: bytes(&|packet| kind(packet.macs[0]) == Some(Kind::Front)),
-        direct_bytes: bytes(&|packet| packet.macs.map(kind) == [Some(Kind::Node), Some(Kind::Client)]),
-        ..Trace::default()
+        front_bytes: bytes(&|packet| kind(packet.tcp.macs[0]) == Some(HostKind::Front)),
+        direct_bytes: bytes(&|packet| {
+            packet.tcp.macs.map(kind) == [Some(HostKind::Node), Some(HostKind::Client)]
+        }),
+        ..PacketTrace::default()
     };
     for (index, (at, packet)) in mine.iter().enumerate() {
         let rest = mine.len() - index;
@@ -157,42 +136,44 @@ pub(super) fn trace(frames: &[CapturedFrame], names: &[Name], port: u16) -> Trac
         let name = |mac: [u8; 6]| {
             names.iter().find(|name| name.mac == mac).map_or_else(|| "?".to_owned(), |n| n.name.clone())
         };
-        trace.lines.push(Line {
+        trace.lines.push(PacketLine {
             us: at - first,
-            from: name(packet.macs[0]),
-            to: name(packet.macs[1]),
-            what: packet.what(),
-            note: note(packet, packet.macs.map(kind), mine[..index].iter().map(|(_, before)| before)),
+            from: name(packet.tcp.macs[0]),
+            to: name(packet.tcp.macs[1]),
+            what: packet.describe(),
+            note: explain(packet, packet.tcp.macs.map(kind), mine[..index].iter().map(|(_, before)| before)),
         });
     }
     trace
 }
 
-/// What a packet means, as far as its bytes show.
-fn note<'p, 'f: 'p>(
-    packet: &Packet<'_>,
-    ends: [Option<Kind>; 2],
-    mut before: impl Iterator<Item = &'p Packet<'f>>,
+/// Explains a packet, as far as its bytes show.
+fn explain<'p, 'f: 'p>(
+    packet: &TcpPacket<'_>,
+    ends: [Option<HostKind>; 2],
+    mut before: impl Iterator<Item = &'p TcpPacket<'f>>,
 ) -> String {
-    use Kind::{Client, Front, Node};
-    let again = before.any(|earlier| {
+    use HostKind::{Client, Front, Node};
+    let is_rewritten = before.any(|earlier| {
+        let (earlier, packet) = (&earlier.tcp, &packet.tcp);
         (earlier.from, earlier.to, earlier.seq, earlier.flags, earlier.payload)
             == (packet.from, packet.to, packet.seq, packet.flags, packet.payload)
             && earlier.macs != packet.macs
     });
-    let text = String::from_utf8_lossy(packet.payload);
+    let TcpFrame { flags, payload, .. } = packet.tcp;
+    let text = String::from_utf8_lossy(payload);
     let line = text.lines().next().filter(|_| text.is_ascii() && !text.is_empty());
     let quoted = line.filter(|line| line.contains("HTTP/")).map(|line| format!("\"{}\" ", clip(line, 40)));
     let quoted = quoted.unwrap_or_default();
     let said = match ends {
-        [Some(Front), Some(Node)] if again => "the same packet, only its hardware addresses rewritten",
-        [Some(Front), Some(Client)] if packet.flags & SYN != 0 => "the front-end answers",
-        [Some(Node), Some(Client)] if !packet.payload.is_empty() => {
+        [Some(Front), Some(Node)] if is_rewritten => "the same packet, only its hardware addresses rewritten",
+        [Some(Front), Some(Client)] if flags & SYN != 0 => "the front-end answers",
+        [Some(Node), Some(Client)] if !payload.is_empty() => {
             "straight to the client, from the service address"
         }
         [Some(Node), Some(Client)] => "straight to the client",
-        [Some(Front), Some(Node)] if packet.flags & SYN != 0 => "a second connection",
-        [Some(Front), Some(Client)] if !packet.payload.is_empty() => "copied by the front-end",
+        [Some(Front), Some(Node)] if flags & SYN != 0 => "a second connection",
+        [Some(Front), Some(Client)] if !payload.is_empty() => "copied by the front-end",
         _ => "",
     };
     format!("{quoted}{said}").trim_end().to_owned()
@@ -209,19 +190,18 @@ fn clip(line: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_kernel::netns::TcpFrame;
     use std::time::Duration;
 
     const CLIENT: [u8; 6] = [2, 0, 0, 9, 0, 120];
     const FRONT: [u8; 6] = [2, 0, 0, 9, 0, 3];
     const NODE: [u8; 6] = [2, 0, 0, 9, 0, 11];
 
-    fn names() -> Vec<Name> {
-        let name = |name: &str, mac, kind| Name { name: name.to_owned(), mac, kind };
+    fn names() -> Vec<PacketHost> {
+        let name = |name: &str, mac, kind| PacketHost { name: name.to_owned(), mac, kind };
         vec![
-            name("client", CLIENT, Kind::Client),
-            name("switch", FRONT, Kind::Front),
-            name("node0", NODE, Kind::Node),
+            name("client", CLIENT, HostKind::Client),
+            name("switch", FRONT, HostKind::Front),
+            name("node0", NODE, HostKind::Node),
         ]
     }
 
@@ -233,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handed_off_connection_reads_as_it_went() {
+    fn the_packets_of_a_handed_off_connection_are_explained() {
         let get = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
         let frames = [
             captured(100, [CLIENT, FRONT], true, 1, SYN, b""),
@@ -244,7 +224,7 @@ mod tests {
             captured(160, [NODE, CLIENT], false, 27, FIN | ACK, b""),
             CapturedFrame { at: Duration::ZERO, frame: vec![0; 60] },
         ];
-        let trace = trace(&frames, &names(), 4711);
+        let trace = build_trace(&frames, &names(), 4711);
         let lines: Vec<(f64, &str, &str, &str)> =
             trace.lines.iter().map(|l| (l.us.round(), &*l.from, &*l.to, &*l.what)).collect();
         assert_eq!(
@@ -265,21 +245,21 @@ mod tests {
     }
 
     #[test]
-    fn a_long_connection_is_cut_in_the_middle() {
+    fn the_middle_of_a_long_connection_is_left_out() {
         let frames: Vec<CapturedFrame> =
             (0..50).map(|i| captured(u64::from(i), [CLIENT, FRONT], true, i, ACK, b"")).collect();
-        let trace = trace(&frames, &names(), 4711);
+        let trace = build_trace(&frames, &names(), 4711);
         assert_eq!((trace.lines.len(), trace.left_out, trace.left_out_after), (16, 34, 11));
         assert_eq!(trace.lines.last().map(|line| line.us.round()), Some(49.0));
-        assert_eq!(super::trace(&frames, &names(), 1), Trace::default());
+        assert_eq!(super::build_trace(&frames, &names(), 1), PacketTrace::default());
     }
 
     #[test]
-    fn cut_off_frames_are_nothing() {
+    fn truncated_frames_are_ignored() {
         let whole = captured(0, [CLIENT, FRONT], true, 1, SYN, b"").frame;
-        assert!(Packet::of(&whole).is_some());
+        assert!(TcpPacket::parse(&whole).is_some());
         for end in 0..whole.len() {
-            assert_eq!(Packet::of(&whole[..end]), None, "{end}");
+            assert_eq!(TcpPacket::parse(&whole[..end]), None, "{end}");
         }
     }
 }

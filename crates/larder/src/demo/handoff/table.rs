@@ -1,9 +1,9 @@
-//! The outcome of `larder demo --handoff` as text.
+//! Results of `larder demo --handoff` as text.
 
 use std::io::{self, Write};
 
-use super::packets::Trace;
-use super::result::{HandoffReport, Row};
+use super::packets::PacketTrace;
+use super::result::{HandoffReport, HandoffRow};
 use crate::report::{counted, number};
 
 const HEAD: [&str; 11] = [
@@ -20,15 +20,15 @@ const HEAD: [&str; 11] = [
     "errors",
 ];
 
-/// Columns of text, which stand on the left.
-const TEXTS: usize = 2;
+/// Number of text columns, which are left-aligned.
+const TEXT_COLUMNS: usize = 2;
 
-fn cells(row: &Row, relay: Option<&Row>) -> [String; 11] {
+fn cells(row: &HandoffRow, relay: Option<&HandoffRow>) -> [String; 11] {
     let ratio = relay.filter(|relay| relay.front_us > 0.0).map(|relay| row.front_us / relay.front_us);
     [
         row.setting.clone(),
         row.server.clone(),
-        format!("{:.1} %", row.handed() * 100.0),
+        format!("{:.1} %", row.handoff_share() * 100.0),
         number(row.requests_per_s.round()),
         number(row.front_us),
         ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
@@ -40,9 +40,10 @@ fn cells(row: &Row, relay: Option<&Row>) -> [String; 11] {
     ]
 }
 
-/// Writes the table, how connections were delivered, one of them, and how all was counted.
+/// Writes the table, the shares of mechanisms, the captured connections, and the methods.
 pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<()> {
-    let relay_of = |row: &Row| report.rows.iter().find(|r| r.setting == "relay" && r.server == row.server);
+    let relay_of =
+        |row: &HandoffRow| report.rows.iter().find(|r| r.setting == "relay" && r.server == row.server);
     let rows: Vec<[String; 11]> = report.rows.iter().map(|row| cells(row, relay_of(row))).collect();
     let head = HEAD.map(str::to_owned);
     let width =
@@ -50,7 +51,7 @@ pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     for (index, row) in std::iter::once(&head).chain(&rows).enumerate() {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if column < TEXTS { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            if column < TEXT_COLUMNS { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         if index == 0 {
@@ -74,7 +75,7 @@ pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<
     }
     for row in traced(report) {
         writeln!(out, "\none connection by {}, as the wire has seen it:", row.setting)?;
-        connection(&row.trace, out)?;
+        write_connection(&row.trace, out)?;
     }
     writeln!(out)?;
     writeln!(out, "workload  {}", report.workload)?;
@@ -91,14 +92,14 @@ pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<
     Ok(())
 }
 
-/// The connections to show: the best mechanism's, and relay's for comparison.
-fn traced(report: &HandoffReport) -> impl Iterator<Item = &Row> {
+/// Returns the rows whose connections are printed: the best mechanism, and relay for comparison.
+fn traced(report: &HandoffReport) -> impl Iterator<Item = &HandoffRow> {
     let of = |setting: &str| report.rows.iter().find(|row| row.setting == setting && row.trace.packets > 0);
     of("relay").into_iter().chain(of("cookie").or_else(|| of("repair")))
 }
 
-fn connection(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
-    let widest = |of: fn(&super::packets::Line) -> &str| {
+fn write_connection(trace: &PacketTrace, out: &mut impl Write) -> io::Result<()> {
+    let widest = |of: fn(&super::packets::PacketLine) -> &str| {
         trace.lines.iter().map(|line| of(line).chars().count()).max().unwrap_or(0)
     };
     let (from, to, what) = (widest(|l| &l.from), widest(|l| &l.to), widest(|l| &l.what));
@@ -121,12 +122,12 @@ fn connection(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::packets::Line;
+    use super::super::packets::PacketLine;
     use super::*;
 
     #[test]
-    fn the_table_says_what_handoff_gains() {
-        let row = |setting: &str, front_us, delivered: &str| Row {
+    fn the_table_shows_the_gain_of_handoff() {
+        let row = |setting: &str, front_us, delivered: &str| HandoffRow {
             setting: setting.to_owned(),
             server: "larder".to_owned(),
             requests_per_s: 4_000.0,
@@ -138,8 +139,8 @@ mod tests {
             hit_ratio: Some(0.9),
             delivered: [(delivered.to_owned(), 1.0)].into(),
             errors: 0,
-            trace: Trace {
-                lines: vec![Line {
+            trace: PacketTrace {
+                lines: vec![PacketLine {
                     us: 0.0,
                     from: "client".into(),
                     to: "switch".into(),
@@ -147,7 +148,7 @@ mod tests {
                     note: String::new(),
                 }],
                 packets: 1,
-                ..Trace::default()
+                ..PacketTrace::default()
             },
         };
         let report = HandoffReport {
@@ -173,6 +174,6 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
-        assert!((report.rows[1].handed() - 1.0).abs() < 1e-9 && report.rows[0].handed() == 0.0);
+        assert!((report.rows[1].handoff_share() - 1.0).abs() < 1e-9 && report.rows[0].handoff_share() == 0.0);
     }
 }

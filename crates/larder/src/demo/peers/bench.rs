@@ -1,4 +1,4 @@
-//! One run: the load on a cluster, and what the cluster counted and used meanwhile.
+//! One run of a load on a cluster, with the cluster's counters during the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,66 +7,66 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_load::{Arrivals, Progress, Report, StopHandle};
 
-use super::cluster::Cluster;
-use super::watch::{Between, Watch};
+use super::cluster::PeersCluster;
+use super::watch::{ClusterDelta, ClusterSample};
 use crate::demo::HOST;
 
-/// Longest wait for a reply. A modelled disk may have a long queue in a slow demo.
+/// Longest wait for a reply. In a slow demo a modelled disk may have a long queue.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// Between two looks at whether the measured part has begun.
-const LOOK: Duration = Duration::from_millis(5);
+/// Poll interval of the wait for the measured part.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What is asked of a cluster.
+/// The load on a cluster.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
+pub(super) struct LoadSpec {
     pub(super) targets: Arc<[String]>,
     pub(super) sizes: Arc<[u64]>,
     pub(super) order: Arc<[u32]>,
-    /// The first requests, which are not measured.
+    /// Number of leading requests that are not measured.
     pub(super) warmup: usize,
-    /// The order begins again at its end.
-    pub(super) again: bool,
+    /// Whether the requests start again at their end.
+    pub(super) repeat: bool,
     pub(super) clients: u32,
-    /// Longest measured part; none: to the end of the order.
+    /// Longest measured part; `None` means to the end of the requests.
     pub(super) measured: Option<Duration>,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    /// What the clients have seen.
+pub(super) struct RunResult {
+    /// Report of the load generator.
     pub(super) report: Report,
-    /// What the cluster did in the measured part.
-    pub(super) measured: Between,
-    /// What it did since its start.
-    pub(super) whole: Between,
+    /// Counters of the cluster in the measured part.
+    pub(super) measured: ClusterDelta,
+    /// Counters of the cluster since its start.
+    pub(super) whole: ClusterDelta,
 }
 
-/// Runs a load.
+/// Runs a load on a cluster.
 ///
 /// # Errors
-/// The load cannot be made, or a node does not answer for itself.
-pub(super) async fn drive(
-    cluster: &Cluster,
-    load: &Load,
+/// Returns an error if the load cannot be generated or a node does not answer.
+pub(super) async fn run_load(
+    cluster: &PeersCluster,
+    load: &LoadSpec,
     progress: &(dyn Fn(&Progress) + Sync),
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<RunResult> {
     let (measuring, ended, stop) = (AtomicBool::new(false), AtomicBool::new(false), StopHandle::default());
     let note = |at: Progress| {
         measuring.store(at.measuring, Ordering::Release);
         progress(&at);
     };
-    let asking = async {
+    let loading = async {
         let report = larder_load::run(plan(cluster, load, &stop)?, &note).await;
         ended.store(true, Ordering::Release);
         report.context("the load generator failed")
     };
-    let mut asked = cluster.asked();
-    let watching = async {
+    let mut clients = cluster.admin_clients();
+    let sampling = async {
         while !measuring.load(Ordering::Acquire) && !ended.load(Ordering::Acquire) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        let first = Watch::look(&mut asked, cluster).await?;
+        let first = ClusterSample::take(&mut clients, cluster).await?;
         let began = tokio::time::Instant::now();
         while let Some(limit) = load.measured
             && !ended.load(Ordering::Acquire)
@@ -75,20 +75,20 @@ pub(super) async fn drive(
                 stop.stop();
                 break;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         anyhow::Ok(first)
     };
-    let (report, first) = tokio::try_join!(asking, watching)?;
-    let last = Watch::look(&mut cluster.asked(), cluster).await?;
-    let whole = last.since(&Watch::default());
+    let (report, first) = tokio::try_join!(loading, sampling)?;
+    let last = ClusterSample::take(&mut cluster.admin_clients(), cluster).await?;
+    let whole = last.since(&ClusterSample::default());
     let measured = last.since(&first);
-    Ok(Seen { report, measured, whole })
+    Ok(RunResult { report, measured, whole })
 }
 
-fn plan(cluster: &Cluster, load: &Load, stop: &StopHandle) -> anyhow::Result<larder_load::Plan> {
+fn plan(cluster: &PeersCluster, load: &LoadSpec, stop: &StopHandle) -> anyhow::Result<larder_load::Plan> {
     let (first, others) = cluster.addresses.split_first().context("there is nobody to ask")?;
-    let requests = if load.again { 1 << 53 } else { load.order.len() as u64 };
+    let requests = if load.repeat { 1 << 53 } else { load.order.len() as u64 };
     Ok(larder_load::Plan {
         other_addresses: others.to_vec(),
         requests: Some(requests),

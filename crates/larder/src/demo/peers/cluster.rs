@@ -1,4 +1,4 @@
-//! A cluster of real processes: nodes from config files, peers of one another or not, and a switch if the system has one.
+//! A cluster of real processes: nodes with config files, optionally as peers or behind a switch.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,60 +10,60 @@ use larder_handoff::channel::identity::Identity;
 use tokio::process::Child;
 
 use super::system::{Cooperation, System};
-use super::watch::Watch;
+use super::watch::ClusterSample;
 use crate::demo::HOST;
 use crate::demo::cluster::{arguments, end_all, own_path, ready, spawn};
 
-/// Longest wait until peers know one another.
-const KNOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longest wait until all peers know each other.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Poll interval of waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a cluster is made of.
+/// Composition of a cluster.
 #[derive(Clone, Debug)]
-pub(super) struct ClusterSpec {
+pub(super) struct PeersClusterSpec {
     pub(super) nodes: usize,
     /// Memory of each node.
     pub(super) memory: Bytes,
     pub(super) cache_kind: String,
-    /// What is larger is kept in no memory.
+    /// Objects of this size and more are not kept in memory.
     pub(super) large_min: Bytes,
     pub(super) manifest: PathBuf,
-    /// Memories hold what comes first in the manifest from the start.
+    /// Whether memories initially contain the first targets of the manifest.
     pub(super) preload: bool,
     pub(super) disk_speed: f64,
     pub(super) peers: PeersSpec,
     pub(super) switch: SwitchSpec,
 }
 
-/// How peers work together.
+/// Settings of the peers.
 #[derive(Clone, Debug)]
 pub(super) struct PeersSpec {
-    /// T.
+    /// The threshold T.
     pub(super) overload: u32,
     pub(super) load_step: u32,
-    /// Requests after which a node judges whether to take part; none: it always does.
+    /// Requests between two evaluations of whether a node cooperates; `None` means that it always does.
     pub(super) window: Option<u32>,
-    /// The routing table of those that begin with one.
+    /// Routing table file of nodes that start with a table.
     pub(super) table: Option<PathBuf>,
-    /// How those that begin with none make theirs.
+    /// Settings of nodes that build their own tables.
     pub(super) tables: TablesSpec,
 }
 
-/// How nodes make routing tables of their own counts.
+/// Settings of routing tables that nodes build from their own counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TablesSpec {
-    /// Requests of a node after which the first is made.
+    /// Requests of a node before the first table is built.
     pub(super) first_requests: u64,
-    /// Time from one to the next.
+    /// Interval between tables.
     pub(super) refresh: Duration,
-    /// Price of a forwarded request, microseconds.
+    /// Cost of a forwarded request, microseconds.
     pub(super) forward_us: f64,
-    /// Of a byte from disk, microseconds.
+    /// Cost of a byte from disk, microseconds.
     pub(super) disk_us_per_byte: f64,
 }
 
-/// What a switch is told.
+/// Settings of the switch.
 #[derive(Clone, Debug)]
 pub(super) struct SwitchSpec {
     pub(super) t_low: u32,
@@ -74,21 +74,27 @@ pub(super) struct SwitchSpec {
 }
 
 /// A running cluster.
-pub(super) struct Cluster {
+pub(super) struct PeersCluster {
     nodes: Vec<Child>,
     switch: Option<Child>,
-    /// Where clients send their requests, in turn.
+    /// Addresses to which clients send their requests in turn.
     pub(super) addresses: Vec<SocketAddr>,
     /// The admin interfaces of the nodes.
     admins: Vec<SocketAddr>,
 }
 
-impl Cluster {
-    /// Starts a system; returns when all of it serves and peers know one another. Configs are kept in `folder`.
+impl PeersCluster {
+    /// Starts a system. Returns when all processes serve and all peers know each other. `folder` receives the
+    /// configs.
     ///
     /// # Errors
-    /// A file cannot be written, a process does not come up, or peers do not find one another.
-    pub(super) async fn start(system: System, spec: &ClusterSpec, folder: &Path) -> anyhow::Result<Self> {
+    /// Returns an error if a file cannot be written, a process does not start, or the peers do not find each
+    /// other.
+    pub(super) async fn start(
+        system: System,
+        spec: &PeersClusterSpec,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
         let secret = secret(folder)?;
         let mut cluster = Self { nodes: Vec::new(), switch: None, addresses: Vec::new(), admins: Vec::new() };
         let mut seed = None;
@@ -100,7 +106,7 @@ impl Cluster {
             let words = [("--config", file.display().to_string())];
             cluster.nodes.push(spawn(&own_path()?, &arguments("node", &words), &name)?);
             if number == 1 && matches!(system, System::Peers(_)) {
-                // The others look for it.
+                // The first node is the seed of the others.
                 seed = cluster.await_node(0).await?;
             }
         }
@@ -115,7 +121,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits for a node; where it listens to peers.
+    /// Waits for a node to serve. Returns its address for peers.
     async fn await_node(&mut self, index: usize) -> anyhow::Result<Option<SocketAddr>> {
         let ready = ready(&mut self.nodes[index], &format!("node-{}", index + 1)).await?;
         self.addresses.push(*ready.listen.first().context("a node says it listens nowhere")?);
@@ -123,28 +129,29 @@ impl Cluster {
         Ok(ready.peers)
     }
 
-    /// Waits until every node knows all others and what it goes by.
+    /// Waits until each node knows all others, and has what its policy needs.
     async fn await_peers(&self, how: Cooperation) -> anyhow::Result<()> {
-        let ready = if how == Cooperation::WardOwn { Watch::all_there } else { Watch::all_ready };
-        self.until("peers did not find one another", ready).await
+        let ready =
+            if how == Cooperation::WardOwn { ClusterSample::peers_known } else { ClusterSample::peers_ready };
+        self.wait_until("peers did not find one another", ready).await
     }
 
-    /// Waits until every node knows who has each of `targets` targets, which are all in memory somewhere.
+    /// Waits until each node knows where all `targets` targets are cached. Every target is in some memory.
     pub(super) async fn await_targets(&self, targets: usize) -> anyhow::Result<()> {
-        self.until("peers did not learn what others have", |watch| watch.all_found(targets)).await
+        self.wait_until("peers did not learn what others have", |watch| watch.targets_found(targets)).await
     }
 
-    async fn until(&self, otherwise: &str, met: impl Fn(&Watch) -> bool) -> anyhow::Result<()> {
+    async fn wait_until(&self, otherwise: &str, met: impl Fn(&ClusterSample) -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
-        let mut asked = self.asked();
+        let mut clients = self.admin_clients();
         loop {
-            if met(&Watch::look(&mut asked, self).await?) {
+            if met(&ClusterSample::take(&mut clients, self).await?) {
                 return Ok(());
             }
-            if began.elapsed() > KNOWN_TIMEOUT {
-                bail!("{otherwise} within {} s", KNOWN_TIMEOUT.as_secs());
+            if began.elapsed() > DISCOVERY_TIMEOUT {
+                bail!("{otherwise} within {} s", DISCOVERY_TIMEOUT.as_secs());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -168,30 +175,30 @@ impl Cluster {
         Ok(())
     }
 
-    /// Those to ask for counts.
-    pub(super) fn asked(&self) -> Vec<crate::ask::Asked> {
-        self.admins.iter().copied().map(crate::ask::Asked::new).collect()
+    /// Returns clients of the nodes' admin interfaces.
+    pub(super) fn admin_clients(&self) -> Vec<crate::ask::AdminClient> {
+        self.admins.iter().copied().map(crate::ask::AdminClient::new).collect()
     }
 
-    /// The ids of the nodes' processes.
+    /// Returns the ids of the nodes' processes.
     pub(super) fn node_ids(&self) -> Vec<u32> {
         self.nodes.iter().filter_map(Child::id).collect()
     }
 
-    /// The id of the switch's process, if there is one.
+    /// Returns the id of the switch's process, if there is one.
     pub(super) fn switch_id(&self) -> Option<u32> {
         self.switch.as_ref().and_then(Child::id)
     }
 
-    /// Ends all processes, the switch first; kills those that do not end by themselves.
+    /// Ends all processes, the switch first. Processes that do not end in time are killed.
     pub(super) async fn stop(mut self) {
-        // At once: peers that are left one by one would wait for one another.
+        // All stdins are closed at the same time. Otherwise each peer would wait for the next.
         self.nodes.iter_mut().for_each(|node| drop(node.stdin.take()));
         end_all(self.nodes.into_iter().chain(self.switch).collect()).await;
     }
 }
 
-/// The secret of all clusters in this folder, made if there is none.
+/// Returns the path of the cluster's secret in this folder, and creates it if it is missing.
 fn secret(folder: &Path) -> anyhow::Result<PathBuf> {
     let path = folder.join("cluster.key");
     if !path.exists() {
@@ -202,7 +209,7 @@ fn secret(folder: &Path) -> anyhow::Result<PathBuf> {
 
 fn node_config(
     system: System,
-    spec: &ClusterSpec,
+    spec: &PeersClusterSpec,
     name: &str,
     (secret, seed): (&Path, Option<SocketAddr>),
 ) -> String {
@@ -266,11 +273,11 @@ mod tests {
     use crate::config::Written;
 
     #[test]
-    fn what_nodes_are_told_is_valid() {
+    fn generated_configs_are_valid() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("manifest.tsv");
         std::fs::write(&manifest, "1\t/a\n").unwrap();
-        let mut spec = ClusterSpec {
+        let mut spec = PeersClusterSpec {
             preload: false,
             nodes: 2,
             memory: Bytes::mib(1),

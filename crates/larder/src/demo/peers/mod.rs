@@ -1,8 +1,9 @@
-//! `larder demo --peers`: clusters without a front-end (PRESS, CARD, WARD), beside nodes that work alone and beside a switch.
+//! `larder demo --peers`: compares clusters without a switch (PRESS, CARD, WARD) with independent nodes and
+//! with a switch.
 //!
-//! As in the plain demo, every run starts a cluster of its own from this executable, with cold memories, joined over
-//! loopback; the same requests go to each. Disks are modelled, since real ones would hide behind the page cache. Processors
-//! are real, since what a reply's way through a second node costs is the price of having no front-end.
+//! As in the plain demo, each run starts a new cluster of this executable with cold memories, connected over
+//! loopback. All clusters get the same requests. Disks are modelled, because the page cache would hide real
+//! disks. Processors are real, because the processor time of forwarding is the cost of having no switch.
 
 mod bench;
 mod cluster;
@@ -18,5 +19,5 @@ mod ward;
 mod watch;
 
 pub(crate) use predict::published_ratios;
-pub(crate) use run::{Demo, Memory, Setup};
+pub(crate) use run::{MemorySize, PeersDemo, PeersSetup};
 pub(crate) use system::System;

@@ -1,21 +1,21 @@
-//! What the figures say beside the paper's, in words, and why they differ.
+//! Notes on the figures: comparisons with the papers, and reasons for differences.
 
 use super::published::{MODEL_ERROR, WARD_OVER, range};
 use super::published_ratios;
-use super::result::{Figures, PeersReport, Point, Prediction, Sweep, SystemReport};
+use super::result::{PeersFigures, PeersReport, Prediction, Sweep, SweepPoint, SystemReport};
 use super::table::percent;
 use crate::report::number;
 
-/// Differences below which two figures count as alike.
-const ALIKE: f64 = 0.02;
+/// Smallest difference of two shares that is reported.
+const DIFFERENCE_MIN: f64 = 0.02;
 
-/// The notes of a report.
-pub(super) fn of(report: &PeersReport) -> Vec<String> {
+/// Writes the notes of a report.
+pub(super) fn write_notes(report: &PeersReport) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(point) = typical(report) else { return notes };
     if let (Some(trad), Some(press)) = (point.system("trad"), point.system("press")) {
         notes.push(gain(&trad.median, press));
-        notes.extend(why(point.model.as_ref()));
+        notes.extend(explain_gain(point.model.as_ref()));
         notes.extend(first_requests(report).filter(|_| point.model.is_some()));
         notes.extend(shares(&trad.median, &press.median, report.cluster.nodes));
     }
@@ -35,16 +35,17 @@ pub(super) fn of(report: &PeersReport) -> Vec<String> {
     notes
 }
 
-/// The point that stands nearest the paper's memory: about an eighth of the working set; of a sweep of steps, 4.
-fn typical(report: &PeersReport) -> Option<&Point> {
-    let from = |point: &&Point| match report.sweep {
+/// Returns the point whose memory is closest to the paper's, which is about an eighth of the working set. In
+/// a sweep of load steps, returns the point with step 4.
+fn typical(report: &PeersReport) -> Option<&SweepPoint> {
+    let from = |point: &&SweepPoint| match report.sweep {
         Some(Sweep::LoadStep) => (f64::from(point.load_step) - 4.0).abs(),
         _ => (point.memory_share - 0.12).abs(),
     };
     report.points.iter().min_by(|a, b| from(a).total_cmp(&from(b)))
 }
 
-fn gain(trad: &Figures, press: &SystemReport) -> String {
+fn gain(trad: &PeersFigures, press: &SystemReport) -> String {
     let gain = (press.over_trad.unwrap_or(1.0) - 1.0) * 100.0;
     let (least, most) = range(|row| row.gain);
     let beside = match gain {
@@ -65,8 +66,8 @@ fn gain(trad: &Figures, press: &SystemReport) -> String {
     )
 }
 
-/// The balance of disk, forwarding and processor, which decides the gain.
-fn why(model: Option<&Prediction>) -> Vec<String> {
+/// Explains the gain by the costs of disk, forwarding and processor.
+fn explain_gain(model: Option<&Prediction>) -> Vec<String> {
     let Some(model) = model else { return Vec::new() };
     let (read, fast, slow) = published_ratios();
     let mut notes = vec![format!(
@@ -99,12 +100,12 @@ fn why(model: Option<&Prediction>) -> Vec<String> {
     notes
 }
 
-/// What no system finds in memory, which the model's hit ratio does not know.
+/// Notes the share of requests that no system finds in memory. The model's hit ratio does not include it.
 fn first_requests(report: &PeersReport) -> Option<String> {
     let trace = &report.trace;
     let rest = trace.requests.saturating_sub(trace.warmup_requests).max(1);
     let share = trace.cold_misses as f64 / rest as f64;
-    (share >= ALIKE).then(|| {
+    (share >= DIFFERENCE_MIN).then(|| {
         format!(
             "{:.1} % of the requests after the warm-up are the first for their target, which no memory has; the shares that the model finds \
              by itself are those of a trace without such",
@@ -113,7 +114,7 @@ fn first_requests(report: &PeersReport) -> Option<String> {
     })
 }
 
-fn shares(trad: &Figures, press: &Figures, nodes: usize) -> Vec<String> {
+fn shares(trad: &PeersFigures, press: &PeersFigures, nodes: usize) -> Vec<String> {
     let mut notes = Vec::new();
     let (least, most) = range(|row| row.trad);
     let hits = trad.hit_ratio * 100.0;
@@ -125,7 +126,7 @@ fn shares(trad: &Figures, press: &Figures, nodes: usize) -> Vec<String> {
     }
     let even = (nodes as f64 - 1.0) / nodes as f64;
     let (least, most) = range(|row| row.forwarded);
-    if !(least / 100.0 - ALIKE..=most / 100.0 + ALIKE).contains(&press.forwarded) {
+    if !(least / 100.0 - DIFFERENCE_MIN..=most / 100.0 + DIFFERENCE_MIN).contains(&press.forwarded) {
         notes.push(format!(
             "{:.1} % are forwarded, in the paper {least} to {most} %: were each target at one of {nodes} nodes, it would be {:.1} %",
             press.forwarded * 100.0,
@@ -143,8 +144,8 @@ fn shares(trad: &Figures, press: &Figures, nodes: usize) -> Vec<String> {
     notes
 }
 
-/// With a front-end.
-fn switch(point: &Point) -> Vec<String> {
+/// Compares PRESS with a switch.
+fn switch(point: &SweepPoint) -> Vec<String> {
     let (Some(lard), Some(press)) = (point.system("lard-r"), point.system("press")) else {
         return Vec::new();
     };
@@ -157,8 +158,8 @@ fn switch(point: &Point) -> Vec<String> {
     )]
 }
 
-/// One node that decides for all, beside one that all requests pass.
-fn card(point: &Point) -> Option<String> {
+/// Compares CARD with a switch.
+fn card(point: &SweepPoint) -> Option<String> {
     let card = &point.system("card")?.median;
     let lard = &point.system("lard-r")?.median;
     let messages = card.peers.as_ref().map_or(0.0, |peers| peers.messages);
@@ -170,8 +171,8 @@ fn card(point: &Point) -> Option<String> {
     ))
 }
 
-/// WARD over round robin and over pure partitioning, where they ran.
-fn ward(point: &Point) -> Vec<String> {
+/// Compares WARD with round robin and with pure partitioning, if they ran.
+fn ward(point: &SweepPoint) -> Vec<String> {
     let speed = |name: &str| point.system(name).map(|system| system.median.requests_per_s);
     let Some(ward) = speed("ward") else { return Vec::new() };
     let over = |what: &str, speed: Option<f64>, published: f64| {
@@ -186,8 +187,9 @@ fn ward(point: &Point) -> Vec<String> {
     rows.into_iter().flatten().chain(ward_own(point, ward)).collect()
 }
 
-/// What tables are worth that the nodes make themselves; `given`: requests/s by the one that begins right.
-fn ward_own(point: &Point, given: f64) -> Option<String> {
+/// Compares WARD with tables that the nodes build with WARD with a given table. `given` is the throughput of
+/// the latter.
+fn ward_own(point: &SweepPoint, given: f64) -> Option<String> {
     let own = &point.system("ward-own")?.median;
     let tables = own.peers.as_ref().map_or(0, |peers| peers.tables);
     (given > 0.0).then(|| {
@@ -201,7 +203,7 @@ fn ward_own(point: &Point, given: f64) -> Option<String> {
 }
 
 fn memory(report: &PeersReport) -> Vec<String> {
-    let gain = |point: &&Point| point.system("press").and_then(|press| press.over_trad);
+    let gain = |point: &&SweepPoint| point.system("press").and_then(|press| press.over_trad);
     let (Some(first), Some(last)) =
         (report.points.iter().find_map(|p| gain(&p)), report.points.iter().rev().find_map(|p| gain(&p)))
     else {
@@ -221,7 +223,7 @@ fn memory(report: &PeersReport) -> Vec<String> {
 }
 
 fn steps(report: &PeersReport) -> Vec<String> {
-    let rows: Vec<(u32, &Figures)> = report
+    let rows: Vec<(u32, &PeersFigures)> = report
         .points
         .iter()
         .filter_map(|point| Some((point.load_step, &point.system("press")?.median)))
@@ -245,19 +247,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_figures_stand_beside() {
+    fn figures_are_compared_with_the_papers() {
         let mut report = sample();
-        let notes = of(&report).join("\n");
+        let notes = write_notes(&report).join("\n");
         for expected in
             ["50 % more", "57, 48, 50 and 49", "as here", "With reads of 5 ms", "by up to 38 %", "-10 %"]
         {
             assert!(notes.contains(expected), "{expected} in\n{notes}");
         }
         report.points[0].systems[1].over_trad = Some(0.9);
-        assert!(of(&report).join("\n").contains("10 % less than nodes by themselves"));
+        assert!(write_notes(&report).join("\n").contains("10 % less than nodes by themselves"));
         report.sweep = Some(Sweep::Memory);
-        assert!(of(&report).join("\n").contains("With the least memory PRESS serves 0.90 times"));
+        assert!(write_notes(&report).join("\n").contains("With the least memory PRESS serves 0.90 times"));
         report.points.clear();
-        assert!(of(&report).is_empty());
+        assert!(write_notes(&report).is_empty());
     }
 }

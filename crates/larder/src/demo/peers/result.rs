@@ -1,4 +1,4 @@
-//! What `larder demo --peers` found: one value, printed as tables, written as JSON, drawn as a report.
+//! Results of `larder demo --peers`, which are printed as tables, written as JSON and drawn as a report.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use serde::Serialize;
 
 use crate::demo::result::TraceInfo;
 
-/// The layout of the JSON; changes when a field changes its meaning or goes.
+/// Name and version of the JSON. The version rises when a field changes its meaning or is removed.
 pub(crate) const SCHEMA: &str = "larder-demo-peers/1";
 
-/// The whole outcome.
+/// All results.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct PeersReport {
-    /// Names the layout of this document: "larder-demo-peers/1".
+    /// Name and version of this document: "larder-demo-peers/1".
     pub(crate) schema: &'static str,
     /// Version of larder.
     pub(crate) version: &'static str,
-    /// What was replayed.
+    /// The replayed trace.
     pub(crate) trace: TraceInfo,
-    /// What it was replayed against.
-    pub(crate) cluster: ClusterInfo,
-    /// What a request takes on this machine, measured before.
+    /// The cluster.
+    pub(crate) cluster: PeersClusterInfo,
+    /// Measured cost of a request on this machine.
     pub(crate) rates: Option<Rates>,
-    /// What is varied from point to point.
+    /// The parameter that varies between the points, if any.
     pub(crate) sweep: Option<Sweep>,
     /// One point, or one for each value of the sweep.
-    pub(crate) points: Vec<Point>,
-    /// What the figures say beside the paper's, and why they differ.
+    pub(crate) points: Vec<SweepPoint>,
+    /// Comparisons with the papers, and reasons for differences.
     pub(crate) notes: Vec<String>,
     /// Reasons to doubt the figures; empty for a valid demo.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What is varied.
+/// The parameter that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Sweep {
@@ -43,47 +43,49 @@ pub(crate) enum Sweep {
     LoadStep,
 }
 
-/// What the trace was replayed against.
+/// The cluster to which the trace was replayed.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct ClusterInfo {
+#[schemars(rename = "ClusterInfo")]
+pub(crate) struct PeersClusterInfo {
     /// Number of nodes, each a process of its own.
     pub(crate) nodes: usize,
     /// Replacement policy of the nodes' memories.
     pub(crate) cache_kind: String,
-    /// Objects of this size and more are served where they are asked for and kept by nobody, in every system.
+    /// Objects of this size and more are served by the node that received the request, and no system keeps
+    /// them in memory.
     pub(crate) large_min_bytes: u64,
-    /// The nodes' disks are a model: this is it.
+    /// Description of the modelled disks.
     pub(crate) node_model: String,
-    /// How many times faster than the disk of 1998.
+    /// Speed relative to the disk of 1998.
     pub(crate) speed: f64,
     /// Clients that each keep one request outstanding (closed loop).
     pub(crate) clients: u32,
-    /// T: connections above which a peer is overloaded.
+    /// T: the number of connections above which a peer is overloaded.
     pub(crate) overload: u32,
-    /// Requests after which a peer judges whether to take part.
+    /// Requests between two evaluations of whether a peer cooperates.
     pub(crate) window: u32,
     /// Processors of this machine, which nodes, switch and clients share.
     pub(crate) cores: usize,
-    /// Longest measured part of a run, seconds; none: to the end of the trace.
+    /// Longest measured part of a run, seconds; `null` means to the end of the trace.
     pub(crate) seconds: Option<u64>,
-    /// Whether the whole trace warmed the memories, and came again until the measured part ended.
+    /// Whether the whole trace warmed the memories, and was then repeated until the measured part ended.
     pub(crate) warm: bool,
     /// Seed of synthetic traces and of the switch.
     pub(crate) seed: u64,
-    /// Runs of each system, interleaved; figures are those of the run with the median throughput.
+    /// Runs of each system, interleaved. The figures are those of the run with the median throughput.
     pub(crate) runs: usize,
 }
 
-/// What a request takes, measured on this machine with everything in memory. The model is fed with these.
+/// Cost of a request, measured on this machine with all targets in memory. These are inputs of the model.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct Rates {
     /// Processor time of a node for a request that it answers from its own memory, microseconds.
     pub(crate) local_us: f64,
     /// Processor time of the clients for a request, microseconds.
     pub(crate) client_us: f64,
-    /// Processor time that all nodes together use more for a request that is forwarded, microseconds.
+    /// Additional processor time of all nodes for a forwarded request, microseconds.
     pub(crate) forward_us: f64,
-    /// Share of the requests that were forwarded while that was measured, 0 to 1.
+    /// Share of requests that were forwarded during the measurement, from 0 to 1.
     pub(crate) forwarded: f64,
     /// Requests measured.
     pub(crate) requests: u64,
@@ -91,52 +93,54 @@ pub(crate) struct Rates {
     pub(crate) reply_bytes_mean: f64,
 }
 
-/// All systems under one setting.
+/// Results of all systems under one setting.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct Point {
+#[schemars(rename = "Point")]
+pub(crate) struct SweepPoint {
     /// Memory of each node.
     pub(crate) memory_bytes: u64,
-    /// The same over the working set.
+    /// Memory of each node over the working set.
     pub(crate) memory_share: f64,
-    /// By how much a load differs from the last one told when it is told again.
+    /// Difference of a load from the last reported load at which a node reports it again.
     pub(crate) load_step: u32,
-    /// One entry for each system, in the order asked for.
+    /// One entry for each system, in the requested order.
     pub(crate) systems: Vec<SystemReport>,
-    /// The analytic model of PRESS beside what was measured; none where `trad` or `press` did not run.
+    /// Prediction of the analytic model of PRESS; `null` if `trad` or `press` did not run.
     pub(crate) model: Option<Prediction>,
 }
 
-/// One system.
+/// Results of one system.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct SystemReport {
-    /// Its name.
+    /// Name of the system.
     pub(crate) system: String,
-    /// What it is.
+    /// Description of the system.
     pub(crate) about: String,
     /// The run with the median throughput.
-    pub(crate) median: Figures,
-    /// Throughput relative to `trad`, where that ran.
+    pub(crate) median: PeersFigures,
+    /// Throughput relative to `trad`, if `trad` ran.
     pub(crate) over_trad: Option<f64>,
     /// All runs, in order.
-    pub(crate) runs: Vec<Figures>,
+    pub(crate) runs: Vec<PeersFigures>,
     /// Latency distribution of the median run: (milliseconds, share of requests at or below).
     pub(crate) latency_cdf: Vec<(f64, f64)>,
 }
 
-/// The figures of one run, measured part only.
+/// Figures of the measured part of one run.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-pub(crate) struct Figures {
-    /// Good replies a second while every client had work.
+#[schemars(rename = "Figures")]
+pub(crate) struct PeersFigures {
+    /// Good replies per second while every client had requests.
     pub(crate) requests_per_s: f64,
     /// Good replies.
     pub(crate) requests: u64,
-    /// Of those, from the memory of the node that served them.
+    /// Good replies from the memory of the node that served them.
     pub(crate) hits: u64,
-    /// And not.
+    /// Good replies that were not from memory.
     pub(crate) misses: u64,
-    /// Requests served by the node that took them.
+    /// Requests that the receiving node served.
     pub(crate) local: u64,
-    /// Of those, from its memory.
+    /// Requests that the receiving node served from its memory.
     pub(crate) local_hits: u64,
     /// Requests that failed.
     pub(crate) errors: u64,
@@ -144,31 +148,31 @@ pub(crate) struct Figures {
     pub(crate) hit_ratio_local: f64,
     /// THR: `hits` over `hits` and `misses`.
     pub(crate) hit_ratio: f64,
-    /// Share of the requests that another node served than the one that took them.
+    /// Share of requests that another node served than the receiving one.
     pub(crate) forwarded: f64,
-    /// What peers told one another and decided; none where nodes have no peers.
+    /// Messages and decisions of the peers; `null` if nodes have no peers.
     pub(crate) peers: Option<PeerFigures>,
-    /// Reads of the modelled disks for each request.
+    /// Reads of the modelled disks per request.
     pub(crate) disk_reads: f64,
-    /// Mean time of a read, milliseconds; none without reads.
+    /// Mean time of a read, milliseconds; `null` without reads.
     pub(crate) read_ms: Option<f64>,
-    /// Share of the time that a disk worked, mean over the nodes.
+    /// Share of time that a disk was busy, mean of all nodes.
     pub(crate) disk_busy: f64,
     /// Median latency.
     pub(crate) latency_ms_p50: f64,
     /// 99th percentile of the latency.
     pub(crate) latency_ms_p99: f64,
-    /// Requests served by the node that served most, over the mean; 1 is even.
+    /// Requests of the busiest node over the mean of all nodes; 1 is even.
     pub(crate) imbalance: f64,
-    /// Processor time of the nodes for each request, microseconds.
+    /// Processor time of the nodes per request, microseconds.
     pub(crate) cpu_us_nodes: f64,
-    /// Of the switch; 0 without one.
+    /// Processor time of the switch per request, microseconds; 0 without a switch.
     pub(crate) cpu_us_switch: f64,
-    /// Of the clients.
+    /// Processor time of the clients per request, microseconds.
     pub(crate) cpu_us_clients: f64,
-    /// Share of all processors that were busy, whatever they did; none where it cannot be read.
+    /// Utilization of all processors by all processes; `null` if it cannot be read.
     pub(crate) cpu_busy: Option<f64>,
-    /// Share of all processors that the demo's own processes used.
+    /// Utilization of all processors by the demo's own processes.
     pub(crate) cpu_own: Option<f64>,
     /// Length of the measured part.
     pub(crate) seconds: f64,
@@ -176,104 +180,106 @@ pub(crate) struct Figures {
     pub(crate) whole: WholeRun,
 }
 
-/// What peers did.
+/// Activity of the peers.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct PeerFigures {
-    /// Broadcasts of a load for each request. One goes to every other node.
+    /// Broadcasts of a load per request. A broadcast goes to each other node.
     pub(crate) load_broadcasts: f64,
-    /// Broadcasts of what a node began or ceased to have in memory, for each request; several changes share one.
+    /// Broadcasts of cache changes per request. Several changes may share one broadcast.
     pub(crate) cache_broadcasts: f64,
-    /// Messages of the protocol for each request, one for each receiver.
+    /// Protocol messages per request, one for each receiver.
     pub(crate) messages: f64,
-    /// Their bytes for each request.
+    /// Bytes of protocol messages per request.
     pub(crate) message_bytes: f64,
-    /// Share of the decisions by reason.
+    /// Share of decisions by reason.
     pub(crate) decisions: BTreeMap<String, f64>,
-    /// Nodes that took part at the end; the others worked by themselves.
+    /// Nodes that cooperated at the end. The others worked independently.
     pub(crate) sharing: usize,
-    /// Routing tables that the nodes made of their own counts.
+    /// Routing tables that the nodes built from their own counts.
     pub(crate) tables: u64,
 }
 
-/// Counts of a whole run, from both sides, which must agree.
+/// Counts of a whole run from both sides, which must agree.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct WholeRun {
-    /// Requests that clients sent and saw the end of.
+    /// Requests of the clients that ended.
     pub(crate) sent: u64,
-    /// Requests that nodes served, each once.
+    /// Requests that nodes served, each counted once.
     pub(crate) served: u64,
-    /// Requests that peers decided on; 0 where nodes have no peers.
+    /// Requests that peers decided; 0 if nodes have no peers.
     pub(crate) decided: u64,
     /// Requests that peers forwarded.
     pub(crate) forwarded: u64,
-    /// Requests that peers took from others.
+    /// Requests that peers received from other peers.
     pub(crate) taken: u64,
     /// Broadcasts of loads.
     pub(crate) loads_told: u64,
-    /// Broadcasts of changes of memory.
+    /// Broadcasts of cache changes.
     pub(crate) changes_told: u64,
 }
 
-/// The analytic model beside the measurement.
+/// Prediction of the analytic model.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct Prediction {
     /// Zipf exponent of the requests, fitted.
     pub(crate) alpha: f64,
     /// Mean time of a read in the `trad` run, milliseconds.
     pub(crate) read_ms: f64,
-    /// What the model says.
-    pub(crate) rows: Vec<Predicted>,
-    /// A read of this length would make `trad` as fast as `press`; with shorter ones `trad` is faster. Milliseconds.
+    /// Predicted and measured throughput.
+    pub(crate) rows: Vec<PredictionRow>,
+    /// Read time at which `trad` is as fast as `press`, milliseconds. With shorter reads `trad` is faster.
     pub(crate) break_even_ms: Option<f64>,
-    /// A read over the processor time of a local reply; the paper's is 21.
+    /// Read time over the processor time of a local reply. The paper's is 21.
     pub(crate) read_over_local: f64,
-    /// Forwarding over the processor time of a local reply; the paper's is 0.27, on kernel TCP 1.9.
+    /// Time of forwarding over the processor time of a local reply. The paper's is 0.27, and 1.9 on kernel
+    /// TCP.
     pub(crate) forward_over_local: f64,
 }
 
-/// One row of the model.
+/// One prediction.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct Predicted {
-    /// Which system.
+#[schemars(rename = "Predicted")]
+pub(crate) struct PredictionRow {
+    /// Name of the system.
     pub(crate) system: String,
-    /// Where its reads and forwarded share come from.
+    /// Origin of the reads and the forwarded share.
     pub(crate) shares: &'static str,
-    /// Reads from disk for each request.
+    /// Reads from disk per request.
     pub(crate) reads: f64,
-    /// Mean time of one, milliseconds.
+    /// Mean time of a read, milliseconds.
     pub(crate) read_ms: f64,
-    /// Share of the requests that are forwarded.
+    /// Share of requests that are forwarded.
     pub(crate) forwarded: f64,
-    /// Requests a second.
+    /// Predicted requests per second.
     pub(crate) requests_per_s: f64,
-    /// Processors that others left to the demo, mean of the run.
+    /// Processors that were available to the demo, mean of the run.
     pub(crate) processors: f64,
-    /// What is used up first: cpu or disk.
+    /// The bottleneck: cpu or disk.
     pub(crate) binds: &'static str,
-    /// What was measured.
+    /// Measured requests per second.
     pub(crate) measured: f64,
-    /// Prediction over measurement, less one.
+    /// Prediction over measurement, minus one.
     pub(crate) error: f64,
 }
 
-impl Point {
-    /// The system of that name.
+impl SweepPoint {
+    /// Returns the results of a system.
     pub(crate) fn system(&self, name: &str) -> Option<&SystemReport> {
         self.systems.iter().find(|report| report.system == name)
     }
 }
 
 impl PeersReport {
-    /// What names a point in tables and on axes.
-    pub(crate) fn setting(&self, point: &Point) -> String {
+    /// Returns the label of a point in tables and on axes.
+    pub(crate) fn setting(&self, point: &SweepPoint) -> String {
         match self.sweep {
             Some(Sweep::LoadStep) => point.load_step.to_string(),
             _ => format!("{} ({:.1} %)", larder_core::Bytes(point.memory_bytes), point.memory_share * 100.0),
         }
     }
 
-    /// Where it stands on an axis.
-    pub(crate) fn place(&self, point: &Point) -> f64 {
+    /// Returns the position of a point on an axis.
+    pub(crate) fn axis_value(&self, point: &SweepPoint) -> f64 {
         match self.sweep {
             Some(Sweep::LoadStep) => f64::from(point.load_step),
             _ => point.memory_share * 100.0,
@@ -286,7 +292,7 @@ pub(crate) mod tests {
     use super::*;
 
     fn prediction() -> Prediction {
-        let row = |system: &str, error| Predicted {
+        let row = |system: &str, error| PredictionRow {
             system: system.to_owned(),
             shares: "measured",
             reads: 0.1,
@@ -308,9 +314,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two systems with made-up figures: `press` half as fast again as `trad`.
+    /// Returns two systems with invented figures. `press` has 1.5 times the throughput of `trad`.
     pub(crate) fn sample() -> PeersReport {
-        let figures = |requests_per_s, hit_ratio, forwarded| Figures {
+        let figures = |requests_per_s, hit_ratio, forwarded| PeersFigures {
             requests_per_s,
             hit_ratio,
             hit_ratio_local: hit_ratio,
@@ -322,9 +328,9 @@ pub(crate) mod tests {
                 load_broadcasts: 0.3,
                 ..PeerFigures::default()
             }),
-            ..Figures::default()
+            ..PeersFigures::default()
         };
-        let system = |name: &str, median: Figures, over_trad| SystemReport {
+        let system = |name: &str, median: PeersFigures, over_trad| SystemReport {
             system: name.to_owned(),
             about: "a sample".to_owned(),
             runs: vec![median.clone()],
@@ -332,7 +338,7 @@ pub(crate) mod tests {
             over_trad: Some(over_trad),
             latency_cdf: vec![(1.0, 0.5), (20.0, 0.99)],
         };
-        let point = |memory_share, load_step| Point {
+        let point = |memory_share, load_step| SweepPoint {
             memory_bytes: 16_000_000,
             memory_share,
             load_step,
@@ -346,7 +352,7 @@ pub(crate) mod tests {
             schema: SCHEMA,
             version: "0.0.0",
             trace: crate::demo::result::tests::sample().trace,
-            cluster: ClusterInfo {
+            cluster: PeersClusterInfo {
                 nodes: 8,
                 cache_kind: "lru".into(),
                 large_min_bytes: 131_072,

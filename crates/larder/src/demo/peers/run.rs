@@ -1,4 +1,4 @@
-//! Runs the demo: every setting, every system, one cluster after another.
+//! Runs the demo: every setting and every system, with a new cluster each time.
 
 use std::io::Write as _;
 use std::num::NonZeroUsize;
@@ -13,49 +13,49 @@ use larder_core::{Bytes, Settings};
 use larder_load::{Progress, Warning};
 use larder_trace::Stats;
 
-use super::bench::{Load, Seen, drive};
-use super::cluster::{Cluster, ClusterSpec, PeersSpec, SwitchSpec, TablesSpec};
+use super::bench::{LoadSpec, RunResult, run_load};
+use super::cluster::{PeersCluster, PeersClusterSpec, PeersSpec, SwitchSpec, TablesSpec};
 use super::notes;
-use super::predict::{Fed, predict};
+use super::predict::{ModelInput, predict};
 use super::rates;
 use super::result::{
-    ClusterInfo, Figures, PeerFigures, PeersReport, Point, Prediction, Rates, SCHEMA, Sweep, SystemReport,
-    WholeRun,
+    PeerFigures, PeersClusterInfo, PeersFigures, PeersReport, Prediction, Rates, SCHEMA, Sweep, SweepPoint,
+    SystemReport, WholeRun,
 };
 use super::system::System;
 use crate::demo::plan::Plan;
-use crate::demo::signals;
+use crate::demo::policy_config;
 use crate::report::number;
 
-/// Share of all cores above which a run may have measured others' work.
+/// Utilization by other processes above which a run is doubtful, as a share of all cores.
 const OTHERS_BUSY_MAX: f64 = 0.1;
-/// Share of the time beyond which the one thread of the clients was the limit.
+/// Utilization of the load generator's thread above which it was the bottleneck.
 const CLIENT_RUNNING_MAX: f64 = 0.8;
-/// Memories of the sweep, as shares of the working set, ahead of the whole of it.
+/// Memories of the sweep, as shares of the working set. The last point has the whole working set.
 const MEMORY_SHARES: [f64; 5] = [0.03, 0.06, 0.12, 0.25, 0.5];
-/// A memory that holds all: contents, and what each object counts at least.
+/// Memory that holds all targets with the minimum charge of each object, as a share of the working set.
 const WHOLE_SHARE: f64 = 1.1;
-/// Steps of the sweep: those of the paper's section 4.2.
+/// Load steps of the sweep, from section 4.2 of the paper.
 const LOAD_STEPS: [u32; 5] = [1, 2, 4, 8, 16];
-/// T of the paper.
+/// The paper's T.
 const OVERLOAD: u32 = 80;
-/// Judgements of whether to take part that fit into the warm-up.
-const JUDGEMENTS: usize = 10;
-/// Longest time the switch takes for its K.
+/// Evaluations of the hit ratio that fit into the warm-up.
+const EVALUATIONS: usize = 10;
+/// Largest K that the switch accepts.
 const REPLICATION_DECAY_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// Least memory of a node.
+/// Smallest memory of a node, bytes.
 const MEMORY_MIN: u64 = 64 << 10;
 
 /// Memory of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Memory {
+pub(crate) enum MemorySize {
     /// A share of the trace's working set, above 0.
     Share(f64),
-    /// So much.
+    /// A size.
     Size(Bytes),
 }
 
-impl FromStr for Memory {
+impl FromStr for MemorySize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -76,7 +76,7 @@ impl FromStr for Memory {
     }
 }
 
-impl Memory {
+impl MemorySize {
     fn bytes(self, working_set: u64) -> Bytes {
         match self {
             Self::Share(share) => Bytes(((working_set as f64 * share) as u64).max(MEMORY_MIN)),
@@ -85,71 +85,71 @@ impl Memory {
     }
 }
 
-/// What the demo is to do.
+/// Settings of the demo.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
+pub(crate) struct PeersSetup {
     pub(crate) nodes: usize,
     pub(crate) systems: Vec<System>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MemorySize,
     pub(crate) sweep: Option<Sweep>,
     pub(crate) load_step: u32,
     pub(crate) large_min: Bytes,
     pub(crate) cache_kind: String,
     pub(crate) clients: u32,
     pub(crate) seconds: Option<u64>,
-    /// The whole trace has warmed the memories when measuring begins, and comes again and again.
+    /// Whether the whole trace warms the memories, and is then repeated.
     pub(crate) warm: bool,
     pub(crate) seed: u64,
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
     pub(crate) speed: f64,
     pub(crate) runs: usize,
-    /// Measure what a request takes, and let the model predict.
+    /// Whether to measure the cost of requests and to predict with the model.
     pub(crate) model: bool,
 }
 
-/// What differs from point to point.
+/// Parameters that differ between points.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct PointSetting {
     memory: Bytes,
     load_step: u32,
 }
 
-/// One run's outcome.
+/// Result of one run.
 #[derive(Clone, Debug)]
-struct Run {
-    figures: Figures,
+struct SystemRun {
+    figures: PeersFigures,
     latency_cdf: Vec<(f64, f64)>,
     warnings: Vec<Warning>,
 }
 
-/// A demo ready to run.
-pub(crate) struct Demo {
-    pub(super) setup: Setup,
+/// A demo that is ready to run.
+pub(crate) struct PeersDemo {
+    pub(super) setup: PeersSetup,
     pub(super) plan: Plan,
     bar: ProgressBar,
 }
 
-impl Demo {
-    pub(crate) fn new(setup: Setup, plan: Plan) -> Self {
+impl PeersDemo {
+    pub(crate) fn new(setup: PeersSetup, plan: Plan) -> Self {
         let style = ProgressStyle::with_template("{msg:40} [{bar:30}] {percent:>3} %  {per_sec}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar = ProgressBar::new(plan.order.len() as u64).with_style(style.progress_chars("=> "));
         Self { setup, plan, bar }
     }
 
-    /// Measures what a request takes, then runs every system under every setting.
+    /// Measures the cost of a request, and then runs every system under every setting.
     pub(crate) async fn run(&self) -> anyhow::Result<PeersReport> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
         self.plan.write_manifest(&manifest, &[])?;
         let mut warnings = Vec::new();
-        let rates = self.rates(&manifest, folder.path(), &mut warnings).await?;
+        let rates = self.measure_rates(&manifest, folder.path(), &mut warnings).await?;
         let alpha = Stats::of_trace(&self.plan.trace(usize::MAX)).zipf.map(|zipf| zipf.exponent);
         let mut points = Vec::new();
         for setting in self.settings() {
             let spec = self.spec(&manifest, setting);
-            let runs = self.all(&spec, setting, rates.as_ref(), folder.path()).await?;
+            let runs = self.run_all(&spec, setting, rates.as_ref(), folder.path()).await?;
             let mut point = self.point(setting, &runs, &mut warnings);
             if let (Some(rates), Some(alpha)) = (&rates, alpha) {
                 point.model = self.predict(rates, alpha, &point, &mut warnings);
@@ -168,12 +168,12 @@ impl Demo {
             notes: Vec::new(),
             warnings,
         };
-        report.notes = notes::of(&report);
+        report.notes = notes::write_notes(&report);
         Ok(report)
     }
 
-    /// A failure to measure them is no failure of the demo: the model then has nothing to say.
-    async fn rates(
+    /// Measures the cost of requests. A failure is only a warning, because the demo works without the model.
+    async fn measure_rates(
         &self,
         manifest: &Path,
         folder: &Path,
@@ -183,10 +183,11 @@ impl Demo {
             return Ok(None);
         }
         self.bar.set_message("what a request takes");
-        let spec = self.spec(manifest, Setting { memory: Bytes::mib(1), load_step: self.setup.load_step });
+        let spec =
+            self.spec(manifest, PointSetting { memory: Bytes::mib(1), load_step: self.setup.load_step });
         match rates::measure(&spec, &self.plan, folder).await {
             Ok(rates) => {
-                self.say(&format!(
+                self.print_line(&format!(
                     "a request takes {} us of a node, {} us of the clients, and {} us more of the nodes if forwarded",
                     number(rates.local_us),
                     number(rates.client_us),
@@ -201,15 +202,15 @@ impl Demo {
         }
     }
 
-    /// All systems under one setting, as often as asked, in turn within each round.
-    async fn all(
+    /// Runs all systems under one setting. The systems take turns within each round.
+    async fn run_all(
         &self,
-        spec: &ClusterSpec,
-        setting: Setting,
+        spec: &PeersClusterSpec,
+        setting: PointSetting,
         rates: Option<&Rates>,
         folder: &Path,
-    ) -> anyhow::Result<Vec<Vec<Run>>> {
-        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); self.setup.systems.len()];
+    ) -> anyhow::Result<Vec<Vec<SystemRun>>> {
+        let mut runs: Vec<Vec<SystemRun>> = vec![Vec::new(); self.setup.systems.len()];
         for round in 0..self.setup.runs {
             for (system, runs) in self.setup.systems.iter().zip(&mut runs) {
                 let mut label = system.to_string();
@@ -222,90 +223,94 @@ impl Demo {
                     label += &format!(" ({} of {})", round + 1, self.setup.runs);
                 }
                 self.bar.set_message(label.clone());
-                let run = self.one(*system, spec, rates, folder).await;
+                let run = self.run_one(*system, spec, rates, folder).await;
                 let run = run.with_context(|| format!("while running {label}"))?;
-                self.say(&said(&label, &run.figures));
+                self.print_line(&summary_line(&label, &run.figures));
                 runs.push(run);
             }
         }
         Ok(runs)
     }
 
-    async fn one(
+    async fn run_one(
         &self,
         system: System,
-        spec: &ClusterSpec,
+        spec: &PeersClusterSpec,
         rates: Option<&Rates>,
         folder: &Path,
-    ) -> anyhow::Result<Run> {
+    ) -> anyhow::Result<SystemRun> {
         let mut spec = spec.clone();
-        if self.setup.warm && system.begins_alone() {
+        if self.setup.warm && system.starts_alone() {
             self.preload(system, &mut spec, folder)?;
         }
         match system {
             System::Trad => {}
-            System::Peers(how) => self.go_by_tables(how, &mut spec, rates, folder)?,
+            System::Peers(how) => self.prepare_tables(how, &mut spec, rates, folder)?,
             System::Switch(policy) => {
                 spec.switch.config =
-                    signals::config(policy.name(), &self.plan, spec.nodes, spec.memory, folder)?;
+                    policy_config::config(policy.name(), &self.plan, spec.nodes, spec.memory, folder)?;
             }
         }
-        let cluster = Cluster::start(system, &spec, folder).await?;
-        let load = Load {
+        let cluster = PeersCluster::start(system, &spec, folder).await?;
+        let load = LoadSpec {
             targets: self.plan.targets.clone(),
             sizes: self.plan.sizes.clone(),
             order: self.plan.order.clone(),
             warmup: self.plan.warmup,
-            again: self.setup.warm,
+            repeat: self.setup.warm,
             clients: self.setup.clients,
             measured: self.setup.seconds.map(Duration::from_secs),
         };
         self.bar.reset();
         let note = |at: &Progress| self.bar.set_position(at.finished);
-        let seen = drive(&cluster, &load, &note).await?;
+        let result = run_load(&cluster, &load, &note).await?;
         cluster.stop().await;
-        let warnings = seen.report.warnings.iter().filter(|warning| counts(warning)).cloned().collect();
-        Ok(Run {
-            latency_cdf: seen.report.latency.curve.iter().map(|at| (at.us / 1e3, at.quantile)).collect(),
-            figures: figures(&seen, self.setup.nodes),
+        let warnings =
+            result.report.warnings.iter().filter(|warning| is_relevant(warning)).cloned().collect();
+        Ok(SystemRun {
+            latency_cdf: result.report.latency.curve.iter().map(|at| (at.us / 1e3, at.quantile)).collect(),
+            figures: compute_figures(&result, self.setup.nodes),
             warnings,
         })
     }
 
-    /// Each node by itself has to read every target, which takes its disk minutes: memories start as they would end. Those of
-    /// nodes that would take part start empty: they fill them together, and nobody has what others have.
-    fn preload(&self, system: System, spec: &mut ClusterSpec, folder: &Path) -> anyhow::Result<()> {
+    /// Preloads the memories of nodes that work independently, because reading all targets would take
+    /// minutes. The memories of nodes that would cooperate start empty. They fill them together, and no
+    /// object is cached twice.
+    fn preload(&self, system: System, spec: &mut PeersClusterSpec, folder: &Path) -> anyhow::Result<()> {
         let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
         let object_max = Bytes(spec.large_min.get().saturating_sub(1));
         let judged = (spec.nodes, self.window() as usize);
         if system != System::Trad
-            && self.plan.missed_alone(kind, spec.memory, object_max, judged) > share_above()
+            && self.plan.peak_miss_share(kind, spec.memory, object_max, judged) > cooperation_threshold()
         {
             return Ok(());
         }
         spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
         spec.preload = true;
-        self.plan.write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))
+        self.plan.write_manifest(&spec.manifest, &self.plan.final_contents(kind, spec.memory, object_max))
     }
 
-    fn settings(&self) -> Vec<Setting> {
+    fn settings(&self) -> Vec<PointSetting> {
         let setup = &self.setup;
         let working_set = self.plan.info.working_set_bytes;
         let memory = setup.memory.bytes(working_set);
         match setup.sweep {
-            None => vec![Setting { memory, load_step: setup.load_step }],
-            Some(Sweep::LoadStep) => LOAD_STEPS.map(|load_step| Setting { memory, load_step }).to_vec(),
+            None => vec![PointSetting { memory, load_step: setup.load_step }],
+            Some(Sweep::LoadStep) => LOAD_STEPS.map(|load_step| PointSetting { memory, load_step }).to_vec(),
             Some(Sweep::Memory) => {
                 let shares = MEMORY_SHARES.into_iter().chain([WHOLE_SHARE]);
-                let memory = |share| Memory::Share(share).bytes(working_set);
-                shares.map(|share| Setting { memory: memory(share), load_step: setup.load_step }).collect()
+                let memory = |share| MemorySize::Share(share).bytes(working_set);
+                shares
+                    .map(|share| PointSetting { memory: memory(share), load_step: setup.load_step })
+                    .collect()
             }
         }
     }
 
-    fn spec(&self, manifest: &Path, setting: Setting) -> ClusterSpec {
+    fn spec(&self, manifest: &Path, setting: PointSetting) -> PeersClusterSpec {
         let setup = &self.setup;
-        ClusterSpec {
+        PeersClusterSpec {
             nodes: setup.nodes,
             memory: setting.memory,
             cache_kind: setup.cache_kind.clone(),
@@ -330,25 +335,30 @@ impl Demo {
         }
     }
 
-    /// The default; where memories are cold, such that nodes judge several times while they are warmed: at most the default, and
-    /// no fewer than 20.
+    /// Returns the number of requests between two evaluations. With cold memories it is at least 20 and lets
+    /// nodes evaluate several times during the warm-up. Otherwise it is the default.
     fn window(&self) -> u32 {
         const DEFAULT: u32 = 1_000;
         if self.setup.warm {
             return DEFAULT;
         }
-        let each = self.plan.warmup / self.setup.nodes.max(1) / JUDGEMENTS;
+        let each = self.plan.warmup / self.setup.nodes.max(1) / EVALUATIONS;
         u32::try_from(each).unwrap_or(u32::MAX).clamp(20, DEFAULT)
     }
 
-    /// LARD's K, on a clock that runs as much faster as the modelled disks do.
+    /// Returns LARD's K, divided by the speed of the modelled disks.
     fn replication_decay(&self) -> Duration {
         let k = Settings::default().replication_decay.as_secs_f64() / self.setup.speed;
         Duration::try_from_secs_f64(k).unwrap_or(Duration::MAX).min(REPLICATION_DECAY_MAX)
     }
 
-    fn point(&self, setting: Setting, runs: &[Vec<Run>], warnings: &mut Vec<String>) -> Point {
-        let medians: Vec<&Run> = runs.iter().map(|runs| median(runs)).collect();
+    fn point(
+        &self,
+        setting: PointSetting,
+        runs: &[Vec<SystemRun>],
+        warnings: &mut Vec<String>,
+    ) -> SweepPoint {
+        let medians: Vec<&SystemRun> = runs.iter().map(|runs| median(runs)).collect();
         let each = self.setup.systems.iter().zip(&medians);
         let trad = each.clone().find(|(system, _)| **system == System::Trad);
         let trad = trad.map(|(_, run)| run.figures.requests_per_s).filter(|speed| *speed > 0.0);
@@ -357,13 +367,13 @@ impl Demo {
         }
         let systems = each.zip(runs).map(|((system, median), runs)| SystemReport {
             system: system.to_string(),
-            about: system.about(),
+            about: system.describe(),
             over_trad: trad.map(|trad| median.figures.requests_per_s / trad),
             median: median.figures.clone(),
             runs: runs.iter().map(|run| run.figures.clone()).collect(),
             latency_cdf: median.latency_cdf.clone(),
         });
-        Point {
+        SweepPoint {
             memory_bytes: setting.memory.get(),
             memory_share: setting.memory.get() as f64 / self.plan.info.working_set_bytes.max(1) as f64,
             load_step: setting.load_step,
@@ -376,11 +386,11 @@ impl Demo {
         &self,
         rates: &Rates,
         alpha: f64,
-        point: &Point,
+        point: &SweepPoint,
         warnings: &mut Vec<String>,
     ) -> Option<Prediction> {
         let (trad, press) = (point.system("trad")?, point.system("press")?);
-        let fed = Fed {
+        let input = ModelInput {
             rates,
             nodes: self.setup.nodes,
             cores: cores() as f64,
@@ -390,7 +400,7 @@ impl Demo {
             trad: &trad.median,
             press: &press.median,
         };
-        predict(&fed)
+        predict(&input)
             .map_err(|why| {
                 warnings
                     .push(format!("{} of memory: the model is left out: {why}", Bytes(point.memory_bytes)));
@@ -398,9 +408,9 @@ impl Demo {
             .ok()
     }
 
-    fn info(&self) -> ClusterInfo {
+    fn info(&self) -> PeersClusterInfo {
         let setup = &self.setup;
-        ClusterInfo {
+        PeersClusterInfo {
             nodes: setup.nodes,
             cache_kind: setup.cache_kind.clone(),
             large_min_bytes: setup.large_min.get(),
@@ -421,16 +431,16 @@ impl Demo {
         }
     }
 
-    /// A line above the progress bar or, where stderr is no terminal, instead of it.
-    pub(super) fn say(&self, line: &str) {
+    /// Prints a line above the progress bar, or alone if stderr is not a terminal.
+    pub(super) fn print_line(&self, line: &str) {
         self.bar.suspend(|| {
-            // Talk that nobody can hear is no failure.
+            // Messages to a closed stderr are dropped.
             let _ = writeln!(std::io::stderr(), "{line}");
         });
     }
 }
 
-fn said(label: &str, figures: &Figures) -> String {
+fn summary_line(label: &str, figures: &PeersFigures) -> String {
     format!(
         "{label}: {} requests/s, {:.1} % from memory, {:.1} % forwarded, {:.1} s",
         number(figures.requests_per_s.round()),
@@ -440,19 +450,19 @@ fn said(label: &str, figures: &Figures) -> String {
     )
 }
 
-/// Share of misses above which PRESS's nodes take part.
-fn share_above() -> f64 {
+/// Returns the share of misses above which nodes of PRESS cooperate.
+fn cooperation_threshold() -> f64 {
     f64::from(SharingSettings::default().on_permille) / 1e3
 }
 
-/// Processors that this process may use.
+/// Returns the number of processors that this process may use.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Whether a warning of the load generator is one here: throughput is that of the time when every client had work, a run
-/// may be ended before the trace is, and clients wait for the processors that they share with all nodes.
-fn counts(warning: &Warning) -> bool {
+/// Whether a warning of the load generator matters here. Throughput is measured while every client has
+/// requests, a run may end before the trace, and clients share processors with all nodes.
+fn is_relevant(warning: &Warning) -> bool {
     match warning {
         Warning::LongTail { .. } | Warning::Interrupted => false,
         Warning::SaturatedClient { running, .. } => *running > CLIENT_RUNNING_MAX,
@@ -460,8 +470,8 @@ fn counts(warning: &Warning) -> bool {
     }
 }
 
-fn warn(system: System, run: &Run, warnings: &mut Vec<String>) {
-    let Figures { cpu_busy, cpu_own, .. } = run.figures;
+fn warn(system: System, run: &SystemRun, warnings: &mut Vec<String>) {
+    let PeersFigures { cpu_busy, cpu_own, .. } = run.figures;
     if let Some((busy, own)) = cpu_busy.zip(cpu_own)
         && busy - own > OTHERS_BUSY_MAX
     {
@@ -473,15 +483,15 @@ fn warn(system: System, run: &Run, warnings: &mut Vec<String>) {
     warnings.extend(run.warnings.iter().map(|warning| format!("{system}: {warning}")));
 }
 
-fn figures(seen: &Seen, nodes: usize) -> Figures {
-    let (report, cache) = (&seen.report, &seen.report.cache);
-    let (told, served) = (seen.measured.told.as_ref(), seen.measured.served.max(1) as f64);
+fn compute_figures(result: &RunResult, nodes: usize) -> PeersFigures {
+    let (report, cache) = (&result.report, &result.report.cache);
+    let (activity, served) = (result.measured.activity.as_ref(), result.measured.served.max(1) as f64);
     let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
     let each_us = |time: Duration| time.as_secs_f64() * 1e6 / served;
-    let (named, reads) = (cache.hits + cache.misses, seen.measured.disk_reads);
+    let (named, reads) = (cache.hits + cache.misses, result.measured.disk_reads);
     let (local, local_hits) = (named - cache.passed_on, cache.hits.saturating_sub(cache.passed_on_hits));
-    let busy_s = seen.measured.disk_busy.as_secs_f64();
-    Figures {
+    let busy_s = result.measured.disk_busy.as_secs_f64();
+    PeersFigures {
         requests_per_s: report.requests_per_s_busy.unwrap_or(report.requests_per_s),
         requests: report.ok,
         hits: cache.hits,
@@ -492,19 +502,19 @@ fn figures(seen: &Seen, nodes: usize) -> Figures {
         hit_ratio_local: share(local_hits, local),
         hit_ratio: share(cache.hits, named),
         forwarded: share(cache.passed_on, named),
-        peers: told.map(|told| PeerFigures {
-            load_broadcasts: told.loads as f64 / served,
-            cache_broadcasts: told.changes as f64 / served,
-            messages: told.messages as f64 / served,
-            message_bytes: told.message_bytes as f64 / served,
-            decisions: told
+        peers: activity.map(|activity| PeerFigures {
+            load_broadcasts: activity.loads as f64 / served,
+            cache_broadcasts: activity.changes as f64 / served,
+            messages: activity.messages as f64 / served,
+            message_bytes: activity.message_bytes as f64 / served,
+            decisions: activity
                 .decisions
                 .iter()
                 .filter(|(_, count)| **count > 0)
-                .map(|(why, count)| (why.clone(), share(*count, told.decided())))
+                .map(|(why, count)| (why.clone(), share(*count, activity.decision_count())))
                 .collect(),
-            sharing: told.sharing,
-            tables: told.tables,
+            sharing: activity.sharing,
+            tables: activity.tables,
         }),
         disk_reads: reads as f64 / served,
         read_ms: (reads > 0).then(|| busy_s * 1e3 / reads as f64),
@@ -512,32 +522,32 @@ fn figures(seen: &Seen, nodes: usize) -> Figures {
         latency_ms_p50: report.latency.p50_us / 1e3,
         latency_ms_p99: report.latency.p99_us / 1e3,
         imbalance: report.imbalance_requests.unwrap_or(1.0),
-        cpu_us_nodes: each_us(seen.measured.spent.nodes),
-        cpu_us_switch: each_us(seen.measured.spent.switch),
+        cpu_us_nodes: each_us(result.measured.cpu.nodes),
+        cpu_us_switch: each_us(result.measured.cpu.switch),
         cpu_us_clients: report.generator.cpu_us_per_request,
-        cpu_busy: seen.measured.busy.map(|busy| busy.0),
-        cpu_own: seen.measured.busy.map(|busy| busy.1),
+        cpu_busy: result.measured.busy.map(|busy| busy.0),
+        cpu_own: result.measured.busy.map(|busy| busy.1),
         seconds: report.measured_s,
-        whole: whole(seen),
+        whole: whole_run(result),
     }
 }
 
-fn whole(seen: &Seen) -> WholeRun {
-    let told = seen.whole.told.clone().unwrap_or_default();
+fn whole_run(result: &RunResult) -> WholeRun {
+    let activity = result.whole.activity.clone().unwrap_or_default();
     WholeRun {
-        sent: seen.report.finished,
-        served: seen.whole.served,
-        decided: told.decided(),
-        forwarded: told.forwarded,
-        taken: told.taken,
-        loads_told: told.loads,
-        changes_told: told.changes,
+        sent: result.report.finished,
+        served: result.whole.served,
+        decided: activity.decision_count(),
+        forwarded: activity.forwarded,
+        taken: activity.taken,
+        loads_told: activity.loads,
+        changes_told: activity.changes,
     }
 }
 
-/// The run with the median throughput; of an even number the slower of the two in the middle.
-fn median(runs: &[Run]) -> &Run {
-    let mut order: Vec<&Run> = runs.iter().collect();
+/// Returns the run with the median throughput. For an even number, returns the slower of the two middle runs.
+fn median(runs: &[SystemRun]) -> &SystemRun {
+    let mut order: Vec<&SystemRun> = runs.iter().collect();
     order.sort_by(|a, b| a.figures.requests_per_s.total_cmp(&b.figures.requests_per_s));
     order[(order.len() - 1) / 2]
 }
@@ -548,12 +558,12 @@ mod tests {
 
     #[test]
     fn memory_is_a_size_or_a_share() {
-        assert_eq!("12%".parse(), Ok(Memory::Share(0.12)));
-        assert_eq!("16MB".parse(), Ok(Memory::Size("16MB".parse().unwrap())));
-        assert_eq!(Memory::Share(0.5).bytes(1_000_000), Bytes(500_000));
-        assert_eq!(Memory::Share(0.001).bytes(1_000_000), Bytes(MEMORY_MIN));
+        assert_eq!("12%".parse(), Ok(MemorySize::Share(0.12)));
+        assert_eq!("16MB".parse(), Ok(MemorySize::Size("16MB".parse().unwrap())));
+        assert_eq!(MemorySize::Share(0.5).bytes(1_000_000), Bytes(500_000));
+        assert_eq!(MemorySize::Share(0.001).bytes(1_000_000), Bytes(MEMORY_MIN));
         for wrong in ["", "0%", "-1%", "x%", "NaN%", "sixteen"] {
-            assert!(wrong.parse::<Memory>().is_err(), "{wrong}");
+            assert!(wrong.parse::<MemorySize>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is compared: ways for a set of nodes to serve one site, with a front-end and without.
+//! The compared systems: ways for a set of nodes to serve a site, with a switch and without.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,34 +7,35 @@ use std::str::FromStr;
 use larder_core::PolicyKind;
 use larder_trace::ward::CoreChoice;
 
-/// A way to serve.
+/// A system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
-    /// Every node by itself: PRESS's traditional server, and WARD's round robin.
+    /// Independent nodes: PRESS's traditional server, and WARD's round robin.
     Trad,
-    /// Equal nodes that work together.
+    /// Peers that cooperate.
     Peers(Cooperation),
-    /// A switch before nodes that know nothing of one another.
+    /// A switch in front of independent nodes.
     Switch(PolicyKind),
 }
 
-/// How equal nodes work together.
+/// A way in which peers cooperate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cooperation {
-    /// Each node decides by what all have told.
+    /// Each node decides by what all nodes report.
     Press,
-    /// One of them decides for all, by LARD/R.
+    /// One node decides for all, by LARD/R.
     Card,
-    /// Each decides by a table that all have: what is asked for most is everybody's, the rest has an owner.
+    /// Each node decides by a common table. The most requested targets are served by all nodes, and the
+    /// others have an owner.
     Ward,
-    /// The same, but the nodes make the tables themselves, from nothing, of the counts of all.
+    /// As `Ward`, but the nodes build the tables themselves from the counts of all nodes.
     WardOwn,
-    /// As `Ward`, but everything has an owner: the WARD paper's pure partitioning.
+    /// As `Ward`, but every target has an owner: the WARD paper's pure partitioning.
     Part,
 }
 
 impl Cooperation {
-    /// All, in the order of the documents.
+    /// All ways, in the order of the documents.
     const ALL: [Self; 5] = [Self::Press, Self::Card, Self::Ward, Self::WardOwn, Self::Part];
 
     const fn name(self) -> &'static str {
@@ -47,7 +48,7 @@ impl Cooperation {
         }
     }
 
-    /// The policy in `[node.peers]`.
+    /// Returns the policy in `[node.peers]`.
     pub(super) const fn policy(self) -> &'static str {
         match self {
             Self::Press => "press",
@@ -56,7 +57,7 @@ impl Cooperation {
         }
     }
 
-    /// What the routing table that it begins with has for a core; none where there is no table.
+    /// Returns the core of the initial routing table; `None` without an initial table.
     pub(super) const fn core(self) -> Option<CoreChoice> {
         match self {
             Self::Press | Self::Card | Self::WardOwn => None,
@@ -65,7 +66,7 @@ impl Cooperation {
         }
     }
 
-    const fn about(self) -> &'static str {
+    const fn describe(self) -> &'static str {
         match self {
             Self::Press => "each node decides by what all tell of their memories",
             Self::Card => "one node decides for all, by lard-r",
@@ -79,7 +80,7 @@ impl Cooperation {
 impl System {
     /// PRESS.
     pub(crate) const PRESS: Self = Self::Peers(Cooperation::Press);
-    /// What runs unless told otherwise: without a front-end, cooperating, with a front-end.
+    /// The default systems.
     pub(crate) const DEFAULT: [Self; 7] = [
         Self::Trad,
         Self::PRESS,
@@ -90,34 +91,34 @@ impl System {
         Self::Switch(PolicyKind::LardR),
     ];
 
-    /// Whether a node serves by itself at first, or for good.
-    pub(super) const fn begins_alone(self) -> bool {
+    /// Whether nodes work independently, at first or always.
+    pub(super) const fn starts_alone(self) -> bool {
         matches!(self, Self::Trad | Self::PRESS)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Trad => "trad",
-            Self::Peers(how) => how.name(),
+            Self::Peers(cooperation) => cooperation.name(),
             Self::Switch(kind) => kind.name(),
         }
     }
 
-    /// What it is, in a few words.
-    pub(crate) fn about(self) -> String {
+    /// Returns a short description.
+    pub(crate) fn describe(self) -> String {
         match self {
             Self::Trad => "no front-end, every node by itself".to_owned(),
-            Self::Peers(how) => format!("no front-end, {}", how.about()),
+            Self::Peers(cooperation) => format!("no front-end, {}", cooperation.describe()),
             Self::Switch(kind) => format!("a switch before the nodes, policy {kind}"),
         }
     }
 
-    /// Several, each once.
+    /// Parses a list of distinct systems.
     ///
     /// # Errors
-    /// None, one twice, or a name that nothing has; the text says so.
-    pub(crate) fn several(names: &[String]) -> Result<Vec<Self>, String> {
+    /// Returns an error if the list is empty, contains a system twice, or contains an unknown name.
+    pub(crate) fn parse_list(names: &[String]) -> Result<Vec<Self>, String> {
         let systems: Vec<Self> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
         if systems.is_empty() {
             return Err("--policies must name at least one".to_owned());
@@ -133,16 +134,17 @@ impl System {
 impl FromStr for System {
     type Err = String;
 
-    /// `trad` or `rr`, a way to work together, else a policy of the switch.
+    /// Parses `trad`, `rr`, a way to cooperate, or a policy of the switch.
     fn from_str(name: &str) -> Result<Self, String> {
         if matches!(name, "trad" | "rr") {
             return Ok(Self::Trad);
         }
-        if let Some(how) = Cooperation::ALL.into_iter().find(|how| how.name() == name) {
-            return Ok(Self::Peers(how));
+        if let Some(cooperation) = Cooperation::ALL.into_iter().find(|cooperation| cooperation.name() == name)
+        {
+            return Ok(Self::Peers(cooperation));
         }
-        let how = Cooperation::ALL.map(Cooperation::name).join(", ");
-        name.parse().map(Self::Switch).map_err(|error| format!("{error}, nor is it trad, {how}"))
+        let cooperation = Cooperation::ALL.map(Cooperation::name).join(", ");
+        name.parse().map(Self::Switch).map_err(|error| format!("{error}, nor is it trad, {cooperation}"))
     }
 }
 
@@ -157,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_servers_and_of_the_switchs_policies() {
-        let several = |text: &str| System::several(&text.split(',').map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(several("trad,press,card,ward,ward-own,part,lard-r"), Ok(System::DEFAULT.to_vec()));
-        assert_eq!(several("rr"), Ok(vec![System::Trad]));
+    fn systems_and_policies_of_the_switch_are_parsed() {
+        let parse = |text: &str| System::parse_list(&text.split(',').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(parse("trad,press,card,ward,ward-own,part,lard-r"), Ok(System::DEFAULT.to_vec()));
+        assert_eq!(parse("rr"), Ok(vec![System::Trad]));
         for (text, complaint) in [("press,press", "twice"), ("rr,trad", "twice"), ("presss", "trad, press")] {
-            assert!(several(text).is_err_and(|error| error.contains(complaint)), "{text}");
+            assert!(parse(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }
-        assert!(System::several(&[]).is_err());
+        assert!(System::parse_list(&[]).is_err());
     }
 }

@@ -1,15 +1,15 @@
-//! The outcome of `larder demo --peers` as text.
+//! Results of `larder demo --peers` as text.
 
 use std::io::{self, Write};
 
 use larder_core::Bytes;
 
 use super::published::TABLE_3;
-use super::result::{ClusterInfo, Figures, PeersReport, Point, Prediction, SystemReport};
+use super::result::{PeersClusterInfo, PeersFigures, PeersReport, Prediction, SweepPoint, SystemReport};
 use crate::report::{counted, number};
 
-/// How runs start.
-const fn started(warm: bool) -> &'static str {
+/// Describes the initial state of memories.
+const fn describe_start(warm: bool) -> &'static str {
     if warm {
         "nodes by themselves start with what the trace leaves in a memory, and PRESS's where that is enough for them to stay by \
          themselves; all others start with cold memories"
@@ -18,25 +18,25 @@ const fn started(warm: bool) -> &'static str {
     }
 }
 
-/// A table: its name, then rows of which the first is the head.
+/// A table: a title, and rows of which the first is the header.
 pub(crate) struct Table {
     pub(crate) title: String,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// All tables of a report.
+/// Returns all tables of a report.
 pub(crate) fn tables(report: &PeersReport) -> Vec<Table> {
-    let mut tables = vec![served(report), beside(report)];
-    let models: Vec<(&Point, &Prediction)> =
+    let mut tables = vec![served_table(report), comparison_table(report)];
+    let models: Vec<(&SweepPoint, &Prediction)> =
         report.points.iter().filter_map(|point| Some((point, point.model.as_ref()?))).collect();
     if !models.is_empty() {
-        tables.push(predicted(report, &models));
+        tables.push(model_table(report, &models));
     }
     tables
 }
 
-/// Text on the left: names of settings and systems.
-const LEFT: usize = 2;
+/// Number of left-aligned columns: setting and system.
+const TEXT_COLUMNS: usize = 2;
 
 /// Writes the tables, the notes and the method.
 pub(crate) fn write(report: &PeersReport, out: &mut impl Write) -> io::Result<()> {
@@ -50,7 +50,7 @@ pub(crate) fn write(report: &PeersReport, out: &mut impl Write) -> io::Result<()
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for (index, row) in table.rows.iter().enumerate() {
             let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-                if column < LEFT { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                if column < TEXT_COLUMNS { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
             });
             writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
             if index == 0 {
@@ -75,20 +75,20 @@ fn head<const N: usize>(names: [&str; N]) -> Vec<String> {
     names.map(str::to_owned).to_vec()
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// The name of a setting in a table; a demo without a sweep has one only.
-fn setting(report: &PeersReport, point: &Point) -> String {
+/// Returns the label of a setting. A demo without a sweep has only one.
+fn setting(report: &PeersReport, point: &SweepPoint) -> String {
     match report.sweep {
         None => Bytes(point.memory_bytes).to_string(),
         Some(_) => report.setting(point),
     }
 }
 
-fn served(report: &PeersReport) -> Table {
+fn served_table(report: &PeersReport) -> Table {
     let mut rows = vec![head([
         "setting",
         "system",
@@ -125,8 +125,8 @@ fn served(report: &PeersReport) -> Table {
     Table { title: "What was served, and what a request took of the processors".to_owned(), rows }
 }
 
-/// Beside table 3 of the paper.
-fn beside(report: &PeersReport) -> Table {
+/// Builds the comparison with table 3 of the paper.
+fn comparison_table(report: &PeersReport) -> Table {
     let mut rows = vec![head([
         "setting",
         "system",
@@ -181,7 +181,7 @@ fn beside(report: &PeersReport) -> Table {
     }
 }
 
-fn shares(figures: &Figures, nodes: usize) -> Vec<String> {
+fn shares(figures: &PeersFigures, nodes: usize) -> Vec<String> {
     let mut row = vec![percent(figures.hit_ratio_local), percent(figures.hit_ratio)];
     match &figures.peers {
         Some(peers) => row.extend([
@@ -196,7 +196,7 @@ fn shares(figures: &Figures, nodes: usize) -> Vec<String> {
     row
 }
 
-fn predicted(report: &PeersReport, models: &[(&Point, &Prediction)]) -> Table {
+fn model_table(report: &PeersReport, models: &[(&SweepPoint, &Prediction)]) -> Table {
     let mut rows = vec![head([
         "setting",
         "system",
@@ -235,12 +235,12 @@ fn predicted(report: &PeersReport, models: &[(&Point, &Prediction)]) -> Table {
     }
 }
 
-fn systems(report: &PeersReport) -> impl Iterator<Item = (&Point, &SystemReport)> {
+fn systems(report: &PeersReport) -> impl Iterator<Item = (&SweepPoint, &SystemReport)> {
     report.points.iter().flat_map(|point| point.systems.iter().map(move |system| (point, system)))
 }
 
-/// Which part of the trace counts.
-fn measured(cluster: &ClusterInfo) -> String {
+/// Describes the measured part.
+fn describe_measured(cluster: &PeersClusterInfo) -> String {
     match (cluster.warm, cluster.seconds) {
         (true, seconds) => {
             let seconds = seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
@@ -251,10 +251,10 @@ fn measured(cluster: &ClusterInfo) -> String {
     }
 }
 
-/// What was measured, and how: pairs of a word and its meaning.
+/// Returns the rows on the method: pairs of a label and a text.
 pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
     let (trace, cluster) = (&report.trace, &report.cluster);
-    let measured = measured(cluster);
+    let measured = describe_measured(cluster);
     let mut rows = vec![
         (
             "trace",
@@ -284,7 +284,7 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
                 counted(cluster.nodes, "node"),
                 cluster.cache_kind,
                 Bytes(cluster.large_min_bytes).exact(),
-                started(cluster.warm)
+                describe_start(cluster.warm)
             ),
         ),
         ("model", format!("modelled, not real: {}; processors are real", cluster.node_model)),
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_paper_stands_below_what_was_measured() {
+    fn the_papers_figures_follow_the_measured_ones() {
         let mut out = Vec::new();
         write(&sample(), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();

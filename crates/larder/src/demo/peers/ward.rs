@@ -1,31 +1,31 @@
-//! Routing tables of the demo: made of the requests that warm up, or by the nodes themselves.
+//! Routing tables of the demo, computed from the warm-up requests or by the nodes themselves.
 
 use std::path::Path;
 use std::time::Duration;
 
 use larder_trace::ward::{Frequencies, WardCosts};
 
-use super::cluster::{ClusterSpec, TablesSpec};
+use super::cluster::{PeersClusterSpec, TablesSpec};
 use super::result::Rates;
-use super::run::{Demo, cores};
+use super::run::{PeersDemo, cores};
 use super::system::{Cooperation, System};
-use crate::demo::signals;
+use crate::demo::policy_config;
 use crate::report::number;
 
-/// Time from one table of the nodes' own to the next. In service it is a quarter of an hour; here a run takes seconds.
-const TABLE_EVERY: Duration = Duration::from_secs(2);
-/// The first is made when the nodes have seen this part of the requests that warm up.
-const FIRST_OF_WARMUP: usize = 4;
+/// Interval between tables that nodes build. In service it is 15 minutes, but here a run takes seconds.
+const TABLE_INTERVAL: Duration = Duration::from_secs(2);
+/// The first table is built after the nodes have seen this fraction of the warm-up requests.
+const FIRST_TABLE_DIVISOR: usize = 4;
 
-impl Demo {
-    /// Says what peers that go by tables begin with.
+impl PeersDemo {
+    /// Prepares the routing tables of peers that use them.
     ///
     /// # Errors
-    /// A table cannot be made or written.
-    pub(super) fn go_by_tables(
+    /// Returns an error if a table cannot be computed or written.
+    pub(super) fn prepare_tables(
         &self,
         how: Cooperation,
-        spec: &mut ClusterSpec,
+        spec: &mut PeersClusterSpec,
         rates: Option<&Rates>,
         folder: &Path,
     ) -> anyhow::Result<()> {
@@ -33,27 +33,27 @@ impl Demo {
             return Ok(());
         }
         let mut trace = self.plan.trace(self.plan.warmup);
-        // What no memory keeps needs no owner.
+        // Targets that are not kept in memory need no owner.
         trace.requests.retain(|request| request.size < spec.large_min);
         let costs = costs(&Frequencies::of(&trace), spec, rates);
         if how == Cooperation::WardOwn {
-            let first = self.plan.warmup / spec.nodes.max(1) / FIRST_OF_WARMUP;
+            let first = self.plan.warmup / spec.nodes.max(1) / FIRST_TABLE_DIVISOR;
             spec.peers.tables = TablesSpec {
                 first_requests: (first as u64).max(1),
-                refresh: TABLE_EVERY,
+                refresh: TABLE_INTERVAL,
                 forward_us: costs.forward_us,
                 disk_us_per_byte: costs.disk_us_per_byte,
             };
         }
         let Some(core) = how.core() else { return Ok(()) };
         let path = folder.join(format!("{}.routes", System::Peers(how)));
-        let cluster = signals::cluster(spec.nodes, spec.memory, costs)?;
-        let made = signals::write_table(&trace, &self.plan.info.source, &cluster, core, &path)?;
-        self.say(&format!(
+        let cluster = policy_config::cluster(spec.nodes, spec.memory, costs)?;
+        let analysis = policy_config::write_table(&trace, &self.plan.info.source, &cluster, core, &path)?;
+        self.print_line(&format!(
             "the table of {how}: {} targets for all, {} with an owner, a forwarded request at {} us",
-            number(made.core.targets as f64),
-            number(made.partition.targets as f64),
-            number(made.costs.forward_us),
+            number(analysis.core.targets as f64),
+            number(analysis.partition.targets as f64),
+            number(analysis.costs.forward_us),
             how = System::Peers(how),
         ));
         spec.peers.table = Some(path);
@@ -61,9 +61,10 @@ impl Demo {
     }
 }
 
-/// The prices of this machine: what forwarding takes of a node's part of a processor, and what the modelled disk takes for a
-/// byte. Without measured ones those of the LARD paper.
-fn costs(counts: &Frequencies, spec: &ClusterSpec, rates: Option<&Rates>) -> WardCosts {
+/// Returns the costs on this machine. The cost of forwarding is its processor time, scaled to a node's part
+/// of a processor. The cost of a read is the modelled disk time per byte. Without measured costs, those of
+/// the LARD paper are used.
+fn costs(counts: &Frequencies, spec: &PeersClusterSpec, rates: Option<&Rates>) -> WardCosts {
     let mut costs = WardCosts::lard98(counts);
     costs.disk_us_per_byte /= spec.disk_speed;
     if let Some(rates) = rates {

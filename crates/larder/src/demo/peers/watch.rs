@@ -1,16 +1,16 @@
-//! What a cluster has counted and used at one moment; the difference of two is what happened between them.
+//! Counters and processor time of a cluster at a moment, and differences between two moments.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::cluster::Cluster;
-use crate::ask::Asked;
+use super::cluster::PeersCluster;
+use crate::ask::AdminClient;
 use crate::demo::cpu::CpuTime;
-use crate::demo::spent;
+use crate::demo::process_time;
 
-/// What a node says of itself.
+/// Reply of a node to `/stats`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 struct NodeCounts {
     hits: u64,
@@ -19,7 +19,7 @@ struct NodeCounts {
     disk_reads: u64,
 }
 
-/// What it says of its peers.
+/// Reply of a node to `/peers`.
 #[derive(Clone, Debug, Deserialize)]
 struct PeerCounts {
     policy: String,
@@ -37,7 +37,7 @@ struct PeerCounts {
     network: NetworkCounts,
 }
 
-/// The table that a node goes by.
+/// The routing table of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct TableRow {
     number: u64,
@@ -58,156 +58,160 @@ struct MemberRow {
 
 /// Processor time of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(super) struct ClusterCpu {
     pub(super) nodes: Duration,
     pub(super) switch: Duration,
 }
 
-/// A cluster at one moment.
+/// Counters of a cluster at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct ClusterSample {
     nodes: Vec<NodeCounts>,
-    /// Empty where nodes have no peers.
+    /// Empty if nodes have no peers.
     peers: Vec<PeerCounts>,
-    spent: Spent,
+    cpu: ClusterCpu,
     machine: Option<CpuTime>,
 }
 
-/// What happened between two moments, whole cluster.
+/// Differences between two samples, summed over the cluster.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Between {
-    /// Requests that nodes served, each once, by whoever had them.
+pub(super) struct ClusterDelta {
+    /// Requests that nodes served, each counted once.
     pub(super) served: u64,
     pub(super) disk_reads: u64,
     pub(super) disk_busy: Duration,
-    pub(super) spent: Spent,
-    /// Shares of all processors: of everybody, and of this cluster with its clients.
+    pub(super) cpu: ClusterCpu,
+    /// Utilization of all processors: by all processes, and by this cluster with its clients.
     pub(super) busy: Option<(f64, f64)>,
-    /// None where nodes have no peers.
-    pub(super) told: Option<Told>,
+    /// `None` if nodes have no peers.
+    pub(super) activity: Option<PeerActivity>,
 }
 
-/// What peers decided and told.
+/// Decisions and messages of the peers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct PeerActivity {
     /// Decisions by reason.
     pub(super) decisions: BTreeMap<String, u64>,
     pub(super) loads: u64,
     pub(super) changes: u64,
-    /// Messages of the protocol, one for each receiver, and their bytes.
+    /// Protocol messages, one for each receiver, and their bytes.
     pub(super) messages: u64,
     pub(super) message_bytes: u64,
     pub(super) forwarded: u64,
     pub(super) taken: u64,
-    /// Routing tables that nodes have made, as their numbers say.
+    /// Routing tables that nodes have built, from the table numbers.
     pub(super) tables: u64,
-    /// Nodes that take part at the later moment.
+    /// Nodes that cooperate at the later moment.
     pub(super) sharing: usize,
 }
 
-impl Told {
-    /// Decisions on requests of clients, one each: `unanswered` only says that one was not carried out.
-    pub(super) fn decided(&self) -> u64 {
+impl PeerActivity {
+    /// Returns the number of decided client requests. `unanswered` is excluded, because it marks a decision
+    /// that was not carried out.
+    pub(super) fn decision_count(&self) -> u64 {
         self.decisions.iter().filter(|(why, _)| *why != "unanswered").map(|(_, count)| count).sum()
     }
 }
 
-impl Watch {
-    /// Asks all nodes.
+impl ClusterSample {
+    /// Queries all nodes.
     ///
     /// # Errors
-    /// One does not answer.
-    pub(super) async fn look(asked: &mut [Asked], cluster: &Cluster) -> anyhow::Result<Self> {
-        let mut watch = Self { spent: Spent::now(cluster), ..Self::default() };
-        let everybody: Vec<u32> =
+    /// Returns an error if a node does not answer.
+    pub(super) async fn take(clients: &mut [AdminClient], cluster: &PeersCluster) -> anyhow::Result<Self> {
+        let mut watch = Self { cpu: ClusterCpu::now(cluster), ..Self::default() };
+        let processes: Vec<u32> =
             cluster.node_ids().into_iter().chain(cluster.switch_id()).chain([std::process::id()]).collect();
-        watch.machine = CpuTime::now(&everybody);
-        for node in asked {
+        watch.machine = CpuTime::now(&processes);
+        for node in clients {
             watch.nodes.push(node.get("/stats").await?);
             watch.peers.extend(node.get::<Option<PeerCounts>>("/peers").await?);
         }
         Ok(watch)
     }
 
-    /// Whether every node knows every other, and what it goes by: the loads of all if it takes part (who works alone tells
-    /// nobody anything), the dispatcher of all, or the table of all.
-    pub(super) fn all_ready(&self) -> bool {
+    /// Whether each node knows all others, and what its policy needs: the loads of cooperating nodes, the
+    /// dispatcher, or the table. An independent node reports no load.
+    pub(super) fn peers_ready(&self) -> bool {
         let Some(first) = self.peers.first() else { return false };
         let ready = |peer: &PeerCounts| match peer.policy.as_str() {
             "card" => peer.dispatcher.is_some() && peer.dispatcher == first.dispatcher,
             "ward" => peer.table.is_some() && peer.table == first.table,
             _ => peer.members.iter().all(|row| !peer.sharing || (row.known && row.load.is_some())),
         };
-        self.all_there() && self.peers.iter().all(ready)
+        self.peers_known() && self.peers.iter().all(ready)
     }
 
-    /// Whether every node knows every other.
-    pub(super) fn all_there(&self) -> bool {
+    /// Whether each node knows all others.
+    pub(super) fn peers_known(&self) -> bool {
         let others = self.nodes.len() - 1;
         let found = |peer: &PeerCounts| peer.members.len() == others;
         self.peers.len() == self.nodes.len() && self.peers.iter().all(found)
     }
 
-    /// Whether every node knows who has the targets that it has not, of so many that are in memory.
-    pub(super) fn all_found(&self, targets: usize) -> bool {
+    /// Whether each node has or can locate `targets` targets.
+    pub(super) fn targets_found(&self, targets: usize) -> bool {
         let finds = |peer: &PeerCounts| peer.targets_known + peer.targets_held >= targets;
         self.peers.iter().all(finds)
     }
 
-    /// What happened since an earlier moment of the same cluster.
-    pub(super) fn since(&self, earlier: &Self) -> Between {
-        let mut between = Between {
-            spent: self.spent.since(earlier.spent),
+    /// Returns the differences to an earlier sample of the same cluster.
+    pub(super) fn since(&self, earlier: &Self) -> ClusterDelta {
+        let mut delta = ClusterDelta {
+            cpu: self.cpu.since(earlier.cpu),
             busy: self
                 .machine
                 .zip(earlier.machine)
                 .and_then(|(now, then)| now.busy_since(then).map(|busy| (busy.all, busy.own))),
-            ..Between::default()
+            ..ClusterDelta::default()
         };
         let nothing = NodeCounts::default();
         for (place, now) in self.nodes.iter().enumerate() {
             let then = earlier.nodes.get(place).unwrap_or(&nothing);
-            between.served += (now.hits + now.misses).saturating_sub(then.hits + then.misses);
-            between.disk_reads += now.disk_reads.saturating_sub(then.disk_reads);
-            between.disk_busy += Duration::from_micros(now.disk_busy_us.saturating_sub(then.disk_busy_us));
+            delta.served += (now.hits + now.misses).saturating_sub(then.hits + then.misses);
+            delta.disk_reads += now.disk_reads.saturating_sub(then.disk_reads);
+            delta.disk_busy += Duration::from_micros(now.disk_busy_us.saturating_sub(then.disk_busy_us));
         }
-        between.told = (!self.peers.is_empty()).then(|| self.told_since(earlier));
-        between
+        delta.activity = (!self.peers.is_empty()).then(|| self.activity_since(earlier));
+        delta
     }
 
-    /// The highest number of a table.
+    /// Returns the highest number of a table.
     fn last_table(&self) -> u64 {
         self.peers.iter().filter_map(|peer| peer.table.as_ref()).map(|table| table.number).max().unwrap_or(0)
     }
 
-    fn told_since(&self, earlier: &Self) -> Told {
-        let mut told =
-            Told { tables: self.last_table().saturating_sub(earlier.last_table()), ..Told::default() };
+    fn activity_since(&self, earlier: &Self) -> PeerActivity {
+        let mut activity = PeerActivity {
+            tables: self.last_table().saturating_sub(earlier.last_table()),
+            ..PeerActivity::default()
+        };
         for (place, now) in self.peers.iter().enumerate() {
             let then = earlier.peers.get(place);
             let since = |now: u64, of: fn(&PeerCounts) -> u64| now.saturating_sub(then.map_or(0, of));
-            told.loads += since(now.loads_told, |peer| peer.loads_told);
-            told.changes += since(now.changes_told, |peer| peer.changes_told);
-            told.forwarded += since(now.forwarded, |peer| peer.forwarded);
-            told.taken += since(now.taken, |peer| peer.taken);
-            told.messages += since(now.network.messages_out, |peer| peer.network.messages_out);
-            told.message_bytes += since(now.network.message_bytes_out, |peer| peer.network.message_bytes_out);
-            told.sharing += usize::from(now.sharing);
-            // A request that another forwarded is the other's to count.
+            activity.loads += since(now.loads_told, |peer| peer.loads_told);
+            activity.changes += since(now.changes_told, |peer| peer.changes_told);
+            activity.forwarded += since(now.forwarded, |peer| peer.forwarded);
+            activity.taken += since(now.taken, |peer| peer.taken);
+            activity.messages += since(now.network.messages_out, |peer| peer.network.messages_out);
+            activity.message_bytes +=
+                since(now.network.message_bytes_out, |peer| peer.network.message_bytes_out);
+            activity.sharing += usize::from(now.sharing);
+            // A forwarded request is counted at the node that received it from the client.
             for (why, count) in now.decisions.iter().filter(|(why, _)| *why != "forwarded") {
                 let before = then.and_then(|then| then.decisions.get(why)).copied().unwrap_or(0);
-                *told.decisions.entry(why.clone()).or_default() += count.saturating_sub(before);
+                *activity.decisions.entry(why.clone()).or_default() += count.saturating_sub(before);
             }
         }
-        told
+        activity
     }
 }
 
-impl Spent {
-    fn now(cluster: &Cluster) -> Self {
+impl ClusterCpu {
+    fn now(cluster: &PeersCluster) -> Self {
         Self {
-            nodes: cluster.node_ids().into_iter().map(spent::process).sum(),
-            switch: cluster.switch_id().map_or(Duration::ZERO, spent::process),
+            nodes: cluster.node_ids().into_iter().map(process_time::cpu_time).sum(),
+            switch: cluster.switch_id().map_or(Duration::ZERO, process_time::cpu_time),
         }
     }
 
@@ -223,7 +227,7 @@ impl Spent {
 mod tests {
     use super::*;
 
-    fn watch(hits: u64, peer: u64, loads_told: u64) -> Watch {
+    fn sample(hits: u64, peer: u64, loads_told: u64) -> ClusterSample {
         let counts = NodeCounts { hits, misses: 1, disk_busy_us: 10 * hits, disk_reads: hits };
         let peers = PeerCounts {
             policy: "press".to_owned(),
@@ -242,47 +246,50 @@ mod tests {
             forwarded: peer,
             taken: peer,
         };
-        Watch { nodes: vec![counts; 2], peers: vec![peers; 2], ..Watch::default() }
+        ClusterSample { nodes: vec![counts; 2], peers: vec![peers; 2], ..ClusterSample::default() }
     }
 
     #[test]
-    fn the_difference_of_two_moments_counts() {
-        let between = watch(30, 12, 5).since(&watch(20, 10, 1));
-        assert_eq!((between.served, between.disk_reads), (20, 20));
-        assert_eq!(between.disk_busy, Duration::from_micros(200));
-        let told = between.told.expect("they have peers");
-        assert_eq!((told.decided(), told.loads, told.forwarded, told.sharing), (4, 8, 4, 2));
-        assert_eq!((told.messages, told.message_bytes), (24, 480));
-        let alone = Watch { peers: Vec::new(), ..watch(30, 0, 0) };
-        assert!(alone.since(&Watch::default()).told.is_none());
-        assert!(!alone.all_ready());
+    fn samples_are_subtracted() {
+        let delta = sample(30, 12, 5).since(&sample(20, 10, 1));
+        assert_eq!((delta.served, delta.disk_reads), (20, 20));
+        assert_eq!(delta.disk_busy, Duration::from_micros(200));
+        let activity = delta.activity.expect("they have peers");
+        assert_eq!(
+            (activity.decision_count(), activity.loads, activity.forwarded, activity.sharing),
+            (4, 8, 4, 2)
+        );
+        assert_eq!((activity.messages, activity.message_bytes), (24, 480));
+        let alone = ClusterSample { peers: Vec::new(), ..sample(30, 0, 0) };
+        assert!(alone.since(&ClusterSample::default()).activity.is_none());
+        assert!(!alone.peers_ready());
     }
 
     #[test]
-    fn who_knows_all_others_knows_all() {
-        let mut watch = watch(1, 1, 1);
-        assert!(watch.all_ready() && watch.all_found(5) && !watch.all_found(6));
+    fn peers_are_ready_if_all_loads_are_known() {
+        let mut watch = sample(1, 1, 1);
+        assert!(watch.peers_ready() && watch.targets_found(5) && !watch.targets_found(6));
         watch.peers[1].members[0].load = None;
-        assert!(!watch.all_ready());
+        assert!(!watch.peers_ready());
         watch.peers[1].sharing = false;
-        assert!(watch.all_ready());
+        assert!(watch.peers_ready());
         watch.peers[1].members.clear();
-        assert!(!watch.all_ready());
+        assert!(!watch.peers_ready());
     }
 
     #[test]
-    fn peers_begin_with_one_table_or_one_dispatcher() {
-        let mut watch = watch(1, 1, 1);
+    fn peers_are_ready_with_a_common_table_or_dispatcher() {
+        let mut watch = sample(1, 1, 1);
         watch.peers.iter_mut().for_each(|peer| peer.policy = "ward".to_owned());
-        assert!(!watch.all_ready(), "there is no table");
+        assert!(!watch.peers_ready(), "there is no table");
         let table = |number| Some(TableRow { number, maker: "node-1".to_owned() });
         watch.peers.iter_mut().for_each(|peer| peer.table = table(2));
-        assert!(watch.all_ready());
+        assert!(watch.peers_ready());
         watch.peers[1].table = table(1);
-        assert!(!watch.all_ready());
+        assert!(!watch.peers_ready());
         watch.peers.iter_mut().for_each(|peer| peer.policy = "card".to_owned());
-        assert!(!watch.all_ready(), "nobody decides");
+        assert!(!watch.peers_ready(), "nobody decides");
         watch.peers.iter_mut().for_each(|peer| peer.dispatcher = Some("node-1".to_owned()));
-        assert!(watch.all_ready());
+        assert!(watch.peers_ready());
     }
 }

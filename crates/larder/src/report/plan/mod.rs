@@ -1,10 +1,10 @@
-//! The report of `larder plan`: in words and tables, and as a page.
+//! The report of `larder plan`: text, tables, and a page.
 
 mod data;
 mod page;
 mod tables;
-mod words;
+mod text;
 
 pub(crate) use data::{LogInfo, PlanReport};
 pub(crate) use page::page;
-pub(crate) use words::write;
+pub(crate) use text::write;

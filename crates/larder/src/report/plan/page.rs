@@ -5,14 +5,14 @@ use larder_sim::plan::{Cell, Plan};
 use larder_sim::text::cluster;
 
 use super::data::PlanReport;
-use super::tables::{self, Grid, Value};
-use super::words;
+use super::tables::{self, Grid, GridValue};
+use super::text;
 use crate::report::charts::{Strip, strips};
-use crate::report::lines::{Lines, Series, differ, lines};
+use crate::report::lines::{LineChart, Series, differ, lines};
 use crate::report::svg::{Svg, escape};
 use crate::report::{counted, number};
 
-/// The whole page. Fails only where the report cannot be written as JSON.
+/// Writes the page. Fails only if the report cannot be serialized as JSON.
 pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
     let json = serde_json::to_string_pretty(report)?;
     let plan = &report.plan;
@@ -21,13 +21,13 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
         None => "No cluster in the grid honours the goal".to_owned(),
     };
     let answer: String =
-        words::answer(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
+        text::result_sentences(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
     let mut tables: String =
         tables::grids(plan).iter().map(|grid| table("Policies by nodes", grid)).collect();
     if let Some(it) = &plan.recommendation {
         tables.push_str(&table("The recommended cluster", &tables::cluster(plan, it)));
     }
-    let method: String = words::method(report)
+    let method: String = text::method_rows(report)
         .iter()
         .map(|(what, how)| format!("<dt>{}</dt><dd>{}</dd>\n", escape(what), escape(how)))
         .collect();
@@ -64,8 +64,8 @@ fn warnings(plan: &Plan) -> String {
 fn table(label: &str, grid: &Grid) -> String {
     let head: String =
         grid.head.iter().map(|cell| format!("<th scope=\"col\">{}</th>", escape(cell))).collect();
-    let row = |row: &tables::Row| {
-        let class = if row.chosen { " class=\"best\"" } else { "" };
+    let row = |row: &tables::GridRow| {
+        let class = if row.recommended { " class=\"best\"" } else { "" };
         let values: String = row.values.iter().map(value).collect();
         format!("<tr{class}><th scope=\"row\">{}</th>{values}</tr>\n", escape(&row.name))
     };
@@ -76,8 +76,8 @@ fn table(label: &str, grid: &Grid) -> String {
     )
 }
 
-fn value(value: &Value) -> String {
-    let class = if value.chosen { " class=\"best\"" } else { "" };
+fn value(value: &GridValue) -> String {
+    let class = if value.recommended { " class=\"best\"" } else { "" };
     let second = match value.second.as_str() {
         "" => String::new(),
         second => format!("<br><small>{}</small>", escape(second)),
@@ -85,18 +85,18 @@ fn value(value: &Value) -> String {
     format!("<td{class}>{}{second}</td>", escape(&value.first))
 }
 
-/// Share of the mean by which a node's requests may differ from it and still count as even.
+/// Share of the mean by which a node's requests may differ and still count as even.
 const EVEN: f64 = 0.005;
 
-/// A figure's part of a cell.
-type Part = fn(&Cell) -> f64;
+/// The value of a cell that a chart shows.
+type CellValue = fn(&Cell) -> f64;
 
 fn figures(plan: &Plan) -> String {
     let it = plan.recommendation.as_ref();
     let largest = |of: fn(&Cell) -> u64| plan.cells.iter().map(of).max().unwrap_or(0);
     let memory = it.map_or_else(|| largest(|cell| cell.memory_bytes), |it| it.memory_bytes);
     let nodes = it.map_or_else(|| largest(|cell| u64::from(cell.nodes)) as u16, |it| it.nodes);
-    let parts: [(&str, &str, bool, Part); 2] = [
+    let parts: [(&str, &str, bool, CellValue); 2] = [
         ("Hit ratio", "share of requests without a read", true, |cell| cell.hit_ratio.value),
         ("Throughput", "requests per second, saturated", false, |cell| cell.throughput.value),
     ];
@@ -106,18 +106,18 @@ fn figures(plan: &Plan) -> String {
         None => left_out.push(name),
     };
     for (name, y_label, y_percent, part) in parts {
-        let about =
-            |x_label, x_ticks| Lines { title: name, x_label, y_label, x_log: true, x_ticks, y_percent };
+        let chart =
+            |x_label, x_ticks| LineChart { title: name, x_label, y_label, x_log: true, x_ticks, y_percent };
         let by_nodes = series(plan, |cell| cell.memory_bytes == memory, |cell| f64::from(cell.nodes), part);
         let ticks = ticks(&by_nodes, number);
         let caption = format!("Against the number of nodes, each with {}.", Bytes(memory).exact());
-        let svg = differ(&by_nodes).then(|| lines(&about("nodes", ticks), &by_nodes));
+        let svg = differ(&by_nodes).then(|| lines(&chart("nodes", ticks), &by_nodes));
         add(format!("{name} by nodes"), &caption, svg);
         let by_memory = series(plan, |cell| cell.nodes == nodes, |cell| cell.memory_bytes as f64, part);
         let ticks = self::ticks(&by_memory, |bytes| Bytes(bytes as u64).exact().to_string());
         let caption = format!("Against the memory of each node, on {}.", counted(nodes, "node"));
         let x_label = "memory for contents of each node, logarithmic";
-        let svg = differ(&by_memory).then(|| lines(&about(x_label, ticks), &by_memory));
+        let svg = differ(&by_memory).then(|| lines(&chart(x_label, ticks), &by_memory));
         add(format!("{name} by memory"), &caption, svg);
     }
     add("Coverage".to_owned(), COVERAGE, coverage(plan));
@@ -134,7 +134,7 @@ fn figures(plan: &Plan) -> String {
     if out.is_empty() { note } else { format!("<div class=\"figures\">\n{out}</div>\n{note}") }
 }
 
-/// The places of the points, with their texts.
+/// Returns the x positions of all points, with their texts.
 fn ticks(series: &[Series], text: impl Fn(f64) -> String) -> Vec<(f64, String)> {
     let mut places: Vec<f64> =
         series.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
@@ -143,8 +143,8 @@ fn ticks(series: &[Series], text: impl Fn(f64) -> String) -> Vec<(f64, String)> 
     places.into_iter().map(|place| (place, text(place))).collect()
 }
 
-/// A line for each policy.
-fn series(plan: &Plan, with: impl Fn(&Cell) -> bool, x: fn(&Cell) -> f64, y: Part) -> Vec<Series> {
+/// Returns a line for each policy.
+fn series(plan: &Plan, with: impl Fn(&Cell) -> bool, x: fn(&Cell) -> f64, y: CellValue) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for cell in plan.cells.iter().filter(|cell| with(cell)) {
         let point = (x(cell), y(cell));
@@ -160,7 +160,7 @@ const COVERAGE: &str = "Memory that holds the most requested targets, and the sh
                         one node's memory covers nearly all, locality cannot pay.";
 
 fn coverage(plan: &Plan) -> Option<Svg> {
-    let about = Lines {
+    let chart = LineChart {
         title: "Coverage",
         x_label: "MB of the most requested targets, logarithmic",
         y_label: "share of requests",
@@ -173,7 +173,7 @@ fn coverage(plan: &Plan) -> Option<Svg> {
     };
     let points = plan.log.coverage.iter().filter_map(point).collect();
     let series = [Series { label: "requests".to_owned(), points }];
-    differ(&series).then(|| lines(&about, &series))
+    differ(&series).then(|| lines(&chart, &series))
 }
 
 fn balance(plan: &Plan, nodes: u16, memory: u64) -> Option<Svg> {

@@ -1,50 +1,50 @@
-//! The plan's tables, for the terminal and for the page.
+//! Tables of the plan, for the terminal and for the page.
 
 use std::io::{self, Write};
 
 use larder_core::Bytes;
-use larder_sim::plan::{AtLoad, CeilingRow, Cell, Estimate, Plan, Recommendation};
+use larder_sim::plan::{CeilingRow, Cell, Estimate, LoadDelays, Plan, Recommendation};
 use larder_sim::text::per_s;
 
 use crate::report::{counted, number};
 
-/// Numbers of nodes side by side in one table, so that a terminal and a page have room for it.
+/// Largest number of node counts in one table, so that it fits a terminal and a page.
 const COUNTS_MAX: usize = 8;
-/// Before what is recommended.
+/// Mark before recommended rows and cells.
 const MARK: &str = "> ";
 
 /// A table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grid {
     pub(crate) head: Vec<String>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<GridRow>,
 }
 
-/// A row: the policy's name, then its values.
+/// A row of a table: the policy's name and its values.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct GridRow {
     pub(crate) name: String,
-    /// The whole row is recommended.
-    pub(crate) chosen: bool,
-    pub(crate) values: Vec<Value>,
+    /// Whether the row is recommended.
+    pub(crate) recommended: bool,
+    pub(crate) values: Vec<GridValue>,
 }
 
-/// The values of a cell.
+/// Text of a table cell.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Value {
+pub(crate) struct GridValue {
     pub(crate) first: String,
-    /// Empty if there is one value only.
+    /// The second value; empty if there is only one.
     pub(crate) second: String,
-    pub(crate) chosen: bool,
+    pub(crate) recommended: bool,
 }
 
-impl From<String> for Value {
+impl From<String> for GridValue {
     fn from(first: String) -> Self {
         Self { first, ..Self::default() }
     }
 }
 
-/// Policy by nodes, at the recommended memory or the largest.
+/// Builds tables of policies by number of nodes, for the recommended or the largest memory.
 pub(crate) fn grids(plan: &Plan) -> Vec<Grid> {
     let mut counts: Vec<u16> = plan.cells.iter().map(|cell| cell.nodes).collect();
     counts.sort_unstable();
@@ -58,12 +58,12 @@ fn grid(plan: &Plan, counts: &[u16]) -> Grid {
     let memory = it.map_or(largest, |it| it.memory_bytes);
     let head = format!("requests/s, no read with {}", Bytes(memory).exact());
     let head = std::iter::once(head).chain(counts.iter().map(|count| counted(*count, "node"))).collect();
-    let value = |speed: Option<f64>, hits: f64| Value {
+    let value = |speed: Option<f64>, hits: f64| GridValue {
         first: speed.map_or_else(|| "-".to_owned(), per_s),
         second: format!("{:.1} %", hits * 100.0),
-        chosen: false,
+        recommended: false,
     };
-    let row = |name: String, values: Vec<Value>| Row { name, chosen: false, values };
+    let row = |name: String, values: Vec<GridValue>| GridRow { name, recommended: false, values };
     let mut policies: Vec<&str> = Vec::new();
     for cell in &plan.cells {
         if !policies.contains(&cell.policy.as_str()) {
@@ -72,20 +72,20 @@ fn grid(plan: &Plan, counts: &[u16]) -> Grid {
     }
     let of_policy = |policy: &str| {
         let at = |count: &u16| {
-            let chosen = it.is_some_and(|it| it.policy == policy && it.nodes == *count);
+            let recommended = it.is_some_and(|it| it.policy == policy && it.nodes == *count);
             let cell = plan.cell(policy, *count, memory);
-            cell.map_or_else(Value::default, |cell| Value {
-                chosen,
+            cell.map_or_else(GridValue::default, |cell| GridValue {
+                recommended,
                 ..value(Some(cell.throughput.value), cell.hit_ratio.value)
             })
         };
         row(policy.to_owned(), counts.iter().map(at).collect())
     };
-    let mut rows: Vec<Row> = policies.into_iter().map(of_policy).collect();
+    let mut rows: Vec<GridRow> = policies.into_iter().map(of_policy).collect();
     let mut bound = |name: &str, of: fn(&CeilingRow) -> (Option<f64>, f64)| {
         let at = |count: &u16| {
             let found = plan.ceilings.iter().find(|row| (row.nodes, row.memory_bytes) == (*count, memory));
-            found.map(of).map_or_else(Value::default, |(speed, hits)| value(speed, hits))
+            found.map(of).map_or_else(GridValue::default, |(speed, hits)| value(speed, hits))
         };
         rows.push(row(name.to_owned(), counts.iter().map(at).collect()));
     };
@@ -94,17 +94,17 @@ fn grid(plan: &Plan, counts: &[u16]) -> Grid {
     Grid { head, rows }
 }
 
-/// Every policy on the recommended cluster.
+/// Builds the table of all policies on the recommended cluster.
 pub(crate) fn cluster(plan: &Plan, it: &Recommendation) -> Grid {
     let mut head =
         vec!["policy", "requests/s", "+-", "vs rr", "no read", "+-", "origin/request", "imbalance", "cpu"];
     head.extend(["p50 ms", "p99 ms", "refused"]);
     let base = plan.cell("rr", it.nodes, it.memory_bytes).map(|cell| cell.throughput.value);
     let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (it.nodes, it.memory_bytes);
-    let row = |cell: &Cell| Row {
+    let row = |cell: &Cell| GridRow {
         name: cell.policy.clone(),
-        chosen: cell.policy == it.policy,
-        values: values(cell, base).into_iter().map(Value::from).collect(),
+        recommended: cell.policy == it.policy,
+        values: values(cell, base).into_iter().map(GridValue::from).collect(),
     };
     Grid {
         head: head.into_iter().map(str::to_owned).collect(),
@@ -117,7 +117,7 @@ fn values(cell: &Cell, base: Option<f64>) -> Vec<String> {
         0.0 => "0".to_owned(),
         error => format!("{}{unit}", figure(error * scale, unit)),
     };
-    let at = |of: fn(&AtLoad) -> String| cell.at_load.as_ref().map_or_else(|| "-".to_owned(), of);
+    let at = |of: fn(&LoadDelays) -> String| cell.at_load.as_ref().map_or_else(|| "-".to_owned(), of);
     vec![
         per_s(cell.throughput.value),
         error(cell.throughput, 1.0, ""),
@@ -136,18 +136,18 @@ fn values(cell: &Cell, base: Option<f64>) -> Vec<String> {
     ]
 }
 
-/// Writes a table in columns.
+/// Writes a table as aligned columns.
 pub(super) fn write(grid: &Grid, out: &mut impl Write) -> io::Result<()> {
-    let text = |value: &Value| {
-        let mark = if value.chosen { MARK } else { "" };
+    let text = |value: &GridValue| {
+        let mark = if value.recommended { MARK } else { "" };
         if value.second.is_empty() {
             format!("{mark}{}", value.first)
         } else {
             format!("{mark}{} {:>7}", value.first, value.second)
         }
     };
-    let line = |row: &Row| -> Vec<String> {
-        let name = format!("{}{}", if row.chosen { MARK } else { "" }, row.name);
+    let line = |row: &GridRow| -> Vec<String> {
+        let name = format!("{}{}", if row.recommended { MARK } else { "" }, row.name);
         std::iter::once(name).chain(row.values.iter().map(text)).collect()
     };
     let rows: Vec<Vec<String>> =
@@ -173,7 +173,7 @@ pub(super) fn write(grid: &Grid, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A value with its unit's digits.
+/// Formats a value with the number of digits that fits its unit.
 pub(super) fn figure(value: f64, unit: &str) -> String {
     if unit == " %" { format!("{value:.1}") } else { number(value) }
 }

@@ -1,4 +1,4 @@
-//! The cases of bench/conformance, as far as they are HTTP/1.
+//! The HTTP/1 cases of bench/conformance.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ struct File {
     case: Vec<Case>,
 }
 
-/// A case; what its keys mean stands in the files.
+/// A case. The files explain its keys.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Case {
@@ -68,7 +68,7 @@ impl Default for Case {
     }
 }
 
-/// Every case.
+/// Reads all cases.
 pub fn read() -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/conformance");
     let read = |name| {
@@ -95,7 +95,7 @@ impl Case {
         self
     }
 
-    /// Whether this text is about the case.
+    /// Whether a text belongs to this case.
     pub fn is_named_in(&self, text: &str) -> bool {
         let inside = |c: char| c.is_ascii_alphanumeric() || c == '-';
         text.match_indices(&self.id).any(|(at, name)| {
@@ -120,12 +120,12 @@ fn fill(text: &str, id: &str) -> String {
     text
 }
 
-/// Bytes of a text whose characters are bytes.
+/// Converts a text to bytes, one byte for each character.
 pub fn bytes(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
 }
 
-/// The text whose characters are these bytes.
+/// Converts bytes to a text, one character for each byte.
 pub fn text(bytes: &[u8]) -> String {
     bytes.iter().copied().map(char::from).collect()
 }

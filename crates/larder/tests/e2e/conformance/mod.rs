@@ -1,4 +1,5 @@
-//! Malformed, ambiguous and odd requests through the switch and the node: every case of HTTP/1 in bench/conformance.
+//! Malformed, ambiguous and unusual requests to the switch and the node: all HTTP/1 cases of
+//! bench/conformance.
 
 mod corpus;
 mod origin;
@@ -15,19 +16,19 @@ use origin::Origin;
 
 use crate::process::Process;
 
-/// Cases at one time.
+/// Number of cases that run at the same time.
 const AT_ONCE: usize = 16;
-/// How long an answer may take, and what may still come behind it.
-const PATIENCE: Duration = Duration::from_secs(3);
-const QUIET: Duration = Duration::from_millis(150);
+/// Longest wait for a reply, and the wait for further bytes.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+const QUIET_TIME: Duration = Duration::from_millis(150);
 
-struct Answer {
+struct CaseReply {
     raw: String,
     closed: bool,
 }
 
-impl Answer {
-    /// The status of the first reply that is final.
+impl CaseReply {
+    /// Returns the status of the first final reply.
     fn status(&self) -> Option<u16> {
         let lines = self.raw.split("\r\n").filter_map(|line| line.strip_prefix("HTTP/1.1 "));
         let mut statuses = lines.filter_map(|line| line.get(..3)?.parse::<u16>().ok());
@@ -35,25 +36,25 @@ impl Answer {
     }
 }
 
-fn ask(address: SocketAddr, case: &Case) -> Answer {
+fn ask(address: SocketAddr, case: &Case) -> CaseReply {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
-    // A server that has seen enough closes, and what is still to be sent is lost.
+    // A server may close early, which loses the rest of the request.
     let _ = stream.write_all(&bytes(&case.send));
     if case.ends {
         stream.shutdown(Shutdown::Write).unwrap();
     }
     let (mut raw, mut closed, mut then) = (Vec::new(), false, !case.then.is_empty());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + REPLY_TIMEOUT;
     let mut buffer = [0; 1 << 16];
     while Instant::now() < end {
-        let answered = Answer { raw: text(&raw), closed }.status().is_some();
+        let answered = CaseReply { raw: text(&raw), closed }.status().is_some();
         let wait = if answered {
-            QUIET
+            QUIET_TIME
         } else if then {
-            QUIET * 4
+            QUIET_TIME * 4
         } else {
-            PATIENCE
+            REPLY_TIMEOUT
         };
         stream.set_read_timeout(Some(wait)).unwrap();
         let read = stream.read(&mut buffer);
@@ -76,16 +77,16 @@ fn ask(address: SocketAddr, case: &Case) -> Answer {
             }
         }
     }
-    Answer { raw: text(&raw), closed }
+    CaseReply { raw: text(&raw), closed }
 }
 
-/// What is wrong with the answer and what the origin has seen.
-fn judge(case: &Case, answer: &Answer, origin: &Origin) -> Result<(), String> {
+/// Checks the reply and the requests that the origin received.
+fn judge(case: &Case, answer: &CaseReply, origin: &Origin) -> Result<(), String> {
     let log = origin.log.lock().unwrap();
     if let Some(what) = log.ambiguous.iter().find(|what| case.is_named_in(what)) {
         return Err(format!("the origin was sent {what:?}"));
     }
-    let seen: Vec<_> = log.seen.iter().filter(|seen| case.is_named_in(&seen.head)).collect();
+    let seen: Vec<_> = log.requests.iter().filter(|seen| case.is_named_in(&seen.head)).collect();
     if let Some(other) = seen.iter().find(|seen| !case.sees.contains(&seen.what)) {
         return Err(format!("the origin has seen {:?}", other.what));
     }
@@ -138,7 +139,7 @@ fn fields(case: &Case, head: &str) -> Result<(), String> {
     }
 }
 
-fn reply(case: &Case, answer: &Answer, status: Option<u16>) -> Result<(), String> {
+fn reply(case: &Case, answer: &CaseReply, status: Option<u16>) -> Result<(), String> {
     let raw = answer.raw.to_lowercase();
     if let Some(text) = case.misses.iter().find(|text| raw.contains(&text.to_lowercase())) {
         return Err(format!("the client has got {text:?}"));
@@ -155,7 +156,7 @@ fn reply(case: &Case, answer: &Answer, status: Option<u16>) -> Result<(), String
     if case.closed && !answer.closed { Err("it was not closed".to_owned()) } else { Ok(()) }
 }
 
-/// Sends every case, several at a time, to a server before an origin.
+/// Sends every case to a server before an origin, several at the same time.
 fn all(server: impl Fn(SocketAddr) -> Process) {
     let cases = Arc::new(corpus::read());
     let origin = Origin::start(Arc::clone(&cases));
@@ -188,7 +189,7 @@ fn config(folder: &tempfile::TempDir, text: &str) -> String {
 }
 
 #[test]
-fn the_switch_passes_on_what_has_one_meaning_and_nothing_else() {
+fn the_switch_forwards_only_unambiguous_requests() {
     let folder = tempfile::tempdir().unwrap();
     all(|origin| {
         let text = format!(
@@ -199,7 +200,7 @@ fn the_switch_passes_on_what_has_one_meaning_and_nothing_else() {
 }
 
 #[test]
-fn the_node_passes_on_what_has_one_meaning_and_nothing_else() {
+fn the_node_forwards_only_unambiguous_requests() {
     let folder = tempfile::tempdir().unwrap();
     all(|origin| {
         let text = format!(

@@ -1,4 +1,4 @@
-//! An origin that writes down what it is sent, and whether that has one meaning only.
+//! An origin that records its requests, and whether they are ambiguous.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,19 +10,19 @@ use larder_http::h1::Framing;
 
 use super::corpus::{Case, bytes, text};
 
-/// A request that has come whole.
+/// A complete request.
 #[derive(Clone)]
-pub struct Seen {
-    /// Method and target, and the body behind another space if there is one.
+pub struct RecordedRequest {
+    /// Method and target, followed by a space and the body if there is one.
     pub what: String,
     pub head: String,
 }
 
-/// What has come to the origin.
+/// The records of an origin.
 #[derive(Default)]
 pub struct Log {
-    pub seen: Vec<Seen>,
-    /// Bytes that another origin could read otherwise.
+    pub requests: Vec<RecordedRequest>,
+    /// Bytes that another origin could parse differently.
     pub ambiguous: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Origin {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (cases, log) = (Arc::clone(&cases), Arc::clone(&shared));
-                // Its end is the relay's, which may come at any time.
+                // The relay may close the connection at any time.
                 thread::spawn(move || drop(serve(stream, &cases, &log)));
             }
         });
@@ -70,7 +70,7 @@ fn serve(mut stream: TcpStream, cases: &[Case], log: &Mutex<Log>) -> io::Result<
         let line: Vec<&str> = head.lines().next().unwrap_or_default().split(' ').collect();
         let (method, target) = (line[0], line.get(1).copied().unwrap_or_default());
         let what = format!("{method} {target}{}{body}", if body.is_empty() { "" } else { " " });
-        log.lock().unwrap().seen.push(Seen { what, head: head.clone() });
+        log.lock().unwrap().requests.push(RecordedRequest { what, head: head.clone() });
         let scripted = cases.iter().find(|case| target == format!("/c/{}", case.id) && case.reply.is_some());
         if let Some(case) = scripted {
             stream.write_all(&bytes(case.reply.as_deref().unwrap()))?;
@@ -87,7 +87,7 @@ fn serve(mut stream: TcpStream, cases: &[Case], log: &Mutex<Log>) -> io::Result<
     }
 }
 
-/// Reads more, and looks at it.
+/// Reads more bytes and checks them.
 fn more(
     stream: &mut TcpStream,
     framing: &mut Framing,
@@ -108,7 +108,7 @@ fn more(
     Ok(())
 }
 
-/// The body that follows a head, and its length with its framing; none if it has not come.
+/// Returns the body after a head, and its length with framing. `None` if it is incomplete.
 fn body(head: &str, rest: &[u8]) -> Option<(String, usize)> {
     let field = |name: &str| {
         let mut lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));

@@ -1,4 +1,4 @@
-//! aria2: one file over eight connections at once by ranges, verified by its checksum.
+//! aria2 as a client: one file by ranges over eight connections, verified by its checksum.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn aria2_puts_a_file_together_from_parallel_ranges() {
     let content = noise(2, 40_000_000);
     let file = site.path().join("file");
     fs::write(&file, &content).unwrap();
-    // A node reads a file again that changed within the last seconds.
+    // A node reads a file again if it was modified within the last seconds.
     File::options().write(true).open(&file).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let (sum, _) = run(client(&sha256sum).arg(&file));
     let checksum = format!("--checksum=sha-256={}", sum.split(' ').next().unwrap());
@@ -30,10 +30,10 @@ fn aria2_puts_a_file_together_from_parallel_ranges() {
         assert!(fs::read(folder.join("file")).unwrap() == content, "{name}: other bytes");
         get(chain.node().admin.unwrap(), "/stats").json()
     };
-    // The first download finds nothing in the node's memory, the second one all of it.
+    // The first download finds nothing in the node's memory, the second one finds everything.
     let (cold, warm) = (stats_after("cold"), stats_after("warm"));
     let growth = |name: &str| warm[name].as_u64().unwrap() - cold[name].as_u64().unwrap();
-    // aria2 gets each part by a range but the first one, which it may begin without.
+    // aria2 requests each part by a range. It may request the first part without one.
     assert!(growth("partial_content") >= CONNECTIONS - 1, "{cold}\n{warm}");
     assert_eq!((growth("misses"), growth("store_reads")), (0, 0), "{cold}\n{warm}");
 }

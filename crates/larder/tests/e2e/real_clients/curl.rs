@@ -1,4 +1,5 @@
-//! curl: every version of HTTP, kept connections, ranges, and a long upload that waits for `100 Continue`.
+//! curl as a client: every version of HTTP, persistent connections, ranges, and a long upload with `Expect:
+//! 100-continue`.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +16,8 @@ const MIB: usize = 1 << 20;
 /// Length of the long upload in MiB.
 const UPLOAD_MIB: usize = 1024;
 
-/// Gets a file so many times by one curl, and returns for each the version of HTTP and the number of new connections.
+/// Gets a file several times with one curl process. Returns the version of HTTP and the number of new
+/// connections for each transfer.
 fn get(
     curl: &Path,
     folder: &Path,
@@ -51,13 +53,13 @@ fn curl_gets_every_byte_in_every_version_of_http() {
         (format!("{}/file", chain.plain_url()), format!("http://{}/file", node.address));
     let [secure, node_secure] =
         [chain.tls_port(), node.further[0].port()].map(|port| format!("https://{HOST}:{port}/file"));
-    // The version in the reply and the number of new connections, of each transfer.
+    // For each transfer, the version in the reply and the number of new connections.
     let cases: [(&[&str], &str, &[&str]); 9] = [
         (&["--http1.0"], &plain, &["1.1 1", "1.1 1"]),
         (&["--http1.1"], &plain, &["1.1 1", "1.1 0"]),
         // curl offers `Upgrade: h2c`, which a server may ignore.
         (&["--http2"], &plain, &["1.1 1", "1.1 0"]),
-        // Once only: curl 7.88 cannot use such a connection again, whatever the server.
+        // Only one transfer: curl 7.88 cannot reuse such a connection with any server.
         (&["--http2-prior-knowledge"], &plain, &["2 1"]),
         (&["--http1.1", "--cacert", ca], &secure, &["1.1 1", "1.1 0"]),
         (&["--http2", "--cacert", ca], &secure, &["2 1", "2 0"]),
@@ -73,7 +75,7 @@ fn curl_gets_every_byte_in_every_version_of_http() {
     get(&curl, chain.folder.path(), 1, &part, &plain, &content[1_000_000..2_000_000]);
 }
 
-/// A file of so many MiB without data but the number of each MiB at its beginning.
+/// Writes a sparse file of this many MiB with the index of each MiB at its beginning.
 fn numbered_file(path: &Path, mebibytes: usize) {
     let file = File::create(path).unwrap();
     file.set_len((mebibytes * MIB) as u64).unwrap();
@@ -82,7 +84,8 @@ fn numbered_file(path: &Path, mebibytes: usize) {
     }
 }
 
-/// An origin that reads the bodies of requests, checks that each is a [`numbered_file`], and replies with its MiB.
+/// Starts an origin that reads request bodies, checks that each is a [`numbered_file`], and replies with its
+/// length in MiB.
 fn checking_origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

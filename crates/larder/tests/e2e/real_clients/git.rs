@@ -1,4 +1,5 @@
-//! git over smart HTTP: clone, push and fetch, with `git http-backend` behind Apache's CGI.
+//! git as a client over smart HTTP: clone, push and fetch, with `git http-backend` as a CGI program of
+//! Apache.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,12 +14,12 @@ use super::{Chain, Server, client, noise, run};
 use crate::peers::free_port;
 
 const MODULES: [&str; 5] = ["mpm_event", "authz_core", "alias", "env", "cgid"];
-/// Longer than what git sends with a length (`http.postBuffer`, 1 MiB): a push sends it in chunks.
+/// Exceeds `http.postBuffer` (1 MiB), so that a push is sent in chunks.
 const LARGE: usize = 3_000_000;
 
-/// Repositories behind `git http-backend`, which anyone may push to.
+/// Repositories served by `git http-backend`. Everyone may push to them.
 struct Hosting {
-    /// Declared before the folder, so that it ends before its files go.
+    /// Declared before the folder, so that the server ends before its files are removed.
     _apache: Server,
     _folder: TempDir,
     address: SocketAddr,
@@ -57,7 +58,7 @@ fn configuration(home: &Path, backend: &Path, address: SocketAddr) -> String {
     )
 }
 
-/// git without the settings of the machine and its user.
+/// The git program, run without the settings of the machine and its user.
 struct Git(PathBuf);
 
 impl Git {
@@ -76,13 +77,13 @@ impl Git {
         run(&mut command).0
     }
 
-    /// The CGI program of this git.
+    /// Returns the path of git's CGI program.
     fn backend(&self) -> PathBuf {
         Path::new(self.run(Path::new("/"), &["--exec-path"]).trim()).join("git-http-backend")
     }
 
-    /// Clones, commits files, pushes, and gets them again by another clone and by a fetch.
-    fn there_and_back(&self, url: &str, seed: u64) {
+    /// Clones, commits files, pushes, and gets the files by another clone and by a fetch.
+    fn round_trip(&self, url: &str, seed: u64) {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         self.run(folder.path(), &["clone", "--quiet", url, "before"]);
@@ -111,10 +112,10 @@ fn git_clones_pushes_and_fetches_through_switch_and_node() {
     let git = Git(git);
     let hosting = Hosting::start(&git, &apache);
     let chain = Chain::before_server(&format!("\"{}\"", hosting.address));
-    git.there_and_back(&format!("{}/git/r.git", chain.plain_url()), 3);
+    git.round_trip(&format!("{}/git/r.git", chain.plain_url()), 3);
 
-    // A cache between: what changed with a push must not be served as it was before.
+    // With a cache between, content that a push has changed must not be served stale.
     let hosting = Hosting::start(&git, &apache);
     let chain = Chain::before_node(&format!("[node.origin]\nurl = \"http://{}\"", hosting.address));
-    git.there_and_back(&format!("{}/git/r.git", chain.plain_url()), 4);
+    git.round_trip(&format!("{}/git/r.git", chain.plain_url()), 4);
 }

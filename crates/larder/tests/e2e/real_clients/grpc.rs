@@ -1,6 +1,6 @@
-//! gRPC's interoperability tests, its own client and server in Go, through a switch.
+//! gRPC's interoperability tests with its own Go client and server, through a switch.
 //!
-//! A node is not on the way: it asks its origin by HTTP/1.1 without trailers, which gRPC needs.
+//! No node is involved: a node reaches its origin by HTTP/1.1 without trailers, and gRPC needs trailers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::{Chain, HOST, Server, client, run};
 use crate::acme::tool;
 use crate::peers::free_port;
 
-/// Every test case that needs no account of a cloud provider and no second server.
+/// All test cases that need no cloud account and no second server.
 const CASES: [&str; 16] = [
     "empty_unary",
     "large_unary",

@@ -8,11 +8,11 @@ use super::{Chain, HOST, noise};
 use crate::browser::Browser;
 
 const IMAGES: usize = 50;
-/// Width and height of an image in pixels.
+/// Width and height of an image. Pixels.
 const SIDE: usize = 100;
 
-/// A picture of random pixels, 24-bit BMP.
-fn picture(seed: u64) -> Vec<u8> {
+/// Returns an image of random pixels, 24-bit BMP.
+fn image(seed: u64) -> Vec<u8> {
     let (head, pixels) = (54, noise(seed, SIDE * SIDE * 3));
     let word = |number: usize| u32::try_from(number).unwrap().to_le_bytes();
     let fields = [head + pixels.len(), 0, head, 40, SIDE, SIDE, 1 | 24 << 16, 0, pixels.len(), 0, 0, 0, 0];
@@ -20,7 +20,7 @@ fn picture(seed: u64) -> Vec<u8> {
     [b"BM", &fields[..], &pixels].concat()
 }
 
-/// A checksum of bytes that a page computes alike: FNV-1a, 32 bits.
+/// Returns a checksum that the page computes the same way: FNV-1a, 32 bits.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(2_166_136_261, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(16_777_619))
 }
@@ -31,10 +31,10 @@ const CHECKSUM: &str = "async url => { \
 
 #[test]
 fn a_browser_shows_a_page_of_fifty_images_over_http2() {
-    // The certificates are from an authority that no browser knows.
+    // The browser does not know the authority of the certificates.
     let Some(browser) = Browser::start_with(&["--ignore-certificate-errors"]) else { return };
     let site = tempfile::tempdir().unwrap();
-    let pictures: Vec<Vec<u8>> = (0..IMAGES as u64).map(|number| picture(100 + number)).collect();
+    let pictures: Vec<Vec<u8>> = (0..IMAGES as u64).map(|number| image(100 + number)).collect();
     for (number, bytes) in pictures.iter().enumerate() {
         fs::write(site.path().join(format!("{number}.bmp")), bytes).unwrap();
     }
@@ -58,6 +58,6 @@ fn a_browser_shows_a_page_of_fifty_images_over_http2() {
         let sums =
             browser.eval(&format!("Promise.all([...document.images].map(image => ({CHECKSUM})(image.src)))"));
         assert_eq!(sums, json!(expected), "checksums of the images");
-        assert_eq!(browser.trouble(), [""; 0]);
+        assert_eq!(browser.errors(), [""; 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! Programs of other projects as clients of a switch and a node, and as servers behind them.
 //!
-//! The other tests speak to larder with clients that this project wrote. These tests show that the programs that people use
-//! get every byte. `scripts/setup.sh test` installs the programs; a test whose program is absent skips.
+//! The clients of the other tests are part of this project. These tests show that common programs get every
+//! byte. `scripts/setup.sh test` installs the programs; a test whose program is missing is skipped.
 
 mod aria2;
 mod curl;
@@ -22,15 +22,15 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::secured::Authority;
 
-/// The host that the certificates are for.
+/// Host name of the certificates.
 const HOST: &str = "localhost";
-/// Seconds that a client may take. A passing test needs a few.
+/// Time limit of a client. Seconds. A passing test needs a few.
 const CLIENT_S: &str = "120";
-/// Variables that would send a client to a proxy of the machine.
+/// Environment variables that would make a client use a proxy of the machine.
 const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
-/// A switch with and without TLS, and a node behind it unless a foreign server stands there.
+/// A switch with a plain and a TLS listener, and a node or a foreign server behind it.
 struct Chain {
     folder: TempDir,
     /// `None` if the switch stands directly before a foreign server.
@@ -39,7 +39,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// A switch before a node that has these lines in its `[node]` section and below.
+    /// Starts a switch before a node with these lines in its `[node]` section and after it.
     fn before_node(lines: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let leaf = Authority::new(folder.path(), "authority").leaf(HOST);
@@ -52,7 +52,7 @@ impl Chain {
         Self { folder, node: Some(node), switch }
     }
 
-    /// A switch directly before a foreign server, an entry of `nodes`.
+    /// Starts a switch directly before a foreign server, an entry of `nodes`.
     fn before_server(entry: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let leaf = Authority::new(folder.path(), "authority").leaf(HOST);
@@ -68,7 +68,7 @@ impl Chain {
         self.switch.further[0].port()
     }
 
-    /// The certificate of the authority that the switch's and the node's certificates are from.
+    /// Returns the certificate of the authority that issued the switch's and the node's certificates.
     fn ca(&self) -> PathBuf {
         self.folder.path().join("authority.ca")
     }
@@ -92,11 +92,11 @@ fn start(role: &str, folder: &TempDir, text: &str) -> Process {
     Process::start(&[role, "--config", config.to_str().unwrap()])
 }
 
-/// A foreign server, ended with SIGTERM so that it can end its own processes.
+/// A foreign server. Drop sends SIGTERM, so that it can end its own processes.
 struct Server(Child);
 
 impl Server {
-    /// Starts it and waits until it accepts connections.
+    /// Starts the server and waits until it accepts connections.
     fn start(command: &mut Command, address: SocketAddr) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut server = Self(child);
@@ -115,7 +115,7 @@ impl Drop for Server {
     }
 }
 
-/// A command that ends after [`CLIENT_S`] at the latest and uses no proxy.
+/// Returns a command that uses no proxy and ends after [`CLIENT_S`] at the latest.
 fn client(program: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", CLIENT_S]).arg(program);
@@ -125,7 +125,7 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// Runs a client that must succeed, and returns what it wrote to its output and its error output.
+/// Runs a client that must succeed, and returns its stdout and stderr.
 fn run(command: &mut Command) -> (String, String) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -134,7 +134,7 @@ fn run(command: &mut Command) -> (String, String) {
     (out, err)
 }
 
-/// Bytes that repeat nowhere, the same for the same seed.
+/// Returns pseudo-random bytes that depend only on the seed.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! WebSocket by the Python library websockets: its server behind a switch, or behind a node, and its client before it.
+//! WebSocket with the Python library websockets: its server behind a switch or behind a node, and its client.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::http::get;
 use crate::peers::free_port;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/real_clients/websocket.py");
-/// The Python that Debian's packages of libraries are for, whatever other one is in `PATH`.
+/// The Python for which Debian packages libraries, even if `PATH` has another one.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// A server of the library, if the library is installed.
+/// Starts a server of the library, if the library is installed.
 fn server() -> Option<(Server, SocketAddr)> {
     let imported = Command::new(PYTHON).args(["-c", "import websockets"]).output();
     if !imported.is_ok_and(|output| output.status.success()) {
@@ -26,8 +26,8 @@ fn server() -> Option<(Server, SocketAddr)> {
     Some((Server::start(command.args([SCRIPT, "serve", &address.port().to_string()]), address), address))
 }
 
-/// Has the library's client try everything with the server that is behind this address.
-fn try_at(address: SocketAddr, ca: Option<&Path>) {
+/// Runs the library's client with all cases against the server behind this address.
+fn run_client(address: SocketAddr, ca: Option<&Path>) {
     let url = match ca {
         Some(_) => format!("wss://{HOST}:{}/", address.port()),
         None => format!("ws://{address}/"),
@@ -39,8 +39,8 @@ fn try_at(address: SocketAddr, ca: Option<&Path>) {
 fn the_websockets_library_exchanges_messages_of_every_kind_through_a_switch() {
     let Some((_server, address)) = server() else { return };
     let chain = Chain::before_server(&format!("\"{address}\""));
-    try_at(chain.switch.address, None);
-    try_at(chain.switch.further[0], Some(&chain.ca()));
+    run_client(chain.switch.address, None);
+    run_client(chain.switch.further[0], Some(&chain.ca()));
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn the_websockets_library_exchanges_messages_of_every_kind_through_switch_and_no
     let Some((_server, address)) = server() else { return };
     let chain = Chain::before_node(&format!("origin = {{ url = \"http://{address}\" }}"));
     for before in [&chain.switch, chain.node()] {
-        try_at(before.address, None);
-        try_at(before.further[0], Some(&chain.ca()));
+        run_client(before.address, None);
+        run_client(before.further[0], Some(&chain.ca()));
     }
     let stats = get(chain.node().admin.unwrap(), "/stats").json();
     let opened = stats["origin_tunnels_opened"].as_u64().unwrap();

@@ -1,7 +1,8 @@
-//! Upgrade: the master becomes another program under the same process id, and keeps its listeners and its workers.
+//! Binary upgrade: the master executes another program under the same process id, and keeps its listeners and
+//! workers.
 //!
-//! What is to be kept, files included, is sent to a socket whose other end the program finds as its stdin. Signals are held
-//! back from before until the program watches them.
+//! The state and the files to keep are sent to a socket pair whose other end is the stdin of the new program.
+//! Signals are blocked until the new program watches them.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -17,59 +18,59 @@ use nix::sys::signal::{SigSet, Signal};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::listeners::{Addressed, Bound, Listeners};
-use super::staff::Worker;
-use super::{Master, Plan};
-use crate::cmd::switch::args::{Part, SwitchArgs};
-use crate::cmd::switch::link::{self, PROTOCOL, blob, read_blob};
+use super::listeners::{BoundListener, ListenAddress, Listeners};
+use super::worker_process::WorkerProcess;
+use super::{Master, WorkerPlan};
+use crate::cmd::switch::args::{ProcessPart, SwitchArgs};
+use crate::cmd::switch::link::{self, PROTOCOL, memory_file, read_memory_file};
 use crate::cmd::switch::status::ReloadStatus;
 use crate::config::{RunAs, Written};
 
-/// Time for another binary to look at the config.
-const CHECK: Duration = Duration::from_secs(15);
-/// Longest text that is taken from it, bytes.
-const SAID_BYTES_MAX: usize = 4_000;
+/// Time for the new binary to check the config.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest error text that is read from the new binary, bytes.
+const STDERR_BYTES_MAX: usize = 4_000;
 
-/// What `--as check` says on stdout.
+/// Output of `--as check` on stdout.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Checked {
+pub(crate) struct BinaryVersion {
     pub(crate) version: String,
     pub(crate) protocol: u32,
 }
 
-/// What a master keeps when it becomes another program. Files: the config's text, stdin, the listeners, the admin
-/// interface's, the ends of the links.
+/// State that a master passes to the new program. The files are the config's text, stdin, the listeners, the
+/// listener of the admin interface, and the ends of the links.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct UpgradeState {
     pub(super) protocol: u32,
     pub(super) origin: String,
     pub(super) since_ns: u64,
     pub(super) status: ReloadStatus,
     pub(super) path: PathBuf,
-    clients: Vec<Addressed>,
-    admin: Option<Addressed>,
-    /// Process ids: of the worker that serves, if there is one, and of those that retire.
+    clients: Vec<ListenAddress>,
+    admin: Option<ListenAddress>,
+    /// Process id of the serving worker, if there is one; process ids of the retiring workers.
     current: Option<u32>,
     retiring: Vec<u32>,
-    /// None of a program that knew of no such thing.
+    /// `None` if the previous program did not support it.
     #[serde(default)]
     run_as: Option<RunAs>,
 }
 
-/// The same, taken up.
-pub(super) struct Kept {
-    pub(super) state: State,
+/// The state and the files of the previous program.
+pub(super) struct InheritedState {
+    pub(super) state: UpgradeState,
     text: String,
     pub(super) listeners: Listeners,
     pub(super) current: Option<(Pid, OwnedFd)>,
     pub(super) retiring: Vec<(Pid, OwnedFd)>,
 }
 
-/// This program's arguments, for another part of it.
-pub(super) fn arguments(part: Part) -> Vec<OsString> {
+/// Returns this program's arguments with `--as PART`.
+pub(super) fn arguments(part: ProcessPart) -> Vec<OsString> {
     let own = std::env::args_os().skip(1);
     let mut arguments: Vec<OsString> = own.collect();
-    // Those that were started as a part have it at the end.
+    // A process that was started with `--as` has the option at the end.
     if arguments.len() >= 2 && arguments[arguments.len() - 2] == "--as" {
         arguments.truncate(arguments.len() - 2);
     }
@@ -77,30 +78,30 @@ pub(super) fn arguments(part: Part) -> Vec<OsString> {
     arguments
 }
 
-/// The signals that are held back.
-fn held_back() -> SigSet {
+/// Returns the signals that are blocked during an upgrade.
+fn upgrade_signals() -> SigSet {
     [Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD].into_iter().collect()
 }
 
-/// Signals come again, once they are watched.
-pub(super) fn unblock() {
-    let _ = held_back().thread_unblock();
+/// Unblocks the signals after handlers are installed.
+pub(super) fn unblock_signals() {
+    let _ = upgrade_signals().thread_unblock();
 }
 
-/// Lets the binary at `path` look at the config as it is now.
+/// Lets the binary at `path` check the current config.
 ///
 /// # Errors
-/// What it says, or why it cannot be asked.
-pub(super) async fn check(path: &Path) -> Result<(), String> {
+/// Returns the error of the binary, or of its start.
+pub(super) async fn check_binary(path: &Path) -> Result<(), String> {
     let run = async || -> anyhow::Result<(bool, Vec<u8>, Vec<u8>)> {
-        let (out, err) = (blob(b"")?, blob(b"")?);
+        let (out, err) = (memory_file(b"")?, memory_file(b"")?);
         let mut child = Command::new(path)
-            .args(arguments(Part::Check))
+            .args(arguments(ProcessPart::Check))
             .stdin(Stdio::null())
             .stdout(Stdio::from(out.try_clone()?))
             .stderr(Stdio::from(err.try_clone()?))
             .spawn()?;
-        let end = tokio::time::Instant::now() + CHECK;
+        let end = tokio::time::Instant::now() + CHECK_TIMEOUT;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
@@ -108,24 +109,24 @@ pub(super) async fn check(path: &Path) -> Result<(), String> {
             if tokio::time::Instant::now() > end {
                 child.kill()?;
                 child.wait()?;
-                anyhow::bail!("it has not ended within {} s", CHECK.as_secs());
+                anyhow::bail!("it has not ended within {} s", CHECK_TIMEOUT.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
-        Ok((status.success(), read_blob(out)?, read_blob(err)?))
+        Ok((status.success(), read_memory_file(out)?, read_memory_file(err)?))
     };
     let what = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let (success, out, err) = run().await.map_err(|error| what(&format!("{error:#}")))?;
     if !success {
-        let said = String::from_utf8_lossy(&err[err.len().saturating_sub(SAID_BYTES_MAX)..]).into_owned();
+        let said = String::from_utf8_lossy(&err[err.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned();
         return Err(what(&said.trim()));
     }
-    let checked: Checked =
+    let version: BinaryVersion =
         serde_json::from_slice(&out).map_err(|_| what(&"it is no larder, or one that knows no upgrade"))?;
-    if checked.protocol != PROTOCOL {
+    if version.protocol != PROTOCOL {
         let differs = format!(
             "version {} cannot take over from a running {}: stop the switch and start it anew",
-            checked.version,
+            version.version,
             env!("CARGO_PKG_VERSION")
         );
         return Err(what(&differs));
@@ -134,11 +135,11 @@ pub(super) async fn check(path: &Path) -> Result<(), String> {
 }
 
 impl Master<'_> {
-    /// Becomes the program at its path. Returns only if that fails; nothing has changed then.
+    /// Executes the program at its path. Returns only on failure, and has changed nothing then.
     pub(super) fn exec(&mut self) -> io::Error {
         let back = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3);
         let failed = self.try_exec();
-        unblock();
+        unblock_signals();
         if let Ok(stdin) = back {
             let _ = rustix::stdio::dup2_stdin(&stdin);
         }
@@ -146,7 +147,7 @@ impl Master<'_> {
     }
 
     fn try_exec(&mut self) -> io::Result<()> {
-        let state = State {
+        let state = UpgradeState {
             protocol: PROTOCOL,
             origin: self.plan.origin.clone(),
             since_ns: self.since_ns,
@@ -154,21 +155,21 @@ impl Master<'_> {
             path: self.path.clone(),
             clients: self.listeners.clients.iter().map(|bound| bound.address).collect(),
             admin: self.listeners.admin.as_ref().map(|bound| bound.address),
-            current: self.current.as_ref().map(Worker::pid),
-            retiring: self.retiring.iter().map(Worker::pid).collect(),
+            current: self.current.as_ref().map(WorkerProcess::pid),
+            retiring: self.retiring.iter().map(WorkerProcess::pid).collect(),
             run_as: self.plan.run_as,
         };
-        let text = blob(self.plan.text.as_bytes())?;
+        let text = memory_file(self.plan.text.as_bytes())?;
         let stdin = io::stdin();
         let mut files: Vec<BorrowedFd<'_>> = vec![text.as_fd(), stdin.as_fd()];
         files.extend(self.listeners.files());
         let workers = self.current.iter().chain(&self.retiring);
         files.extend(workers.map(|worker| worker.link().as_fd()));
-        let (here, there) = link::pair()?;
+        let (here, there) = link::socket_pair()?;
         link::send_on(here.as_fd(), &state, &files)?;
         let c_string = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
         let program = std::env::args_os().next().unwrap_or_else(|| "larder".into());
-        let arguments = std::iter::once(program).chain(arguments(Part::Successor));
+        let arguments = std::iter::once(program).chain(arguments(ProcessPart::Successor));
         let arguments = arguments.map(|word| c_string(word.into_vec())).collect::<Result<Vec<_>, _>>()?;
         let variables = std::env::vars_os().map(|(name, value)| {
             let mut both = name.into_vec();
@@ -178,29 +179,30 @@ impl Master<'_> {
         });
         let variables = variables.collect::<Result<Vec<_>, _>>()?;
         let path = c_string(self.path.as_os_str().as_bytes().to_vec())?;
-        held_back().thread_block()?;
+        upgrade_signals().thread_block()?;
         rustix::stdio::dup2_stdin(&there)?;
         Err(nix::unistd::execve(&path, &arguments, &variables)
             .map_or_else(Into::into, |never| match never {}))
     }
 }
 
-impl Kept {
-    /// What the program before has sent.
+impl InheritedState {
+    /// Receives the state of the previous program.
     ///
     /// # Errors
-    /// It is not there, or of another version: the switch ends.
-    pub(super) fn take() -> anyhow::Result<Self> {
+    /// Returns an error if the state is missing or from an incompatible version. The switch ends then.
+    pub(super) fn receive() -> anyhow::Result<Self> {
         let end = io::stdin().as_fd().try_clone_to_owned()?;
-        let packet = link::recv_now::<State>(end.as_fd()).context("what the program before has kept")?;
+        let packet =
+            link::recv_now::<UpgradeState>(end.as_fd()).context("what the program before has kept")?;
         let (state, files) = packet.context("the program before has kept nothing")?;
         anyhow::ensure!(state.protocol == PROTOCOL, "the program before is of another version");
         let mut files = files.into_iter();
         let mut file = || files.next().context("the program before has kept too few files");
-        let text = String::from_utf8(read_blob(file()?)?)?;
+        let text = String::from_utf8(read_memory_file(file()?)?)?;
         rustix::stdio::dup2_stdin(file()?)?;
-        let mut bound = |address: &Addressed| -> anyhow::Result<Bound> {
-            Ok(Bound { address: *address, listener: file()?.into() })
+        let mut bound = |address: &ListenAddress| -> anyhow::Result<BoundListener> {
+            Ok(BoundListener { address: *address, listener: file()?.into() })
         };
         let clients = state.clients.iter().map(&mut bound).collect::<anyhow::Result<_>>()?;
         let admin = state.admin.as_ref().map(bound).transpose()?;
@@ -213,24 +215,24 @@ impl Kept {
         Ok(Self { text, listeners: Listeners { clients, admin }, current, retiring, state })
     }
 
-    /// The log level by the config in force: the one at its path is looked at later, and may be wrong by now.
+    /// Returns the log level of the config in force. The file at its path is read later, and may be invalid.
     pub(super) fn log_level(&self, args: &SwitchArgs) -> String {
         let written = Written::parse(&self.state.origin, &self.text).map_err(anyhow::Error::from);
         let level = written.and_then(|mut written| {
-            args.lay_over(&mut written)?;
+            args.apply_options(&mut written)?;
             Ok(written.raw.log.level)
         });
         level.unwrap_or_else(|_| "info".to_owned())
     }
 
-    /// The plan in force.
-    pub(super) fn plan(&self) -> Plan {
-        let asked: Vec<SocketAddr> = self.state.clients.iter().map(|address| address.asked).collect();
-        Plan {
+    /// Returns the plan in force.
+    pub(super) fn plan(&self) -> WorkerPlan {
+        let listen: Vec<SocketAddr> = self.state.clients.iter().map(|address| address.configured).collect();
+        WorkerPlan {
             origin: self.state.origin.clone(),
             text: self.text.clone(),
-            listen: asked,
-            admin: self.state.admin.map(|address| address.asked),
+            listen,
+            admin: self.state.admin.map(|address| address.configured),
             run_as: self.state.run_as,
         }
     }

@@ -1,4 +1,4 @@
-//! The listeners that a switch has: bound by the master, used by its workers.
+//! The listeners of a switch, which the master binds and the workers use.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -6,84 +6,92 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
+use super::WorkerPlan;
 use crate::cmd::serve;
 
-/// Most listeners: they travel in one message.
+/// Most listeners, because all must fit into one message.
 const LISTENERS_MAX: usize = 240;
 
-/// One listener.
+/// A bound listener.
 #[derive(Debug)]
-pub(super) struct Bound {
-    pub(super) address: Addressed,
+pub(super) struct BoundListener {
+    pub(super) address: ListenAddress,
     pub(super) listener: TcpListener,
 }
 
-/// Where a listener is.
+/// The address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Addressed {
-    /// By the config; its port may be 0, for any.
-    pub(super) asked: SocketAddr,
-    pub(super) at: SocketAddr,
+pub(super) struct ListenAddress {
+    /// The configured address. Port 0 means any free port.
+    #[serde(rename = "asked")]
+    pub(super) configured: SocketAddr,
+    /// The bound address.
+    #[serde(rename = "at")]
+    pub(super) bound: SocketAddr,
 }
 
-impl Bound {
-    fn new(asked: SocketAddr, listener: TcpListener) -> anyhow::Result<Self> {
-        let at = listener.local_addr()?;
-        Ok(Self { address: Addressed { asked, at }, listener })
+impl BoundListener {
+    fn new(configured: SocketAddr, listener: TcpListener) -> anyhow::Result<Self> {
+        let bound = listener.local_addr()?;
+        Ok(Self { address: ListenAddress { configured, bound }, listener })
     }
 
-    fn again(&self) -> anyhow::Result<Self> {
+    fn duplicate(&self) -> anyhow::Result<Self> {
         Ok(Self { address: self.address, listener: self.listener.try_clone()? })
     }
 }
 
-/// All listeners: those for clients, and the admin interface's.
+/// All listeners: for clients and for the admin interface.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    pub(super) clients: Vec<Bound>,
-    pub(super) admin: Option<Bound>,
+    pub(super) clients: Vec<BoundListener>,
+    pub(super) admin: Option<BoundListener>,
 }
 
 impl Listeners {
-    /// Those of another plan: what stays is kept, what is new is bound. Nothing is closed before this is dropped.
+    /// Returns the listeners of a new plan. Unchanged listeners are kept, and new ones are bound. No listener
+    /// is closed before `self` is dropped.
     ///
     /// # Errors
-    /// An address cannot be had.
-    pub(super) fn next(&self, plan: &Plan) -> anyhow::Result<Self> {
+    /// Returns an error if an address cannot be bound.
+    pub(super) fn rebind(&self, plan: &WorkerPlan) -> anyhow::Result<Self> {
         anyhow::ensure!(
             plan.listen.len() <= LISTENERS_MAX,
             "switch.listen and switch.tls.listen name {} addresses: at most {LISTENERS_MAX}",
             plan.listen.len()
         );
-        // Of several that ask for any port each is kept once.
-        let mut kept: Vec<&Bound> = self.clients.iter().collect();
+        // If several addresses have port 0, each of their listeners is kept once.
+        let mut kept: Vec<&BoundListener> = self.clients.iter().collect();
         let clients = plan.listen.iter().map(|asked| {
-            match kept.iter().position(|bound| bound.address.asked == *asked) {
-                Some(at) => kept.remove(at).again(),
-                None => Bound::new(*asked, larder_switch::listen(*asked).context("the switch cannot start")?),
+            match kept.iter().position(|bound| bound.address.configured == *asked) {
+                Some(at) => kept.remove(at).duplicate(),
+                None => BoundListener::new(
+                    *asked,
+                    larder_switch::listen(*asked).context("the switch cannot start")?,
+                ),
             }
         });
         let clients = clients.collect::<anyhow::Result<_>>()?;
-        let admin =
-            plan.admin.map(|asked| match self.admin.as_ref().filter(|bound| bound.address.asked == asked) {
-                Some(bound) => bound.again(),
-                None => Bound::new(asked, serve::bind_admin(asked)?),
-            });
+        let admin = plan.admin.map(|asked| {
+            match self.admin.as_ref().filter(|bound| bound.address.configured == asked) {
+                Some(bound) => bound.duplicate(),
+                None => BoundListener::new(asked, serve::bind_admin(asked)?),
+            }
+        });
         Ok(Self { clients, admin: admin.transpose()? })
     }
 
-    /// Where clients connect, in the order of the config.
+    /// Returns the bound addresses for clients, in the order of the config.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.clients.iter().map(|bound| bound.address.at).collect()
+        self.clients.iter().map(|bound| bound.address.bound).collect()
     }
 
-    /// Where the admin interface is.
+    /// Returns the bound address of the admin interface.
     pub(super) fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|bound| bound.address.at)
+        self.admin.as_ref().map(|bound| bound.address.bound)
     }
 
-    /// All of them, the admin interface's last.
+    /// Returns all listeners, with the admin interface's at the end.
     pub(super) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.clients.iter().chain(&self.admin).map(|bound| bound.listener.as_fd())
     }
@@ -93,9 +101,9 @@ impl Listeners {
 mod tests {
     use super::*;
 
-    fn plan(listen: &[&str], admin: Option<&str>) -> Plan {
+    fn plan(listen: &[&str], admin: Option<&str>) -> WorkerPlan {
         let address = |text: &&str| text.parse().unwrap();
-        Plan {
+        WorkerPlan {
             origin: String::new(),
             text: String::new(),
             listen: listen.iter().map(address).collect(),
@@ -105,15 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_kept_and_what_is_new_is_bound() {
+    fn unchanged_listeners_are_kept_and_new_ones_are_bound() {
         let any = "127.0.0.1:0";
-        let first = Listeners::default().next(&plan(&[any, any], Some(any))).unwrap();
+        let first = Listeners::default().rebind(&plan(&[any, any], Some(any))).unwrap();
         let before = first.addresses();
         assert_ne!(before[0], before[1]);
-        let second = first.next(&plan(&[any, any, any], None)).unwrap();
+        let second = first.rebind(&plan(&[any, any, any], None)).unwrap();
         assert_eq!((&second.addresses()[..2], second.admin_address()), (&before[..], None));
         let taken = before[0].to_string();
-        let error = format!("{:#}", first.next(&plan(&[any, &taken], None)).unwrap_err());
+        let error = format!("{:#}", first.rebind(&plan(&[any, &taken], None)).unwrap_err());
         assert!(error.contains(&taken) && error.contains("in use"), "{error}");
     }
 }

@@ -1,15 +1,15 @@
-//! The master: keeps the process id and the listeners of a switch, and a worker that does its work.
+//! The master process of a switch. It keeps the process id and the listeners, and runs a worker that serves.
 //!
 //! ```text
 //! SIGHUP, POST /reload ---> read the config -> bind -> start a worker --prepared--> (predecessor yields) --go--> ready
 //! SIGUSR2 -> check the new binary -> exec it ------^                                (predecessor retires) <--------'
 //! ```
-//! What goes wrong on the way leaves the predecessor serving. The master does nothing else: no request passes it, and it has
-//! one thread.
+//! If a step fails, the previous worker continues to serve. The master does nothing else. It handles no
+//! requests, and has one thread.
 
 mod exec;
 mod listeners;
-mod staff;
+mod worker_process;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(super) use self::exec::Checked;
-use self::exec::Kept;
+pub(super) use self::exec::BinaryVersion;
+use self::exec::InheritedState;
 use self::listeners::Listeners;
-use self::staff::{Heard, Worker};
-use super::args::{NO_SECTION, SwitchArgs, choose};
-use super::link::{FromWorker, PROTOCOL, Start, ToWorker, blob, monotonic_ns};
-use super::notify::Manager;
+use self::worker_process::{WorkerEvent, WorkerProcess};
+use super::args::{NO_SECTION, SwitchArgs, override_policies};
+use super::link::{FromWorker, PROTOCOL, ToWorker, WorkerStart, memory_file, monotonic_ns};
+use super::notify::ServiceManager;
 use super::status::ReloadStatus;
 use crate::admin::SWITCH_ADDRESS;
-use crate::cmd::reloads::{By, Outcome};
+use crate::cmd::reloads::{ReloadOutcome, ReloadTrigger};
 use crate::cmd::{logging, serve};
 use crate::config::{Config, Role, RunAs, Written};
 use crate::demo::cluster::Ready;
@@ -36,24 +36,24 @@ use crate::outcome::{self, usage};
 use crate::preflight;
 
 /// Time for a worker to read its config and find its nodes.
-const PREPARE: Duration = Duration::from_secs(60);
-/// Time for one that serves to say how its nodes stand.
-const TELL: Duration = Duration::from_secs(5);
-/// Time for it to hand over.
-const YIELD: Duration = Duration::from_secs(20);
-/// Time for a prepared worker to serve.
-const GO: Duration = Duration::from_secs(30);
-/// Workers that finish what they have, at once; beyond that the oldest drains.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a serving worker to report its node states.
+const NODE_STATES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a serving worker to hand over.
+const YIELD_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for a prepared worker to start serving.
+const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most retiring workers. If there are more, the oldest drain.
 const RETIRING_MAX: usize = 16;
-/// Pause before another worker takes the place of one that has died: doubled each time, up to the longest. None before the
-/// first, or if the last has lived for a while.
-const PAUSE: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
-const LIVED: Duration = Duration::from_secs(30);
+/// Pause before a worker that died is replaced. The first replacement starts at once. The pause doubles with
+/// each death up to the maximum, and is reset after a worker has lived for `STABLE_AFTER`.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// What the master goes by.
+/// Config, addresses and user of the workers.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct WorkerPlan {
     origin: String,
     text: String,
     listen: Vec<SocketAddr>,
@@ -61,16 +61,16 @@ pub(super) struct Plan {
     run_as: Option<RunAs>,
 }
 
-impl Plan {
-    /// Reads and checks the config, with policies that were chosen instead of its own.
+impl WorkerPlan {
+    /// Reads and validates the config. `policies` override the configured policies.
     fn read(args: &SwitchArgs, policies: &BTreeMap<String, String>) -> anyhow::Result<Self> {
-        let mut written = args.written()?;
-        choose(&mut written, policies)?;
-        let config = args.checked(&written)?;
-        Self::of(&written, &config)
+        let mut written = args.read_config()?;
+        override_policies(&mut written, policies)?;
+        let config = args.validate(&written)?;
+        Self::new(&written, &config)
     }
 
-    fn of(written: &Written, config: &Config) -> anyhow::Result<Self> {
+    fn new(written: &Written, config: &Config) -> anyhow::Result<Self> {
         let role = config.switch.as_ref().ok_or_else(|| usage(NO_SECTION))?;
         let (origin, text) = written.text();
         Ok(Self {
@@ -83,34 +83,34 @@ impl Plan {
     }
 }
 
-/// How a change went.
-enum Went {
+/// Result of a change.
+enum ChangeResult {
     Done,
     Refused(String),
     Failed { error: String, code: u8 },
 }
 
-fn failed(error: impl std::fmt::Display) -> Went {
-    Went::Failed { error: error.to_string(), code: 1 }
+fn failed(error: impl std::fmt::Display) -> ChangeResult {
+    ChangeResult::Failed { error: error.to_string(), code: 1 }
 }
 
 struct Master<'a> {
     args: &'a SwitchArgs,
-    plan: Plan,
+    plan: WorkerPlan,
     listeners: Listeners,
-    /// When the first worker began; ns.
+    /// Time of the first worker's start, ns.
     since_ns: u64,
     status: ReloadStatus,
-    current: Option<Worker>,
-    retiring: Vec<Worker>,
-    manager: Manager,
-    /// When another worker is to take the place of one that has died, and how many have died one after the other.
+    current: Option<WorkerProcess>,
+    retiring: Vec<WorkerProcess>,
+    service_manager: ServiceManager,
+    /// Time at which a worker that died is replaced, and the number of consecutive deaths.
     restart: Option<tokio::time::Instant>,
     deaths: u32,
     path: std::path::PathBuf,
 }
 
-/// The signals of a master.
+/// Signals that a master handles.
 struct Signals {
     reload: Signal,
     upgrade: Signal,
@@ -132,27 +132,27 @@ impl Signals {
     }
 }
 
-async fn asked_to_end(terminate: &mut Signal, interrupt: &mut Signal) {
+async fn shutdown_signal(terminate: &mut Signal, interrupt: &mut Signal) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
 }
 
-/// Runs until the switch ends. `successor`: the program has been replaced by this one while workers serve.
+/// Runs until the switch ends. `successor` is true if this program replaced another one while workers serve.
 pub(super) fn run(args: &SwitchArgs, successor: bool) -> anyhow::Result<()> {
-    let kept = if successor { Some(Kept::take()?) } else { None };
+    let kept = if successor { Some(InheritedState::receive()?) } else { None };
     let plan = match &kept {
         Some(kept) => {
             logging::start(&kept.log_level(args))?;
             kept.plan()
         }
         None => {
-            let written = args.written()?;
+            let written = args.read_config()?;
             let config = written.validate()?;
             logging::start(&config.log)?;
             preflight::start(&written, &config.only(Role::Switch))?;
-            Plan::of(&written, &config)?
+            WorkerPlan::new(&written, &config)?
         }
     };
     serve::raise_open_files();
@@ -164,64 +164,68 @@ pub(super) fn run(args: &SwitchArgs, successor: bool) -> anyhow::Result<()> {
             plan,
             listeners: Listeners::default(),
             since_ns: monotonic_ns(),
-            status: ReloadStatus::first(0),
+            status: ReloadStatus::new(0),
             current: None,
             retiring: Vec::new(),
-            manager: Manager::of_environment(),
+            service_manager: ServiceManager::from_environment(),
             restart: None,
             deaths: 0,
             path: std::env::current_exe().context("cannot find the path of larder itself")?,
         };
-        // Zero workers would be counted as the first generation otherwise.
+        // No worker runs yet, so the generation is 0.
         master.status.counts.generation = 0;
         match kept {
             Some(kept) => {
-                let begun = Instant::now();
-                master.go_on(kept)?;
-                exec::unblock();
-                let went = master.change(By::Upgrade, BTreeMap::new()).await;
-                master.settle(By::Upgrade, &went, begun, &[]).await;
-                master.manager.ready();
+                let start_time = Instant::now();
+                master.resume(kept)?;
+                exec::unblock_signals();
+                let result = master.replace_worker(ReloadTrigger::Upgrade, BTreeMap::new()).await;
+                master.report(ReloadTrigger::Upgrade, &result, start_time, &[]).await;
+                master.service_manager.ready();
             }
-            None => master.first().await?,
+            None => master.start_first().await?,
         }
         master.serve(signals).await
     })
 }
 
 impl Master<'_> {
-    /// Starts the first worker, and says where it is.
-    async fn first(&mut self) -> anyhow::Result<()> {
-        self.listeners = Listeners::default().next(&self.plan)?;
-        match self.start().await {
-            Went::Done => {}
-            Went::Refused(error) | Went::Failed { error, code: 1 } => anyhow::bail!(error),
-            Went::Failed { error, code } if code == outcome::WRONG_USE => return Err(usage(error)),
-            Went::Failed { error, .. } => anyhow::bail!(error),
+    /// Starts the first worker, and prints the ready line.
+    async fn start_first(&mut self) -> anyhow::Result<()> {
+        self.listeners = Listeners::default().rebind(&self.plan)?;
+        match self.start_worker().await {
+            ChangeResult::Done => {}
+            ChangeResult::Refused(error) | ChangeResult::Failed { error, code: 1 } => anyhow::bail!(error),
+            ChangeResult::Failed { error, code } if code == outcome::USAGE_EXIT_CODE => {
+                return Err(usage(error));
+            }
+            ChangeResult::Failed { error, .. } => anyhow::bail!(error),
         }
         let (listen, admin) = (self.listeners.addresses(), self.listeners.admin_address());
-        self.args.serve.say_ready(&Ready { listen, admin, peers: None })?;
-        self.manager.ready();
+        self.args.serve.print_ready_line(&Ready { listen, admin, peers: None })?;
+        self.service_manager.ready();
         Ok(())
     }
 
-    /// Takes up what the program before had.
-    fn go_on(&mut self, kept: Kept) -> anyhow::Result<()> {
-        let Kept { state, listeners, current, retiring, .. } = kept;
+    /// Resumes from the state of the previous program.
+    fn resume(&mut self, kept: InheritedState) -> anyhow::Result<()> {
+        let InheritedState { state, listeners, current, retiring, .. } = kept;
         self.listeners = listeners;
         (self.since_ns, self.status) = (state.since_ns, state.status);
         self.status.version = env!("CARGO_PKG_VERSION").to_owned();
         self.path = state.path;
-        self.current = current.map(|(pid, end)| Worker::adopt(pid, end)).transpose()?;
-        self.retiring =
-            retiring.into_iter().map(|(pid, end)| Worker::adopt(pid, end)).collect::<Result<_, _>>()?;
+        self.current = current.map(|(pid, end)| WorkerProcess::adopt(pid, end)).transpose()?;
+        self.retiring = retiring
+            .into_iter()
+            .map(|(pid, end)| WorkerProcess::adopt(pid, end))
+            .collect::<Result<_, _>>()?;
         tracing::info!(version = self.status.version, "master process upgraded");
         Ok(())
     }
 
-    /// Does what it is told until the switch ends.
+    /// Handles events until the switch ends.
     async fn serve(&mut self, mut signals: Signals) -> anyhow::Result<()> {
-        self.reap();
+        self.remove_ended();
         loop {
             let pause = async {
                 match self.restart {
@@ -229,97 +233,107 @@ impl Master<'_> {
                     None => std::future::pending().await,
                 }
             };
-            let heard = async {
+            let event = async {
                 match &self.current {
-                    Some(worker) => worker.hear().await,
+                    Some(worker) => worker.next_event().await,
                     None => std::future::pending().await,
                 }
             };
             let mut policies = BTreeMap::new();
-            let (by, asks) = tokio::select! {
-                () = asked_to_end(&mut signals.terminate, &mut signals.interrupt) => break,
+            let (by, requests) = tokio::select! {
+                () = shutdown_signal(&mut signals.terminate, &mut signals.interrupt) => break,
                 _ = signals.child.recv() => {
-                    self.reap();
+                    self.remove_ended();
                     continue;
                 }
-                _ = signals.reload.recv() => (By::Signal, Vec::new()),
-                _ = signals.upgrade.recv() => (By::Upgrade, Vec::new()),
-                () = pause => (By::Fault, Vec::new()),
-                heard = heard => match heard {
-                    Heard::Word(FromWorker::Reload { ask, policies: chosen }, _) => {
+                _ = signals.reload.recv() => (ReloadTrigger::Signal, Vec::new()),
+                _ = signals.upgrade.recv() => (ReloadTrigger::Upgrade, Vec::new()),
+                () = pause => (ReloadTrigger::Fault, Vec::new()),
+                event = event => match event {
+                    WorkerEvent::Message(FromWorker::Reload { request, policies: chosen }, _) => {
                         policies = chosen;
-                        (By::Admin, vec![ask])
+                        (ReloadTrigger::Admin, vec![request])
                     }
-                    Heard::Word(..) => continue,
-                    Heard::End => {
-                        // Its death is told by a signal of its own.
+                    WorkerEvent::Message(..) => continue,
+                    WorkerEvent::End => {
+                        // A signal reports the worker's death.
                         if let Some(worker) = &mut self.current {
-                            worker.mute();
+                            worker.stop_listening();
                         }
                         continue;
                     }
                 },
             };
-            if by == By::Fault {
+            if by == ReloadTrigger::Fault {
                 self.restart = None;
             }
-            let begun = Instant::now();
-            self.manager.reloading();
-            let went = tokio::select! {
-                went = self.replace(by, policies) => went,
-                () = asked_to_end(&mut signals.terminate, &mut signals.interrupt) => break,
+            let start_time = Instant::now();
+            self.service_manager.reloading();
+            let result = tokio::select! {
+                result = self.apply_change(by, policies) => result,
+                () = shutdown_signal(&mut signals.terminate, &mut signals.interrupt) => break,
             };
-            self.settle(by, &went, begun, &asks).await;
-            self.manager.ready();
-            self.reap();
+            self.report(by, &result, start_time, &requests).await;
+            self.service_manager.ready();
+            self.remove_ended();
         }
         self.drain(signals).await
     }
 
-    /// Carries out a change, whoever wanted it.
-    async fn replace(&mut self, by: By, policies: BTreeMap<String, String>) -> Went {
-        if by != By::Upgrade {
-            return self.change(by, policies).await;
+    /// Applies a change.
+    async fn apply_change(&mut self, by: ReloadTrigger, policies: BTreeMap<String, String>) -> ChangeResult {
+        if by != ReloadTrigger::Upgrade {
+            return self.replace_worker(by, policies).await;
         }
-        match exec::check(&self.path).await {
+        match exec::check_binary(&self.path).await {
             Ok(()) => failed(self.exec()),
-            Err(error) => Went::Refused(error),
+            Err(error) => ChangeResult::Refused(error),
         }
     }
 
-    /// A worker by the config as it is now takes the place of the one that serves; after a death, by the config in force.
-    async fn change(&mut self, by: By, policies: BTreeMap<String, String>) -> Went {
-        if by == By::Fault {
-            return self.start().await;
+    /// Replaces the serving worker by one with the current config. After a death, the config in force is
+    /// used.
+    async fn replace_worker(
+        &mut self,
+        by: ReloadTrigger,
+        policies: BTreeMap<String, String>,
+    ) -> ChangeResult {
+        if by == ReloadTrigger::Fault {
+            return self.start_worker().await;
         }
-        let next = Plan::read(self.args, &policies).and_then(|plan| Ok((self.listeners.next(&plan)?, plan)));
+        let next =
+            WorkerPlan::read(self.args, &policies).and_then(|plan| Ok((self.listeners.rebind(&plan)?, plan)));
         let (listeners, plan) = match next {
             Ok(next) => next,
-            Err(error) => return Went::Refused(format!("{error:#}")),
+            Err(error) => return ChangeResult::Refused(format!("{error:#}")),
         };
         let before = (
             std::mem::replace(&mut self.listeners, listeners),
             std::mem::replace(&mut self.plan, plan),
             std::mem::replace(&mut self.status.policies, policies),
         );
-        let went = self.start().await;
-        if !matches!(went, Went::Done) {
+        let result = self.start_worker().await;
+        if !matches!(result, ChangeResult::Done) {
             (self.listeners, self.plan, self.status.policies) = before;
         }
-        went
+        result
     }
 
-    /// Starts a worker by the plan, which takes the place of the one that serves. May be dropped on the way: the one that
-    /// serves stays.
-    async fn start(&mut self) -> Went {
-        let mut stood = None;
+    /// Starts a worker, which replaces the serving one. If the future is dropped early, the serving worker
+    /// continues.
+    async fn start_worker(&mut self) -> ChangeResult {
+        let mut node_states = None;
         if let Some(worker) = &mut self.current {
-            let told = worker.ask(&ToWorker::Tell, TELL, |word| matches!(word, FromWorker::Told)).await;
-            stood = told.ok().and_then(|files| files.into_iter().next());
+            let reply = worker
+                .request(&ToWorker::SendNodeStates, NODE_STATES_TIMEOUT, |message| {
+                    matches!(message, FromWorker::NodeStates)
+                })
+                .await;
+            node_states = reply.ok().and_then(|files| files.into_iter().next());
         }
-        let worker = match self.come_up(stood).await {
+        let worker = match self.start_and_serve(node_states).await {
             Ok(worker) => worker,
-            Err(went) => return went,
+            Err(result) => return result,
         };
         self.status.counts.generation += 1;
         self.status.worker_pid = worker.pid();
@@ -327,54 +341,59 @@ impl Master<'_> {
         if let Some(before) = self.current.replace(worker) {
             self.retire(before).await;
         }
-        Went::Done
+        ChangeResult::Done
     }
 
-    /// A worker that serves.
-    async fn come_up(&mut self, stood: Option<OwnedFd>) -> Result<Worker, Went> {
+    /// Starts a worker and waits until it serves.
+    async fn start_and_serve(&mut self, node_states: Option<OwnedFd>) -> Result<WorkerProcess, ChangeResult> {
         let mut status = self.status.clone();
         status.counts.generation += 1;
-        let start = Start {
+        let start = WorkerStart {
             protocol: PROTOCOL,
             origin: self.plan.origin.clone(),
             since_ns: self.since_ns,
             listeners: self.listeners.addresses().len(),
             admin: self.listeners.admin_address(),
-            takes_over: stood.is_some(),
+            takes_over: node_states.is_some(),
             status,
         };
-        let text = blob(self.plan.text.as_bytes()).map_err(failed)?;
+        let text = memory_file(self.plan.text.as_bytes()).map_err(failed)?;
         let mut files = vec![text.as_fd()];
         files.extend(self.listeners.files());
-        files.extend(stood.as_ref().map(OwnedFd::as_fd));
-        let mut worker = Worker::spawn(self.plan.run_as)
+        files.extend(node_states.as_ref().map(OwnedFd::as_fd));
+        let mut worker = WorkerProcess::spawn(self.plan.run_as)
             .map_err(|error| failed(format!("a process cannot be started: {error}")))?;
         worker.send(&ToWorker::Start(Box::new(start)), &files).await.map_err(failed)?;
-        worker.expect(PREPARE, |word| matches!(word, FromWorker::Prepared)).await?;
+        worker.wait_for(PREPARE_TIMEOUT, |message| matches!(message, FromWorker::Prepared)).await?;
 
-        let mut learned = Vec::new();
+        let mut state = Vec::new();
         if let Some(before) = &mut self.current {
-            match before.ask(&ToWorker::Yield, YIELD, |word| matches!(word, FromWorker::Yielded)).await {
-                Ok(files) => learned = files,
+            match before
+                .request(&ToWorker::Yield, YIELD_TIMEOUT, |message| matches!(message, FromWorker::HandedOver))
+                .await
+            {
+                Ok(files) => state = files,
                 Err(error) => tracing::warn!(
                     error,
                     "running worker did not hand over its state: the new worker starts cold"
                 ),
             }
         }
-        let learned: Vec<_> = learned.iter().map(OwnedFd::as_fd).collect();
-        let went = match worker.send(&ToWorker::Go, &learned).await {
-            Ok(()) => worker.expect(GO, |word| matches!(word, FromWorker::Ready)).await.map(drop),
+        let state: Vec<_> = state.iter().map(OwnedFd::as_fd).collect();
+        let result = match worker.send(&ToWorker::Serve, &state).await {
+            Ok(()) => {
+                worker.wait_for(SERVE_TIMEOUT, |message| matches!(message, FromWorker::Ready)).await.map(drop)
+            }
             Err(error) => Err(failed(error)),
         };
-        if let (Err(_), Some(before)) = (&went, &self.current) {
+        if let (Err(_), Some(before)) = (&result, &self.current) {
             drop(before.send(&ToWorker::Resume, &[]).await);
         }
-        went.map(|()| worker)
+        result.map(|()| worker)
     }
 
-    /// A worker ends when its clients have gone.
-    async fn retire(&mut self, worker: Worker) {
+    /// Retires a worker. It ends after its last connection.
+    async fn retire(&mut self, worker: WorkerProcess) {
         self.retiring.push(worker);
         let drains = self.retiring.len().saturating_sub(RETIRING_MAX);
         for worker in &self.retiring[..drains] {
@@ -382,44 +401,50 @@ impl Master<'_> {
         }
     }
 
-    /// Says how a change went: to the log, to who asked, and to the worker that serves. Only then does the one before
-    /// retire, since it was the one that was asked.
-    async fn settle(&mut self, by: By, went: &Went, begun: Instant, asks: &[u64]) {
-        let took_s = begun.elapsed().as_secs_f64();
-        let (outcome, error) = match went {
-            Went::Done => (Outcome::Done, None),
-            Went::Refused(error) => (Outcome::Refused, Some(error.as_str())),
-            Went::Failed { error, .. } => (Outcome::Failed, Some(error.as_str())),
+    /// Reports the result of a change to the log, to the requesters, and to the serving worker. The previous
+    /// worker retires afterwards, because the admin request came from it.
+    async fn report(
+        &mut self,
+        by: ReloadTrigger,
+        result: &ChangeResult,
+        start_time: Instant,
+        requests: &[u64],
+    ) {
+        let took_s = start_time.elapsed().as_secs_f64();
+        let (outcome, error) = match result {
+            ChangeResult::Done => (ReloadOutcome::Done, None),
+            ChangeResult::Refused(error) => (ReloadOutcome::Refused, Some(error.as_str())),
+            ChangeResult::Failed { error, .. } => (ReloadOutcome::Failed, Some(error.as_str())),
         };
-        self.status.note(by, outcome, error, took_s);
+        self.status.record(by, outcome, error, took_s);
         let generation = self.status.counts.generation;
         match (error, by) {
             (None, _) => tracing::info!(%by, generation, took_s, "reload done: a new worker process serves"),
-            (Some(error), By::Fault) => {
+            (Some(error), ReloadTrigger::Fault) => {
                 tracing::error!(error, "worker start failed: no process serves until the next attempt");
-                self.died();
+                self.schedule_restart();
             }
             (Some(error), _) => {
                 tracing::error!(%by, error, "reload refused: the running worker keeps its config");
             }
         }
         self.status.counts.retiring = self.retiring.len() as u64;
-        // The one that was asked is the one before, if there is another now.
+        // The previous worker received the request if it was replaced.
         for worker in self.current.iter_mut().chain(self.retiring.last_mut()) {
-            let asks = [asks, &worker.take_asks()].concat();
-            let word = ToWorker::Status { status: Box::new(self.status.clone()), asks };
-            drop(worker.send(&word, &[]).await);
+            let requests = [requests, &worker.take_requests()].concat();
+            let message = ToWorker::Status { status: Box::new(self.status.clone()), requests };
+            drop(worker.send(&message, &[]).await);
         }
-        if outcome == Outcome::Done
+        if outcome == ReloadOutcome::Done
             && let Some(before) = self.retiring.last()
         {
             drop(before.send(&ToWorker::Retire, &[]).await);
         }
     }
 
-    /// Notes which workers have ended.
-    fn reap(&mut self) {
-        self.retiring.retain_mut(|worker| match worker.ended() {
+    /// Removes workers that have ended.
+    fn remove_ended(&mut self) {
+        self.retiring.retain_mut(|worker| match worker.exit_reason() {
             None => true,
             Some(how) => {
                 tracing::info!(
@@ -430,38 +455,38 @@ impl Master<'_> {
                 false
             }
         });
-        let Some(how) = self.current.as_mut().and_then(Worker::ended) else { return };
+        let Some(how) = self.current.as_mut().and_then(WorkerProcess::exit_reason) else { return };
         let Some(worker) = self.current.take() else { return };
         tracing::error!(pid = worker.pid(), how, "worker process ended unexpectedly: starting another");
-        if worker.age() > LIVED {
+        if worker.age() > STABLE_AFTER {
             self.deaths = 0;
         }
-        self.died();
+        self.schedule_restart();
     }
 
-    /// Another worker is due, the later the more have died.
-    fn died(&mut self) {
-        let doubled =
-            PAUSE.saturating_mul(1_u32.checked_shl(self.deaths.saturating_sub(1)).unwrap_or(u32::MAX));
-        let pause = if self.deaths == 0 { Duration::ZERO } else { doubled.min(PAUSE_MAX) };
+    /// Schedules the replacement of a worker that died. The pause grows with each death.
+    fn schedule_restart(&mut self) {
+        let doubled = RESTART_PAUSE
+            .saturating_mul(1_u32.checked_shl(self.deaths.saturating_sub(1)).unwrap_or(u32::MAX));
+        let pause = if self.deaths == 0 { Duration::ZERO } else { doubled.min(RESTART_PAUSE_MAX) };
         self.deaths = self.deaths.saturating_add(1);
         self.restart = Some(tokio::time::Instant::now() + pause);
     }
 
-    /// Lets the workers finish what they have. A second signal ends all at once.
+    /// Drains all workers. A second signal ends them at once.
     async fn drain(&mut self, mut signals: Signals) -> anyhow::Result<()> {
         tracing::info!("signal received: finishing requests in flight; a second signal ends at once");
-        self.manager.stopping();
+        self.service_manager.announce_stop();
         for worker in self.current.iter().chain(&self.retiring) {
             drop(worker.send(&ToWorker::Drain, &[]).await);
         }
         let mut code = 0;
         loop {
-            self.retiring.retain_mut(|worker| worker.ended().is_none());
+            self.retiring.retain_mut(|worker| worker.exit_reason().is_none());
             if let Some(worker) = &mut self.current
-                && worker.ended().is_some()
+                && worker.exit_reason().is_some()
             {
-                code = worker.code();
+                code = worker.exit_code();
                 self.current = None;
             }
             if self.current.is_none() && self.retiring.is_empty() {
@@ -469,9 +494,9 @@ impl Master<'_> {
             }
             tokio::select! {
                 _ = signals.child.recv() => {}
-                () = asked_to_end(&mut signals.terminate, &mut signals.interrupt) => {
+                () = shutdown_signal(&mut signals.terminate, &mut signals.interrupt) => {
                     tracing::warn!("second signal received: open connections are reset");
-                    // Workers are killed when they are dropped.
+                    // Dropped workers are killed.
                     self.current = None;
                     self.retiring.clear();
                     code = 1;

@@ -1,11 +1,12 @@
-//! A routing table's file, as this switch understands it.
+//! Parser of routing table files.
 //!
-//! Rows are targets as a log has them: a path with its query, or a host before it (`www.example.com/a`, with or without
-//! `http://`). A row's id is that of a GET for it, by the route's key template, so that one file serves any template that
-//! a path tells. Rows that the template makes one target count once, the first.
+//! A row names a target as a log does: a path with its query, optionally with a host (`www.example.com/a`,
+//! with or without `http://`). A row's id is the id of a GET request for the target under the route's key
+//! template. One file therefore serves all templates that use only the path. If several rows have the same
+//! id, the first is used.
 //!
-//! Owners are numbers in the file; its header may name them. Named nodes are found by their names, whatever the order;
-//! without names the numbers count the route's nodes in the order of the config.
+//! Owners are numbers in the file, and its header may name them. With names, nodes are found by name in any
+//! order. Without names, the numbers follow the order of the route's nodes in the config.
 
 use std::path::PathBuf;
 
@@ -17,31 +18,31 @@ use larder_trace::ward::{RoutesError, RoutesHeader, read_routes};
 
 use crate::config::{TableFile, WardNode};
 
-/// Why a table cannot be used. Fault of the file, or of the config beside it; reading it again gives the same.
+/// Error of a table. The file or the config is invalid, so reading the file again gives the same error.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TableError {
-    /// It cannot be read.
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     Read(#[from] RoutesError),
-    /// It names a node that the route does not have.
+    /// The table names a node that the route does not have.
     #[error("{}:2: the table is for a node named '{name}', and the route has {known}", path.display())]
     UnknownNode { path: PathBuf, name: String, known: String },
-    /// It has no names, and more nodes than the route.
+    /// The table has no names, and more nodes than the route.
     #[error("{}:2: the table is for {nodes} nodes, and the route has {known}", path.display())]
     Nodes { path: PathBuf, nodes: u16, known: usize },
-    /// The places make no table here.
+    /// The placements are not a valid table.
     #[error("{}: {error}", path.display())]
     Table { path: PathBuf, error: RouteTableError },
-    /// The route has no file.
+    /// The route has no table file.
     #[error("route '{0}' has its table from its own traffic: there is no file to read")]
     NoFile(String),
 }
 
-/// Reads a table for a route with these nodes.
+/// Reads the table of a route with these nodes.
 pub(super) fn read(file: &TableFile, nodes: &[WardNode]) -> Result<RouteTable, TableError> {
     let (header, table) =
-        read_routes(&file.path, &Limits::default(), |row| id_of(row, &file.host, &file.key))?;
-    let numbers = numbers(file, &header, nodes)?;
+        read_routes(&file.path, &Limits::default(), |row| target_id(row, &file.host, &file.key))?;
+    let numbers = node_numbers(file, &header, nodes)?;
     let here = |place| match place {
         Place::Core => Some(Place::Core),
         Place::Node(owner) => numbers.get(usize::from(owner)).copied().map(Place::Node),
@@ -51,8 +52,8 @@ pub(super) fn read(file: &TableFile, nodes: &[WardNode]) -> Result<RouteTable, T
     RouteTable::new(count, places).map_err(|error| TableError::Table { path: file.path.clone(), error })
 }
 
-/// The switch's number of each of the table's nodes.
-fn numbers(file: &TableFile, header: &RoutesHeader, nodes: &[WardNode]) -> Result<Vec<u16>, TableError> {
+/// Returns the switch's number of each node of the table.
+fn node_numbers(file: &TableFile, header: &RoutesHeader, nodes: &[WardNode]) -> Result<Vec<u16>, TableError> {
     if header.names.is_empty() {
         if usize::from(header.nodes) > nodes.len() {
             let path = file.path.clone();
@@ -71,8 +72,8 @@ fn numbers(file: &TableFile, header: &RoutesHeader, nodes: &[WardNode]) -> Resul
     header.names.iter().map(number).collect()
 }
 
-/// The id of a GET for what a row says.
-fn id_of(row: &str, host: &str, key: &KeyTemplate) -> TargetId {
+/// Returns the id of a GET request for the target of a row.
+fn target_id(row: &str, host: &str, key: &KeyTemplate) -> TargetId {
     let bare = row.strip_prefix("http://").or_else(|| row.strip_prefix("https://")).unwrap_or(row);
     let (host, path) = match bare.find('/') {
         Some(0) | None => (host, bare),
@@ -127,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_key_makes_one_counts_once() {
+    fn rows_with_the_same_id_are_read_once() {
         let rows = ["0 /docs/1?v=2", "1 /docs/1?v=3", "1 /docs/2"];
         let table = table(&text("[]", &rows), "{path}").unwrap();
         assert_eq!((table.len(), table.get(id("{path}", "", "/docs/1"))), (2, Some(Place::Node(3))));
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_with_file_and_line() {
+    fn errors_name_file_and_line() {
         let error = |text: &str| table(text, "{path}").unwrap_err().to_string();
         let unknown = error(&text("[\"a\",\"c\"]", &["0 /a"]));
         assert!(

@@ -1,16 +1,17 @@
-//! The routing tables of `ward` and `part`, live: from a file, from the switch's own traffic, or both.
+//! Routing tables of `ward` and `part` in a running switch: from a file, from the switch's own traffic, or
+//! both.
 //!
 //! ```text
 //! larder trace ward -> file --(start, change of the file, SIGHUP, admin)--> file::read --\
-//!                                                                                         > Keeper -> SwitchHandle::set_table
-//! requests -> census --(every `refresh`, admin)--> fresh::table (ward-analysis) ----------/
+//!                                                                                         > TableManager -> SwitchHandle::set_table
+//! requests -> census --(every `refresh`, admin)--> build::build_table (ward-analysis) ----/
 //! ```
-//! A table takes the place of the one before as a whole; requests under way are not touched. What cannot be used is
-//! reported, and the table before stays.
+//! A table is replaced as a whole, and requests in flight are not affected. Invalid tables are reported, and
+//! the previous table stays in force.
 
+mod build;
 mod file;
-mod fresh;
-mod keeper;
+mod manager;
 
-pub(crate) use fresh::table as table_of;
-pub(crate) use keeper::{Keeper, Stamp, TableStatus};
+pub(crate) use build::build_table;
+pub(crate) use manager::{FileVersion, TableManager, TableStatus};

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_edge::Forwarded;
 use larder_node::{
     ACCESS_FIELDS, CacheConfig, DiskModel, Limits, NodeConfig, Preload, ProcessorModel, StoreConfig,
 };
@@ -24,9 +23,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::access_log::access_log;
+use crate::config::sections::access_log::{NodeAccessLogSection, access_log};
 use crate::config::sections::agent::{HandoffRole, NodeHandoffSection, handoff};
-use crate::config::sections::entry::entry;
+use crate::config::sections::entry::{NodeTrustSection, entry};
 use crate::config::sections::node::dynamic::{DynamicSection, dynamic};
 use crate::config::sections::node::origin::{OriginSection, odd, origin};
 use crate::config::sections::node::peers::{PeersRole, PeersSection, peers};
@@ -36,7 +35,6 @@ use crate::config::sections::switch::tls::node_tls;
 use crate::config::sections::traces::{TracesSection, traces};
 use crate::config::text::{Size, Span, Texts};
 use crate::config::values::{addresses, node_name, ranges, word};
-use crate::config::words::Word;
 
 keys! {
     /// `[node]`.
@@ -47,25 +45,6 @@ keys! {
     /// Where the node accepts requests: "address:port". Port 0 takes any free port. Required, unless there is
     /// [node.tls].
     listen: Texts, example "127.0.0.1:9001";
-    /// Addresses of balancers before the node that announce with the PROXY protocol (1 or 2) whom each connection is from, as
-    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
-    #[serde(skip_serializing_if = "Texts::is_empty")]
-    proxy_protocol_from: Texts, entries 1024, example ["10.0.0.0/8", "2001:db8::/32"], reload true;
-    /// Relays before the node whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24": switches and
-    /// load balancers. They may also ask for reports.
-    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
-    /// relays that set these fields themselves, and that clients cannot pass by.
-    #[serde(skip_serializing_if = "Texts::is_empty")]
-    trusted_relays: Texts, entries 1024, example ["10.0.0.2", "2001:db8::/32"], reload true;
-    /// X-Forwarded-For of any other sender: "append" its address, or "overwrite" the field. Forwarded (where present),
-    /// X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
-    forwarded: Word<Forwarded> = Word(Forwarded::default()), reload true;
-    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
-    /// hyphens, so they are dropped by default.
-    underscores_in_headers: bool = false, reload true;
-    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
-    /// operation lists them. Dropped by default.
-    url_fields_in_headers: bool = false, reload true;
     /// Its name in Cache-Status and in logs; by default "node".
     name: String = node.name;
     /// The directory it serves. One of this, `origin` and `model`.
@@ -78,17 +57,15 @@ keys! {
     health_path: String = node.health_path.unwrap_or_default(), reload true;
     /// Worker threads; 0 takes one for each core.
     threads: usize = 0, range "0 to 1024";
-    /// File the access log is appended to (Combined Log Format with cache status, origin and times), or "-" for stdout.
-    /// Unset: no access log.
-    access_log: Option<String>, example "/var/log/larder/access.log", reload true;
-    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
-    /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/operating.md lists them.
-    access_log_format: String = "combined".to_owned(), reload true;
     /// File with the token of those that may purge, operators and switches: 16 to 256 characters. A second line may
     /// hold another token that is accepted. Unset: nobody may purge.
     purge_token: Option<String>, example "/etc/larder/purge.token", reload true;
     /// The memory cache.
     cache: CacheSection;
+    /// Which senders are believed, and which header fields of others are kept.
+    trust: NodeTrustSection;
+    /// The access log: a line for each request.
+    access_log: NodeAccessLogSection;
     /// What the node accepts, and how long it waits.
     limits: NodeLimitsSection, reload true;
     /// What the node tells switches of its load and its cache.
@@ -234,17 +211,22 @@ pub(crate) fn node(raw: &NodeSection, warnings: &mut Vec<Fault>) -> Result<NodeR
         stats_path: None,
         report: report(&raw.report)?,
         tls: raw.tls.as_ref().map(|raw| node_tls(&raw.as_switch(), listen)).transpose()?,
-        announcers: ranges("node.proxy_protocol_from", &raw.proxy_protocol_from)?,
+        announcers: ranges("node.trust.proxy_protocol_from", &raw.trust.proxy_protocol_from)?,
         entry: entry(
             "node",
-            &raw.trusted_relays,
-            raw.forwarded.0,
-            (raw.underscores_in_headers, raw.url_fields_in_headers),
+            &raw.trust.relays,
+            raw.trust.forwarded.0,
+            (raw.trust.underscores_in_headers, raw.trust.url_fields_in_headers),
         )?,
         // Read when the role starts.
         purge: None,
         threads: raw.threads,
-        access_log: access_log("node", raw.access_log.as_deref(), &raw.access_log_format, &ACCESS_FIELDS)?,
+        access_log: access_log(
+            "node",
+            raw.access_log.file.as_deref(),
+            &raw.access_log.format,
+            &ACCESS_FIELDS,
+        )?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
     node.check().map_err(|error| {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use http::Method;
 use larder_edge::read_secret;
-use larder_node::Signing;
+use larder_node::SigningKeys;
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
@@ -36,7 +36,7 @@ keys! {
 const AT: &str = "node.origin.sign";
 
 /// The keys that requests to the origin are signed with.
-pub(crate) fn signing(raw: &OriginSignSection) -> Result<Signing, Fault> {
+pub(crate) fn signing(raw: &OriginSignSection) -> Result<SigningKeys, Fault> {
     signing_with(raw, |name| env::var(name).ok())
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn signing(raw: &OriginSignSection) -> Result<Signing, Fault> {
 fn signing_with(
     raw: &OriginSignSection,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<Signing, Fault> {
+) -> Result<SigningKeys, Fault> {
     let key = |name: &str| format!("{AT}.{name}");
     for (name, value) in [("region", &raw.region), ("service", &raw.service)] {
         if value.is_empty()
@@ -84,7 +84,7 @@ fn signing_with(
             return Err(Fault::new(key(name), what).hint("one line, as the store has given it"));
         }
     }
-    let signing = Signing::new((&access_key, &secret_key), token, &raw.region, &raw.service);
+    let signing = SigningKeys::new((&access_key, &secret_key), token, &raw.region, &raw.service);
     Ok(signing.with_methods(methods(raw)?))
 }
 
@@ -130,15 +130,18 @@ mod tests {
         let raw = OriginSignSection { region: "eu-1".to_owned(), ..OriginSignSection::default() };
         let all = signing_with(&raw, environment).unwrap();
         let keys = ("of-AWS_ACCESS_KEY_ID", "of-AWS_SECRET_ACCESS_KEY");
-        assert_eq!(all, Signing::new(keys, Some("of-AWS_SESSION_TOKEN".to_owned()), "eu-1", "s3"));
+        assert_eq!(all, SigningKeys::new(keys, Some("of-AWS_SESSION_TOKEN".to_owned()), "eu-1", "s3"));
         let access_key = Some("own".to_owned());
         let raw = OriginSignSection { access_key, secret_key_file: secret, ..raw };
         // A token of the environment is for the keys of the environment.
         let files = signing_with(&raw, environment).unwrap();
-        assert_eq!(files, Signing::new(("own", "in-file"), None, "eu-1", "s3"));
+        assert_eq!(files, SigningKeys::new(("own", "in-file"), None, "eu-1", "s3"));
         let raw = OriginSignSection { session_token_file: token, ..raw };
         let files = signing_with(&raw, |_| None).unwrap();
-        assert_eq!(files, Signing::new(("own", "in-file"), Some("token-in-file".to_owned()), "eu-1", "s3"));
+        assert_eq!(
+            files,
+            SigningKeys::new(("own", "in-file"), Some("token-in-file".to_owned()), "eu-1", "s3")
+        );
         assert!(!format!("{files:?}").contains("in-file"));
     }
 

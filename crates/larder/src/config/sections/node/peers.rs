@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_core::peers::{CardSettings, PressSettings, SharingSettings, WardSettings};
 use larder_core::{Bytes, PolicyKind};
-use larder_node::HANDOVER_SERVICES_MAX;
+use larder_node::HANDOFF_SERVICES_MAX;
 use larder_peers::{Name, Seed};
 use larder_trace::ward::WardCosts;
 
@@ -66,7 +66,7 @@ keys! {
     handoff_min: Size = Size(larder_core::Bytes::kib(16));
     /// Where clients connect to, of all nodes, the same list on each: "address:port". A node has its own on the interface that
     /// takes clients' packets, and those of the others on its loopback interface. Required with `handoff`.
-    handoff_services: Texts, entries HANDOVER_SERVICES_MAX, when "handoff", example "10.0.1.11:80";
+    handoff_services: Texts, entries HANDOFF_SERVICES_MAX, when "handoff", example "10.0.1.11:80";
     /// TCP port of the nodes' handoff channels, at the address of `listen`; the same on all nodes.
     handoff_port: u16 = 7951, range "1 to 65535", when "handoff";
     /// What nodes go by that ask one of them (CARD).

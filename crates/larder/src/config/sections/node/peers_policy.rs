@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use larder_core::peers::{CardSettings, PressSettings, Rest, WardSettings};
+use larder_core::peers::{CardSettings, PressSettings, UnlistedTargets, WardSettings};
 use larder_core::{Bytes, PolicyKind, Settings};
 use larder_node::PeersMemory;
 use larder_trace::ward::WardCosts;
@@ -11,8 +11,8 @@ use crate::config::error::Fault;
 use crate::config::sections::node::peers::{
     BY_CONNECTIONS, CardSection, PeersKind, PeersSection, TablesSection, press,
 };
-use crate::config::sections::policy::threshold::{HighKey, LowKey};
-use crate::config::sections::policy::{Parameters, apply, permille};
+use crate::config::sections::policy::threshold::{HighKey, LardSection, LowKey};
+use crate::config::sections::policy::{Parameters, PoliciesSection, apply, permille};
 use crate::config::sections::switch::ward::every;
 use crate::config::values::word;
 
@@ -80,16 +80,25 @@ fn card(raw: &CardSection) -> Result<CardSettings, Fault> {
         let what = format!("'{kind}' goes by more than a dispatcher among peers knows of them");
         return Err(Fault::new(format!("{AT}.policy"), what).hint(format!("one of {}", known.join(", "))));
     }
-    let given = Parameters {
-        policy: Some(&raw.policy),
+    let lard = LardSection {
         t_low: Some(LowKey::Fixed(raw.t_low)),
         t_high: Some(HighKey::Fixed(raw.t_high)),
         replication_decay: Some(raw.replication_decay),
-        targets_max: Some(raw.targets_max),
-        ..Parameters::default()
+        training: None,
     };
+    let policies = PoliciesSection {
+        targets_max: Some(raw.targets_max),
+        lard: Some(lard),
+        ..PoliciesSection::default()
+    };
+    let given = Parameters { policy: Some(&raw.policy), policies: &policies, training_above: None };
     let mut dispatcher = Settings::default();
-    apply(AT, &given, &mut dispatcher)?;
+    // The keys stand in this table itself.
+    let here = |fault: Fault| {
+        let key = fault.key().replace(".policies.lard", "").replace(".policies", "");
+        fault.at(key)
+    };
+    apply(AT, &given, &mut dispatcher).map_err(here)?;
     Ok(CardSettings {
         patience: raw.patience.0,
         retry: raw.retry.0,
@@ -121,7 +130,7 @@ fn ward(raw: &TablesSection, cache: Bytes) -> Result<PeersWard, Fault> {
         settle: raw.settle.0,
         targets_max: raw.targets_max,
         memory,
-        rest: if raw.unnamed == "here" { Rest::Here } else { Rest::Hashed },
+        unlisted: if raw.unnamed == "here" { UnlistedTargets::Here } else { UnlistedTargets::Hashed },
         ..WardSettings::default()
     };
     let costs = WardCosts {

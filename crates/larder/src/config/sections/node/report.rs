@@ -19,7 +19,7 @@ keys! {
     /// `[node.report]`.
     table ReportSection, report = ReportConfig::default();
 
-    /// Addresses of switches that may ask for reports, beside node.trusted_relays. Everybody else gets 404, and so do clients whose
+    /// Addresses of switches that may ask for reports, beside node.trust.relays. Everybody else gets 404, and so do clients whose
     /// connections a switch has handed over.
     from: Texts = Texts(LOOPBACK.map(str::to_owned).to_vec()), entries 1024, reload true;
     /// File with a secret that switches must prove (switch.signals.secret) in place of an address: other programs on their

@@ -1,4 +1,4 @@
-//! The parameters of the policies: a table for each under `[switch]`, and again, for what differs, under a route.
+//! The parameters of the policies: `[switch.policies]` with a table for each, and again, for what differs, `policies` of a route.
 //!
 //! Every key may be left out. Under `[switch]` that means the default, under a route what `[switch]` says.
 
@@ -15,44 +15,102 @@ use larder_core::policy::UtilBy;
 use larder_core::{PolicyKind, ServiceClass, Settings};
 use larder_trace::ward::WardCosts;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::sections::policy::hacc::hacc;
 use crate::config::sections::policy::threshold::{
-    CostSection, HighKey, LowKey, TrainingSection, cost, thresholds,
+    CostSection, LardSection, TrainingSection, cost, thresholds,
 };
 use crate::config::text::{Size, Span};
 use crate::config::values::word;
 use crate::config::words::{Word, choice};
 
 /// All that a policy goes by, as one section gives it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters<'a> {
     pub(crate) policy: Option<&'a str>,
-    pub(crate) seed: Option<u64>,
-    pub(crate) t_low: Option<LowKey>,
-    pub(crate) t_high: Option<HighKey>,
-    pub(crate) training: Option<&'a TrainingSection>,
+    pub(crate) policies: &'a PoliciesSection,
     /// What the section above says of the training: a route may begin to learn where [switch] does not.
     pub(crate) training_above: Option<&'a TrainingSection>,
-    pub(crate) replication_decay: Option<Span>,
-    pub(crate) targets_max: Option<usize>,
-    pub(crate) hacc: Option<&'a HaccSection>,
-    pub(crate) bounded: Option<&'a BoundedSection>,
-    pub(crate) maglev: Option<&'a MaglevSection>,
-    pub(crate) rendezvous: Option<&'a RendezvousSection>,
-    pub(crate) ewma: Option<&'a EwmaSection>,
-    pub(crate) wrr: Option<&'a WrrSection>,
-    pub(crate) fixed: Option<&'a StaticSection>,
-    pub(crate) util: Option<&'a UtilSection>,
-    pub(crate) cap: Option<&'a CapSection>,
-    pub(crate) cost: Option<&'a CostSection>,
 }
 
 keys! {
-    /// `[switch.hacc]`.
+    /// `[switch.policies]`, and the same of a route.
+    partial PoliciesSection, settings = Settings::default();
+
+    /// Seed of the policies that draw lots.
+    seed: Option<u64> = Some(settings.seed);
+    /// Targets remembered; beyond that the least recently asked is forgotten and placed anew when asked again.
+    targets_max: Option<usize> = Some(settings.targets_max), range "1 to 4294967296";
+    /// What lard and lard-r go by. Admission and sticky clients go by its thresholds too.
+    lard: Option<LardSection> = Some(LardSection::standard());
+    /// What lard-cost goes by instead of t_low and t_high.
+    #[serde(rename = "lard-cost")]
+    cost: Option<CostSection> = Some(CostSection::standard());
+    /// What lard-util goes by.
+    #[serde(rename = "lard-util")]
+    util: Option<UtilSection> = Some(UtilSection::standard());
+    /// What cap-load goes by.
+    #[serde(rename = "cap-load")]
+    cap: Option<CapSection> = Some(CapSection::standard());
+    /// What hacc goes by.
+    hacc: Option<HaccSection> = Some(HaccSection::standard());
+    /// What bounded (consistent hashing with bounded loads) goes by.
+    bounded: Option<BoundedSection> = Some(BoundedSection::standard());
+    /// What maglev goes by.
+    maglev: Option<MaglevSection> = Some(MaglevSection::standard());
+    /// What rendezvous goes by.
+    rendezvous: Option<RendezvousSection> = Some(RendezvousSection::standard());
+    /// What peak-ewma goes by.
+    #[serde(rename = "peak-ewma")]
+    ewma: Option<EwmaSection> = Some(EwmaSection::standard());
+    /// What wrr-num and wrr-time go by.
+    wrr: Option<WrrSection> = Some(WrrSection::standard());
+    /// What static goes by.
+    #[serde(rename = "static")]
+    fixed: Option<StaticSection> = Some(StaticSection::standard());
+    /// Where ward and part have their routing table from: a file, or the switch's own traffic, or both.
+    ward: Option<WardSection> = Some(WardSection::standard());
+}
+
+impl PoliciesSection {
+    /// Reads the section of `[switch]`, where a key or table that is missing has its standard value.
+    pub(crate) fn over_standard<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let (given, standard) = (Self::deserialize(from)?, Self::standard());
+        let thresholds = LardSection::standard();
+        Ok(Self {
+            seed: given.seed.or(standard.seed),
+            targets_max: given.targets_max.or(standard.targets_max),
+            lard: Some(given.lard.map_or_else(LardSection::standard, |lard| LardSection {
+                t_low: lard.t_low.or(thresholds.t_low),
+                t_high: lard.t_high.or(thresholds.t_high),
+                replication_decay: lard.replication_decay.or(thresholds.replication_decay),
+                training: lard.training.or(thresholds.training),
+            })),
+            cost: given.cost.or(standard.cost),
+            util: given.util.or(standard.util),
+            cap: given.cap.or(standard.cap),
+            hacc: given.hacc.or(standard.hacc),
+            bounded: given.bounded.or(standard.bounded),
+            maglev: given.maglev.or(standard.maglev),
+            rendezvous: given.rendezvous.or(standard.rendezvous),
+            ewma: given.ewma.or(standard.ewma),
+            wrr: given.wrr.or(standard.wrr),
+            fixed: given.fixed.or(standard.fixed),
+            ward: given.ward.or(standard.ward),
+        })
+    }
+
+    /// Keys of `lard`; `None` where the section is missing.
+    pub(crate) fn lard(&self) -> LardSection {
+        self.lard.clone().unwrap_or_default()
+    }
+}
+
+keys! {
+    /// `[switch.policies.hacc]`.
     partial HaccSection, hacc = HaccSettings::default();
 
     /// The paper's weights: "static-files" (the disk alone counts) or "domino" (CPU and disk count alike).
@@ -100,7 +158,7 @@ pub(crate) struct SignalWeightTable {
 }
 
 keys! {
-    /// `[switch.bounded]`.
+    /// `[switch.policies.bounded]`.
     partial BoundedSection, bounded = BoundedSettings::default();
 
     /// How far above the mean load a node may be before its targets go to the next one.
@@ -110,7 +168,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.maglev]`.
+    /// `[switch.policies.maglev]`.
     partial MaglevSection;
 
     /// Places in the table. A hundred times the nodes keeps shares within 1 %.
@@ -118,7 +176,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.rendezvous]`.
+    /// `[switch.policies.rendezvous]`.
     partial RendezvousSection;
 
     /// Places that the nodes compete for.
@@ -127,7 +185,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.ewma]`.
+    /// `[switch.policies.peak-ewma]`.
     partial EwmaSection;
 
     /// After this time a latency counts 1/e.
@@ -135,7 +193,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.wrr]`.
+    /// `[switch.policies.wrr]`.
     partial WrrSection;
 
     /// T_gat: how often the nodes' reports become weights.
@@ -143,7 +201,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.static]`.
+    /// `[switch.policies.static]`.
     partial StaticSection, shares = ServiceClass::ALL.into_iter().zip(StaticSettings::default().shares);
 
     /// Shares of the nodes set aside for each class; only their ratios count. A class of share 0 uses all nodes. A class that
@@ -153,7 +211,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.util]`.
+    /// `[switch.policies.lard-util]`.
     partial UtilSection, settings = LardUtilSettings::default();
 
     /// What counts as a node's load: "utilisation" of its busiest device, by low and high, or "connections", polled every
@@ -166,7 +224,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.cap]`.
+    /// `[switch.policies.cap-load]`.
     partial CapSection, cap = CapLoadSettings::default();
 
     /// How many times the mean load a node may have and still be given its turn.
@@ -175,21 +233,21 @@ keys! {
     slack: Option<u32> = Some(cap.slack), range "0 to 100000";
 }
 
-/// The range of the costs of `[switch.ward]`, in microseconds.
+/// The range of the costs of `[switch.policies.ward]`, in microseconds.
 pub(crate) const COST_RANGE: &str = "0 to 1000000";
 
-/// The range of `carry` of `[switch.ward]`.
+/// The range of `carry` of `[switch.policies.ward]`.
 pub(crate) const CARRY_RANGE: &str = "0 to 1";
 
 keys! {
-    /// `[switch.ward]`.
+    /// `[switch.policies.ward]`.
     partial WardSection, costs = WardCosts::ward01();
 
     /// File of the routing table, as `larder trace ward --output` writes it. It is read at the start, again when it
     /// changes, and at SIGHUP; one that cannot be used is reported and the table before stays. Unset: none.
     table: Option<String>, example "/var/lib/larder/www.routes";
     /// Host of the table's rows that name none. Unset: the route's host, if it has just one; else
-    /// that of [switch.ward].
+    /// that of [switch.policies.ward].
     host: Option<String>, example "www.example.com";
     /// How often a new table is computed from the switch's own traffic, such as "15m" or "24h"; "off" for never.
     refresh: Option<String> = Some("off".to_owned()), range "1s to 31d, or \"off\"";
@@ -220,50 +278,59 @@ pub(crate) fn apply(at: &str, given: &Parameters<'_>, settings: &mut Settings) -
     if let Some(name) = given.policy {
         settings.policy = word(&format!("{at}.policy"), name, &PolicyKind::ALL.map(PolicyKind::name))?;
     }
-    settings.seed = given.seed.unwrap_or(settings.seed);
-    thresholds(at, given, settings)?;
-    settings.replication_decay = given.replication_decay.map_or(settings.replication_decay, |decay| decay.0);
-    settings.targets_max = given.targets_max.unwrap_or(settings.targets_max);
-    tables(at, given, settings)?;
+    let own = given.policies;
+    let at = format!("{at}.policies");
+    settings.seed = own.seed.unwrap_or(settings.seed);
+    thresholds(&at, given, settings)?;
+    let decay = own.lard().replication_decay;
+    settings.replication_decay = decay.map_or(settings.replication_decay, |decay| decay.0);
+    settings.targets_max = own.targets_max.unwrap_or(settings.targets_max);
+    tables(&at, own, settings)?;
     // Ranges have been checked: what is left is a contradiction.
     settings.validate().map_err(|error| Fault::new(at, error.to_string()))
 }
 
 /// The tables of single policies.
-fn tables(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(), Fault> {
-    if let Some(raw) = given.hacc {
+fn tables(at: &str, given: &PoliciesSection, settings: &mut Settings) -> Result<(), Fault> {
+    if let Some(raw) = &given.hacc {
         hacc(&format!("{at}.hacc"), raw, &mut settings.policies.hacc)?;
     }
-    if let Some(raw) = given.bounded {
+    if let Some(raw) = &given.bounded {
         let bounded = &mut settings.policies.bounded;
         bounded.factor_permille = raw.factor.map_or(bounded.factor_permille, thousandths);
         bounded.points = raw.points.unwrap_or(bounded.points);
     }
-    if let Some(raw) = given.cap {
+    if let Some(raw) = &given.cap {
         let cap = &mut settings.policies.cap_load;
         cap.factor_permille = raw.factor.map_or(cap.factor_permille, thousandths);
         cap.slack = raw.slack.unwrap_or(cap.slack);
     }
-    if let Some(raw) = given.cost {
-        cost(&format!("{at}.cost"), raw, settings)?;
+    if let Some(raw) = &given.cost {
+        cost(&format!("{at}.lard-cost"), raw, settings)?;
     }
-    settings.policies.maglev.size =
-        given.maglev.and_then(|raw| raw.size).unwrap_or(settings.policies.maglev.size);
-    settings.policies.rendezvous.places =
-        given.rendezvous.and_then(|raw| raw.places).unwrap_or(settings.policies.rendezvous.places);
-    settings.policies.peak_ewma.decay =
-        given.ewma.and_then(|raw| raw.decay).map_or(settings.policies.peak_ewma.decay, |decay| decay.0);
-    settings.t_gat = given.wrr.and_then(|raw| raw.gather).map_or(settings.t_gat, |gather| gather.0);
-    if let Some(shares) = given.fixed.and_then(|raw| raw.shares.as_ref()) {
+    let policies = &mut settings.policies;
+    if let Some(size) = given.maglev.as_ref().and_then(|raw| raw.size) {
+        policies.maglev.size = size;
+    }
+    if let Some(places) = given.rendezvous.as_ref().and_then(|raw| raw.places) {
+        policies.rendezvous.places = places;
+    }
+    if let Some(decay) = given.ewma.as_ref().and_then(|raw| raw.decay) {
+        policies.peak_ewma.decay = decay.0;
+    }
+    if let Some(gather) = given.wrr.as_ref().and_then(|raw| raw.gather) {
+        settings.t_gat = gather.0;
+    }
+    if let Some(shares) = given.fixed.as_ref().and_then(|raw| raw.shares.as_ref()) {
         settings.policies.static_partition.shares = static_shares(&format!("{at}.static.shares"), shares)?;
     }
-    if let Some(raw) = given.util {
-        util(&format!("{at}.util"), raw, settings)?;
+    if let Some(raw) = &given.util {
+        util(&format!("{at}.lard-util"), raw, settings)?;
     }
     let (poll, age_max) = (settings.t_gat, settings.report_age_max);
     if settings.policies.lard_util.by == UtilBy::Connections && poll > age_max {
         let (poll, age_max) = (Span(poll), Span(age_max));
-        let key = if given.wrr.is_some() { "wrr.gather" } else { "util.by" };
+        let key = if given.wrr.is_some() { "wrr.gather" } else { "lard-util.by" };
         let what = format!("polls every {poll}, and what a node says counts for {age_max}");
         let hint = format!("write gather = \"{age_max}\" or less, or a longer signals.missing_after");
         return Err(Fault::new(format!("{at}.{key}"), what).hint(hint));

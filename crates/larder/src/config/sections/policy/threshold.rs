@@ -2,7 +2,7 @@
 
 use larder_core::Settings;
 use larder_core::policy::lard_cost::{CostSettings, MissCost};
-use larder_core::policy::thresholds::{HighRule, LowRule, Training};
+use larder_core::policy::thresholds::{HighRule, LowRule, TrainingSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -56,9 +56,25 @@ pub(crate) struct DelayRule {
 }
 
 keys! {
-    /// `[switch.training]`.
+    /// `[switch.policies.lard]`.
+    partial LardSection, settings = Settings::default();
+
+    /// T_low: a node of weight 1 with fewer active requests has spare room. Below t_high; or "learned", in a training phase,
+    /// from the nodes' load reports.
+    t_low: Option<LowKey> = Some(LowKey::Fixed(settings.t_low)), range "1 to 100000", example 25;
+    /// T_high: a node of weight 1 with more active requests gives targets away. Above t_low; or by the paper's rule, { delay =
+    /// "500ms" }: how much longer a request may take at one node than at another.
+    t_high: Option<HighKey> = Some(HighKey::Fixed(settings.t_high)), range "2 to 100000", example 65;
+    /// K of LARD/R: a target's server set that did not change for this long shrinks by one.
+    replication_decay: Option<Span> = Some(Span(settings.replication_decay)), range "0s to 366d";
+    /// How t_low = "learned" is learned.
+    training: Option<TrainingSection> = Some(TrainingSection::standard());
+}
+
+keys! {
+    /// `[switch.policies.lard.training]`.
     partial TrainingSection,
-        Training { length, busy_permille, min, max } = Training::default(),
+        TrainingSettings { length, busy_permille, min, max } = TrainingSettings::default(),
         busy = f64::from(busy_permille) / 1000.0;
 
     /// How long loads and reports are watched, from the first report on.
@@ -72,7 +88,7 @@ keys! {
 }
 
 keys! {
-    /// `[switch.cost]`.
+    /// `[switch.policies.lard-cost]`.
     partial CostSection,
         cost = CostSettings::default(),
         miss = match cost.miss { MissCost::Fixed(units) => MissKey::Fixed(units), MissCost::Measured { .. } => MissKey::Word(MissWord::Measured), };
@@ -85,7 +101,7 @@ keys! {
     miss: Option<MissKey> = Some(miss), range "1 to 1000";
 }
 
-/// `cost.miss`.
+/// `lard-cost.miss`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "miss is a number of delays, or \"measured\"")]
 pub(crate) enum MissKey {
@@ -103,10 +119,11 @@ pub(crate) enum MissWord {
     Measured,
 }
 
-/// T_low and T_high of lard and lard-r.
+/// T_low and T_high of lard and lard-r; `at` is the place of `policies`.
 pub(crate) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(), Fault> {
     let training = training(at, given)?;
-    match given.t_low {
+    let lard = given.policies.lard();
+    match lard.t_low {
         Some(LowKey::Fixed(t_low)) => {
             settings.t_low = t_low;
             settings.thresholds.low = LowRule::Fixed;
@@ -117,7 +134,7 @@ pub(crate) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settin
         }
         None => {}
     }
-    match given.t_high {
+    match lard.t_high {
         Some(HighKey::Fixed(t_high)) => {
             settings.t_high = t_high;
             settings.thresholds.high = HighRule::Fixed;
@@ -131,26 +148,29 @@ pub(crate) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settin
     if settings.t_low >= settings.t_high {
         let what = format!("t_low = {} is not below t_high = {}", settings.t_low, settings.t_high);
         // At a route it may be either of the two that is new.
-        let key = if given.t_low.is_some() { "t_low" } else { "t_high" };
-        return Err(Fault::new(format!("{at}.{key}"), what).hint("the paper uses t_low = 25, t_high = 65"));
+        let key = if lard.t_low.is_some() { "t_low" } else { "t_high" };
+        return Err(
+            Fault::new(format!("{at}.lard.{key}"), what).hint("the paper uses t_low = 25, t_high = 65")
+        );
     }
     Ok(())
 }
 
 /// How T_low is learned where it is, key by key from the section above. It is checked whether or not anything learns: a
 /// route may begin to, and nonsense is nonsense.
-fn training(at: &str, given: &Parameters<'_>) -> Result<Training, Fault> {
-    let mut training = Training::default();
-    let sections = [("switch", given.training_above), (at, given.training)];
+fn training(at: &str, given: &Parameters<'_>) -> Result<TrainingSettings, Fault> {
+    let mut training = TrainingSettings::default();
+    let own = given.policies.lard.as_ref().and_then(|lard| lard.training.as_ref());
+    let sections = [("switch.policies", given.training_above), (at, own)];
     for (at, raw) in sections {
         if let Some(raw) = raw {
-            learn(&format!("{at}.training"), raw, &mut training)?;
+            learn(&format!("{at}.lard.training"), raw, &mut training)?;
         }
     }
     Ok(training)
 }
 
-fn learn(at: &str, raw: &TrainingSection, training: &mut Training) -> Result<(), Fault> {
+fn learn(at: &str, raw: &TrainingSection, training: &mut TrainingSettings) -> Result<(), Fault> {
     training.length = raw.length.map_or(training.length, |length| length.0);
     training.busy_permille = raw.busy.map_or(training.busy_permille, permille);
     training.min = raw.min.unwrap_or(training.min);

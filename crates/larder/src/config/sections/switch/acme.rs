@@ -206,7 +206,7 @@ pub(crate) fn writable(
     let Some(there) = store.ancestors().find(|folder| folder.exists()) else { return Ok(role) };
     let shown = store.display();
     let told = |why: String| {
-        let hint = "a folder that the switch's user may write: mkdir -p -m 0700, and chown to switch.user if there is one";
+        let hint = "a folder that the switch's user may write: mkdir -p -m 0700, and chown to switch.process.user if there is one";
         wrong("store", format!("{shown} cannot be written: {why}"), hint).of_machine()
     };
     if !there.is_dir() {

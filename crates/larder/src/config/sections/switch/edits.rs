@@ -1,6 +1,5 @@
-//! What is done to requests and replies beside sending them on, as written: `request_headers`, `reply_headers`,
-//! `redirect`, `respond`, `rewrite`,
-//! `sticky`, `compress` and `hedge` of `[[switch.routes]]`; the first two, the last three and `request_id` of `[switch]`.
+//! What is done to requests and replies beside sending them on, as written: `headers`, `redirect`, `respond`, `rewrite`,
+//! `sticky`, `compress` and `hedge` of `[[switch.routes]]`; the first and the last three of `[switch]`.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -19,8 +18,8 @@ use crate::config::text::{Size, Span, Texts};
 use crate::config::words::choice;
 
 keys! {
-    /// `request_headers` and `reply_headers`.
-    table HeadersSection;
+    /// `headers.request` and `headers.reply`.
+    table RulesSection;
 
     /// Fields that are taken out, first of all: names, or beginnings of names with "*" behind them.
     #[serde(skip_serializing_if = "Texts::is_empty")]
@@ -35,14 +34,14 @@ keys! {
     add: BTreeMap<String, Texts>, example serde_json::json!({ "vary": "accept" });
 }
 
-impl HeadersSection {
+impl RulesSection {
     pub(crate) fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 }
 
 keys! {
-    /// `[switch.request_id]`.
+    /// `[switch.headers.request_id]`.
     table RequestIdSection;
 
     /// The field that carries a request's id to the node, or "off". Ids stand in the access log and in {request_id}. With them no
@@ -177,7 +176,7 @@ pub(super) fn fault(at: &str, error: EditError) -> Fault {
 }
 
 /// Header rules at `at`.
-pub(super) fn headers(at: &str, raw: &HeadersSection, side: MessageKind) -> Result<FieldRules, Fault> {
+pub(super) fn headers(at: &str, raw: &RulesSection, side: MessageKind) -> Result<FieldRules, Fault> {
     let mut rules = FieldRules::default();
     let numbered = |key: String, i: usize, of: usize| if of == 1 { key } else { format!("{key}[{i}]") };
     for (i, name) in raw.remove.0.iter().enumerate() {
@@ -196,12 +195,13 @@ pub(super) fn headers(at: &str, raw: &HeadersSection, side: MessageKind) -> Resu
     Ok(rules)
 }
 
-/// `switch.request_id`.
+/// `switch.headers.request_id`.
 pub(super) fn request_id(raw: &RequestIdSection) -> Result<Option<RequestId>, Fault> {
     if raw.header == "off" {
         return Ok(None);
     }
-    let mut id = RequestId::new(&raw.header).map_err(|error| fault("switch.request_id.header", error))?;
+    let mut id =
+        RequestId::new(&raw.header).map_err(|error| fault("switch.headers.request_id.header", error))?;
     (id.accept, id.reply) = (raw.accept, raw.reply);
     Ok(Some(id))
 }
@@ -325,9 +325,9 @@ pub(crate) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
     let hint = "write mechanism = \"relay\", or let the nodes do what is edited";
     let key = "switch.handoff.mechanism";
     let all = [
-        ("request_id", switch.request_id.is_some()),
-        ("request_headers", !switch.request_fields.is_empty()),
-        ("reply_headers", !switch.reply_fields.is_empty()),
+        ("headers.request_id", switch.request_id.is_some()),
+        ("headers.request", !switch.request_fields.is_empty()),
+        ("headers.reply", !switch.reply_fields.is_empty()),
         ("guard", switch.guard.is_some()),
         ("sticky", switch.sticky.is_some()),
         ("compress", switch.compress.is_some()),

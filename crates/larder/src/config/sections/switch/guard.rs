@@ -14,7 +14,7 @@ keys! {
     table GuardSection;
 
     /// Networks whose clients may make requests; others get 403. The client is the sender of the connection; behind a relay of
-    /// switch.trusted_relays, the last address in X-Forwarded-For that is not a trusted relay's. []: all.
+    /// switch.trust.relays, the last address in X-Forwarded-For that is not a trusted relay's. []: all.
     allow: Texts, example ["10.0.0.0/8", "2001:db8::/32"];
     /// Networks whose clients get 403, even if `allow` has them.
     deny: Texts, example ["10.66.0.0/16"];

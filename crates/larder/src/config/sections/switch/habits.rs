@@ -1,7 +1,7 @@
 //! Warnings for what HAProxy, nginx and Envoy read otherwise: variables in header values, and paths that end in "/".
 
 use crate::config::error::Fault;
-use crate::config::sections::switch::edits::HeadersSection;
+use crate::config::sections::switch::edits::RulesSection;
 use crate::config::sections::switch::section::SwitchSection;
 
 /// Beginnings of other programs' variables, and larder's part of the same meaning.
@@ -24,13 +24,13 @@ const VARIABLES: [(&str, &str); 13] = [
 /// Warns of everything in `[switch]` that is valid and means something else in another program.
 pub(crate) fn habits(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
     variable("switch.key", &raw.key, warnings);
-    headers("switch.request_headers", &raw.request_headers, warnings);
-    headers("switch.reply_headers", &raw.reply_headers, warnings);
+    headers("switch.headers.request", &raw.headers.request, warnings);
+    headers("switch.headers.reply", &raw.headers.reply, warnings);
     for (i, route) in raw.routes.iter().enumerate() {
         let at = format!("switch.routes[{i}]");
         route.key.iter().for_each(|key| variable(&format!("{at}.key"), key, warnings));
-        headers(&format!("{at}.request_headers"), &route.request_headers, warnings);
-        headers(&format!("{at}.reply_headers"), &route.reply_headers, warnings);
+        headers(&format!("{at}.headers.request"), &route.headers.request, warnings);
+        headers(&format!("{at}.headers.reply"), &route.headers.reply, warnings);
         for path in route.path.0.iter().filter(|path| path.len() > 1 && path.ends_with('/')) {
             let what = format!("'{path}' matches this one path, and none below it");
             let hint = format!("write \"{path}*\" for all paths below it");
@@ -39,7 +39,7 @@ pub(crate) fn habits(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
     }
 }
 
-fn headers(at: &str, raw: &HeadersSection, warnings: &mut Vec<Fault>) {
+fn headers(at: &str, raw: &RulesSection, warnings: &mut Vec<Fault>) {
     for (name, value) in &raw.set {
         variable(&format!("{at}.set.{name}"), value, warnings);
     }

@@ -47,7 +47,8 @@ keys! {
     fast: bool = handoff.fast;
     /// How long it may.
     fast_age: Span = Span(handoff.fast_age), range "1ms to 10s";
-    /// Connections the forwarding plane knows; beyond, the least recently used is forgotten.
+    /// Connections the forwarding plane knows; beyond, the least recently used is forgotten. A table that exists keeps
+    /// its size; drain and restart the switch to change it.
     flows_max: u32 = handoff.flows_max, range "1024 to 16777216";
     /// Targets whose decisions may be used again.
     targets_max: u32 = handoff.targets_max, range "1024 to 16777216";

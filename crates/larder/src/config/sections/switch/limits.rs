@@ -1,10 +1,11 @@
 //! `[switch.health]`, `[switch.timeouts]` and `[switch.limits]`.
 
-use larder_core::Bytes;
-use larder_switch::{HealthCheck, HealthConfig, Limits, Timeouts};
+use larder_core::{Bytes, Settings};
+use larder_switch::{HealthCheck, HealthConfig, Limits, OutlierConfig, Timeouts};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
+use crate::config::sections::switch::safety::RetriesSection;
 use crate::config::text::{Size, Span};
 
 keys! {
@@ -26,6 +27,8 @@ keys! {
     rise: u32 = health.rise, range "1 to 1000";
     /// With `check = "off"`: how long a node stays down before it is tried again.
     retry_after: Span = Span(health.retry_after), range "10ms to 1h";
+    /// When nodes that answer, but worse than the others, are taken out for a while. Off by default.
+    outliers: OutliersSection;
 }
 
 keys! {
@@ -56,6 +59,8 @@ keys! {
     /// `[switch.limits]`.
     table LimitsSection, limits = Limits::default();
 
+    /// Nodes the cluster may grow to.
+    nodes_max: u16 = Settings::default().nodes_max, range "1 to 65534";
     /// Client connections; 503 and close beyond.
     connections_max: usize = limits.connections_max, range "1 to 1000000";
     /// A request's header; 431 beyond.
@@ -67,10 +72,29 @@ keys! {
     /// Memory that replies to all HTTP/2 clients may hold, 128KiB for each request beside another one of its connection; then
     /// requests wait, and are refused if their client takes nothing.
     http2_bytes_max: Size = Size(Bytes(limits.http2_bytes_max as u64)), range "0B to 1TiB";
-    /// How often a request is tried again after a node failed it.
-    retries_max: u8 = limits.retries_max, range "0 to 8";
     /// Idle connections kept per node and thread.
     node_idle_max: usize = limits.node_idle_max, range "0 to 100000";
+}
+
+keys! {
+    /// `[switch.health.outliers]`.
+    table OutliersSection, outliers = OutlierConfig::default();
+
+    /// Replies of 500 to 599 in a row after which a node is taken out. 0: never for this.
+    consecutive: u32 = outliers.consecutive, range "0 to 10000";
+    /// How much larger a node's share of failed requests must be than that of all others together for it to be taken out. 0:
+    /// never for this. Where what fails is the content, the nodes that it belongs to look bad one after the other.
+    failures_above: f64 = outliers.failures_above, range "0 to 1";
+    /// Requests that a node must have had within the interval for its share to count.
+    requests_min: u32 = outliers.requests_min, range "1 to 1000000";
+    /// Between two looks at the shares.
+    interval: Span = Span(outliers.interval), range "100ms to 1h";
+    /// How long a node is out the first time; twice that the next time, and so on.
+    time: Span = Span(outliers.time), range "100ms to 1h";
+    /// How long at most.
+    time_max: Span = Span(outliers.time_max), range "time to 24h";
+    /// The share of the nodes that may be out for this at one time; one always may, where there are others.
+    ejected_max: f64 = outliers.ejected_max, range "0 to 1";
 }
 
 pub(crate) fn health(raw: &HealthSection) -> Result<HealthConfig, Fault> {
@@ -108,7 +132,7 @@ pub(crate) fn timeouts(raw: &TimeoutsSection) -> Timeouts {
     }
 }
 
-pub(crate) fn limits(raw: &LimitsSection) -> Limits {
+pub(crate) fn limits(raw: &LimitsSection, retries: &RetriesSection) -> Limits {
     let bytes = |size: Size| usize::try_from(size.0.get()).unwrap_or(usize::MAX);
     Limits {
         connections_max: raw.connections_max,
@@ -116,7 +140,19 @@ pub(crate) fn limits(raw: &LimitsSection) -> Limits {
         uri_bytes_max: bytes(raw.uri_max),
         body_rate_min: raw.body_rate_min.0.get(),
         http2_bytes_max: bytes(raw.http2_bytes_max),
-        retries_max: raw.retries_max,
+        retries_max: retries.max,
         node_idle_max: raw.node_idle_max,
+    }
+}
+
+pub(crate) fn outliers(raw: &OutliersSection) -> OutlierConfig {
+    OutlierConfig {
+        consecutive: raw.consecutive,
+        failures_above: raw.failures_above,
+        requests_min: raw.requests_min,
+        interval: raw.interval.0,
+        time: raw.time.0,
+        time_max: raw.time_max.0,
+        ejected_max: raw.ejected_max,
     }
 }

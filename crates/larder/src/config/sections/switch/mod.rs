@@ -1,15 +1,18 @@
 //! `[switch]`.
 
 pub(crate) mod acme;
+pub(crate) mod admission;
 pub(crate) mod covers;
 pub(crate) mod discover;
 pub(crate) mod edits;
 pub(crate) mod guard;
 pub(crate) mod habits;
 pub(crate) mod handoff;
+pub(crate) mod headers;
 pub(crate) mod limits;
 pub(crate) mod nodes;
 pub(crate) mod reach;
+pub(crate) mod record;
 pub(crate) mod route;
 pub(crate) mod routes;
 pub(crate) mod rule;
@@ -29,9 +32,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_core::Settings;
-use larder_core::dispatch::Admission;
 use larder_core::rules::KeyTemplate;
-use larder_switch::{ACCESS_FIELDS, ConfigError, RecordConfig, SwitchConfig};
+use larder_switch::{ACCESS_FIELDS, ConfigError, SwitchConfig};
 
 use crate::acme::AcmeRole;
 use crate::config::error::Fault;
@@ -40,17 +42,19 @@ use crate::config::sections::entry::entry;
 use crate::config::sections::policy::apply;
 use crate::config::sections::policy::hacc::level_key;
 use crate::config::sections::switch::acme::writable;
+use crate::config::sections::switch::admission::{limit, long_lived};
 use crate::config::sections::switch::discover::{Discover, Place, sources};
 use crate::config::sections::switch::edits::against_mechanism;
 use crate::config::sections::switch::habits::habits;
 use crate::config::sections::switch::handoff::handoff;
-use crate::config::sections::switch::limits::{health, limits, timeouts};
+use crate::config::sections::switch::limits::{health, limits, outliers, timeouts};
 use crate::config::sections::switch::nodes::peers;
 use crate::config::sections::switch::reach::reach;
+use crate::config::sections::switch::record::record;
 use crate::config::sections::switch::routes::{edits_of_all, routes, warn_of_bypasses};
 use crate::config::sections::switch::rule::{classes, key};
-use crate::config::sections::switch::safety::{clients, long_lived, outliers, retries};
-use crate::config::sections::switch::section::{AdmissionKey, AdmissionWord, SwitchSection};
+use crate::config::sections::switch::safety::{clients, retries};
+use crate::config::sections::switch::section::SwitchSection;
 use crate::config::sections::switch::shadow::shadow;
 use crate::config::sections::switch::signals::signals;
 use crate::config::sections::switch::split::split_by;
@@ -107,9 +111,9 @@ pub(crate) fn switch(
     switch.key = match level_key(&switch.settings) {
         Some(_) if raw.key != KeyTemplate::DEFAULT => {
             let what = "contradicts key: both say what an assignment covers";
-            return Err(Fault::new("switch.hacc.level", what).hint("leave one of them out"));
+            return Err(Fault::new("switch.policies.hacc.level", what).hint("leave one of them out"));
         }
-        Some(text) => key("switch.hacc.level", &text)?,
+        Some(text) => key("switch.policies.hacc.level", &text)?,
         None => key("switch.key", &raw.key)?,
     };
     switch.classes = classes("switch", &raw.classes, warnings)?;
@@ -118,25 +122,28 @@ pub(crate) fn switch(
     edits_of_all(raw, &mut switch)?;
     switch.split_by = split_by("switch.split_by", &raw.split_by)?;
     switch.signals = signals(&raw.signals)?;
-    switch.traces = raw.traces.as_ref().map(|traced| traces(traced, "switch", &raw.via)).transpose()?;
+    switch.traces =
+        raw.traces.as_ref().map(|traced| traces(traced, "switch", &raw.headers.via)).transpose()?;
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) =
-        (tls, raw.h2c, ranges("switch.proxy_protocol_from", &raw.proxy_protocol_from)?);
-    let kept = (raw.underscores_in_headers, raw.url_fields_in_headers);
-    switch.entry = entry("switch", &raw.trusted_relays, raw.forwarded.0, kept)?;
+        (tls, raw.h2c, ranges("switch.trust.proxy_protocol_from", &raw.trust.proxy_protocol_from)?);
+    let trust = &raw.trust;
+    let kept = (trust.underscores_in_headers, trust.url_fields_in_headers);
+    switch.entry = entry("switch", &trust.relays, trust.forwarded.0, kept)?;
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     against_mechanism(&switch, warnings)?;
     warn_of_bypasses(raw, warnings);
     reach(raw, &mut switch, warnings)?;
-    switch.census_targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
+    switch.census_targets_max =
+        raw.policies.ward.as_ref().and_then(|ward| ward.targets_max).unwrap_or(switch.census_targets_max);
     safety(raw, &mut switch)?;
     switch.access_log =
-        access_log("switch", raw.access_log.as_deref(), &raw.access_log_format, &ACCESS_FIELDS)?;
-    switch.record = record(raw)?;
-    switch.via.clone_from(&raw.via);
-    if raw.threads > 0 {
-        switch.threads = raw.threads;
+        access_log("switch", raw.access_log.file.as_deref(), &raw.access_log.format, &ACCESS_FIELDS)?;
+    switch.record = record(&raw.record)?;
+    switch.via.clone_from(&raw.headers.via);
+    if raw.process.threads > 0 {
+        switch.threads = raw.process.threads;
     }
     switch.validate().map_err(|error| fault(&error))?;
     let wards = wards(raw, &switch)?;
@@ -144,15 +151,15 @@ pub(crate) fn switch(
     habits(raw, warnings);
     together(&switch, warnings)?;
     let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
-    let run_as = run_as(raw.user.as_deref(), raw.group.as_deref(), &switch.handoff)?;
+    let run_as = run_as(raw.process.user.as_deref(), raw.process.group.as_deref(), &switch.handoff)?;
     let acme = acme.flatten().map(|role| writable(role, run_as, absent)).transpose()?;
     let report_secret = raw.signals.secret.as_ref().map(PathBuf::from);
     let purge_token = raw.purge_token.as_ref().map(PathBuf::from);
     Ok(SwitchRole {
         switch,
-        threads: raw.threads,
+        threads: raw.process.threads,
         discover,
-        follow: raw.follow_names.0,
+        follow: raw.connect.follow_names.0,
         wards,
         report_secret,
         purge_token,
@@ -165,10 +172,10 @@ pub(crate) fn switch(
 /// Checks the settings that protect nodes, clients and the switch itself.
 fn safety(raw: &SwitchSection, switch: &mut SwitchConfig) -> Result<(), Fault> {
     switch.health = health(&raw.health)?;
-    (switch.timeouts, switch.limits) = (timeouts(&raw.timeouts), limits(&raw.limits));
+    (switch.timeouts, switch.limits) = (timeouts(&raw.timeouts), limits(&raw.limits, &raw.retries));
     switch.clients = clients(&raw.clients, &switch.handoff)?;
-    switch.long_lived = long_lived(&raw.long_lived);
-    (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.outliers));
+    switch.long_lived = long_lived(&raw.admission.long_lived);
+    (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.health.outliers));
     Ok(())
 }
 
@@ -179,9 +186,9 @@ fn some_nodes(raw: &SwitchSection) -> Result<(), Fault> {
             "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"], or where they are found: [[switch.discover]]";
         return Err(Fault::new("switch.nodes", "missing: a switch needs at least one node").hint(hint));
     }
-    if raw.nodes.len() > usize::from(raw.nodes_max) {
-        let what = format!("{} nodes are listed, {} may be", raw.nodes.len(), raw.nodes_max);
-        return Err(Fault::new("switch.nodes_max", what).hint("raise nodes_max"));
+    if raw.nodes.len() > usize::from(raw.limits.nodes_max) {
+        let what = format!("{} nodes are listed, {} may be", raw.nodes.len(), raw.limits.nodes_max);
+        return Err(Fault::new("switch.limits.nodes_max", what).hint("raise nodes_max"));
     }
     Ok(())
 }
@@ -197,7 +204,7 @@ fn fault(error: &ConfigError) -> Fault {
         ConfigError::HandoffName(_) => Fault::new("switch.handoff.name", error.to_string()),
         ConfigError::HandoffIdentity => Fault::new("switch.handoff.identity", error.to_string()),
         ConfigError::NodeTransport { .. } => Fault::new("switch.nodes", error.to_string()),
-        ConfigError::Via => Fault::new("switch.via", error.to_string()),
+        ConfigError::Via => Fault::new("switch.headers.via", error.to_string()),
         // Routes, groups and ranges have been checked before, with their lines.
         ConfigError::Route { .. } | ConfigError::Routes(_) | ConfigError::NodeGroup { .. } => {
             Fault::new("switch.routes", error.to_string())
@@ -218,24 +225,6 @@ fn against_wards(discover: &[Discover], wards: &[WardRole]) -> Result<(), Fault>
     let what = "contradicts ward and part: a routing table is for the nodes of the config";
     let hint = "list the nodes in switch.nodes, or take another policy";
     Err(Fault::new("switch.discover", what).hint(hint))
-}
-
-fn record(raw: &SwitchSection) -> Result<Option<RecordConfig>, Fault> {
-    let hint = "a path, or leave it out";
-    let named = |key: &str, file: &Option<String>| match file.as_deref() {
-        Some("" | "-") => Err(Fault::new(format!("switch.{key}"), "names no file").hint(hint)),
-        file => Ok(file.map(PathBuf::from)),
-    };
-    let (file, log) = (named("record", &raw.record)?, named("record_log", &raw.record_log)?);
-    match (file, log) {
-        (None, Some(_)) => {
-            Err(Fault::new("switch.record_log", "there is no record to log").hint("set record"))
-        }
-        (Some(file), Some(log)) if file == log => {
-            Err(Fault::new("switch.record_log", "is the same file as record").hint("give each its own"))
-        }
-        (file, log) => Ok(file.map(|file| RecordConfig { log, ..RecordConfig::file(file) })),
-    }
 }
 
 /// Warns of groups that have backups and no ordinary node. What a file of nodes says is not known here.
@@ -262,19 +251,14 @@ fn warn_of_backups_alone(switch: &SwitchConfig, discover: &[Discover], warnings:
 /// What concerns the dispatcher as a whole, and the default route's policy.
 fn settings(raw: &SwitchSection) -> Result<Settings, Fault> {
     let mut settings = Settings {
-        nodes_max: raw.nodes_max,
-        admission: match raw.admission {
-            AdmissionKey::Fixed(limit) => Admission::Fixed(limit),
-            AdmissionKey::Word(AdmissionWord::Auto) => Admission::Auto,
-            AdmissionKey::Word(AdmissionWord::Derived) => Admission::Derived,
-            AdmissionKey::Word(AdmissionWord::Unlimited) => Admission::Unlimited,
-        },
-        long_lived_max: raw.long_lived.max_per_node,
-        queue_max: raw.queue_max,
-        queue_timeout: raw.queue_timeout.0,
-        join_targets_per_s: raw.join_targets_per_s,
-        join_warm_targets: raw.join_warm_targets,
-        shards: raw.shards,
+        nodes_max: raw.limits.nodes_max,
+        admission: limit(raw.admission.limit),
+        long_lived_max: raw.admission.long_lived.max_per_node,
+        queue_max: raw.admission.queue_max,
+        queue_timeout: raw.admission.queue_timeout.0,
+        join_targets_per_s: raw.join.targets_per_s,
+        join_warm_targets: raw.join.warm_targets,
+        shards: raw.process.shards,
         ..Settings::default()
     };
     // Reports that come more rarely than the standard allows are not too old for that.

@@ -1,11 +1,12 @@
-//! TLS to the nodes, and the PROXY protocol.
+//! `[switch.connect]`: names of nodes, TLS to them, and the PROXY protocol.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
 use larder_switch::{
-    MechanismSetting, NodeAnnounce, NodeEntry, NodeTls, NodeTransport, OutboundTls, SwitchConfig,
+    MechanismSetting, NodeAnnounce, NodeEntry, NodeTls, NodeTransport, OutboundTls, ProxyVersion,
+    SwitchConfig,
 };
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -16,9 +17,11 @@ use crate::config::keys::keys;
 use crate::config::sections::outbound::outbound;
 use crate::config::sections::switch::nodes::NodeKey;
 use crate::config::sections::switch::section::SwitchSection;
+use crate::config::text::Span;
+use crate::config::words::Word;
 
 keys! {
-    /// `[switch.node_tls]`, and `tls` of a node.
+    /// `[switch.connect.tls]`, and `tls` of a node.
     #[derive(PartialEq)]
     table ReachTlsSection;
 
@@ -35,6 +38,20 @@ keys! {
     certificate: Option<String>, example "/etc/larder/switch.pem";
     /// Its key, PEM. Unset: it is in the certificate's file.
     key: Option<String>, example "/etc/larder/switch.key";
+}
+
+keys! {
+    /// `[switch.connect]`.
+    table ConnectSection;
+
+    /// How often names in nodes' addresses are looked up anew: a node whose name leads elsewhere moves there, and keeps its
+    /// targets. 0s: once, at the start.
+    follow_names: Span = Span(std::time::Duration::from_secs(10)), range "1s to 1h, or 0s";
+    /// Whether connections to nodes begin with the PROXY protocol, and so announce the client that they are for: "off", "v1" or "v2".
+    /// Such a connection is for one client, and ends with the client's. A node's `proxy_protocol` says otherwise for itself.
+    proxy_protocol: Word<Option<ProxyVersion>> = Word(None);
+    /// TLS to the nodes, to all that do not say `tls` for themselves. Unset: none.
+    tls: Option<ReachTlsSection>;
 }
 
 /// `tls` of a node.
@@ -83,7 +100,7 @@ pub(crate) fn reach(
     switch: &mut SwitchConfig,
     warnings: &mut Vec<Fault>,
 ) -> Result<(), Fault> {
-    let tls = raw.node_tls.as_ref().map(|tls| node_tls("switch.node_tls", tls)).transpose()?;
+    let tls = raw.connect.tls.as_ref().map(|tls| node_tls("switch.connect.tls", tls)).transpose()?;
     for (at, tls) in tables(raw) {
         if !tls.verify {
             let what = "certificates of nodes are not checked: whoever is on the way to a node can read and change all requests and replies";
@@ -92,13 +109,13 @@ pub(crate) fn reach(
             warnings.push(Fault::new(format!("{at}.verify"), what).hint(hint));
         }
     }
-    switch.reach = NodeTransport { tls, announce: raw.node_proxy_protocol.0 };
+    switch.reach = NodeTransport { tls, announce: raw.connect.proxy_protocol.0 };
     against_nodes(switch)
 }
 
 /// The tables of TLS to nodes, and where they stand.
 fn tables(raw: &SwitchSection) -> impl Iterator<Item = (String, &ReachTlsSection)> {
-    let of_all = raw.node_tls.iter().map(|tls| ("switch.node_tls".to_owned(), tls));
+    let of_all = raw.connect.tls.iter().map(|tls| ("switch.connect.tls".to_owned(), tls));
     let own = raw.nodes.iter().enumerate().filter_map(|(i, node)| match &node.tls {
         Some(PeerTls::Own(tls)) => Some((format!("switch.nodes[{i}].tls"), tls)),
         _ => None,
@@ -130,8 +147,8 @@ fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
                 format!("switch.nodes[{i}].proxy_protocol")
             }
             (true, _) => format!("switch.nodes[{i}].http2"),
-            (false, true) if announces => "switch.node_proxy_protocol".to_owned(),
-            (false, true) => "switch.node_tls".to_owned(),
+            (false, true) if announces => "switch.connect.proxy_protocol".to_owned(),
+            (false, true) => "switch.connect.tls".to_owned(),
             (false, false) => format!("switch.nodes[{i}].tls"),
         };
         let hint = if announces && node.http2 {
@@ -151,7 +168,8 @@ fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
     }
     // Nodes that are found later have what holds for all.
     if handed && switch.nodes.is_empty() && (switch.reach.tls.is_some() || switch.reach.announce.is_some()) {
-        let key = if switch.reach.tls.is_some() { "switch.node_tls" } else { "switch.node_proxy_protocol" };
+        let key =
+            if switch.reach.tls.is_some() { "switch.connect.tls" } else { "switch.connect.proxy_protocol" };
         let what =
             "contradicts switch.handoff: a connection that is handed over begins with what the client sends";
         return Err(

@@ -5,18 +5,15 @@ use std::collections::BTreeMap;
 use larder_switch::MechanismSetting;
 
 use crate::config::keys::keys;
-use crate::config::sections::policy::threshold::{CostSection, HighKey, LowKey, TrainingSection};
-use crate::config::sections::policy::{
-    BoundedSection, CapSection, EwmaSection, HaccSection, MaglevSection, Parameters, RendezvousSection,
-    StaticSection, UtilSection, WardSection, WrrSection,
-};
+use crate::config::sections::policy::{Parameters, PoliciesSection};
 use crate::config::sections::switch::edits::{
-    CompressSection, HeadersSection, HedgeSection, MirrorSection, RedirectSection, RespondSection,
-    RewriteSection, StickySection,
+    CompressSection, HedgeSection, MirrorSection, RedirectSection, RespondSection, RewriteSection,
+    StickySection,
 };
 use crate::config::sections::switch::guard::GuardSection;
+use crate::config::sections::switch::headers::RouteHeadersSection;
 use crate::config::sections::switch::rule::{ClassSection, Conditions};
-use crate::config::text::{Span, Texts};
+use crate::config::text::Texts;
 use crate::config::words::Word;
 
 keys! {
@@ -73,50 +70,13 @@ keys! {
     hedge: Option<HedgeSection>, elsewhere true;
     /// As [switch.sticky], as a whole; { by = "off" } for none. Unset: that of [switch].
     sticky: Option<StickySection>, elsewhere true;
-    /// Rules for the header of requests to nodes, after those of [switch].
-    #[serde(skip_serializing_if = "HeadersSection::is_empty")]
-    request_headers: HeadersSection;
-    /// Rules for the header of replies to clients, after those of [switch].
-    #[serde(skip_serializing_if = "HeadersSection::is_empty")]
-    reply_headers: HeadersSection;
-    /// Which of its nodes serves a target. Unset: as under [switch]. So with all that a policy goes by: seed, t_low,
-    /// t_high, replication_decay, targets_max, and the tables hacc, ward and so on, key by key.
+    /// Rules for header fields, after those of [switch].
+    #[serde(skip_serializing_if = "RouteHeadersSection::is_empty")]
+    headers: RouteHeadersSection;
+    /// Which of its nodes serves a target. Unset: as under [switch]. So with all that a policy goes by, `policies`, key by key.
     policy: Option<String>, example "cap";
-    /// As under [switch].
-    seed: Option<u64>, elsewhere true;
-    /// As under [switch].
-    t_low: Option<LowKey>, elsewhere true;
-    /// As under [switch].
-    t_high: Option<HighKey>, elsewhere true;
-    /// As under [switch].
-    replication_decay: Option<Span>, elsewhere true;
-    /// As under [switch].
-    targets_max: Option<usize>, elsewhere true;
-    /// As [switch.training].
-    training: Option<TrainingSection>, elsewhere true;
-    /// As [switch.hacc].
-    hacc: Option<HaccSection>, elsewhere true;
-    /// As [switch.bounded].
-    bounded: Option<BoundedSection>, elsewhere true;
-    /// As [switch.maglev].
-    maglev: Option<MaglevSection>, elsewhere true;
-    /// As [switch.rendezvous].
-    rendezvous: Option<RendezvousSection>, elsewhere true;
-    /// As [switch.ewma].
-    ewma: Option<EwmaSection>, elsewhere true;
-    /// As [switch.wrr].
-    wrr: Option<WrrSection>, elsewhere true;
-    /// As [switch.static].
-    #[serde(rename = "static")]
-    fixed: Option<StaticSection>, elsewhere true;
-    /// As [switch.util].
-    util: Option<UtilSection>, elsewhere true;
-    /// As [switch.cap].
-    cap: Option<CapSection>, elsewhere true;
-    /// As [switch.cost].
-    cost: Option<CostSection>, elsewhere true;
-    /// As [switch.ward].
-    ward: Option<WardSection>, elsewhere true;
+    /// As [switch.policies].
+    policies: Option<PoliciesSection>, elsewhere true;
 }
 
 impl RouteSection {
@@ -130,27 +90,16 @@ impl RouteSection {
         }
     }
 
-    /// What it gives for its policy; `training` is [switch.training].
-    pub(crate) fn parameters<'a>(&'a self, training: &'a TrainingSection) -> Parameters<'a> {
+    /// Its keys for its policy; `standard` are those of [switch].
+    pub(crate) fn parameters<'a>(
+        &'a self,
+        none: &'a PoliciesSection,
+        standard: &'a PoliciesSection,
+    ) -> Parameters<'a> {
         Parameters {
             policy: self.policy.as_deref(),
-            seed: self.seed,
-            t_low: self.t_low,
-            t_high: self.t_high,
-            training: self.training.as_ref(),
-            training_above: Some(training),
-            replication_decay: self.replication_decay,
-            targets_max: self.targets_max,
-            hacc: self.hacc.as_ref(),
-            bounded: self.bounded.as_ref(),
-            maglev: self.maglev.as_ref(),
-            rendezvous: self.rendezvous.as_ref(),
-            ewma: self.ewma.as_ref(),
-            wrr: self.wrr.as_ref(),
-            fixed: self.fixed.as_ref(),
-            util: self.util.as_ref(),
-            cap: self.cap.as_ref(),
-            cost: self.cost.as_ref(),
+            policies: self.policies.as_ref().unwrap_or(none),
+            training_above: standard.lard.as_ref().and_then(|lard| lard.training.as_ref()),
         }
     }
 }

@@ -11,8 +11,8 @@ use larder_switch::{
 };
 
 use crate::config::error::Fault;
-use crate::config::sections::policy::apply;
 use crate::config::sections::policy::hacc::level_key;
+use crate::config::sections::policy::{PoliciesSection, apply};
 use crate::config::sections::switch::discover::{Discover, Place};
 use crate::config::sections::switch::edits::{
     compress, fault, headers, hedge, hedge_or_stick, redirect, request_id, rewrite, sticky,
@@ -94,14 +94,21 @@ fn one(
         warnings.push(Fault::new(at, what).hint(hint));
     }
     let mut settings = standard.clone();
-    apply(at, &raw.parameters(&switch.training), &mut settings)?;
+    let none = PoliciesSection::default();
+    apply(at, &raw.parameters(&none, &switch.policies), &mut settings)?;
     let key_of = match (&raw.key, level_key(&settings)) {
-        (Some(_), Some(_)) if raw.hacc.as_ref().is_some_and(|hacc| hacc.level.is_some()) => {
+        (Some(_), Some(_))
+            if raw
+                .policies
+                .as_ref()
+                .and_then(|own| own.hacc.as_ref())
+                .is_some_and(|hacc| hacc.level.is_some()) =>
+        {
             let what = "contradicts key: both say what an assignment covers";
-            return Err(Fault::new(format!("{at}.hacc.level"), what).hint("leave one of them out"));
+            return Err(Fault::new(format!("{at}.policies.hacc.level"), what).hint("leave one of them out"));
         }
         (Some(text), _) => Some(key(&format!("{at}.key"), text)?),
-        (None, Some(text)) => Some(key(&format!("{at}.hacc.level"), &text)?),
+        (None, Some(text)) => Some(key(&format!("{at}.policies.hacc.level"), &text)?),
         // The switch's key came of its level, which is that of its own policy and not of this one.
         (None, None) if level_key(standard).is_some() => Some(key("switch.key", &switch.key)?),
         (None, None) => None,
@@ -168,14 +175,14 @@ fn groups(routes: &[Route], nodes: &[NodeEntry], discover: &[Discover]) -> Resul
 
 /// What the switch edits for all routes, and on the default one.
 pub(crate) fn edits_of_all(raw: &SwitchSection, switch: &mut SwitchConfig) -> Result<(), Fault> {
-    switch.request_fields = headers("switch.request_headers", &raw.request_headers, MessageKind::Request)?;
-    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, MessageKind::Reply)?;
+    switch.request_fields = headers("switch.headers.request", &raw.headers.request, MessageKind::Request)?;
+    switch.reply_fields = headers("switch.headers.reply", &raw.headers.reply, MessageKind::Reply)?;
     switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
     switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
     switch.guard = raw.guard.as_ref().map_or(Ok(None), |raw| guard("switch.guard", raw))?;
     switch.hedge = raw.hedge.as_ref().and_then(hedge);
     hedge_or_stick("switch", switch.hedge.is_some(), switch.sticky.is_some())?;
-    switch.request_id = request_id(&raw.request_id)?;
+    switch.request_id = request_id(&raw.headers.request_id)?;
     Ok(())
 }
 
@@ -196,8 +203,8 @@ pub(crate) fn edits(at: &str, raw: &RouteSection, standard: &SwitchSection) -> R
         (None, None) => None,
     };
     let mut edits = Edits {
-        request_fields: headers(&of("request_headers"), &raw.request_headers, MessageKind::Request)?,
-        reply_fields: headers(&of("reply_headers"), &raw.reply_headers, MessageKind::Reply)?,
+        request_fields: headers(&of("headers.request"), &raw.headers.request, MessageKind::Request)?,
+        reply_fields: headers(&of("headers.reply"), &raw.headers.reply, MessageKind::Reply)?,
         guard: guard_of_route(at, raw, standard)?,
         answer,
         rewrite: raw.rewrite.as_ref().map(|raw| rewrite(&of("rewrite"), raw)).transpose()?,
@@ -224,7 +231,7 @@ pub(crate) fn edits(at: &str, raw: &RouteSection, standard: &SwitchSection) -> R
         Some(DirectReply::Respond { .. } | DirectReply::Redirect { secure: None, .. })
     );
     if all_answered && (edits.rewrite.is_some() || !edits.request_fields.is_empty()) {
-        let key = if edits.rewrite.is_some() { "rewrite" } else { "request_headers" };
+        let key = if edits.rewrite.is_some() { "rewrite" } else { "headers.request" };
         let what = "has nothing to do: the switch answers all requests of this route itself";
         return Err(Fault::new(of(key), what).hint("leave it out, or the answer"));
     }

@@ -142,7 +142,7 @@ pub(crate) fn unreachable(at: &str, rules: &[Option<Conditions<'_>>], warnings: 
 /// What is wrong with a list of rules, at the rule that is.
 pub(crate) fn list_fault(at: &str, error: &RuleError) -> Fault {
     match error {
-        RuleError::Unreachable { rule, by, everything } => {
+        RuleError::Unreachable { rule, by, coverage: everything } => {
             let takes = if everything.0 { "every request" } else { "the same requests" };
             let right = if everything.0 { "put that one last" } else { "leave one of them out" };
             let (rule, by) = (rule.saturating_sub(1), by.saturating_sub(1));

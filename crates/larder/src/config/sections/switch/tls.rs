@@ -166,7 +166,7 @@ pub(crate) fn against_handoff(
     if !announcers.is_empty() {
         let what =
             "contradicts switch.handoff: a connection that begins with an announcement cannot be handed over";
-        return Err(Fault::new("switch.proxy_protocol_from", what).hint(hint));
+        return Err(Fault::new("switch.trust.proxy_protocol_from", what).hint(hint));
     }
     tls.and_then(|tls| tls.acme.as_ref()).map_or(Ok(()), handed_over)?;
     if tls.is_some_and(|tls| tls.redirect) {
@@ -189,7 +189,7 @@ mod tests {
         std::fs::write(&file, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let text = format!(
-            "[switch]\nnodes = [\"10.0.0.1:80\"]\nproxy_protocol_from = [\"10.0.0.0/8\"]\n[switch.tls]\nlisten = \
+            "[switch]\nnodes = [\"10.0.0.1:80\"]\ntrust.proxy_protocol_from = [\"10.0.0.0/8\"]\n[switch.tls]\nlisten = \
              \"127.0.0.1:443\"\ncertificates = {:?}\n",
             folder.path().display().to_string()
         );
@@ -218,11 +218,11 @@ mod tests {
         let certificate = write("a.crt", one.cert.pem());
         let key = write("b.key", other.signing_key.serialize_pem());
         let text = format!(
-            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"10.0.0.1:80\"]\n[switch.node_tls]\nca = {certificate:?}\n\
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"10.0.0.1:80\"]\n[switch.connect.tls]\nca = {certificate:?}\n\
              certificate = {certificate:?}\nkey = {key:?}\n"
         );
         let error = Written::parse("f", &text).unwrap().validate().unwrap_err();
-        assert_eq!((error.key.as_str(), error.more.len()), ("switch.node_tls.certificate", 0), "{error}");
+        assert_eq!((error.key.as_str(), error.more.len()), ("switch.connect.tls.certificate", 0), "{error}");
         assert!(error.what.ends_with("its key is that of another certificate"), "{error}");
     }
 }

@@ -1,14 +1,32 @@
-//! `switch.user`, `switch.group`: as whom a switch's workers run.
+//! `[switch.process]`, and as whom a switch's workers run.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use larder_core::Settings;
 use larder_switch::{HandoffConfig, MechanismSetting};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
 use crate::config::error::Fault;
+use crate::config::keys::keys;
+
+keys! {
+    /// `[switch.process]`.
+    table ProcessSection;
+
+    /// Worker threads; 0 takes one for each core.
+    threads: usize = 0, range "0 to 1024";
+    /// Shards of the target map. More shards let more threads decide at once.
+    shards: usize = Settings::default().shards, range "a power of two from 1 to 4096";
+    /// The user as whom the work is done, by name or number: the process that keeps the listeners stays who it is, and those that
+    /// read what clients send give up all rights but this user's. The files that they read and write must be this user's to
+    /// read and write. Needs root. Unset: nobody changes.
+    user: Option<String>, example "larder";
+    /// The group, by name or number. Unset: the user's own.
+    group: Option<String>, example "larder";
+}
 
 /// The user and group of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,28 +63,31 @@ pub(crate) fn run_as(
     let Some(user) = user else {
         return match group {
             None => Ok(None),
-            Some(_) => Err(Fault::new("switch.group", "is not used: switch.user is missing")
+            Some(_) => Err(Fault::new("switch.process.group", "is not used: switch.process.user is missing")
                 .hint("write user = \"larder\" beside it")),
         };
     };
     if handoff.setting != MechanismSetting::Relay {
         let what = "contradicts switch.handoff: the process that moves connections needs CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and \
                     CAP_NET_RAW for as long as it runs";
-        return Err(Fault::new("switch.user", what).hint(
+        return Err(Fault::new("switch.process.user", what).hint(
             "leave it out, and let the service manager start the switch as a user with these capabilities",
         ));
     }
     let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let (id, own_group) = account(&accounts, user).ok_or_else(|| unknown("switch.user", user))?;
+    let (id, own_group) = account(&accounts, user).ok_or_else(|| unknown("switch.process.user", user))?;
     let group = match group {
         None => own_group.ok_or_else(|| {
-            Fault::new("switch.user", format!("{user} is in no file of users: its group is not known"))
-                .hint("write group beside it")
-                .of_machine()
+            Fault::new(
+                "switch.process.user",
+                format!("{user} is in no file of users: its group is not known"),
+            )
+            .hint("write group beside it")
+            .of_machine()
         })?,
         Some(name) => {
             let groups = fs::read_to_string("/etc/group").unwrap_or_default();
-            entry(&groups, name).map(|(id, _)| id).ok_or_else(|| unknown("switch.group", name))?
+            entry(&groups, name).map(|(id, _)| id).ok_or_else(|| unknown("switch.process.group", name))?
         }
     };
     Ok(Some(RunAs { user: id, group }))

@@ -59,14 +59,16 @@ pub(crate) struct Refresh {
 /// All routes that go by a table, the default one first.
 pub(crate) fn wards(raw: &SwitchSection, config: &SwitchConfig) -> Result<Vec<WardRole>, Fault> {
     let mut wards = Vec::new();
-    let standard = Section { at: "switch".to_owned(), own: &raw.ward, above: None };
+    let none = WardSection::default();
+    let of_all = raw.policies.ward.as_ref().unwrap_or(&none);
+    let standard = Section { at: "switch.policies.ward".to_owned(), own: of_all, above: None };
     standard.targets_max()?;
     let place = Place { name: DEFAULT_ROUTE, policy: config.settings.policy, key: &config.key, hosts: &[] };
     wards.extend(standard.ward(&place, numbered(&config.nodes).collect())?);
-    let none = WardSection::default();
     for (i, (route, written)) in config.routes.iter().zip(&raw.routes).enumerate() {
-        let own = written.ward.as_ref().unwrap_or(&none);
-        let section = Section { at: format!("switch.routes[{i}]"), own, above: Some(&raw.ward) };
+        let own = written.policies.as_ref().and_then(|own| own.ward.as_ref()).unwrap_or(&none);
+        let at = format!("switch.routes[{i}].policies.ward");
+        let section = Section { at, own, above: Some(of_all) };
         section.targets_max()?;
         let key = route.key.as_ref().unwrap_or(&config.key);
         let place = Place { name: &route.name, policy: route.settings.policy, key, hosts: &written.host.0 };
@@ -104,15 +106,15 @@ struct Section<'a> {
 impl<'a> Section<'a> {
     /// The value of a key, where it stands, and whether it is its own.
     fn get<T>(&self, name: &str, of: impl Fn(&'a WardSection) -> Option<T>) -> Option<(String, T)> {
-        let own = of(self.own).map(|value| (format!("{}.ward.{name}", self.at), value));
-        own.or_else(|| Some((format!("switch.ward.{name}"), of(self.above?)?)))
+        let own = of(self.own).map(|value| (format!("{}.{name}", self.at), value));
+        own.or_else(|| Some((format!("switch.policies.ward.{name}"), of(self.above?)?)))
     }
 
     fn targets_max(&self) -> Result<(), Fault> {
         match (self.own.targets_max, self.above) {
             (Some(_), Some(_)) => {
-                Err(Fault::new(format!("{}.ward.targets_max", self.at), "is one number for all routes")
-                    .hint("set it under [switch.ward]"))
+                Err(Fault::new(format!("{}.targets_max", self.at), "is one number for all routes")
+                    .hint("set it under [switch.policies.ward]"))
             }
             _ => Ok(()),
         }
@@ -128,8 +130,8 @@ impl<'a> Section<'a> {
         if table.is_none() && refresh.is_none() {
             let what =
                 format!("{} has no routing table, and would send every request anywhere", place.policy);
-            return Err(Fault::new(format!("{}.ward", self.at), what).hint(
-                "set ward.table = \"FILE\" (larder trace ward makes one), ward.refresh = \"15m\", or both",
+            return Err(Fault::new(self.at.as_str(), what).hint(
+                "set policies.ward.table = \"FILE\" (larder trace ward makes one), policies.ward.refresh = \"15m\", or both",
             ));
         }
         let refresh = refresh.map(|every| self.refresh(every, place.policy, &nodes)).transpose()?;
@@ -185,7 +187,7 @@ impl<'a> Section<'a> {
         let least = nodes.iter().map(|(_, node)| node.spec.cache).min().unwrap_or(Bytes::ZERO);
         let (key, memory) = self
             .get("memory", |raw| raw.memory.map(|size| size.0))
-            .unwrap_or_else(|| (format!("{}.ward.memory", self.at), least));
+            .unwrap_or_else(|| (format!("{}.memory", self.at), least));
         if memory == Bytes::ZERO {
             let what = "a refresh needs to know how much memory a node's cache has";
             let hint = "write memory = \"8GiB\" beside refresh, or cache = \"8GiB\" at each of the nodes";

@@ -1,0 +1,125 @@
+//! The invariants. Two hosts never serve one connection; the other invariants hold some time after the last
+//! fault.
+
+use super::super::outcome::Violation;
+use super::super::simulation::{Id, Simulation};
+use super::clients::{ClientState, LocalSocket};
+use super::{EdgeProcess, EdgeWorld, SETTINGS, SWITCH, id_of, index_of};
+use larder_core::NodeId;
+use larder_core::handoff::FlowTarget;
+use std::collections::BTreeMap;
+
+impl Simulation<'_, EdgeWorld> {
+    /// Returns an error if two hosts serve a connection. Called when a host begins to serve it.
+    pub(super) fn check_single_host(&mut self, conn: Id) -> Result<(), Violation> {
+        let key = self.world.conns[conn].key;
+        let at = |host: &&super::nodes::Host| {
+            host.sockets.get(&key).is_some_and(|socket| socket.conn == conn && !socket.frozen)
+        };
+        let nodes = self.world.hosts.iter().filter(at).count();
+        let here = usize::from(self.world.conns[conn].here == Some(LocalSocket::Live));
+        if nodes + here > 1 && self.world.conns[conn].client == ClientState::Open {
+            return Err(self.violation(format!("connection {conn} is served twice")));
+        }
+        Ok(())
+    }
+
+    /// Returns the first invariant that does not hold yet; `None` if all hold.
+    pub(super) fn find_violation(&self) -> Option<String> {
+        let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
+        let machine = &switch.machine;
+        if machine.held() + machine.moves() > 0 {
+            return Some(format!("{} are held, {} on their way", machine.held(), machine.moves()));
+        }
+        let conns = 0..self.world.conns.len();
+        conns.into_iter().find_map(|conn| self.find_unserved(conn)).or_else(|| self.find_miscount())
+    }
+
+    /// Returns a connection that is not served at exactly one node, has not ended, and whose client was not
+    /// reset.
+    fn find_unserved(&self, conn: Id) -> Option<String> {
+        let one = &self.world.conns[conn];
+        if one.here == Some(LocalSocket::Frozen) {
+            return Some(format!("connection {conn} is frozen"));
+        }
+        let socket =
+            |node: &Id| self.world.hosts[*node].sockets.get(&one.key).filter(|socket| socket.conn == conn);
+        let at = (1..self.nodes.len()).find(|node| socket(node).is_some());
+        if one.client != ClientState::Open {
+            return at.map(|node| format!("connection {conn} has ended and is still at {node}"));
+        }
+        let to = self
+            .world
+            .plane
+            .entries
+            .get(&one.key)
+            .filter(|entry| entry.conn == conn)
+            .map(|entry| entry.flow.to);
+        let served = match at {
+            Some(node) => {
+                socket(&node).is_some_and(|socket| !socket.frozen)
+                    && to == Some(FlowTarget::Node(id_of(node)))
+            }
+            None => one.here.is_some() && matches!(to, Some(FlowTarget::Here) | None),
+        };
+        if served {
+            None
+        } else {
+            Some(format!("connection {conn} is served nowhere, and its client was not told"))
+        }
+    }
+
+    /// Returns a connection that counts as load and should not, or the reverse.
+    fn find_miscount(&self) -> Option<String> {
+        let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
+        let machine = &switch.machine;
+        let mut counted: BTreeMap<NodeId, i64> = BTreeMap::new();
+        for key in machine.active() {
+            let Some(node) = machine.connection(key).map(|one| one.decision.node) else { continue };
+            *counted.entry(node).or_default() += 1;
+            let flow = self.world.plane.entries.get(&key).map(|entry| entry.flow);
+            let after = |flow: larder_core::handoff::Flow| {
+                let answered = flow.last_ack != flow.asked_ack;
+                let idle = if answered { SETTINGS.idle_after } else { SETTINGS.unanswered_for };
+                idle + core::time::Duration::from_secs(1)
+            };
+            if flow.is_none_or(|flow| flow.silence(self.now) > after(flow)) {
+                return Some(format!(
+                    "the connection from port {key} at {} rests and counts",
+                    index_of(node)
+                ));
+            }
+        }
+        let loads = switch.loads.borrow();
+        for node in (1..self.nodes.len()).map(id_of) {
+            let (held, known) =
+                (loads.get(&node).copied().unwrap_or(0), counted.get(&node).copied().unwrap_or(0));
+            if held != known {
+                return Some(format!(
+                    "the dispatcher counts {held} at {}, {known} are there",
+                    index_of(node)
+                ));
+            }
+        }
+        // Requests in progress at a node count.
+        self.find_uncounted()
+    }
+
+    /// Returns a connection whose request is in progress at a node and that does not count there.
+    fn find_uncounted(&self) -> Option<String> {
+        let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
+        let lag = core::time::Duration::from_secs(5);
+        let active = switch.machine.active();
+        self.world.conns.iter().enumerate().find_map(|(conn, one)| {
+            let at = self
+                .world
+                .hosts
+                .iter()
+                .any(|host| host.sockets.get(&one.key).is_some_and(|s| s.conn == conn));
+            let waits = one.asked.is_some_and(|since| self.now - since > lag);
+            let missing =
+                one.client == ClientState::Open && at && waits && active.binary_search(&one.key).is_err();
+            missing.then(|| format!("connection {conn} waits for a reply and does not count"))
+        })
+    }
+}

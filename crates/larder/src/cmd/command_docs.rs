@@ -1,0 +1,57 @@
+//! `larder completions` and `larder manual`: files for packages, generated from the command line.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Command};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+/// Print what a shell needs to complete larder's commands and options.
+///
+/// For example: larder completions bash > /usr/share/bash-completion/completions/larder
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    shell: Shell,
+}
+
+/// Write the manual, a page for each command.
+///
+/// For example: larder manual /usr/local/share/man/man1
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ManualArgs {
+    /// Folder for the pages; made if it is not there.
+    folder: PathBuf,
+}
+
+/// Prints the shell completions of `command`.
+pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "larder", &mut text);
+    io::stdout().lock().write_all(&text)?;
+    Ok(())
+}
+
+/// Writes the manual pages of `command`.
+pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&args.folder)
+        .with_context(|| format!("cannot make {}", args.folder.display()))?;
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    pages(&args.folder, "larder", command)
+}
+
+/// Writes the page of a command and the pages of its subcommands.
+fn pages(folder: &Path, name: &str, command: Command) -> anyhow::Result<()> {
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        pages(folder, &format!("{name}-{}", subcommand.get_name()), subcommand.clone())?;
+    }
+    let path = folder.join(format!("{name}.1"));
+    // clap requires a name that lives as long as the command.
+    let man = Man::new(command.display_name(name.to_owned())).title(name.to_uppercase());
+    let mut text = Vec::new();
+    man.render(&mut text)?;
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,234 @@
+//! Rewrites a config file with the spellings of now. Comments and order stay as far as tables allow.
+//!
+//! A key that moves into a table goes below that table's heading, with its comments. A table that moves keeps its place and gets
+//! another heading. Keys of inline tables become dotted keys there.
+
+use serde::Deserialize as _;
+use toml::de::Deserializer;
+use toml_edit::{DocumentMut, InlineTable, Item, Key, Table, Value};
+
+use super::error::ConfigError;
+use super::moved::{Row, rows};
+use super::sections::Sections;
+use super::source::Source;
+
+/// The text with all old spellings replaced, and how many there were. `origin` names the text in errors.
+///
+/// # Errors
+/// The text is no TOML, or has both spellings of a key.
+pub(crate) fn migrate(origin: &str, text: &str) -> Result<(String, usize), ConfigError> {
+    let source = Source::new(origin, text);
+    let (_, moved) = source.table().map_err(|error| source.refused(&error))?;
+    if let Some(error) = moved.iter().find_map(|moved| source.twice(moved)) {
+        return Err(error);
+    }
+    if moved.is_empty() {
+        return Ok((text.to_owned(), 0));
+    }
+    let failed = |why: &str| ConfigError::of_file(origin, format!("cannot be rewritten: {why}"));
+    let mut document: DocumentMut =
+        text.parse().map_err(|error: toml_edit::TomlError| failed(error.message()))?;
+    for row in rows() {
+        each(Place::Table(document.as_table_mut()), &row.above, &mut |parent| shift(parent, row));
+    }
+    let rewritten = document.to_string();
+    // A file that means something else afterwards would be worse than the old spellings.
+    if meaning(source) == meaning(Source::new(origin, &rewritten)) {
+        Ok((rewritten, moved.len()))
+    } else {
+        Err(failed("write the new spellings by hand, as `larder check` names them"))
+    }
+}
+
+/// The config that a text means; `None` if it has an error.
+fn meaning(source: Source<'_>) -> Option<serde_json::Value> {
+    let (table, _) = source.table().ok()?;
+    let raw = Sections::deserialize(Deserializer::from(table)).ok()?;
+    serde_json::to_value(raw).ok()
+}
+
+/// A table of either form.
+enum Place<'a> {
+    /// Under a heading, or by dotted keys.
+    Table(&'a mut Table),
+    /// Between braces, or by dotted keys there.
+    Inline(&'a mut InlineTable),
+}
+
+impl<'a> Place<'a> {
+    fn of(item: &'a mut Item) -> Option<Self> {
+        match item {
+            Item::Table(table) => Some(Self::Table(table)),
+            Item::Value(Value::InlineTable(table)) => Some(Self::Inline(table)),
+            _ => None,
+        }
+    }
+
+    /// The same table, for a shorter time.
+    fn again(&mut self) -> Place<'_> {
+        match self {
+            Self::Table(table) => Place::Table(table),
+            Self::Inline(table) => Place::Inline(table),
+        }
+    }
+
+    /// The table of a key.
+    fn inner(self, name: &str) -> Option<Place<'a>> {
+        match self {
+            Self::Table(table) => Self::of(table.get_mut(name)?),
+            Self::Inline(table) => match table.get_mut(name)? {
+                Value::InlineTable(inner) => Some(Self::Inline(inner)),
+                _ => None,
+            },
+        }
+    }
+
+    /// The table of a key, which is made if there is none.
+    fn inner_or_new(self, name: &str) -> Option<Place<'a>> {
+        match self {
+            Self::Table(table) => {
+                if !table.contains_key(name) {
+                    let mut new = Table::new();
+                    new.set_implicit(true);
+                    new.set_dotted(table.is_dotted());
+                    // The heading comes right after the keys of this table.
+                    new.set_position(table.position());
+                    table.insert(name, Item::Table(new));
+                }
+                Self::of(table.get_mut(name)?)
+            }
+            Self::Inline(table) => {
+                if !table.contains_key(name) {
+                    let mut new = InlineTable::new();
+                    new.set_dotted(true);
+                    table.insert(name, Value::InlineTable(new));
+                }
+                match table.get_mut(name)? {
+                    Value::InlineTable(inner) => Some(Self::Inline(inner)),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Takes a key out, unless it is a table and `but_tables`.
+    fn take(self, name: &str, but_tables: bool) -> Option<(Key, Item)> {
+        match self {
+            Self::Table(table) => {
+                let stays = but_tables && table.get(name)?.is_table_like();
+                if stays { None } else { table.remove_entry(name) }
+            }
+            Self::Inline(table) => {
+                let stays = but_tables && table.get(name)?.is_inline_table();
+                let (key, value) = if stays { None } else { table.remove_entry(name) }?;
+                Some((key, Item::Value(value)))
+            }
+        }
+    }
+
+    /// Puts a value at a key. Tables are merged; a key that is there already stays.
+    fn put(self, name: &str, key: &Key, item: Item) {
+        match self {
+            Self::Table(table) => {
+                if let Some(there) = table.get_mut(name) {
+                    merge(Place::of(there), item);
+                    return;
+                }
+                let mut new = Key::new(name).with_leaf_decor(key.leaf_decor().clone());
+                let first = !table.iter().any(|(_, item)| item.is_value());
+                if first && item.is_value() && !table.is_dotted() {
+                    // Blank lines stood between this key and the ones before it.
+                    let comment =
+                        key.leaf_decor().prefix().and_then(|text| text.as_str()).unwrap_or_default();
+                    new.leaf_decor_mut().set_prefix(comment.trim_start_matches(['\n', '\r']));
+                }
+                table.insert_formatted(&new, item);
+            }
+            Self::Inline(table) => {
+                if let Some(there) = table.get_mut(name) {
+                    if let Value::InlineTable(there) = there {
+                        merge(Some(Place::Inline(there)), item);
+                    }
+                    return;
+                }
+                if let Ok(mut value) = item.into_value() {
+                    // The spaces around it are those of its old place.
+                    value.decor_mut().clear();
+                    table.insert_formatted(&Key::new(name), value);
+                }
+            }
+        }
+    }
+}
+
+/// Puts the keys of a table into another one.
+fn merge(into: Option<Place<'_>>, from: Item) {
+    let (Some(mut into), Ok(from)) = (into, from.into_table()) else { return };
+    let keys: Vec<Key> = from.iter().filter_map(|(name, _)| from.key(name).cloned()).collect();
+    for (key, (name, item)) in keys.iter().zip(from) {
+        into.again().put(&name, key, item);
+    }
+}
+
+/// Calls `act` for each table at the path `above`.
+fn each(at: Place<'_>, above: &[&str], act: &mut impl FnMut(Place<'_>)) {
+    let Some((name, rest)) = above.split_first() else { return act(at) };
+    let bare = name.trim_end_matches("[]");
+    if bare == *name {
+        if let Some(inner) = at.inner(name) {
+            each(inner, rest, act);
+        }
+        return;
+    }
+    let list = match at {
+        Place::Table(table) => match table.get_mut(bare) {
+            Some(Item::ArrayOfTables(tables)) => {
+                tables.iter_mut().for_each(|table| each(Place::Table(table), rest, act));
+                None
+            }
+            Some(Item::Value(Value::Array(list))) => Some(list),
+            _ => None,
+        },
+        Place::Inline(table) => table.get_mut(bare).and_then(Value::as_array_mut),
+    };
+    for value in list.into_iter().flat_map(|list| list.iter_mut()) {
+        if let Value::InlineTable(table) = value {
+            each(Place::Inline(table), rest, act);
+        }
+    }
+}
+
+/// Moves the key of a row, if `parent` has it.
+fn shift(mut parent: Place<'_>, row: &Row) {
+    let Some((key, item)) = take(parent.again(), row) else { return };
+    let Some((last, tables)) = row.new.split_last() else { return };
+    if let Some(target) = tables.iter().try_fold(parent.again(), |at, name| at.inner_or_new(name)) {
+        target.put(last, &key, item);
+    }
+    // The spaces of an inline table belong to its first and last key.
+    if let Place::Inline(table) = parent
+        && !table.to_string().contains('#')
+    {
+        table.fmt();
+    }
+}
+
+/// Takes the key of a row out of its table.
+fn take(mut parent: Place<'_>, row: &Row) -> Option<(Key, Item)> {
+    let (last, tables) = row.old.split_last()?;
+    let place = tables.iter().try_fold(parent.again(), |at, name| at.inner(name))?;
+    let found = place.take(last, row.is_table_now())?;
+    // A heading that has lost its last key says nothing, unless it has a comment.
+    if let ([name], Place::Table(table)) = (tables, parent) {
+        let comment = |text: Option<&toml_edit::RawString>| {
+            text.and_then(|text| text.as_str()).is_some_and(|text| text.contains('#'))
+        };
+        let says_nothing = |left: &Table| {
+            left.is_empty() && !comment(left.decor().prefix()) && !comment(left.decor().suffix())
+        };
+        if table.get(name).and_then(Item::as_table).is_some_and(says_nothing) {
+            table.remove(name);
+        }
+    }
+    Some(found)
+}
