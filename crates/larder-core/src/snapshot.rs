@@ -32,10 +32,10 @@ const NAME_BYTES_MAX: usize = 1 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// The bytes are not a snapshot.
-    #[error("it is no handover")]
+    #[error("it is not a snapshot")]
     Magic,
     /// The snapshot has a version that this process cannot read.
-    #[error("it is of version {0}, and this one reads {VERSION}")]
+    #[error("its version is {0}, and this larder reads version {VERSION}")]
     Version(u8),
     /// The snapshot is truncated or invalid.
     #[error(transparent)]

@@ -153,7 +153,7 @@ impl Contents {
 
     /// Returns whether any node with the same contents may answer a request as well as this node: a GET or HEAD
     /// that no program answers.
-    pub(crate) fn is_shareable(&self, parts: &Parts) -> bool {
+    pub(crate) fn any_node_may_answer(&self, parts: &Parts) -> bool {
         let path = parts.uri.path();
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
         let dynamic = self.programs.as_ref().is_some_and(|programs| programs.find(path, target).is_some());

@@ -190,7 +190,7 @@ impl Freshness {
 
     /// Returns whether a request that waited for another request's reply may use that reply. The reply must be
     /// fresh by its own lifetime, and new enough for the request. Consent to stale replies does not count.
-    pub(crate) fn is_shareable(&self, now_ms: u64, requested: &Directives) -> bool {
+    pub(crate) fn may_serve_waiters(&self, now_ms: u64, requested: &Directives) -> bool {
         self.is_fresh(now_ms) && self.usability(now_ms, requested) == Usability::Fresh
     }
 

@@ -178,7 +178,7 @@ impl Variant {
     /// reply could be reused without validation (RFC 9111 section 4). A reply to a request with `Authorization`
     /// gets here only if section 3.5 allows it to be stored.
     pub(crate) fn is_shareable_with(&self, request: &HeaderMap, requested: &Directives, now_ms: u64) -> bool {
-        self.matches(request) && self.freshness.is_shareable(now_ms, requested)
+        self.matches(request) && self.freshness.may_serve_waiters(now_ms, requested)
     }
 
     /// Returns whether the reply has a validator, so that the origin can validate it.

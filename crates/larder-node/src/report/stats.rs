@@ -1,4 +1,4 @@
-//! The node's statistics, each declared once with its meaning: as a snapshot for JSON, and as Prometheus text.
+//! The node's statistics as a snapshot for JSON and as Prometheus text. CONTRIBUTING.md says how to add a metric.
 
 use crate::counters::{Counter, Counters};
 use crate::machine::Usage;

@@ -101,7 +101,7 @@ impl PeerService {
         let decision = connection.take_decision(parts);
         // A client may not set the id of the target.
         parts.headers.remove(LARDER_TARGET);
-        let target = if self.is_shareable(parts) && body.is_end_stream() {
+        let target = if self.peer_may_answer(parts) && body.is_end_stream() {
             self.contents.target_of(parts)
         } else {
             None
@@ -171,7 +171,7 @@ impl PeerService {
     async fn answer_peer(&self, request: Request<hyper::body::Incoming>) -> Response<TrackedBody> {
         let Some(cooperation) = self.cooperation.get() else { return unavailable() };
         let (mut parts, body) = request.into_parts();
-        if !self.is_shareable(&parts) || !body.is_end_stream() {
+        if !self.peer_may_answer(&parts) || !body.is_end_stream() {
             // A peer forwards such a request only if its program or its settings differ from this node's.
             let outcome = Outcome::Local("not-shared");
             let reply = self.replies.plain(StatusCode::MISDIRECTED_REQUEST, outcome, "");
@@ -202,8 +202,8 @@ impl PeerService {
     }
 
     /// Returns whether peers may serve a request as well as this node: a GET or HEAD for contents.
-    fn is_shareable(&self, parts: &Parts) -> bool {
-        self.contents.is_shareable(parts) && self.settings.load().own_path(parts.uri.path()).is_none()
+    fn peer_may_answer(&self, parts: &Parts) -> bool {
+        self.contents.any_node_may_answer(parts) && self.settings.load().own_path(parts.uri.path()).is_none()
     }
 
     /// Passes a peer's reply on to the client.

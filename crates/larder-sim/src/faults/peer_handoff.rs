@@ -10,7 +10,7 @@
 //!   all other sockets. If a host crashes, all of them vanish. A host is down for longer than its peers need
 //!   to notice this in any state.
 //! - `initial`: the driver. It freezes, sends, thaws and resets, with other events in between, as
-//!   `larder_node::handover` does.
+//!   `larder_node::handoff` does.
 //! - `channel`: the sessions of control channels. Messages on a session arrive in order. A session breaks at
 //!   any time, and each side notices this at its own time. Messages in flight are then lost or still read.
 //! - `agent`: the service node, as `larder_handoff::agent`. A new session is welcomed and gets a full list

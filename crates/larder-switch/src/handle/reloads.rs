@@ -139,11 +139,11 @@ impl SwitchHandle {
     /// # Errors
     /// The snapshot has another version or is malformed; nothing is changed.
     pub fn load_snapshot(&self, bytes: &[u8]) -> Result<usize, SnapshotError> {
-        let handover = Snapshot::decode(bytes)?;
+        let snapshot = Snapshot::decode(bytes)?;
         if self.shared.observers.recorder.is_some() {
             return Ok(0);
         }
-        let lay = |(id, name): (_, &str)| handover.restore(&self.shared.decider.dispatcher, id, name);
+        let lay = |(id, name): (_, &str)| snapshot.restore(&self.shared.decider.dispatcher, id, name);
         Ok(self.shared.decider.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
     }
 

@@ -4,7 +4,8 @@
 //! - A failure before the client has received anything: a request with an idempotent method (RFC 9110 section 9.2.2)
 //!   is retried if everything that was read of it is still buffered. If the connection came from the pool, the node
 //!   may just have closed it: the same node is asked once more, which keeps the locality, and then another node.
-//! - A failure in the middle of a reply: another node is asked for the rest ([`Resume`]).
+//! - A failure in the middle of a reply: another node is asked for the rest ([`Resume`]). If the rest cannot be asked for,
+//!   the engine discards the answer of [`Requests::handle_node_failure`] and ends the client's connection.
 
 use super::client::Client;
 use super::exchange::Exchange;

@@ -1,23 +1,23 @@
-//! What differs between the config that a node runs with and another one, and whether it can take that while it runs.
+//! Differences between the config of a running node and another config, and whether a reload can apply them.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::schema::taken;
+use super::schema::reloadable_keys;
 use super::sections::Sections;
 
 /// Keys whose values differ, dotted, in the order of their names. A table that is there on one side alone is one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// What a running node takes.
-    pub(crate) taken: Vec<String>,
-    /// What it cannot take.
-    pub(crate) fixed: Vec<String>,
+    /// Keys that a reload applies.
+    pub(crate) reloadable: Vec<String>,
+    /// Keys that only a restart applies.
+    pub(crate) needs_restart: Vec<String>,
 }
 
 impl Changes {
-    /// Of all that concerns a node.
+    /// Compares the sections that a node uses.
     ///
     /// # Errors
     /// A config cannot be written as JSON, which is our own bug.
@@ -29,12 +29,13 @@ impl Changes {
             )
         };
         collect("", (&written(before)?, &written(after)?), &mut keys);
-        let known = taken();
+        let known = reloadable_keys();
         let within = |key: &str, table: &str| {
             key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let (taken, fixed) = keys.into_iter().partition(|key| known.iter().any(|table| within(key, table)));
-        Ok(Self { taken, fixed })
+        let (reloadable, needs_restart) =
+            keys.into_iter().partition(|key| known.iter().any(|table| within(key, table)));
+        Ok(Self { reloadable, needs_restart })
     }
 }
 
@@ -66,14 +67,14 @@ mod tests {
             let head = "[node]\nlisten = \"127.0.0.1:1\"\n";
             Written::parse("f", &format!("{head}{text}")).unwrap().raw
         };
-        let Changes { taken, fixed } = Changes::of_node(&raw(before), &raw(after)).unwrap();
-        (taken.join(" "), fixed.join(" "))
+        let Changes { reloadable, needs_restart } = Changes::of_node(&raw(before), &raw(after)).unwrap();
+        (reloadable.join(" "), needs_restart.join(" "))
     }
 
     #[test]
     fn keys_that_differ_are_named_and_sorted_by_whether_a_node_takes_them() {
         let root = "root = \"/\"\n";
-        for (before, after, taken, fixed) in [
+        for (before, after, reloadable, needs_restart) in [
             (root, "root = \"/\"\nname = \"node\"\ncache.size = \"256MiB\"\n", "", ""),
             (root, "root = \"/\"\ncache.size = 268435456\n[switch]\nlisten = \"x\"\n", "", ""),
             (
@@ -102,16 +103,20 @@ mod tests {
                 "",
             ),
         ] {
-            assert_eq!(changes(before, after), (taken.to_owned(), fixed.to_owned()), "{before} -> {after}");
+            assert_eq!(
+                changes(before, after),
+                (reloadable.to_owned(), needs_restart.to_owned()),
+                "{before} -> {after}"
+            );
         }
     }
 
     #[test]
     fn no_table_is_taken_by_mistake() {
         let tables = |key: &String| Part::find(key).is_some_and(Part::has_keys);
-        let tables: Vec<String> = taken().into_iter().filter(tables).collect();
+        let tables: Vec<String> = reloadable_keys().into_iter().filter(tables).collect();
         assert_eq!(tables, ["node.limits", "node.origin.failover", "node.origin.sign", "node.origin.tls"]);
-        assert_eq!(taken().len(), 57);
+        assert_eq!(reloadable_keys().len(), 57);
     }
 
     #[test]
@@ -120,7 +125,7 @@ mod tests {
         let document = std::fs::read_to_string(path).unwrap();
         let section =
             document.split("\n## Reload of a node\n").nth(1).unwrap().split("\n## ").next().unwrap();
-        for key in taken() {
+        for key in reloadable_keys() {
             let (_, name) = key.rsplit_once('.').unwrap();
             assert!(section.contains(&format!("`{key}`")) || section.contains(&format!("`{name}`")), "{key}");
         }

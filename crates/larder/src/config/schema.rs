@@ -111,8 +111,8 @@ impl Part {
         self.text("x-when")
     }
 
-    /// Whether a running node takes a change.
-    pub(super) fn is_taken(self) -> bool {
+    /// Whether a reload applies the key at a running node.
+    pub(super) fn is_reloadable(self) -> bool {
         self.0.get("x-reload").is_some()
     }
 
@@ -130,7 +130,7 @@ impl Part {
         let listed = || format!("One of \"{}\".", words.join("\", \""));
         let range = self.range_text().map(|range| format!("Range: {range}."));
         let entries = self.entries().map(|most| format!("At most {most} entries."));
-        let reload = self.is_taken().then(|| "A reload applies it.".to_owned());
+        let reload = self.is_reloadable().then(|| "A reload applies it.".to_owned());
         let words = unnamed.then(listed);
         words.into_iter().chain(range).chain(entries).chain(reload).collect()
     }
@@ -143,12 +143,12 @@ pub(super) fn keys() -> Vec<String> {
     keys
 }
 
-/// The keys and tables of which a running node takes a change, in the order of their names; a table stands for all that is in it.
-pub(super) fn taken() -> Vec<String> {
-    let mut taken = Vec::new();
-    visit(Part::root(), "", 0, &mut |key, part| taken.extend(part.is_taken().then(|| key.to_owned())));
-    taken.sort();
-    taken
+/// Returns the keys and tables that a reload applies at a running node, sorted by name. A table stands for all of its keys.
+pub(super) fn reloadable_keys() -> Vec<String> {
+    let mut keys = Vec::new();
+    visit(Part::root(), "", 0, &mut |key, part| keys.extend(part.is_reloadable().then(|| key.to_owned())));
+    keys.sort();
+    keys
 }
 
 fn visit(at: Part, path: &str, depth: usize, each: &mut impl FnMut(&str, Part)) {

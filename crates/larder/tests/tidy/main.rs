@@ -5,6 +5,7 @@
 //! - permitted dependencies between crates ([`arrows`]), and unused dependencies ([`dependencies`]);
 //! - import cycles between files ([`cycles`]);
 //! - names that the core must not use ([`purity`]);
+//! - names in ARCHITECTURE.md ([`architecture`]);
 //! - size and words of a file ([`files`]);
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
@@ -13,6 +14,7 @@
 //!
 //! Each rule is a function from text to a list of violations, tested with a bad example.
 
+mod architecture;
 mod arrows;
 mod claims;
 mod commands;

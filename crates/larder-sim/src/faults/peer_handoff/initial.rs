@@ -1,4 +1,4 @@
-//! The initial node: executes the decisions of [`larder_core::peers::handoff`], as `larder_node::handover`
+//! The initial node: executes the decisions of [`larder_core::peers::handoff`], as `larder_node::handoff`
 //! does.
 
 use super::super::outcome::Violation;

@@ -121,8 +121,8 @@ impl Reloader {
             Err(failure) => (failure.outcome, Some(failure.error.as_str())),
         };
         match &result {
-            Ok(taken) => {
-                let changed = taken.join(", ");
+            Ok(applied) => {
+                let changed = applied.join(", ");
                 tracing::info!(%by, changed, took_s, "config reloaded");
             }
             Err(ReloadFailure { error, .. }) => {
@@ -147,8 +147,8 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         let changes = Changes::of_node(running, &written.raw).map_err(|error| refused(error.into()))?;
-        if !changes.fixed.is_empty() {
-            return Err(refused(written.needs_restart(&changes.fixed).into()));
+        if !changes.needs_restart.is_empty() {
+            return Err(refused(written.needs_restart(&changes.needs_restart).into()));
         }
         let filter = logging::filter(&config.log).map_err(refused)?;
         let role = config.node.ok_or_else(|| refused(missing_section()))?;
@@ -169,7 +169,7 @@ impl Reloader {
         }
         self.level.change(filter);
         *running = written.raw;
-        Ok(changes.taken)
+        Ok(changes.reloadable)
     }
 
     fn record(&self, last: ReloadRecord) -> NodeReloadStatus {
