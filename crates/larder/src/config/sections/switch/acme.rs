@@ -11,7 +11,7 @@ use rustix::fs::Access;
 use crate::acme::{AcmeRole, folder_of};
 use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::switch::user::{RunAs, may};
+use crate::config::sections::switch::process::{RunAs, may};
 use crate::config::text::Texts;
 use crate::config::words::Word;
 

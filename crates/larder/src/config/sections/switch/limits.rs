@@ -5,7 +5,7 @@ use larder_switch::{HealthCheck, HealthConfig, Limits, OutlierConfig, Timeouts};
 
 use crate::config::error::Fault;
 use crate::config::keys::keys;
-use crate::config::sections::switch::safety::RetriesSection;
+use crate::config::sections::switch::clients::RetriesSection;
 use crate::config::text::{Size, Span};
 
 keys! {

@@ -11,8 +11,8 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::config::error::Fault;
+use crate::config::sections::switch::connect::{PeerTls, of_node};
 use crate::config::sections::switch::handoff::{PeerHandoff, peer};
-use crate::config::sections::switch::reach::{PeerTls, of_node};
 use crate::config::text::{Size, Texts};
 use crate::config::values::node_name;
 use crate::config::words::Word;

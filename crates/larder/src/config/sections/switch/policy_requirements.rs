@@ -1,4 +1,4 @@
-//! What no part of `[switch]` can see by itself: policies held against classes and signals.
+//! Checks across sections of `[switch]`: whether the classes and signals that a policy needs are configured.
 
 use larder_core::nodes::Signal;
 use larder_core::policy::UtilBy;
@@ -18,7 +18,10 @@ struct Section<'a> {
 }
 
 /// Refuses what cannot work and warns of what likely was not meant.
-pub(crate) fn together(switch: &SwitchConfig, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
+pub(crate) fn check_policy_requirements(
+    switch: &SwitchConfig,
+    warnings: &mut Vec<Fault>,
+) -> Result<(), Fault> {
     let standard = Section { at: "switch".to_owned(), settings: &switch.settings, classes: &switch.classes };
     let routes = switch.routes.iter().enumerate().map(|(i, route)| Section {
         at: format!("switch.routes[{i}]"),

@@ -95,7 +95,7 @@ impl JsonSchema for PeerTls {
 }
 
 /// What holds for all nodes, held against those that there are.
-pub(crate) fn reach(
+pub(crate) fn connect(
     raw: &SwitchSection,
     switch: &mut SwitchConfig,
     warnings: &mut Vec<Fault>,

@@ -1,4 +1,5 @@
-//! Warnings for what HAProxy, nginx and Envoy read otherwise: variables in header values, and paths that end in "/".
+//! Warnings for operators who come from HAProxy, nginx or Envoy, which read some values differently: variables in header
+//! values, and paths that end in "/".
 
 use crate::config::error::Fault;
 use crate::config::sections::switch::edits::RulesSection;
@@ -22,7 +23,7 @@ const VARIABLES: [(&str, &str); 13] = [
 ];
 
 /// Warns of everything in `[switch]` that is valid and means something else in another program.
-pub(crate) fn habits(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
+pub(crate) fn warn_migrants(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
     variable("switch.key", &raw.key, warnings);
     headers("switch.headers.request", &raw.headers.request, warnings);
     headers("switch.headers.reply", &raw.headers.reply, warnings);
