@@ -184,20 +184,6 @@ impl Report {
         Self::count(self.experiments.iter().filter(|experiment| experiment.paper == paper))
     }
 
-    /// Returns the claims that do not hold without a recorded reason.
-    pub fn unexplained(&self) -> Vec<String> {
-        let named = |experiment: &ExperimentReport| {
-            let open = |claim: &&Judgement| claim.verdict == Verdict::HoldsNot && claim.why.is_empty();
-            experiment
-                .claims
-                .iter()
-                .filter(open)
-                .map(|claim| format!("{}/{}", experiment.id, claim.id))
-                .collect::<Vec<_>>()
-        };
-        self.experiments.iter().flat_map(named).collect()
-    }
-
     fn count<'e>(experiments: impl Iterator<Item = &'e ExperimentReport>) -> Totals {
         let mut totals = Totals::default();
         experiments.flat_map(|experiment| &experiment.claims).for_each(|claim| totals.note(claim));

@@ -351,12 +351,6 @@ impl Ward {
         }
     }
 
-    /// Returns the place of a target in the table, with an owner as its number in the table. `None` if the table
-    /// does not list it.
-    pub fn place_of(&self, target: TargetId) -> Option<Place> {
-        self.installed.as_ref()?.table.get(target)
-    }
-
     fn is_maker(&self) -> bool {
         self.table_maker() == self.me
     }

@@ -70,22 +70,6 @@ impl LearnedState {
         })
     }
 
-    /// Returns a state with the server sets that `change` returns, in the same order. `change` returns the time of
-    /// the last change and the servers of a set, or `None` to omit the set.
-    #[must_use]
-    pub fn map_sets<I: Iterator<Item = NodeId>>(
-        &self,
-        change: impl Fn(&ServerSet<'_>) -> Option<(Time, I)>,
-    ) -> Self {
-        let mut saved = Self::default();
-        for set in self.sets() {
-            if let Some((changed, servers)) = change(&set) {
-                saved.push((set.target, changed, set.used), servers);
-            }
-        }
-        saved
-    }
-
     /// Returns the number of targets.
     pub fn len(&self) -> usize {
         self.rows.len()

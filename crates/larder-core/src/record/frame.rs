@@ -143,7 +143,7 @@ fn read_decision(wire: &mut Wire<'_>) -> Result<DecisionRecord, WireError> {
         cause => return Err(WireError::Value { what: "cause", value: cause.into() }),
     };
     let request = read_request(wire)?;
-    let read_log = read_read_log(wire)?;
+    let read_log = decode_read_log(wire)?;
     let outcome = match wire.byte("outcome")? {
         0 => Arrival::Start(Decision { node: wire.node()?, reason: wire.one_of(&Reason::ALL, "reason")? }),
         1 => Arrival::Wait(Ticket(wire.number("ticket")?)),
@@ -225,7 +225,7 @@ fn put_read_log(out: &mut Vec<u8>, read_log: &[ReadLogEntry]) {
     }
 }
 
-fn read_read_log(wire: &mut Wire<'_>) -> Result<Vec<ReadLogEntry>, WireError> {
+fn decode_read_log(wire: &mut Wire<'_>) -> Result<Vec<ReadLogEntry>, WireError> {
     let entries = wire.number("length of the tape")?;
     // An entry has at least two bytes.
     if entries > wire.0.len() as u64 / 2 {
@@ -363,7 +363,7 @@ fn read_change(wire: &mut Wire<'_>) -> Result<ChangeRecord, WireError> {
         9 => Change::Backup(wire.node()?, wire.one_of(&[false, true], "backup")?),
         change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
-    Ok(ChangeRecord { generation, at, change, read_log: read_read_log(wire)?, node: wire.node()? })
+    Ok(ChangeRecord { generation, at, change, read_log: decode_read_log(wire)?, node: wire.node()? })
 }
 
 /// Encodes the state of the other switches: their number, their requests by slot, and the load difference that

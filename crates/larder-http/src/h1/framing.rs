@@ -112,11 +112,6 @@ impl Framing {
         matches!(self.state, FramingState::OtherProtocol)
     }
 
-    /// Returns whether unchecked bytes have arrived that may belong to another protocol.
-    pub const fn has_unchecked_bytes(&self) -> bool {
-        self.has_unchecked
-    }
-
     /// Continues with requests, after the server has refused to switch the protocol. Returns false if
     /// unchecked bytes have already arrived. The connection must be ended in that case.
     pub fn continue_http(&mut self) -> bool {

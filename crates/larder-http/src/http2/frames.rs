@@ -52,12 +52,7 @@ pub enum Flood {
     Control,
 }
 
-impl Flood {
-    /// Returns the exceeded limit if it is the cause of this I/O error.
-    pub fn from_io_error(error: &io::Error) -> Option<Self> {
-        error.get_ref()?.downcast_ref().copied()
-    }
-}
+impl Flood {}
 
 /// The part of a frame header that the limits depend on (RFC 9113 section 4.1).
 #[derive(Clone, Copy, Debug)]

@@ -42,11 +42,6 @@ impl TokenBucket {
     pub fn add(&mut self, tokens: f64) {
         self.tokens = (self.tokens + tokens).min(self.capacity);
     }
-
-    /// Sets the tokens to this fraction of the capacity.
-    pub fn set_fraction(&mut self, fraction: f64) {
-        self.tokens = self.capacity * fraction;
-    }
 }
 
 #[cfg(test)]

@@ -47,15 +47,4 @@ impl GuardError {
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Io { doing, source: source.into() }
     }
-
-    /// Whether missing rights are the cause.
-    pub fn is_permission(&self) -> bool {
-        match self {
-            Self::Bpf { source, .. } => source.kind() == libbpf_rs::ErrorKind::PermissionDenied,
-            Self::Io { source, .. } | Self::Interface { source, .. } => {
-                source.kind() == io::ErrorKind::PermissionDenied
-            }
-            Self::Config(_) | Self::NoKfunc => false,
-        }
-    }
 }

@@ -49,11 +49,15 @@ fn is_there(looked: io::Result<fs::Metadata>) -> Option<bool> {
     }
 }
 
-/// Logs the number of connections in a table that is removed because of its layout. They may have ended already.
+/// Most entries that are counted for a warning: counting takes a system call each, and a takeover waits for it.
+const COUNTED_MAX: usize = 1 << 16;
+
+/// Logs the number of connections in a table that is removed because of its layout, at most [`COUNTED_MAX`]. They may have
+/// ended already.
 fn warn_of_cut_connections(flows: &Path) {
     let Ok(flows) = MapHandle::from_pinned_path(flows) else { return };
     // Entries that change meanwhile can make the listing start again.
-    let connections = flows.keys().take(flows.max_entries() as usize).count();
+    let connections = flows.keys().take(COUNTED_MAX.min(flows.max_entries() as usize)).count();
     if connections > 0 {
         tracing::warn!(
             connections,

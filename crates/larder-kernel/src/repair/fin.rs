@@ -4,8 +4,10 @@
 //! is acknowledged, so the checkpoint leaves the FIN out, and the new host's stack gets it as a packet.
 
 use super::state::Checkpoint;
+use crate::flow::mapped;
 use crate::frame::TcpFrame;
 use crate::frame::tcp_flag::{ACK, FIN};
+use std::net::SocketAddr;
 
 impl Checkpoint {
     /// Returns the client's FIN as an IP packet, to be injected into this host's stack after the restore. `None` if the
@@ -17,8 +19,18 @@ impl Checkpoint {
         }
         let window = u16::try_from(self.window.send >> self.scales.send).unwrap_or(u16::MAX);
         let (seq, ack) = (self.rcv_nxt, self.unacknowledged_seq());
-        TcpFrame { seq, ack, window, ..TcpFrame::new(self.remote, self.local, FIN | ACK) }.packet()
+        let (remote, local) = same_family(self.remote, self.local);
+        TcpFrame { seq, ack, window, ..TcpFrame::new(remote, local, FIN | ACK) }.packet()
     }
+}
+
+/// Returns the addresses unchanged if both have one family, else both as IPv6.
+fn same_family(one: SocketAddr, other: SocketAddr) -> (SocketAddr, SocketAddr) {
+    if one.is_ipv4() == other.is_ipv4() {
+        return (one, other);
+    }
+    let as_ipv6 = |address: SocketAddr| SocketAddr::new(mapped(address.ip()).into(), address.port());
+    (as_ipv6(one), as_ipv6(other))
 }
 
 #[cfg(test)]
@@ -27,6 +39,18 @@ mod tests {
     use super::*;
     use crate::frame::is_undamaged;
     use proptest::prelude::*;
+
+    #[test]
+    fn addresses_of_two_families_become_ipv6() {
+        let (v4, v6): (SocketAddr, SocketAddr) = (
+            "192.0.2.1:80".parse().expect("an address"),
+            "[::ffff:192.0.2.2]:90".parse().expect("an address"),
+        );
+        let mapped: SocketAddr = "[::ffff:192.0.2.1]:80".parse().expect("an address");
+        assert_eq!(same_family(v4, v6), (mapped, v6));
+        assert_eq!(same_family(v6, v4), (v6, mapped));
+        assert_eq!(same_family(v4, v4), (v4, v4));
+    }
 
     proptest! {
         #[test]

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let reloader = Arc::new(Reloader::new(args.clone(), written.raw, level, Arc::clone(&node)));
         let surface = Arc::new(NodeAdmin::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
-        let (handed, agent, peer_handover) = start_handoff(&node, handoff, peers).await?;
+        let (incoming, agent, peer_handoff) = start_handoff(&node, handoff, peers).await?;
         node.start_lines().iter().for_each(|line| tracing::info!("{line}"));
         tracing::info!(%name, ?listen, "node: ready");
         // Keys of switches change with a reload. Keys of peers are derived from the cluster's secret.
@@ -72,20 +72,20 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             admitted: agent.access_control(),
             outcomes: agent.handshake_counters(),
         };
-        reloader.mark_started(agent.as_ref().filter(|_| peer_handover.is_none()).map(switches));
+        reloader.mark_started(agent.as_ref().filter(|_| peer_handoff.is_none()).map(switches));
         args.serve.print_ready_line(&Ready { listen, admin, peers: node.peers_address() })?;
         tokio::spawn(reload::reload_on_hangup(hangup, reloader, shutdown.clone()));
         // A connection is handed off only once.
-        let offers = agent.as_ref().filter(|_| peer_handover.is_none()).map(Agent::offers);
+        let offers = agent.as_ref().filter(|_| peer_handoff.is_none()).map(Agent::offers);
         let leaving = tokio::spawn(leave_peers(shutdown.clone(), Arc::clone(&node)));
         let ending = wait_for_end(shutdown, Arc::clone(&node), agent.as_ref());
         let served =
-            Arc::clone(&node).serve_with(listeners, IncomingHandoffs { offers, ..handed }, ending).await;
+            Arc::clone(&node).serve_with(listeners, IncomingHandoffs { offers, ..incoming }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }
-        if let Some(handover) = peer_handover {
-            handover.end();
+        if let Some(peer_handoff) = peer_handoff {
+            peer_handoff.end();
         }
         let drained = served.with_context(|| format!("node {name}"))?;
         leaving.await.context("leaving the peers")?;
@@ -109,15 +109,15 @@ async fn start_handoff(
     peers: Option<PeersRole>,
 ) -> anyhow::Result<(IncomingHandoffs, Option<Agent>, Option<Arc<PeerHandoff>>)> {
     let (sockets, restored) = mpsc::channel(RESTORED_MAX);
-    let mut handed = IncomingHandoffs { restored, ..IncomingHandoffs::none() };
-    let (mut peer_handover, mut sockets) =
+    let mut incoming = IncomingHandoffs { restored, ..IncomingHandoffs::none() };
+    let (mut peer_handoff, mut sockets) =
         (None, Some(RestoredSink::new(sockets).with_connection_slots(node.connection_permits())));
     let mut agent = match handoff {
         Some(role) => {
             let lateral = role.lateral;
-            handed.services.clone_from(&role.services);
+            incoming.services.clone_from(&role.services);
             let agent = handoff::start(node.name(), role, sockets.take()).await?;
-            handed.lateral =
+            incoming.lateral =
                 lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.resolver()) });
             Some(agent)
         }
@@ -125,11 +125,11 @@ async fn start_handoff(
     };
     if let Some(peers) = peers {
         let joined = join(node, peers, sockets.take()).await?;
-        if let Some((handover, peer_agent)) = joined {
-            (peer_handover, agent, handed.from_peers) = (Some(handover), Some(peer_agent), true);
+        if let Some((started, peer_agent)) = joined {
+            (peer_handoff, agent, incoming.from_peers) = (Some(started), Some(peer_agent), true);
         }
     }
-    Ok((handed, agent, peer_handover))
+    Ok((incoming, agent, peer_handoff))
 }
 
 /// Binds the addresses for clients with and without TLS, and returns them.
@@ -182,7 +182,7 @@ async fn join(
             None
         }
     };
-    let peer_handoff = joined.as_ref().map(|(handover, _)| Arc::clone(handover));
+    let peer_handoff = joined.as_ref().map(|(handoff, _)| Arc::clone(handoff));
     let config = CooperateConfig { network, policy, head_timeout, peer_handoff };
     node.join_peers(config).await.context("node.peers")?;
     if let Some(loaded) = loaded {

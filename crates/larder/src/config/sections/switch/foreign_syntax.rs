@@ -23,7 +23,7 @@ const VARIABLES: [(&str, &str); 13] = [
 ];
 
 /// Warns of everything in `[switch]` that is valid and means something else in another program.
-pub(crate) fn warn_migrants(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
+pub(crate) fn warn_of_foreign_syntax(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
     variable("switch.key", &raw.key, warnings);
     headers("switch.headers.request", &raw.headers.request, warnings);
     headers("switch.headers.reply", &raw.headers.reply, warnings);
