@@ -126,7 +126,15 @@ mod tests {
         for failure in FAILURES {
             for http2 in [false, true] {
                 let hint = remedy(failure, "unknown", http2);
-                assert!(hint.contains("switch.") || hint.contains("server"), "{failure}: {hint}");
+                let names = match failure {
+                    Failure::ConnectFailed => "switch.nodes",
+                    Failure::ConnectTimeout => "switch.timeouts.connect",
+                    Failure::NodeTls | Failure::NodeClosed => "switch.connect.tls",
+                    Failure::NodeTimeout => "switch.timeouts.node_read",
+                    Failure::BadReply if http2 => "switch.nodes",
+                    _ => "server",
+                };
+                assert!(hint.contains(names), "{failure}: {hint}");
             }
         }
     }

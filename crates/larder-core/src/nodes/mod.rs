@@ -51,7 +51,7 @@ pub struct JoinPace {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// The table is full.
-    #[error("the node table is full at {0} nodes: raise nodes_max")]
+    #[error("the node table is full at {0} nodes: raise limits.nodes_max")]
     Full(u16),
     /// The name is in use by a node that has not been removed.
     #[error("a node named '{0}' is already in the cluster")]

@@ -238,7 +238,7 @@ impl Tls {
                     PlaintextClient::Announcement => tracing::warn!(
                         client,
                         times,
-                        hint = "name the balancer's address in proxy_protocol_from",
+                        hint = "name the balancer's address in trust.proxy_protocol_from",
                         "TLS: an untrusted balancer announces clients (PROXY protocol), and gets 400"
                     ),
                 }

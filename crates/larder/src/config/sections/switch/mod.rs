@@ -188,7 +188,7 @@ fn some_nodes(raw: &SwitchSection) -> Result<(), Fault> {
     }
     if raw.nodes.len() > usize::from(raw.limits.nodes_max) {
         let what = format!("{} nodes are listed, {} may be", raw.nodes.len(), raw.limits.nodes_max);
-        return Err(Fault::new("switch.limits.nodes_max", what).hint("raise nodes_max"));
+        return Err(Fault::new("switch.limits.nodes_max", what).hint("raise limits.nodes_max"));
     }
     Ok(())
 }
