@@ -27,8 +27,8 @@ keys! {
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
     /// hyphens, so they are dropped by default.
     underscores_in_headers: bool = false;
-    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
-    /// operation lists them. Dropped by default.
+    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix;
+    /// docs/operating.md lists them. Dropped by default.
     url_fields_in_headers: bool = false;
 }
 
@@ -52,8 +52,8 @@ keys! {
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
     /// hyphens, so they are dropped by default.
     underscores_in_headers: bool = false, reload true;
-    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
-    /// operation lists them. Dropped by default.
+    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix;
+    /// docs/operating.md lists them. Dropped by default.
     url_fields_in_headers: bool = false, reload true;
 }
 
