@@ -111,18 +111,24 @@ fn migrate(path: &Path, in_place: bool, out: &mut impl Write) -> anyhow::Result<
 /// Replaces a file's contents at once: a reader sees the old ones or the new ones.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let path = path.canonicalize()?;
-    let mut new = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
     new.write_all(text.as_bytes())?;
     let (old, file) = (std::fs::metadata(&path)?, new.as_file());
-    // Only root may keep another owner; a file of one's own has it already.
-    let owner = std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid()));
-    if old.uid() != new.as_file().metadata()?.uid() {
-        owner?;
+    // Only root may keep another owner, and only a member of the group may keep it; a new file may have both already.
+    let kept = std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid()));
+    let now = file.metadata()?;
+    if (old.uid(), old.gid()) != (now.uid(), now.gid()) {
+        let reason = kept.err().map_or_else(|| "no reason given".to_owned(), |error| error.to_string());
+        let (owner, group) = (old.uid(), old.gid());
+        let what = format!("its owner {owner} and group {group} cannot be kept: {reason}; run this as root");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     new.as_file().set_permissions(old.permissions())?;
     new.as_file().sync_all()?;
     new.persist(&path)?;
-    Ok(())
+    // Otherwise the old file may be back after a crash.
+    std::fs::File::open(folder)?.sync_all()
 }
 
 /// Writes warnings and notes to stderr. If `alone` is true, this machine is not checked.
