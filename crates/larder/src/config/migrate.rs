@@ -5,7 +5,7 @@
 
 use serde::Deserialize as _;
 use toml::de::Deserializer;
-use toml_edit::{DocumentMut, InlineTable, Item, Key, Table, Value};
+use toml_edit::{Decor, DocumentMut, InlineTable, Item, Key, Table, Value};
 
 use super::error::ConfigError;
 use super::moved::{Row, rows};
@@ -26,12 +26,21 @@ pub(crate) fn migrate(origin: &str, text: &str) -> Result<(String, usize), Confi
         return Ok((text.to_owned(), 0));
     }
     let failed = |why: &str| ConfigError::of_file(origin, format!("cannot be rewritten: {why}"));
+    // The editor writes neither a byte order mark nor CRLF.
+    let (mark, body) = text.split_at(if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 });
+    let crlf = body.split_once('\n').is_some_and(|(first, _)| first.ends_with('\r'));
     let mut document: DocumentMut =
-        text.parse().map_err(|error: toml_edit::TomlError| failed(error.message()))?;
+        body.replace("\r\n", "\n").parse().map_err(|error: toml_edit::TomlError| failed(error.message()))?;
     for row in rows() {
         each(Place::Table(document.as_table_mut()), &row.above, &mut |parent| shift(parent, row));
     }
-    let rewritten = document.to_string();
+    let rewritten = document.to_string().replace('\n', if crlf { "\r\n" } else { "\n" });
+    let rewritten = format!("{mark}{rewritten}");
+    if rewritten.matches('#').count() < text.matches('#').count() {
+        return Err(failed(
+            "a comment would be lost; write the new spellings by hand, as `larder check` names them",
+        ));
+    }
     // A file that means something else afterwards would be worse than the old spellings.
     if meaning(source) == meaning(Source::new(origin, &rewritten)) {
         Ok((rewritten, moved.len()))
@@ -131,7 +140,7 @@ impl<'a> Place<'a> {
         match self {
             Self::Table(table) => {
                 if let Some(there) = table.get_mut(name) {
-                    merge(Place::of(there), item);
+                    merge(Place::of(there), key, item);
                     return;
                 }
                 let mut new = Key::new(name).with_leaf_decor(key.leaf_decor().clone());
@@ -147,7 +156,7 @@ impl<'a> Place<'a> {
             Self::Inline(table) => {
                 if let Some(there) = table.get_mut(name) {
                     if let Value::InlineTable(there) = there {
-                        merge(Some(Place::Inline(there)), item);
+                        merge(Some(Place::Inline(there)), key, item);
                     }
                     return;
                 }
@@ -161,13 +170,54 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Puts the keys of a table into another one.
-fn merge(into: Option<Place<'_>>, from: Item) {
+/// Puts the keys of a table into another one. Comments at its heading, or at its `key`, go to the first of them.
+fn merge(into: Option<Place<'_>>, key: &Key, from: Item) {
+    let mut comments = comments_at(key, &from);
     let (Some(mut into), Ok(from)) = (into, from.into_table()) else { return };
     let keys: Vec<Key> = from.iter().filter_map(|(name, _)| from.key(name).cloned()).collect();
-    for (key, (name, item)) in keys.iter().zip(from) {
-        into.again().put(&name, key, item);
+    for (mut key, (name, mut item)) in keys.into_iter().zip(from) {
+        precede(&std::mem::take(&mut comments), &mut key, &mut item);
+        into.again().put(&name, &key, item);
     }
+    // A table without keys.
+    if let Place::Table(table) = into
+        && !comments.is_empty()
+    {
+        let own = prefix(table.decor()).to_owned();
+        table.decor_mut().set_prefix(format!("{own}{comments}"));
+    }
+}
+
+/// Comments at the heading of a table, or before and after a table between braces, as whole lines.
+fn comments_at(key: &Key, item: &Item) -> String {
+    let texts = match item {
+        Item::Table(table) if !table.is_dotted() => [table.decor().prefix(), table.decor().suffix()],
+        Item::Value(value) => [key.leaf_decor().prefix(), value.decor().suffix()],
+        _ => [None, None],
+    };
+    let lines = texts.into_iter().flatten().filter_map(|text| text.as_str()).flat_map(str::lines);
+    lines.map(str::trim).filter(|line| line.starts_with('#')).map(|line| format!("{line}\n")).collect()
+}
+
+/// Puts comments before a key or a heading.
+fn precede(comments: &str, key: &mut Key, item: &mut Item) {
+    if comments.is_empty() {
+        return;
+    }
+    match item {
+        Item::Table(table) if !table.is_dotted() => {
+            let own = prefix(table.decor()).trim_start_matches('\n').to_owned();
+            table.decor_mut().set_prefix(format!("\n{comments}{own}"));
+        }
+        _ => {
+            let own = prefix(key.leaf_decor()).to_owned();
+            key.leaf_decor_mut().set_prefix(format!("{comments}{own}"));
+        }
+    }
+}
+
+fn prefix(decor: &Decor) -> &str {
+    decor.prefix().and_then(|text| text.as_str()).unwrap_or_default()
 }
 
 /// Calls `act` for each table at the path `above`.

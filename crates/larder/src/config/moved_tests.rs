@@ -336,3 +336,63 @@ fn a_file_that_is_no_toml_is_not_rewritten() {
         rewritten.contains("[switch.policies.lard]\nt_low = true\n") && rewritten.contains("polcy = 1\n")
     );
 }
+
+#[test]
+fn comments_of_tables_that_are_merged_stay() {
+    let policies = "[switch.policies.hacc]\nlevel = 2\n";
+    for (old, new) in [
+        (
+            format!("{SWITCH}{policies}\n# IMPORTANT\n[switch.hacc] # tail\nmargin = 0.5 # own\n"),
+            format!("{SWITCH}{policies}# IMPORTANT\n# tail\nmargin = 0.5 # own\n"),
+        ),
+        (
+            format!("{SWITCH}# IMPORTANT\nhacc = {{ margin = 0.5 }} # tail\n{policies}"),
+            format!("{SWITCH}{policies}# IMPORTANT\n# tail\nmargin = 0.5\n"),
+        ),
+        (
+            format!(
+                "{SWITCH}{ROUTE}[switch.routes.policies.hacc]\nlevel = 2\n# IMPORTANT\n[switch.routes.hacc] # tail\n\
+                 margin = 0.5\n"
+            ),
+            format!(
+                "{SWITCH}{ROUTE}[switch.routes.policies.hacc]\nlevel = 2\n# IMPORTANT\n# tail\nmargin = 0.5\n"
+            ),
+        ),
+        (
+            format!(
+                "{NODE}# IMPORTANT\nforwarded = \"overwrite\" # tail\n[node.trust] # here\nrelays = \"::1\"\n"
+            ),
+            format!(
+                "{NODE}[node.trust] # here\nrelays = \"::1\"\n# IMPORTANT\nforwarded = \"overwrite\" # tail\n"
+            ),
+        ),
+    ] {
+        let (rewritten, _) = migrate("f", &old).unwrap_or_else(|error| panic!("{error}\n{old}"));
+        assert_eq!(rewritten, new);
+        assert_eq!(meaning(&rewritten), meaning(&old));
+    }
+}
+
+#[test]
+fn a_file_is_not_rewritten_if_a_comment_would_be_lost() {
+    let text =
+        "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicies = { seed = 5 }\n# Why.\nt_low = 5\n";
+    let said = match migrate("f", text) {
+        Ok((rewritten, _)) => return assert_eq!(rewritten.matches('#').count(), 1, "{rewritten}"),
+        Err(error) => error.what,
+    };
+    assert!(said.contains("a comment would be lost"), "{said}");
+}
+
+#[test]
+fn line_ends_and_a_byte_order_mark_stay() {
+    let windows = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
+    assert_eq!(migrate("f", &windows(OLD)).unwrap().0, windows(NEW));
+}
+
+#[test]
+fn faults_in_tables_that_moved_keys_make_are_all_found() {
+    let error = Written::parse("f", &format!("{SWITCH}hacc = 5\nseed = \"x\"\n")).unwrap_err();
+    assert_eq!([error.line, error.more[0].line], [Some(4), Some(5)], "{error}");
+    assert_eq!(error.more.len(), 1, "{error}");
+}
