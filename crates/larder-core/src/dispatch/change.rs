@@ -46,6 +46,6 @@ pub enum Change {
 }
 
 impl Change {
-    /// A placeholder for the node of a change that concerns no single node.
+    /// The node of a change that concerns no single node.
     pub const NO_NODE: NodeId = NodeId(u16::MAX);
 }

@@ -19,7 +19,7 @@ fn unknown_commands(path: &str, text: &str, rules: &[Rule<'_>]) -> Vec<String> {
                 let rest = &line[start + prefix.len()..];
                 let end = rest.find(|c: char| !(c.is_ascii_lowercase() || "-._".contains(c)));
                 let name = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
-                // Capitals are a placeholder: `cargo xtask acceptance NAME`.
+                // Capitals stand for a name: `cargo xtask acceptance NAME`.
                 if !name.is_empty() && !exists(name) {
                     problems.push(format!("{path}:{}: '{prefix}{name}' does not exist", at + 1));
                 }
