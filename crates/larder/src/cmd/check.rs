@@ -97,7 +97,18 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
 
 /// Prints a config file with the new spellings, or writes it in place.
 fn migrate(path: &Path, in_place: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let (text, moved) = config::migrate(&path.display().to_string(), &config::text_of(path)?)?;
+    let old = config::text_of(path)?;
+    let (text, moved) = config::migrate(&path.display().to_string(), &old)?;
+    for key in config::in_comments(&old) {
+        writeln!(
+            io::stderr(),
+            "warning: {}:{}: {}: old spelling in a comment, which is not rewritten and may now stand in another table: write {}",
+            path.display(),
+            key.line,
+            key.old,
+            key.new
+        )?;
+    }
     if !in_place {
         return Ok(out.write_all(text.as_bytes())?);
     }

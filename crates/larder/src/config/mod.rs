@@ -33,6 +33,7 @@ mod words;
 pub(crate) use changes::Changes;
 pub(crate) use error::{ConfigError, Fault};
 pub(crate) use migrate::migrate;
+pub(crate) use moved::in_comments;
 pub(crate) use nodes_file::{node, nodes_in};
 pub(crate) use reference::defaults;
 pub(crate) use schema::schema;

@@ -57,7 +57,8 @@ pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
     ROWS.iter()
 }
 
-/// Old names of the keys of a table, and their new paths within it. The table is dotted, with or without indices.
+/// Old names of the keys of a table, and their new paths within it. The table is dotted, with or without indices. Keys that
+/// have come into the table from elsewhere are among them, by the names that they had there.
 pub(super) fn names_in(table: &str) -> Vec<(&'static str, String)> {
     fn without_index(part: &str) -> &str {
         part.split('[').next().unwrap_or(part)
@@ -66,7 +67,65 @@ pub(super) fn names_in(table: &str) -> Vec<(&'static str, String)> {
         let above = row.above.iter().map(|part| without_index(part));
         row.old.len() == 1 && above.eq(table.split('.').map(without_index))
     };
-    rows().filter(here).map(|row| (row.old[0], row.new.join("."))).collect()
+    let came = rows().filter_map(|row| {
+        let (old, (new, tables)) = (*row.old.last()?, row.new.split_last()?);
+        let path = row.above.iter().chain(tables).map(|part| without_index(part));
+        (old != *new && path.eq(table.split('.').map(without_index))).then(|| (old, (*new).to_owned()))
+    });
+    rows().filter(here).map(|row| (row.old[0], row.new.join("."))).chain(came).collect()
+}
+
+/// The remedy for a line that gives a table which was a key of the same name before, or that key.
+pub(super) fn became_table(line: &str) -> Option<String> {
+    let has = |name: &str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
+    let row = rows().find(|row| row.is_table_now() && has(row.old[0]))?;
+    Some(format!("`{} = ...` is now `{}`: give it there", row.old[0], row.new.join(".")))
+}
+
+/// A key that a comment gives by its old spelling.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CommentedKey {
+    /// Line in the text, from 1.
+    pub(crate) line: usize,
+    /// The key as the comment has it.
+    pub(crate) old: String,
+    /// The key as it is spelled now.
+    pub(crate) new: String,
+}
+
+/// The keys that comments of a text give by their old spellings, as in `#user = "www"`.
+pub(crate) fn in_comments(text: &str) -> Vec<CommentedKey> {
+    let (mut table, mut found) = (String::new(), Vec::new());
+    for (i, line) in text.lines().enumerate() {
+        let bare = line.trim().trim_start_matches('#').trim_start();
+        let heading = bare.strip_prefix('[').and_then(|rest| rest.split(']').next());
+        if let Some(heading) = heading.filter(|text| !text.contains(['"', ','])) {
+            let (list, path) = heading.strip_prefix('[').map_or((false, heading), |path| (true, path));
+            // Tables of a list are below its last entry.
+            let path = path.trim().replace("switch.routes.", "switch.routes[].");
+            table = if list { format!("{path}[]") } else { path };
+            found.extend(commented(line, i, &table, true));
+            continue;
+        }
+        let Some((name, value)) = bare.split_once('=') else { continue };
+        let path = format!("{table}.{}", name.trim());
+        found.extend(commented(line, i, path.trim_start_matches('.'), value.trim().starts_with('{')));
+    }
+    found
+}
+
+/// The key at `path` if the line is a comment and the path begins with an old one.
+fn commented(line: &str, i: usize, path: &str, is_table: bool) -> Option<CommentedKey> {
+    let (old, new) = MOVES.iter().find(|(old, _)| {
+        path.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })?;
+    let rest = &path[old.len()..];
+    let is_new = new.starts_with(&format!("{old}.")) && (is_table || !rest.is_empty());
+    (line.trim_start().starts_with('#') && !is_new).then(|| CommentedKey {
+        line: i + 1,
+        old: path.to_owned(),
+        new: format!("{new}{rest}"),
+    })
 }
 
 /// Moves all keys that have old spellings to their new places, and says which they are, in the order in which they stand in

@@ -152,7 +152,9 @@ fn a_value_is_quoted_as_the_file_has_it() {
         ("trust.relays = \"10.0.0.1\"\nshadow = { policies = \"all\", one_in = 0x3 }", "0x3"),
     ] {
         let error = parsed(&format!("{SWITCH}{text}\n")).validate().unwrap_err();
-        assert_eq!(error.what, format!("{quoted} is out of range"), "{error}");
+        let old = text.starts_with("queue_timeout");
+        assert!(error.what.starts_with(&format!("{quoted} is out of range")), "{error}");
+        assert_eq!(error.what.contains("larder check --migrate"), old, "{error}");
     }
 }
 
@@ -163,6 +165,11 @@ fn a_misspelt_old_name_leads_to_the_new_one() {
         ("trusted_relay = \"10.0.0.1\"\n", "'trust.relays'"),
         ("relays = \"10.0.0.1\"\n", "[switch.trust]"),
         ("[[switch.routes]]\nname = \"r\"\nt_lwo = 5\n", "'policies.lard.t_low'"),
+        ("[switch.policies.cap]\n", "'cap-load'"),
+        ("[switch.policies.cost]\n", "'lard-cost'"),
+        ("[switch.policies.util]\n", "'lard-util'"),
+        ("[switch.policies.ewma]\n", "'peak-ewma'"),
+        ("[[switch.routes]]\nname = \"r\"\npolicies.ewma = {}\n", "'peak-ewma'"),
     ] {
         let error = Written::parse("f", &format!("{SWITCH}{text}")).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
@@ -377,10 +384,7 @@ fn comments_of_tables_that_are_merged_stay() {
 fn a_file_is_not_rewritten_if_a_comment_would_be_lost() {
     let text =
         "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicies = { seed = 5 }\n# Why.\nt_low = 5\n";
-    let said = match migrate("f", text) {
-        Ok((rewritten, _)) => return assert_eq!(rewritten.matches('#').count(), 1, "{rewritten}"),
-        Err(error) => error.what,
-    };
+    let said = migrate("f", text).unwrap_err().what;
     assert!(said.contains("a comment would be lost"), "{said}");
 }
 
@@ -395,4 +399,52 @@ fn faults_in_tables_that_moved_keys_make_are_all_found() {
     let error = Written::parse("f", &format!("{SWITCH}hacc = 5\nseed = \"x\"\n")).unwrap_err();
     assert_eq!([error.line, error.more[0].line], [Some(4), Some(5)], "{error}");
     assert_eq!(error.more.len(), 1, "{error}");
+}
+
+#[test]
+fn an_error_about_an_old_spelling_suits_its_file() {
+    for (text, what, hint) in [
+        (
+            "access_log = 5\n",
+            Some("given as switch.access_log, the old spelling of switch.access_log.file"),
+            "file =",
+        ),
+        ("admission = \"many\"\n", Some("the old spelling of switch.admission.limit"), "limit ="),
+        ("[switch.hacc]\nlevel = 99\n", Some("the old spelling of switch.policies.hacc;"), "policies"),
+        ("admission.limit = \"many\"\n", None, "no such hint"),
+    ] {
+        let text = format!("{SWITCH}{text}");
+        let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();
+        assert_eq!(what.is_some(), error.what.contains("old spelling"), "{error}");
+        assert!(error.what.contains(what.unwrap_or_default()), "{error}");
+        assert!(!error.hint.as_ref().is_some_and(|said| said.contains(hint)), "{error}");
+    }
+}
+
+#[test]
+fn a_key_beside_the_table_that_it_became_has_a_remedy() {
+    for (text, says) in [
+        ("access_log = \"-\"\n[switch.access_log]\nformat = \"json\"\n", "`access_log.file`"),
+        ("access_log = \"-\"\naccess_log.format = \"json\"\n", "`access_log.file`"),
+        ("admission = 5\n[switch.admission]\nqueue_max = 5\n", "`admission.limit`"),
+        ("record = \"/r\"\nrecord.log = \"/l\"\n", "`record.file`"),
+    ] {
+        let error = Written::parse("f", &format!("{SWITCH}{text}")).unwrap_err();
+        assert!(error.hint.as_ref().is_some_and(|hint| hint.contains(says)), "{error}");
+    }
+}
+
+#[test]
+fn old_spellings_in_comments_are_found() {
+    let text = "#user = \"www\"\n[switch]\n# Who it is.\n#user = \"www\"\n# access_log = \"-\"\n#access_log.file = \"-\"\n\
+                #policy = \"rr\"\nt_low = 5 # user = 1\n#[switch.hacc]\n#level = 2\n[[switch.routes]]\n#t_low = 5\n";
+    let found: Vec<_> = in_comments(text).into_iter().map(|key| (key.line, key.new)).collect();
+    let expected = [
+        (4, "switch.process.user"),
+        (5, "switch.access_log.file"),
+        (9, "switch.policies.hacc"),
+        (10, "switch.policies.hacc.level"),
+        (12, "switch.routes[].policies.lard.t_low"),
+    ];
+    assert_eq!(found, expected.map(|(line, new)| (line, new.to_owned())));
 }

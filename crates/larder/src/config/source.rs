@@ -89,10 +89,11 @@ impl<'a> Source<'a> {
         let table = self.parsed();
         let offset = table.as_ref().and_then(|table| offset_of(table.get_ref(), &fault.key));
         let written = table.as_ref().and_then(|table| self.written(table.get_ref(), &fault.key));
-        let Fault { key, mut what, hint, of_machine, shown } = fault;
+        let Fault { key, mut what, mut hint, of_machine, shown } = fault;
         if let (Some(shown), Some(written)) = (shown, written) {
             what = what.replacen(&shown, &written, 1);
         }
+        self.suit(&key, &mut what, &mut hint);
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
         let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
@@ -106,10 +107,38 @@ impl<'a> Source<'a> {
             key_at(table.get_ref(), at)
         });
         let key = key.unwrap_or_default();
-        let (what, hint) = explain(&without_secret(error.message(), &key), &key);
+        let (mut what, mut hint) = explain(&without_secret(error.message(), &key), &key);
+        if key.is_empty() && ["duplicate key", "cannot extend value"].iter().any(|text| what.contains(text)) {
+            let line = offset.map(|at| self.text.split_at_checked(at).unwrap_or_default());
+            let line = line.map(|(before, after)| {
+                let (head, tail) = (before.rsplit('\n').next(), after.split('\n').next());
+                head.into_iter().chain(tail).collect::<String>()
+            });
+            hint = line.and_then(|line| moved::became_table(&line)).or(hint);
+        }
+        self.suit(&key, &mut what, &mut hint);
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
         let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
+    }
+
+    /// Makes an error suit a file that gives the key, or its table, by an old spelling.
+    fn suit(&self, key: &str, what: &mut String, hint: &mut Option<String>) {
+        fn last(key: &str) -> &str {
+            key.rsplit('.').next().unwrap_or(key)
+        }
+        let Ok((_, all)) = self.table() else { return };
+        let within = |moved: &&Moved| {
+            key.strip_prefix(&*moved.new).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let Some(Moved { old, new, .. }) = all.iter().find(within) else { return };
+        what.push_str(&format!(
+            " (given as {old}, the old spelling of {new}; larder check --migrate rewrites the file)"
+        ));
+        // The new name is no key of the old table.
+        if last(old) != last(new) {
+            *hint = hint.take().filter(|hint| key != new || !hint.contains(&format!("{} = ", last(new))));
+        }
     }
 
     /// The value of a key as the text has it, without quotes; `None` for a key that is missing, a list and a table.
