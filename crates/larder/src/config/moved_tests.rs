@@ -412,6 +412,7 @@ fn an_error_about_an_old_spelling_suits_its_file() {
         ("admission = \"many\"\n", Some("the old spelling of switch.admission.limit"), "limit ="),
         ("[switch.hacc]\nlevel = 99\n", Some("the old spelling of switch.policies.hacc;"), "policies"),
         ("admission.limit = \"many\"\n", None, "no such hint"),
+        ("hacc.margin = 0.5\npolicies.hacc.level = 99\n", None, "no such hint"),
     ] {
         let text = format!("{SWITCH}{text}");
         let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();

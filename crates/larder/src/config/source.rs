@@ -132,6 +132,10 @@ impl<'a> Source<'a> {
             key.strip_prefix(&*moved.new).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
         let Some(Moved { old, new, .. }) = all.iter().find(within) else { return };
+        // A table may be given by both spellings, with different keys.
+        if DeTable::parse(self.text).is_ok_and(|table| value_of(table.get_ref(), key).is_some()) {
+            return;
+        }
         what.push_str(&format!(
             " (given as {old}, the old spelling of {new}; larder check --migrate rewrites the file)"
         ));

@@ -62,6 +62,17 @@ fn a_file_with_old_spellings_is_warned_of_and_rewritten() {
 }
 
 #[test]
+fn an_old_spelling_in_a_comment_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &SWITCH.replace("t_low", "#user = \"www\"\nt_low"));
+    let ran = larder(folder.path(), &["check", "--migrate", "larder.toml"]);
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(ran.status.success(), "{said}");
+    assert!(said.starts_with("warning: larder.toml:5: switch.user: old spelling in a comment"), "{said}");
+    assert!(said.contains("write switch.process.user"), "{said}");
+}
+
+#[test]
 fn both_spellings_of_a_key_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &format!("{SWITCH}[switch.policies.lard]\nt_low = 30\n"));
