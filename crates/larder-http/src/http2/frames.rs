@@ -14,7 +14,6 @@
 //! | each second | +100, up to 1,000 |
 
 use super::TokenBucket;
-use std::io;
 use tokio::time::Instant;
 
 /// Length of the connection preface, in bytes. A client sends it before its first frame (RFC 9113 section

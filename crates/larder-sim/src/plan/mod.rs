@@ -10,7 +10,7 @@
 //! report what they cache. `ward` and `part` have the routing table of the log's warm-up, as if it were
 //! yesterday's log.
 //!
-//! * [`merge`] turns several logs into one workload; [`merge_as`] uses the caller's ids and classes.
+//! * [`merge()`] turns several logs into one workload; [`merge_as`] uses the caller's ids and classes.
 //! * [`plan`] turns a workload and [`Options`] into a [`Plan`]. It does no I/O.
 //!
 //! The same workload and options give the same plan on any number of threads.

@@ -97,8 +97,8 @@ pub(crate) fn parse_ctime(text: &[u8; 24]) -> Option<i64> {
     ))
 }
 
-/// Parses a time in any notation that servers write into JSON: that of [`CommonClock`], that of [`rfc3339`],
-/// or that of [`epoch`].
+/// Parses a time in any notation that servers write into JSON: that of [`CommonClock`], that of [`parse_rfc3339`],
+/// or that of [`parse_epoch`].
 pub(crate) fn parse_any(text: &[u8], clock: &mut CommonClock) -> Option<i64> {
     match text.first_chunk::<26>() {
         Some(common) if text.len() == 26 && text[2] == b'/' => clock.read(common),
@@ -116,7 +116,7 @@ pub(crate) fn parse_rfc3339(text: &[u8]) -> Option<i64> {
     parse_date_and_clock(date, clock)
 }
 
-/// Parses the two parts of [`rfc3339`], for a format with a field for each.
+/// Parses the two parts of [`parse_rfc3339`], for a format with a field for each.
 pub(crate) fn parse_date_and_clock(date: &[u8; 10], text: &[u8]) -> Option<i64> {
     let (seconds, rest) = text.split_first_chunk::<8>()?;
     if [date[4], date[7], seconds[2], seconds[5]] != *b"--::" {
@@ -177,12 +177,12 @@ fn parse_epoch(text: &[u8]) -> Option<i64> {
     Some(epoch_integer_ns(whole)?.saturating_add(fraction_ns))
 }
 
-/// Converts an integer as [`epoch`] does.
+/// Converts an integer as [`parse_epoch`] does.
 pub(crate) fn epoch_integer_ns(value: u64) -> Option<i64> {
     Some(i64::try_from(value).ok()?.saturating_mul(epoch_unit_ns(value as f64)))
 }
 
-/// Converts a floating-point number as [`epoch`] does. A double in seconds since 1970 is exact to a
+/// Converts a floating-point number as [`parse_epoch`] does. A double in seconds since 1970 is exact to a
 /// microsecond.
 pub(crate) fn epoch_number_ns(value: f64) -> Option<i64> {
     if !(value.is_finite() && value >= 0.0) {
