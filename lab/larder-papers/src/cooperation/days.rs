@@ -1,7 +1,7 @@
 //! `ward-days-cluster`: the value of yesterday's table for today's requests, by the real protocol
 //! (HPL-2001-2, section 3.4, figure 10).
 //!
-//! Of each pair of consecutive whole days, the first is the warm-up and is counted, and the second is
+//! In each pair of consecutive whole days, the first is the warm-up and is counted, and the second is
 //! measured. Lines:
 //!
 //! * `WARD, yesterday`: the table that the nodes compute from their own counts of the first day;

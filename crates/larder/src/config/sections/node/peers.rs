@@ -69,9 +69,9 @@ keys! {
     handoff_services: Texts, entries HANDOFF_SERVICES_MAX, when "handoff", example "10.0.1.11:80";
     /// TCP port of the nodes' handoff channels, at the address of `listen`; the same on all nodes.
     handoff_port: u16 = 7951, range "1 to 65535", when "handoff";
-    /// What nodes go by that ask one of them (CARD).
+    /// Settings of nodes that ask one of them (CARD).
     card: CardSection, when "policy = card";
-    /// What nodes go by that have a routing table (WARD).
+    /// Settings of nodes that have a routing table (WARD).
     ward: TablesSection, when "policy = ward";
 }
 

@@ -44,31 +44,31 @@ keys! {
     seed: Option<u64> = Some(settings.seed);
     /// Targets remembered; beyond that the least recently asked is forgotten and placed anew when asked again.
     targets_max: Option<usize> = Some(settings.targets_max), range "1 to 4294967296";
-    /// What lard and lard-r go by. Admission and sticky clients go by its thresholds too.
+    /// Settings of lard and lard-r. Admission and sticky clients use its thresholds too.
     lard: Option<LardSection> = Some(LardSection::standard());
-    /// What lard-cost goes by instead of t_low and t_high.
+    /// Settings of lard-cost, which replace t_low and t_high.
     #[serde(rename = "lard-cost")]
     cost: Option<CostSection> = Some(CostSection::standard());
-    /// What lard-util goes by.
+    /// Settings of lard-util.
     #[serde(rename = "lard-util")]
     util: Option<UtilSection> = Some(UtilSection::standard());
-    /// What cap-load goes by.
+    /// Settings of cap-load.
     #[serde(rename = "cap-load")]
     cap: Option<CapSection> = Some(CapSection::standard());
-    /// What hacc goes by.
+    /// Settings of hacc.
     hacc: Option<HaccSection> = Some(HaccSection::standard());
-    /// What bounded (consistent hashing with bounded loads) goes by.
+    /// Settings of bounded (consistent hashing with bounded loads).
     bounded: Option<BoundedSection> = Some(BoundedSection::standard());
-    /// What maglev goes by.
+    /// Settings of maglev.
     maglev: Option<MaglevSection> = Some(MaglevSection::standard());
-    /// What rendezvous goes by.
+    /// Settings of rendezvous.
     rendezvous: Option<RendezvousSection> = Some(RendezvousSection::standard());
-    /// What peak-ewma goes by.
+    /// Settings of peak-ewma.
     #[serde(rename = "peak-ewma")]
     ewma: Option<EwmaSection> = Some(EwmaSection::standard());
-    /// What wrr-num and wrr-time go by.
+    /// Settings of wrr-num and wrr-time.
     wrr: Option<WrrSection> = Some(WrrSection::standard());
-    /// What static goes by.
+    /// Settings of static.
     #[serde(rename = "static")]
     fixed: Option<StaticSection> = Some(StaticSection::standard());
     /// Where ward and part have their routing table from: a file, or the switch's own traffic, or both.

@@ -182,7 +182,7 @@ fn learn(at: &str, raw: &TrainingSection, training: &mut TrainingSettings) -> Re
     Ok(())
 }
 
-/// What lard-cost goes by.
+/// Settings of lard-cost.
 pub(crate) fn cost(at: &str, raw: &CostSection, settings: &mut Settings) -> Result<(), Fault> {
     let cost = &mut settings.policies.cost;
     cost.idle = raw.idle.unwrap_or(cost.idle);

@@ -39,7 +39,7 @@ keys! {
     min_per_s: u32 = retries.min_per_s, range "0 to 1000000";
 }
 
-/// What one client may take.
+/// Limits of one client.
 pub(crate) fn clients(raw: &ClientsSection, handoff: &HandoffConfig) -> Result<ClientLimits, Fault> {
     let key = "switch.clients.header";
     let header = raw.header.as_ref().map(|name| {

@@ -48,7 +48,7 @@ keys! {
     /// targets. 0s: once, at the start.
     follow_names: Span = Span(std::time::Duration::from_secs(10)), range "1s to 1h, or 0s";
     /// Whether connections to nodes begin with the PROXY protocol, and so announce the client that they are for: "off", "v1" or "v2".
-    /// Such a connection is for one client, and ends with the client's. A node's `proxy_protocol` says otherwise for itself.
+    /// The connection is for one client, and ends with the client's. A node's `proxy_protocol` says otherwise for itself.
     proxy_protocol: Word<Option<ProxyVersion>> = Word(None);
     /// TLS to the nodes, to all that do not say `tls` for themselves. Unset: none.
     tls: Option<ReachTlsSection>;

@@ -1,4 +1,4 @@
-//! What is done to requests and replies beside sending them on, as written: `headers`, `redirect`, `respond`, `rewrite`,
+//! Edits of requests and replies, as written in the config: `headers`, `redirect`, `respond`, `rewrite`,
 //! `sticky`, `compress` and `hedge` of `[[switch.routes]]`; the first and the last three of `[switch]`.
 
 use std::collections::BTreeMap;

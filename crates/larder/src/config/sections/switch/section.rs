@@ -65,7 +65,7 @@ keys! {
     routes: Vec<RouteSection>;
     /// Requests admitted at once, and those that wait for it.
     admission: AdmissionSection;
-    /// What the policies go by.
+    /// Settings of the policies.
     #[serde(deserialize_with = "PoliciesSection::over_standard")]
     policies: PoliciesSection = PoliciesSection::standard();
     /// How nodes are found to have failed, and to be back.
@@ -76,7 +76,7 @@ keys! {
     limits: LimitsSection;
     /// How many requests may be tried again.
     retries: RetriesSection;
-    /// What one client may take. Off by default.
+    /// Limits of one client. Off by default.
     clients: ClientsSection;
     /// Requests that are refused: by the client's network, without a password, with too large a body. On the default route, and on
     /// routes that say nothing else. Such requests are relayed. Unset: none.
@@ -99,7 +99,7 @@ keys! {
     connect: ConnectSection;
     /// How connections reach the nodes.
     handoff: HandoffSection;
-    /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
+    /// Signals from the nodes besides replies: their load, and the contents of their caches.
     signals: SignalsSection;
     /// How fast nodes that join are given targets.
     join: JoinSection;
