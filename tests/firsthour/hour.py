@@ -161,7 +161,7 @@ def certificate(hour):
 
 @scene
 def three_servers(hour):
-    """Three servers, TLS, two routes, sticky, compression, redirect, access log: the config of docs/compare.md."""
+    """Three servers, TLS, two routes, sticky, compression, redirect, access log: the config of docs/understand/compare.md."""
     a, b, c = nginx(hour, ["a", "b", "c"])
     clear, tls = free_port(), free_port()
     hour.serve("switch", f"""[switch]

@@ -1,4 +1,4 @@
-//! Long runs that show more than the gate does. Before a release all of them pass (`docs/release.md`).
+//! Long runs that show more than the gate does. Before a release all of them pass (`docs/reference/release.md`).
 
 use crate::arguments::{Arguments, with_defaults};
 use crate::failure::{Failure, Result};

@@ -14,7 +14,7 @@ use rcgen::{CertificateParams, KeyPair};
 use crate::process::LARDER;
 
 const MISTAKES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mistakes.toml");
-const COMPARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compare.md");
+const COMPARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/understand/compare.md");
 
 fn secret_file(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
@@ -68,7 +68,7 @@ fn each_mistake_is_named_with_its_place_cause_and_remedy() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The table of docs/compare.md has a row for each mistake, in their order.
+/// The table of docs/understand/compare.md has a row for each mistake, in their order.
 #[test]
 fn the_comparison_has_every_mistake() {
     let text = fs::read_to_string(COMPARE).unwrap();

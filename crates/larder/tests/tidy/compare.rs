@@ -1,4 +1,4 @@
-//! Check of docs/compare.md: every stated feature of larder names a test.
+//! Check of docs/understand/compare.md: every stated feature of larder names a test.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ fn each_yes_names_a_test_that_there_is() {
         let name = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
         tests.entry(name.to_owned()).or_default().push_str(&text);
     }
-    let text = repo::text("docs/compare.md");
+    let text = repo::text("docs/understand/compare.md");
     let rows = text.lines().filter(|line| line.starts_with("| ")).count();
     assert!(rows >= 48, "{rows} rows");
     none(&problems(&text, &tests));
