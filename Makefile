@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench fuzz paper acceptance release clean
+.PHONY: help demo test lint book bench fuzz paper acceptance release clean
 
 # A cargo that can build larder.
 CARGO = scripts/setup.sh build && . scripts/toolchain.sh && select_toolchain && cargo
@@ -18,6 +18,9 @@ test: ## the gate: formatting, lints, tests, tidy, documentation, packages (ARGS
 
 lint: ## formatting and lints only
 	@$(CARGO) xtask test fmt clippy
+
+book: ## the documentation as a book, with search, into target/book/html
+	@$(CARGO) xtask book
 
 bench: ## microbenchmarks
 	@$(CARGO) bench --locked --workspace $(ARGS)

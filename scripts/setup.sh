@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build    a C compiler, cmake, libelf and zlib, CA certificates, cargo and rustc
 #   scripts/setup.sh test     the same, with rustfmt and clippy; in CI, with the servers and tools that tests run
+#   scripts/setup.sh book     the first, with mdBook
 #   scripts/setup.sh release  the first, with what makes and opens the packages of a release
 #   scripts/setup.sh fuzz     the first, with a C++ compiler for libFuzzer
 #
@@ -19,6 +20,7 @@ APT_UPDATED=
 PEBBLE_VERSION=v2.10.1
 GRPC_VERSION=v1.84.0
 ACTIONLINT_VERSION=v1.7.12
+MDBOOK_VERSION=0.5.4
 
 # as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
@@ -167,6 +169,20 @@ install_go_programs() {
     echo "$version" >"$bin/$name.version"
 }
 
+# mdBook, which makes the book from docs/, without its server. Needs a toolchain.
+install_mdbook() {
+    local bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin}
+    [ "$(cat "$bin/mdbook.version" 2>/dev/null)" = "$MDBOOK_VERSION" ] && return 0
+    say "building mdbook $MDBOOK_VERSION into $bin for the book (minutes)"
+    mkdir -p "$bin"
+    (cd / && cargo install --quiet --locked --version "$MDBOOK_VERSION" --no-default-features --features search \
+        --target-dir "$bin/mdbook.build" --root "$bin/mdbook.root" mdbook >&2) ||
+        die "mdbook could not be built: is the registry of crates reachable?"
+    mv "$bin/mdbook.root/bin/mdbook" "$bin/mdbook"
+    rm -rf "$bin/mdbook.build" "$bin/mdbook.root"
+    echo "$MDBOOK_VERSION" >"$bin/mdbook.version"
+}
+
 # Downloads and verifies rustup's installer, and runs it without touching the shell's start-up files.
 install_rustup() {
     local target dir
@@ -259,6 +275,9 @@ if ! select_toolchain; then
     select_toolchain || die "Rust $LARDER_MSRV or newer is needed and could not be installed: see https://rustup.rs"
 fi
 [ "$PURPOSE" = test ] && install_components
+case "$PURPOSE:${CI:-}" in
+    book:* | test:true) install_mdbook ;;
+esac
 toolchain_is_pinned ||
     say "using Rust $(version_of rustc)${RUSTUP_TOOLCHAIN:+ ($RUSTUP_TOOLCHAIN)}; the pinned one is $LARDER_PINNED"
 exit 0

@@ -28,6 +28,7 @@ const STEPS: &[(&str, Step)] = &[
     ("clippy", steps::clippy),
     ("test", steps::test),
     ("doc", steps::doc),
+    ("book", steps::book),
     ("release", steps::release),
 ];
 

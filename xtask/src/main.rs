@@ -6,6 +6,7 @@
 mod acceptance;
 mod arguments;
 mod audit;
+mod book;
 mod bpf;
 mod demo;
 mod failure;
@@ -43,7 +44,7 @@ impl Task {
 const TASKS: &[Task] = &[
     Task {
         name: "test",
-        arguments: "[-p PACKAGE]... [fmt|clippy|test|doc|release]...",
+        arguments: "[-p PACKAGE]... [fmt|clippy|test|doc|book|release]...",
         summary: "the gate: all its steps or the named ones, of the whole workspace or of some packages",
         run: gate::run,
     },
@@ -52,6 +53,12 @@ const TASKS: &[Task] = &[
         arguments: "[ARGUMENT]...",
         summary: "builds larder and runs `larder demo` with the arguments",
         run: demo::run,
+    },
+    Task {
+        name: "book",
+        arguments: "",
+        summary: "builds the documentation as a book into target/book/html, checks its links, and prints its first page",
+        run: book::task,
     },
     Task {
         name: "fuzz",

@@ -33,6 +33,12 @@ pub(crate) fn target_directory() -> PathBuf {
     root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
+/// The directory in which `scripts/setup.sh` builds tools that the system does not have.
+pub(crate) fn tools_directory() -> PathBuf {
+    let home = || Path::new(&env::var_os("HOME").unwrap_or_default()).join(".cache/larder/bin");
+    env::var_os("LARDER_TOOLS").map_or_else(home, PathBuf::from)
+}
+
 /// Whether rustc is the one whose lints and formatting are enforced (`rust-toolchain.toml`).
 pub(crate) fn rustc_is_pinned() -> Result<bool> {
     Ok(rustc_version()? == pinned_version()?)

@@ -1,17 +1,16 @@
 //! The steps of the gate.
 
-use std::env;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use super::Gate;
 use super::results::TestCounts;
+use crate::book;
 use crate::failure::{Failure, Result};
 use crate::files::list;
 use crate::process::{check, command, command_with, find, is_executable, not_started, run, succeeds};
 use crate::release;
-use crate::toolchain::{has_subcommand, root, target_directory};
+use crate::toolchain::{has_subcommand, root, target_directory, tools_directory};
 
 /// Checks the formatting.
 pub(super) fn fmt(gate: &mut Gate) -> Result<()> {
@@ -66,6 +65,11 @@ pub(super) fn doc(gate: &mut Gate) -> Result<()> {
     run(command.args(&gate.scope).args(["--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", flags))
 }
 
+/// Builds the book from the documents and checks its links.
+pub(super) fn book(_: &mut Gate) -> Result<()> {
+    book::build().map(drop)
+}
+
 /// Rehearses a release with the binary of the tests: every package is made, opened and asked for its version.
 pub(super) fn release(gate: &mut Gate) -> Result<()> {
     let linter = tools_directory().join("actionlint");
@@ -80,12 +84,6 @@ pub(super) fn release(gate: &mut Gate) -> Result<()> {
     run(command(linter).args(list(root().join(".github/workflows"))?))?;
     run(&mut gate.cargo(&["build", "--locked", "-p", "larder"]))?;
     release::make(&target_directory().join("debug/larder"), &gate.temporary.path().join("dist"))
-}
-
-/// The directory in which `scripts/setup.sh` builds tools that the system does not have.
-fn tools_directory() -> PathBuf {
-    let home = || Path::new(&env::var_os("HOME").unwrap_or_default()).join(".cache/larder/bin");
-    env::var_os("LARDER_TOOLS").map_or_else(home, PathBuf::from)
 }
 
 fn need(is_there: bool, tool: &str) -> Result<()> {
