@@ -22,10 +22,11 @@
 //! of one shard; O(targets) to take, shard by shard, so that counting continues.
 
 use crate::id::TargetId;
-use crate::nodes::lock;
+use crate::sync::Mutex;
 use crate::unit::Bytes;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use hashbrown::HashTable;
-use std::sync::Mutex;
 
 /// The number of targets from which a full shard selects the one to evict.
 pub const SAMPLE: usize = 16;
@@ -83,12 +84,12 @@ impl Census {
     pub fn count(&self, target: TargetId, bytes: Bytes) {
         // The hash table inside uses the lowest and highest bits of the hash.
         let at = (target.0 >> 32) as usize & (SHARDS - 1);
-        lock(&self.shards[at].0).count(target, bytes);
+        self.shards[at].0.lock().count(target, bytes);
     }
 
     /// Returns the number of targets counted at present.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).table.len()).sum()
+        self.shards.iter().map(|shard| shard.0.lock().table.len()).sum()
     }
 
     /// Returns whether the census is empty.
@@ -101,7 +102,7 @@ impl Census {
     pub fn take(&self, carry_permille: u16) -> CensusPeriod {
         let mut period = CensusPeriod::default();
         for shard in &self.shards {
-            lock(&shard.0).take(carry_permille.min(1000), &mut period);
+            shard.0.lock().take(carry_permille.min(1000), &mut period);
         }
         period.rows.sort_unstable_by_key(|row| row.target);
         period
@@ -212,8 +213,8 @@ fn share(count: u64, permille: u16) -> u64 {
 mod tests {
     use super::*;
     use crate::nodes::mix;
+    use alloc::collections::BTreeMap;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     fn target(i: u64) -> TargetId {
         TargetId(mix(i))
@@ -271,10 +272,10 @@ mod tests {
     fn full_census_does_not_grow() {
         let census = Census::new(64 * 50);
         (0..50_000).for_each(|i| census.count(target(i), Bytes(1)));
-        let buckets: usize = census.shards.iter().map(|shard| lock(&shard.0).table.num_buckets()).sum();
+        let buckets: usize = census.shards.iter().map(|shard| shard.0.lock().table.num_buckets()).sum();
         (50_000..400_000).for_each(|i| census.count(target(i), Bytes(1)));
         assert_eq!(census.len(), 64 * 50);
-        let later: usize = census.shards.iter().map(|shard| lock(&shard.0).table.num_buckets()).sum();
+        let later: usize = census.shards.iter().map(|shard| shard.0.lock().table.num_buckets()).sum();
         assert_eq!(buckets, later);
     }
 

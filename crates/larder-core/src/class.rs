@@ -4,6 +4,7 @@
 //! four classes and distributes each class separately. The caller classifies URLs. A policy that does not use
 //! classes ignores them.
 
+use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 

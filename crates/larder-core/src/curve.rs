@@ -1,4 +1,4 @@
-//! The logarithm and the exponential function, computed from the four basic operations.
+//! The logarithm, the exponential function and rounding, computed from the four basic operations.
 //!
 //! The standard library takes them from the platform, and their last bits differ between machines. Decisions must
 //! not differ: two switches place alike, and a run repeats. IEEE 754 defines the basic operations to the bit, so
@@ -49,9 +49,26 @@ pub(super) fn exp_minus(x: f64) -> f64 {
     series * f64::from_bits((1023 - halvings) << 52)
 }
 
+/// Returns the nearest whole number; a half is rounded up. 0 for NaN and below 0, `u64::MAX` from 2^64 on.
+pub(crate) fn round(x: f64) -> u64 {
+    let whole = x as u64;
+    if x - whole as f64 >= 0.5 { whole.saturating_add(1) } else { whole }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounding_agrees_with_the_standard_library() {
+        let near =
+            [0.0, 0.5, 1.0, 2.5, 999.5, 1e9, 4_503_599_627_370_497.5, 9_007_199_254_740_993.0, 1e19, 1e20];
+        for x in near.into_iter().flat_map(|x: f64| [x.next_down(), x, x.next_up(), -x]) {
+            assert_eq!(round(x), x.round() as u64, "{x}");
+        }
+        assert_eq!(round(f64::NAN), 0);
+        assert_eq!(round(f64::INFINITY), u64::MAX);
+    }
 
     #[test]
     fn results_agree_with_the_platform_to_twelve_digits() {

@@ -4,6 +4,12 @@
 //! a socket, reads a clock, starts a thread or writes a log. The live switch, the nodes and the simulator all run this code.
 //!
 //! [`dispatch::Dispatcher`] is the starting point for a reader.
+//!
+//! Without the default feature `std` the crate needs only `alloc`.
+
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+
+extern crate alloc;
 
 pub mod cache;
 pub mod cache_status;
@@ -29,6 +35,7 @@ pub mod shadow;
 pub mod snapshot;
 mod spread;
 pub mod switches;
+mod sync;
 pub mod time;
 pub mod top_targets;
 pub mod unit;

@@ -13,6 +13,7 @@
 //! zero, and the decision is invalid.
 
 use crate::id::RouteId;
+use alloc::vec::Vec;
 use core::cell::RefCell;
 
 /// The kind of a value that other threads change without a lock.

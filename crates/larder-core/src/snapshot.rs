@@ -16,7 +16,11 @@ use crate::policy::{LearnedState, PolicyKind};
 use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
 use crate::{TargetId, nodes::NodeState};
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
 
 const MAGIC: &[u8; 4] = b"LRDH";
 

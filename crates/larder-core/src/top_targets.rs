@@ -9,6 +9,7 @@
 //! Counts are those of the current window and the previous one, so that old requests are forgotten.
 
 use crate::id::TargetId;
+use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 /// Counters of the most requested targets. `L` is the label stored with a target.

@@ -1,5 +1,10 @@
 //! Units as types, so that they cannot be confused.
 
+use crate::curve::round;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign, Sub, SubAssign};
@@ -163,7 +168,7 @@ impl core::str::FromStr for Bytes {
         if !(0.0..18_446_744_073_709_551_615.0).contains(&bytes) {
             return Err(bad());
         }
-        Ok(Self(bytes.round() as u64))
+        Ok(Self(round(bytes)))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The encoding of numbers and texts as bytes, for records and messages between peers.
 
 use crate::id::NodeId;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// The reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -18,11 +18,14 @@ pub(super) fn fmt(gate: &mut Gate) -> Result<()> {
     run(&mut gate.cargo(&["fmt", "--all", "--check"]))
 }
 
-/// Runs the lints.
+/// Runs the lints, also on the core without its feature `std`.
 pub(super) fn clippy(gate: &mut Gate) -> Result<()> {
     need(has_subcommand("clippy"), "clippy")?;
     let mut command = gate.cargo(&["clippy", "--locked"]);
-    run(command.args(&gate.scope).args(["--all-targets", "--"]).args(gate.deny))
+    run(command.args(&gate.scope).args(["--all-targets", "--"]).args(gate.deny))?;
+    // The core must also build without the standard library.
+    let mut bare = gate.cargo(&["clippy", "--locked", "-p", "larder-core", "--no-default-features", "--"]);
+    run(bare.args(gate.deny))
 }
 
 /// Runs all tests, shows what they print, and adds up their results. The tidy test (import arrows, purity of the core,

@@ -18,6 +18,7 @@
 //! L). Size differences up to 4 GB objects therefore stay visible in a run of any length.
 
 use super::slab::Slab;
+use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::hash::Hash;
 /// The cost of fetching an object again, in Greedy-Dual-Size.

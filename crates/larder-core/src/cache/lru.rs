@@ -5,6 +5,7 @@
 //! [`ByteCache`](super::ByteCache).
 
 use super::slab::Slab;
+use alloc::vec::Vec;
 use core::hash::Hash;
 
 const NONE: u32 = u32::MAX;

@@ -15,6 +15,8 @@ mod slab;
 pub use gds::GdsCost;
 
 use crate::unit::Bytes;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use core::hash::Hash;
 use core::str::FromStr;

@@ -4,6 +4,7 @@
 //! costs its slot plus about 5 bytes of hash table. The hash function is fixed, so that equal runs behave equally, and no
 //! list is in hash order.
 
+use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::HashTable;
 

@@ -6,13 +6,14 @@
 use super::Request;
 use crate::id::Ticket;
 use crate::nodes::admission_counter::AdmissionCounter;
-use crate::nodes::{ClusterView, GroupId, lock};
+use crate::nodes::{ClusterView, GroupId};
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::collections::VecDeque;
-use std::sync::Mutex;
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +137,7 @@ impl AdmissionQueue {
 
     /// Admits the request if that is possible after all, or queues it.
     fn admit_or_queue(&self, now: Time, request: &Request, counter: &AdmissionCounter) -> AdmissionOutcome {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.requests.is_empty() {
             // From here on, a request that ends sees that the queue is not empty and looks into it. A request that
             // ended before has made room, which the second attempt finds.
@@ -174,7 +175,7 @@ impl AdmissionQueue {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.requests.is_empty() || !counter.try_acquire() {
             return None;
         }
@@ -184,7 +185,7 @@ impl AdmissionQueue {
     }
 
     pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let found = queue.requests.binary_search_by_key(&ticket, |request| request.ticket);
         let Ok(at) = found else { return Cancel::NotWaiting };
         queue.requests.remove(at);
@@ -193,7 +194,7 @@ impl AdmissionQueue {
     }
 
     pub(super) fn expire(&self, now: Time, expired: &mut Vec<Ticket>) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         while let Some(request) = queue.requests.front().filter(|request| request.deadline <= now) {
             expired.push(request.ticket);
             queue.requests.pop_front();
@@ -203,7 +204,7 @@ impl AdmissionQueue {
 
     /// Empties the queue and returns the tickets of its requests.
     pub(super) fn clear(&self) -> Vec<Ticket> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         self.waiting.store(0, Ordering::SeqCst);
         queue.requests.drain(..).map(|request| request.ticket).collect()
     }
@@ -212,6 +213,6 @@ impl AdmissionQueue {
         if self.queued() == 0 {
             return None;
         }
-        lock(&self.queue).requests.front().map(|request| request.deadline)
+        self.queue.lock().requests.front().map(|request| request.deadline)
     }
 }

@@ -5,7 +5,7 @@ use crate::nodes::{LoadReport, NodeSpec, NodeState, PeerSwitchState, Weight};
 use crate::policy::table::RouteTable;
 use crate::policy::{CacheEvent, LearnedState};
 use crate::time::Time;
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 /// The event that led to a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use super::{Change, DequeuedRequest, Dispatcher};
 use crate::id::{NodeId, RouteId};
 use crate::read_source::ReadSource;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 impl Dispatcher {
     /// Marks a request at `node` as long-lived: an upgraded connection, a stream or a slow download. The request

@@ -5,7 +5,8 @@ use super::*;
 use crate::nodes::JoinError;
 use crate::policy::PolicyKind;
 use crate::record::{ChangeRecord, DecisionRecord, RecordSink};
-use std::sync::Mutex;
+use crate::sync::Mutex;
+use alloc::sync::Arc;
 
 fn settings(policy: PolicyKind) -> Settings {
     Settings { policy, admission: Admission::Auto, ..Settings::default() }
@@ -165,12 +166,12 @@ enum RecordedEvent {
 
 impl RecordSink for EventCollector {
     fn record_decision(&self, decided: DecisionRecord) -> bool {
-        lock(&self.0).push(RecordedEvent::DecisionRecord(decided));
+        self.0.lock().push(RecordedEvent::DecisionRecord(decided));
         true
     }
 
     fn record_change(&self, changed: ChangeRecord) -> bool {
-        lock(&self.0).push(RecordedEvent::ChangeRecord(changed));
+        self.0.lock().push(RecordedEvent::ChangeRecord(changed));
         true
     }
 }
@@ -179,7 +180,7 @@ impl RecordSink for EventCollector {
 fn run_with_long_lived_requests_can_be_replayed() {
     for policy in [PolicyKind::LardR, PolicyKind::LeastConn, PolicyKind::P2c, PolicyKind::Wrr] {
         let nodes: Vec<NodeSpec> = (0..3).map(|i| NodeSpec::named(format!("n{i}"))).collect();
-        let keeper = std::sync::Arc::new(EventCollector::default());
+        let keeper = Arc::new(EventCollector::default());
         let live =
             Dispatcher::with_record_sink(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
                 .expect("valid");
@@ -208,7 +209,7 @@ fn run_with_long_lived_requests_can_be_replayed() {
         }
         let player = cluster(settings(policy), 3);
         let mut long_lived = 0;
-        for event in std::mem::take(&mut *lock(&keeper.0)) {
+        for event in core::mem::take(&mut *keeper.0.lock()) {
             match event {
                 RecordedEvent::ChangeRecord(changed) => {
                     long_lived += 1;

@@ -5,6 +5,7 @@ use crate::id::NodeId;
 use crate::nodes::{JoinError, NodeSpec, NodeState, Weight};
 use crate::read_source::ReadSource;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 impl Dispatcher {
     /// Adds a node to the running cluster. No target is reassigned to it. The admission limit grows at once, and new

@@ -43,17 +43,19 @@ pub use crate::range::SettingsError;
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::admission_counter::AdmissionCounter;
-use crate::nodes::{ClusterView, GroupId, NodeSpec, Nodes, PeerSwitchState, lock};
+use crate::nodes::{ClusterView, GroupId, NodeSpec, Nodes, PeerSwitchState};
 use crate::policy::{LearnedState, Reason};
 use crate::range::in_range;
 use crate::read_source::ReadSource;
+use crate::sync::Mutex;
+use crate::sync::SwapOption;
 use crate::time::Time;
 use admission::{AdmissionOutcome, AdmissionQueue, QueuedRequest};
 use affinity::{AffinityOutcome, evaluate_affinity};
-use arc_swap::ArcSwapOption;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use route::Route;
-use std::sync::Mutex;
 
 /// Chooses a node for each request, counts the load of the nodes, and limits the number of admitted requests.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ pub struct Dispatcher {
     limits_from: AtomicU64,
     limits_lock: Mutex<()>,
     /// The state of the other switches; `None` if there never were any.
-    peer_switches: ArcSwapOption<PeerSwitchState>,
+    peer_switches: SwapOption<PeerSwitchState>,
     interceptor: Option<Box<dyn Interceptor>>,
 }
 
@@ -108,7 +110,7 @@ impl Dispatcher {
         let queues = (0..groups).map(queue).collect();
         let routes = specs.into_iter().map(Route::new).collect();
         let (limits_from, limits_lock) = (AtomicU64::new(0), Mutex::new(()));
-        let peer_switches = ArcSwapOption::empty();
+        let peer_switches = SwapOption::empty();
         let dispatcher =
             Self { nodes: table, routes, queues, limits_from, limits_lock, peer_switches, interceptor: None };
         dispatcher.set_limits();
@@ -490,7 +492,7 @@ impl Dispatcher {
 
     fn set_limits(&self) {
         // The lock serialises updates: of two concurrent changes, the sums of the later one must remain.
-        let _one = lock(&self.limits_lock);
+        let _one = self.limits_lock.lock();
         let (low, high) = self.thresholds();
         self.limits_from.store(u64::from(low) << 32 | u64::from(high), Ordering::Relaxed);
         for queue in &self.queues {

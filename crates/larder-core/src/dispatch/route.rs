@@ -6,6 +6,7 @@
 use super::Settings;
 use crate::nodes::GroupId;
 use crate::policy::{Policy, PolicyKind};
+use alloc::boxed::Box;
 
 /// The specification of a route other than the default route.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use crate::class::ServiceClass;
 use crate::nodes::{Groups, LoadReport, NodeState};
 use crate::policy::table::{Place, RouteTable};
 use crate::policy::{PolicyKind, Reason};
+use alloc::sync::Arc;
 use core::time::Duration;
-use std::sync::Arc;
 
 const STATIC: RouteId = RouteId(1);
 const DYNAMIC: RouteId = RouteId(2);

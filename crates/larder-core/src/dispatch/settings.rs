@@ -5,8 +5,8 @@ use crate::policy::table::RouteTable;
 use crate::policy::thresholds::ThresholdSettings;
 use crate::policy::{CommonSettings, PolicyKind, PolicySettings};
 use crate::range::{SettingsError, in_range, period};
+use alloc::sync::Arc;
 use core::time::Duration;
-use std::sync::Arc;
 
 /// The rule for the largest number of outstanding requests at all nodes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,9 @@ use crate::nodes::{Demand, GroupId, PeerSwitchState, fair_share};
 use crate::policy::{AdoptionCounts, LearnedState, SetChanges, SetPage};
 use crate::read_source::ReadSource;
 use crate::time::Time;
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 
 impl Dispatcher {
     /// Enables the journals of changed server sets, for [`Dispatcher::changed_sets`].

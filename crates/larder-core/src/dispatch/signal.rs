@@ -9,8 +9,8 @@ use crate::nodes::LoadReport;
 use crate::policy::table::RouteTable;
 use crate::read_source::ReadSource;
 use crate::time::Time;
+use alloc::sync::Arc;
 use core::time::Duration;
-use std::sync::Arc;
 
 impl Dispatcher {
     /// Stores a node's load report in place of the previous report. Returns false and stores nothing if there is no

@@ -339,7 +339,7 @@ fn new_targets_follow_cache_sizes_under_load() {
         |name: &str, gib: u64| NodeSpec { cache: crate::Bytes::mib(gib << 10), ..NodeSpec::named(name) };
     let dispatcher =
         Dispatcher::new(settings, &[spec("a", 8), spec("b", 8), spec("c", 32)]).expect("in range");
-    let mut held = std::collections::VecDeque::new();
+    let mut held = alloc::collections::VecDeque::new();
     let mut placed = [0_u32; 3];
     for i in 0..12_000 {
         let decision = send(&dispatcher, Time::ZERO, crate::nodes::mix(i));

@@ -3,8 +3,9 @@
 use super::{Decision, Flow, FlowAccount, FlowTarget};
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
 
 /// The age below which a connection may still be on its way into the table.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);

@@ -3,6 +3,7 @@
 use super::output::{LogEvent, Output};
 use super::parts::{EdgeTypes, FlowLookup};
 use crate::time::Time;
+use alloc::vec::Vec;
 
 /// The circumstances of an input: the time, the plane and the list of outputs.
 pub(super) struct Context<'c, T: EdgeTypes> {

@@ -4,7 +4,8 @@
 
 use super::Packet;
 use crate::time::Time;
-use std::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 /// The approximate memory of a held packet in addition to its bytes.
 const PACKET_OVERHEAD: usize = 48;

@@ -5,6 +5,8 @@ use super::parts::{EdgeTypes, Flow, FlowAccount};
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// The way in which the client ended a connection, as the plane observed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use super::nodes::{ConnectionList, ConnectionListing};
 use super::{ConnectionEnd, Context, EdgeMachine, EdgeTypes, Output, may_be_same};
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 /// The number of connections that are compared before other inputs have their turn.
 const COMPARED_AT_ONCE: usize = 256;

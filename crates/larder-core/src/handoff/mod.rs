@@ -74,6 +74,7 @@ mod transfers;
 use crate::dispatch::Decision;
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::vec::Vec;
 use core::fmt::{self, Debug};
 
 use connections::Connections;

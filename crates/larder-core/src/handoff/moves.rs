@@ -6,7 +6,9 @@
 use super::{Decision, EdgeTypes};
 use crate::id::NodeId;
 use crate::time::Time;
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// The origin of a state.
 pub(super) enum MoveKind<T: EdgeTypes> {

@@ -8,6 +8,8 @@ use super::{
     RoutePurpose, SocketOutcome, may_be_same,
 };
 use crate::id::NodeId;
+use alloc::borrow::ToOwned;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 /// The interval at which the client of a move is checked: TCP retries a connection after a second.

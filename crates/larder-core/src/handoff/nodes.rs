@@ -7,8 +7,9 @@
 use super::{EdgeTypes, Output};
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
 
 /// The connections of a node, with the sequence numbers by which the node identifies them.
 pub(super) type ConnectionList<K> = BTreeMap<K, u32>;

@@ -3,6 +3,8 @@
 use super::parts::{EdgeTypes, FlowTarget};
 use crate::dispatch::Decision;
 use crate::id::NodeId;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 /// The way in which a connection ended.

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::policy::Reason;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
 use core::cell::Cell;
 use core::time::Duration;
-use std::collections::BTreeMap;
-use std::rc::Rc;
 
 struct TestBench {
     machine: EdgeMachine<Test>,

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 impl<T: EdgeTypes> EdgeMachine<T> {
     /// Processes a node's request to give a connection up.

@@ -12,7 +12,7 @@
 use super::{Decision, Flow, FlowLookup, FlowTarget};
 use crate::id::NodeId;
 use crate::time::Time;
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 /// The handoff of a connection from one node to another.
 #[derive(Debug)]

@@ -9,19 +9,18 @@
 //! another thread. A caller that needs an exact answer calls [`AdmissionCounter::try_acquire_exact`], which looks
 //! again.
 
-use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::Arc;
+use crate::sync::thread_number;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicI64, Ordering};
 
 /// The number of local stocks. If there are more threads than stocks, threads share them.
 const STRIPES: usize = 16;
 /// The number of credits moved between the pool and a stock at a time.
 const BATCH: i64 = 32;
 
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-std::thread_local! {
-    /// The index of the stock that this thread uses. No decision depends on it.
-    static STRIPE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES;
+/// Returns the index of the stock that this thread uses. No decision depends on it.
+fn stripe() -> usize {
+    thread_number() % STRIPES
 }
 
 /// A counter on its own cache lines.
@@ -57,7 +56,7 @@ impl StripedCounter {
     }
 
     fn add(&self, more: i64) {
-        self.0[STRIPE.with(|stripe| *stripe)].0.fetch_add(more, Ordering::Relaxed);
+        self.0[stripe()].0.fetch_add(more, Ordering::Relaxed);
     }
 }
 
@@ -113,7 +112,7 @@ impl AdmissionCounter {
         if self.pool.0.load(Ordering::SeqCst) < 0 {
             return false;
         }
-        let own = STRIPE.with(|stripe| *stripe);
+        let own = stripe();
         spend(&self.stocks[own].0, 1) == 1 || self.refill(own) || {
             let others = (1..STRIPES).map(|step| &self.stocks[(own + step) % STRIPES].0);
             others.into_iter().any(|stock| spend(stock, 1) == 1)
@@ -158,7 +157,7 @@ impl AdmissionCounter {
             self.pool.0.fetch_add(1, Ordering::SeqCst);
             return;
         }
-        let stock = &self.stocks[STRIPE.with(|stripe| *stripe)].0;
+        let stock = &self.stocks[stripe()].0;
         if stock.fetch_add(1, Ordering::SeqCst) >= 2 * BATCH {
             let moved = spend(stock, BATCH);
             self.pool.0.fetch_add(moved, Ordering::SeqCst);

@@ -9,16 +9,14 @@
 use super::load::Key;
 use super::search::{LoadReader, RecordedLoads};
 use super::visits::VisitCounter;
-use super::{
-    GroupId, LoadReport, NodeState, Nodes, PlacementOptions, ReceivedReport, Weight, lock, mix, slot,
-};
+use super::{GroupId, LoadReport, NodeState, Nodes, PlacementOptions, ReceivedReport, Weight, mix, slot};
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::read_log::{ReadKind, ReadLog, RouteSequence, Sequence};
 use crate::read_source::ReadSource;
 use crate::time::Time;
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::sync::Arc;
 
 /// The nodes of a route's group as one decision sees them. A node outside the group, and a backup that stands by,
 /// look like nodes that take no requests. A node's load counts the requests of all routes. [`ClusterView::counting`]
@@ -308,7 +306,7 @@ impl<'a> ClusterView<'a> {
         if !self.is_joining(first) {
             return Some(first);
         }
-        let mut joiners = lock(&self.nodes.joiners);
+        let mut joiners = self.nodes.joiners.lock();
         // All routes share the joining nodes.
         Self { route: RouteId::DEFAULT, ..self }.record_visit(&mut joiners.visits);
         let paused = joiners.paused(now);

@@ -12,6 +12,7 @@
 //! by the updates in flight. The search notices a minimum that no node of its block has, and repairs it.
 
 use crate::id::NodeId;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of nodes in a block that has a stored minimum.

@@ -3,10 +3,14 @@
 use super::group::{GroupId, Groups};
 use super::load::node_at;
 use super::report::ReceivedReport;
+use crate::curve::round;
 use crate::id::NodeId;
 use crate::unit::Bytes;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
-use std::sync::Arc;
 
 /// A node's relative capacity. Load is compared as `load / weight`, so T_low, T_high and the admission limit scale
 /// with it. Range 0.001 to 100; default 1.
@@ -24,8 +28,7 @@ impl Weight {
 
     /// Creates a weight from a number; `None` outside 0.001 to 100.
     pub fn from_f64(value: f64) -> Option<Self> {
-        let milli = (value * 1000.0).round();
-        if (1.0..=100_000.0).contains(&milli) { Self::from_milli(milli as u32) } else { None }
+        Self::from_milli(u32::try_from(round(value * 1000.0)).ok()?)
     }
 
     /// Returns the weight in thousandths.

@@ -24,16 +24,20 @@ pub(crate) use visits::VisitCounter;
 
 use crate::id::NodeId;
 use crate::read_source::ReadSource;
+use crate::sync::Mutex;
+use crate::sync::Swap;
 use crate::time::Time;
 use admission_counter::{AdmissionCounter, StripedCounter};
-use arc_swap::ArcSwap;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use load::{Key, Loads, NodeStatus, node_at as slot};
 use membership::{Membership, MembershipEntry};
 use peer_switches::PeerSwitchLoads;
 use report::Reports;
 use search::{LoadReader, RecordedLoads};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The largest number of nodes in a cluster: slot numbers have 16 bits, and two are reserved.
 pub const NODES_LIMIT: u16 = u16::MAX - 1;
@@ -99,7 +103,7 @@ pub struct Nodes {
     long_lived: Box<[AtomicU32]>,
     /// The sum of `long_lived`.
     long_lived_total: AtomicU32,
-    membership: ArcSwap<Membership>,
+    membership: Swap<Membership>,
     /// The number of nodes that take requests. It repeats the membership's count, because reading it here is cheap.
     open: AtomicUsize,
     /// The number of times that a node lost its targets; see [`Nodes::lost_since`].
@@ -168,7 +172,7 @@ impl Nodes {
             loads: Loads::new(nodes_max as usize),
             long_lived: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
             long_lived_total: AtomicU32::new(0),
-            membership: ArcSwap::from_pointee(Membership::default()),
+            membership: Swap::from_pointee(Membership::default()),
             open: AtomicUsize::new(0),
             epoch: AtomicU32::new(1),
             lost: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
@@ -367,7 +371,7 @@ impl Nodes {
     /// Returns one row per node that has not been removed, by slot.
     pub fn rows(&self) -> Vec<NodeRow> {
         let membership = self.membership.load();
-        let reports = lock(&self.reports);
+        let reports = self.reports.lock();
         let rows = membership.rows.iter().enumerate().filter(|(_, entry)| entry.state != NodeState::Removed);
         rows.map(|(index, entry)| {
             let id = slot(index);
@@ -391,14 +395,14 @@ impl Nodes {
 
     /// Returns the node's last report; `None` if it has sent none since it last joined, failed or drained.
     pub fn report(&self, node: NodeId) -> Option<ReceivedReport> {
-        lock(&self.reports).of(node)
+        self.reports.lock().of(node)
     }
 
     /// Stores a node's report in place of the previous report. Returns false and stores nothing if there is no such
     /// node or the node does not take requests.
     pub(crate) fn take_report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
         // The lock is taken first, so that a report cannot outlive a concurrent failure of its node.
-        let mut reports = lock(&self.reports);
+        let mut reports = self.reports.lock();
         let known = self.is_open(node);
         if known {
             reports.put(node, ReceivedReport { at: now, report });
@@ -414,7 +418,7 @@ impl Nodes {
     }
 
     fn forget_report(&self, node: NodeId) {
-        lock(&self.reports).remove(node);
+        self.reports.lock().remove(node);
         self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
@@ -461,7 +465,7 @@ impl Nodes {
         source: ReadSource<'_>,
         claim: impl FnOnce(NodeId),
     ) -> Result<NodeId, JoinError> {
-        let mut joiners = lock(&self.joiners);
+        let mut joiners = self.joiners.lock();
         let mut membership = Membership::clone(&self.membership.load());
         if spec.name.is_empty() {
             return Err(JoinError::NoName);
@@ -498,7 +502,7 @@ impl Nodes {
     /// Changes a node's state. A node that stops taking requests loses its targets. Returns false if nothing changed
     /// or there is no such node.
     pub(crate) fn set_state(&self, node: NodeId, state: NodeState) -> bool {
-        let joiners = lock(&self.joiners);
+        let joiners = self.joiners.lock();
         let mut membership = Membership::clone(&self.membership.load());
         let Some(entry) = membership.rows.get_mut(node.index()) else { return false };
         if entry.state == state || entry.state == NodeState::Removed {
@@ -524,7 +528,7 @@ impl Nodes {
 
     /// Changes a node's configuration. Returns false if there is no such node.
     fn amend(&self, node: NodeId, change: impl FnOnce(&mut MembershipEntry)) -> bool {
-        let joiners = lock(&self.joiners);
+        let joiners = self.joiners.lock();
         let mut membership = Membership::clone(&self.membership.load());
         let Some(entry) = membership.rows.get_mut(node.index()) else { return false };
         change(entry);
@@ -580,11 +584,6 @@ impl Nodes {
         self.lost[node.index()].store(epoch, Ordering::Release);
         self.epoch.store(epoch, Ordering::Release);
     }
-}
-
-/// Locks a mutex, even if it is poisoned: the data is valid between any two statements that can panic.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Mixes the bits of a number: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).

@@ -2,6 +2,7 @@
 
 use super::group::GroupId;
 use super::load::Key;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 

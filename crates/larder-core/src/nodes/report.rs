@@ -9,6 +9,8 @@
 
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;

@@ -36,9 +36,11 @@ use crate::id::{NodeId, TargetId};
 use crate::time::Time;
 use account::{Account, PendingBatch, PendingRequest};
 use accounts::Accounts;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 use dispatcher::CardDispatcher;
-use std::collections::{BTreeMap, VecDeque};
 
 mod account;
 mod accounts;

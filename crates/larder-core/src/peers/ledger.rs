@@ -2,8 +2,9 @@
 
 use super::message::{CHANGES_MAX, CacheChange, LIST_MAX, PressMessage};
 use crate::id::TargetId;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
 use core::ops::Bound;
-use std::collections::{BTreeSet, VecDeque};
 
 /// Numbered log of cache changes and the set of cached targets.
 #[derive(Debug)]

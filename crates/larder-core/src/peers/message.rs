@@ -13,6 +13,7 @@
 
 use crate::id::TargetId;
 use crate::wire::{Wire, WireError, put};
+use alloc::vec::Vec;
 
 /// Largest number of changes in one message.
 pub const CHANGES_MAX: usize = 1_024;

@@ -4,6 +4,7 @@ use super::message::{CacheChange, PressMessage};
 use super::trust::Trust;
 use crate::id::TargetId;
 use crate::time::Time;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 /// Time that a gap in the changes of a peer must last before they are requested. The missing message may still be in

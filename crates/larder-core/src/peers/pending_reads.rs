@@ -23,7 +23,7 @@
 use crate::clock::{ClockTable, TargetMark};
 use crate::id::TargetId;
 use crate::time::Time;
-use std::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 
 /// Largest number of reads in progress. Further reads do not change the credit and are announced only when their
 /// target is in memory.

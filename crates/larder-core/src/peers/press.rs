@@ -54,8 +54,10 @@ use crate::id::{NodeId, TargetId};
 use crate::nodes::mix;
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
 
 /// Largest number of assumed servers. Beyond it, the oldest is dropped.
 const ASSUMED_MAX: usize = 4_096;

@@ -6,9 +6,9 @@ use crate::census::{CensusPeriod, TargetCount};
 use crate::policy::table::Place;
 use crate::unit::Bytes;
 use crate::{TargetId, Time};
+use alloc::sync::Arc;
 use core::time::Duration;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 const ME: NodeId = NodeId(0);
 const PEERS: [(NodeId, &str); 2] = [(NodeId(1), "a"), (NodeId(2), "c")];

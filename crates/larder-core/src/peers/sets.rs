@@ -8,7 +8,8 @@
 use crate::clock::{self, ClockTable, EntryIndex};
 use crate::id::{NodeId, TargetId};
 use crate::policy::set::InlineSet;
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Debug)]
 struct PeerSetEntry {
@@ -175,8 +176,8 @@ impl PeerSets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     fn of(sets: &mut PeerSets, target: u64) -> BTreeSet<u16> {
         sets.members(TargetId(target), true).map(|node| node.0).collect()

@@ -16,6 +16,7 @@
 use crate::cache::{ByteCache, CacheKind};
 use crate::id::TargetId;
 use crate::unit::Bytes;
+use alloc::vec::Vec;
 
 /// Bytes of targets that leave the list in one step when the memory shrinks.
 const SHRINKS_BY: u64 = 1 << 20;

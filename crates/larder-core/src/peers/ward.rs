@@ -43,11 +43,12 @@ use crate::id::{NodeId, TargetId};
 use crate::policy::table::{Place, RouteTable};
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use counts::CountsSnapshot;
 use current_placement::rank;
 use round::CountingRound;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use tables::{InstalledTable, PartialTable};
 
 mod counts;

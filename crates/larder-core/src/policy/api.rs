@@ -10,9 +10,9 @@ use super::targets::TargetMap;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport};
 use crate::time::Time;
+use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
-use std::sync::Arc;
 
 /// The interface that every policy implements.
 pub(crate) trait Policy: Send + Sync + fmt::Debug {

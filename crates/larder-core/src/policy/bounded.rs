@@ -32,6 +32,8 @@ use crate::id::NodeId;
 use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// The description of `bounded`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(

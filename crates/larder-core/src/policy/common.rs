@@ -2,8 +2,8 @@
 
 use super::table::RouteTable;
 use super::thresholds::ThresholdSettings;
+use alloc::sync::Arc;
 use core::time::Duration;
-use std::sync::Arc;
 
 /// The settings that several policies share. [`crate::dispatch::Settings`] documents their ranges and defaults.
 #[derive(Clone, Debug)]

@@ -15,11 +15,12 @@
 //! change the result.
 
 use crate::id::NodeId;
-use crate::nodes::{ClusterView, lock};
+use crate::nodes::ClusterView;
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::Mutex;
 
 /// The number of slots in a block that has a stored minimum.
 const BLOCK: usize = 64;
@@ -91,7 +92,7 @@ impl Gauge {
     /// Stores a node's load; `None` makes it missing.
     pub(super) fn put(&self, now: Time, node: NodeId, load: Option<u32>, nodes: ClusterView<'_>) {
         let Some(slot) = self.slots.get(node.index()) else { return };
-        let _one = lock(&self.writing);
+        let _one = self.writing.lock();
         let load = load.map_or(MISSING, |load| load.min(MISSING - 1));
         slot.at.store(now.as_nanos(), Ordering::Relaxed);
         slot.word.store(u64::from(nodes.epoch()) << 32 | u64::from(load), Ordering::Release);
@@ -230,7 +231,7 @@ impl Gauge {
     /// Rebuilds the bits of missing loads.
     #[cold]
     fn check(&self, now: Time, nodes: ClusterView<'_>) {
-        let _one = lock(&self.writing);
+        let _one = self.writing.lock();
         let members = nodes.members_epoch();
         let mut until = u64::MAX;
         for (block, slots) in self.slots.chunks(BLOCK).enumerate() {

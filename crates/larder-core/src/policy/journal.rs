@@ -6,6 +6,7 @@
 //! ([`crate::switches`]).
 
 use crate::id::TargetId;
+use alloc::vec::Vec;
 
 /// The largest number of changes in a shard's journal.
 pub(super) const JOURNAL_MAX: usize = 1_024;

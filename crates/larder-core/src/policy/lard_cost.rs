@@ -59,6 +59,8 @@ use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;
 use crate::nodes::{ClusterView, PlacementOptions};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::time::Duration;
 use miss::MissCostEstimator;
 

@@ -33,6 +33,7 @@ use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport, PlacementOptions};
 use crate::time::Time;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 /// The description of `lard-r`.

@@ -50,10 +50,12 @@ use super::mirror::{CachedCopy, Mirror};
 use super::open_nodes::open_nodes;
 use super::{CacheEvent, Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{ClusterView, VisitCounter, lock};
+use crate::nodes::{ClusterView, VisitCounter};
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::cell::Cell;
-use std::sync::Mutex;
 
 /// The description of `lb-gc`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
@@ -198,7 +200,7 @@ impl Policy for LbGc {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes).map(|choice| choice.count_request(nodes));
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         nodes.record_visit(&mut state.visits);
         let epoch = nodes.epoch();
         state.remove_invalid(nodes);
@@ -220,11 +222,11 @@ impl Policy for LbGc {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes);
         }
-        lock(&self.state).decide(request.target, nodes).map(|decision| decision.choice)
+        self.state.lock().decide(request.target, nodes).map(|decision| decision.choice)
     }
 
     fn known(&self, target: TargetId, nodes: ClusterView<'_>) -> Option<TargetServers> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let mut servers: Vec<NodeId> =
             state.mirror.of(target).filter(|copy| is_valid(copy, nodes)).map(|copy| copy.node).collect();
         servers.sort_unstable();
@@ -239,7 +241,7 @@ impl Policy for LbGc {
         event: CacheEvent,
         nodes: ClusterView<'_>,
     ) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         nodes.record_visit(&mut state.visits);
         let epoch = nodes.epoch();
         if state.rooms.len() <= node.index() {
@@ -277,14 +279,14 @@ impl Policy for LbGc {
     }
 
     fn targets(&self) -> usize {
-        lock(&self.state).mirror.len()
+        self.state.lock().mirror.len()
     }
 
     /// Returns the copies as sets with one server, in the order of use, with their sizes in place of times; the
     /// number [`SIZED`] marks this. For each node's room, returns whether the cache was full, the free room, the
     /// evicted size and its last copy.
     fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let mut saved = LearnedState { numbers: vec![SIZED], ..LearnedState::default() };
         for copy in state.mirror.oldest_first().filter(|copy| is_valid(copy, nodes)) {
             let size = Time::from_nanos(copy.size.into());
@@ -300,7 +302,7 @@ impl Policy for LbGc {
     }
 
     fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let epoch = nodes.epoch();
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         // Sets of another policy contain the nodes at which targets are expected, but no sizes.

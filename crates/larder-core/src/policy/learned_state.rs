@@ -9,6 +9,7 @@ use super::targets::TargetMap;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::ClusterView;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 /// The learned state of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,9 +10,10 @@ use crate::dispatch::{Admission, Arrival, CacheResult, Dispatcher, ReplyFeedback
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, Signal, Weight, mix};
 use crate::record::{ChangeRecord, DecisionRecord, RecordSink};
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::sync::Arc;
 use core::time::Duration;
-use std::sync::{Arc, Mutex};
 
 /// A recorded event, in order.
 #[derive(Clone, Debug)]
@@ -26,12 +27,12 @@ struct FrameCollector(Arc<Mutex<Vec<Frame>>>);
 
 impl RecordSink for FrameCollector {
     fn record_decision(&self, decided: DecisionRecord) -> bool {
-        self.0.lock().expect("not poisoned").push(Frame::Decision(decided));
+        self.0.lock().push(Frame::Decision(decided));
         true
     }
 
     fn record_change(&self, changed: ChangeRecord) -> bool {
-        self.0.lock().expect("not poisoned").push(Frame::Change(changed));
+        self.0.lock().push(Frame::Change(changed));
         true
     }
 }
@@ -90,9 +91,9 @@ fn nodes() -> Vec<NodeSpec> {
 }
 
 /// Serves for some seconds: requests, their results, reports, failures. Returns the number of requests by reason.
-fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, usize> {
+fn serve(dispatcher: &Dispatcher) -> alloc::collections::BTreeMap<super::Reason, usize> {
     let (mut held, mut started) = (Vec::new(), Vec::new());
-    let mut reasons = std::collections::BTreeMap::new();
+    let mut reasons = alloc::collections::BTreeMap::new();
     for i in 0..30_000_u64 {
         let (now, lot) = (Time::from_micros(i * 400), mix(i));
         let document = if lot.is_multiple_of(3) { lot >> 8 & 1 } else { (lot >> 8) % 400 };
@@ -154,7 +155,7 @@ fn learned_values_are_replayed() {
         };
         assert!(reasons.contains_key(&expected_reason), "{policy} has nothing to tell: {reasons:?}");
         let player = Dispatcher::new(settings, &nodes()).expect("the settings are in range");
-        let frames = std::mem::take(&mut *collector.0.lock().expect("not poisoned"));
+        let frames = core::mem::take(&mut *collector.0.lock());
         assert!(frames.len() > 20_000, "{policy}: {}", frames.len());
         for (at, frame) in frames.into_iter().enumerate() {
             match frame {

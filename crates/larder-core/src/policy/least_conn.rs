@@ -4,6 +4,7 @@ use super::description::PolicyDescription;
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::nodes::ClusterView;
 use crate::time::Time;
+use alloc::vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The description of `least-conn`.

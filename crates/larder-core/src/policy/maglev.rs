@@ -28,6 +28,9 @@ use crate::id::NodeId;
 use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The description of `maglev`.
 pub(super) const DESCRIPTION: PolicyDescription =

@@ -9,10 +9,12 @@
 
 use crate::id::NodeId;
 use crate::nodes::ClusterView;
-use arc_swap::{ArcSwapOption, Guard};
+use crate::sync::{Guard, SwapOption};
+use crate::sync::{Mutex, MutexGuard};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A node that takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub(super) fn sorted_open_nodes(nodes: ClusterView<'_>) -> Vec<OpenNode> {
 
 /// A value derived from the membership.
 pub(super) struct MembershipCache<T> {
-    current: ArcSwapOption<CachedValue<T>>,
+    current: SwapOption<CachedValue<T>>,
     building: Mutex<()>,
 }
 
@@ -64,7 +66,7 @@ impl<T> Deref for CacheGuard<T> {
 
 impl<T> Default for MembershipCache<T> {
     fn default() -> Self {
-        Self { current: ArcSwapOption::empty(), building: Mutex::new(()) }
+        Self { current: SwapOption::empty(), building: Mutex::new(()) }
     }
 }
 
@@ -105,13 +107,9 @@ impl<T> MembershipCache<T> {
     /// be used.
     fn build_lock(&self, may_go_on: bool) -> Option<MutexGuard<'_, ()>> {
         if !may_go_on {
-            return Some(self.building.lock().unwrap_or_else(PoisonError::into_inner));
+            return Some(self.building.lock());
         }
-        match self.building.try_lock() {
-            Ok(turn) => Some(turn),
-            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.building.try_lock()
     }
 }
 

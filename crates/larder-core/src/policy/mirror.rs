@@ -5,6 +5,7 @@
 //! removes the copy that was unused for the longest time.
 
 use crate::id::{NodeId, TargetId};
+use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 const NONE: u32 = u32::MAX;

@@ -76,6 +76,8 @@ pub(crate) use api::Policy;
 pub(crate) use common::CommonSettings;
 
 use crate::range::SettingsError;
+use alloc::boxed::Box;
+use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 use description::PolicyDescription;

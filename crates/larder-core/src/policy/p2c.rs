@@ -22,6 +22,7 @@ use super::sampling::{RandomSequence, WeightedSampler};
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::nodes::ClusterView;
 use crate::time::Time;
+use alloc::vec;
 
 /// The description of `p2c`.
 pub(super) const DESCRIPTION: PolicyDescription =

@@ -41,6 +41,8 @@ use crate::id::NodeId;
 use crate::nodes::ClusterView;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 

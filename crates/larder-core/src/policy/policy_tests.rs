@@ -18,8 +18,8 @@ use crate::dispatch::{
 use crate::id::{NodeId, TargetId, Ticket};
 use crate::nodes::{JoinError, LoadReport, NodeSpec, NodeState, mix};
 use crate::time::Time;
+use alloc::sync::Arc;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 /// A table that contains targets 0 to 29: of each three one is in the core, one has an owner, one is unknown.
 fn table() -> Arc<RouteTable> {
@@ -162,7 +162,7 @@ fn concurrent_threads_keep_load_exact() {
             for thread in 0..3_u64 {
                 let dispatcher = &dispatcher;
                 scope.spawn(move || {
-                    let mut held = std::collections::VecDeque::new();
+                    let mut held = alloc::collections::VecDeque::new();
                     for i in 0..5_000_u64 {
                         held.push_back(started(dispatcher.arrive(Time::ZERO, target(i * 31 + thread))));
                         if held.len() > 20 {

@@ -8,6 +8,7 @@ use super::sampling::RandomSequence;
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::nodes::ClusterView;
 use crate::time::Time;
+use alloc::vec;
 
 /// The description of `random`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request("random", "any node, by lot");

@@ -34,6 +34,9 @@ use crate::curve::ln;
 use crate::nodes::{ClusterView, mix};
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The description of `rendezvous`.
 pub(super) const DESCRIPTION: PolicyDescription =

@@ -28,13 +28,15 @@ use super::common::CommonSettings;
 use super::open_nodes::open_nodes;
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::id::NodeId;
-use crate::nodes::{ClusterView, LoadReport, VisitCounter, lock};
+use crate::nodes::{ClusterView, LoadReport, VisitCounter};
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::collections::BinaryHeap;
+use alloc::collections::binary_heap::PeekMut;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
-use std::sync::Mutex;
 
 /// All of the traffic, in units of weight.
 const ONE: u64 = 1 << 32;
@@ -165,7 +167,7 @@ const fn gap(weight: u64) -> u64 {
 
 impl Policy for ReportWeightedRoundRobin {
     fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         nodes.record_visit(&mut state.visits);
         let choice = self.decide(&mut state, now, request, nodes);
         drop(state);
@@ -173,14 +175,14 @@ impl Policy for ReportWeightedRoundRobin {
     }
 
     fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        let mut state = lock(&self.state).clone();
+        let mut state = self.state.lock().clone();
         self.decide(&mut state, now, request, nodes)
     }
 
     /// Returns the time of the next collection and the time at which the last node was due. For each node in the
     /// queue, returns its quality plus 1 (0 if missing), its share, and the time at which it is due.
     fn learned_state(&self, _nodes: ClusterView<'_>) -> LearnedState {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let reported_quality = |node: NodeId| state.quality.get(node.index()).copied().flatten();
         let of = |node: NodeId, due| {
             let share = state.weights.get(node.index()).copied().unwrap_or(0);
@@ -193,7 +195,7 @@ impl Policy for ReportWeightedRoundRobin {
 
     fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
         let [next, clock] = saved.numbers[..] else { return };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         // The shares are computed again for the current nodes, because `members` is not set.
         *state = ScheduleState {
             next: Time::from_nanos(next),

@@ -5,6 +5,7 @@
 use super::membership_cache::{OpenNode, scale};
 use crate::id::NodeId;
 use crate::nodes::{ClusterView, mix};
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest number of draws of a pair in which one node cannot be used.

@@ -17,8 +17,9 @@
 use super::LearnedState;
 use super::targets::{TargetMap, TargetShard};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{ClusterView, lock};
+use crate::nodes::ClusterView;
 use crate::time::Time;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
@@ -81,12 +82,12 @@ impl PagePosition {
 impl TargetMap {
     /// Sets the offset by which changes are dated ahead of the dispatcher's clock.
     pub(crate) fn set_clock_offset(&self, clock_offset: Duration) {
-        self.shards.iter().for_each(|shard| lock(&shard.0).clock_offset = clock_offset);
+        self.shards.iter().for_each(|shard| shard.0.lock().clock_offset = clock_offset);
     }
 
     /// Enables the journals.
     pub(crate) fn keep_journals(&self) {
-        self.shards.iter().for_each(|shard| lock(&shard.0).journal.enabled = true);
+        self.shards.iter().for_each(|shard| shard.0.lock().journal.enabled = true);
     }
 
     /// Returns about `most` of the sets that have changed since the last call. The rest remains for the next call.
@@ -99,7 +100,7 @@ impl TargetMap {
                 changes.more = true;
                 return changes;
             }
-            let mut shard = lock(&self.shards[at].0);
+            let mut shard = self.shards[at].0.lock();
             changes.missed |= core::mem::take(&mut shard.journal.missed);
             let mut changed = core::mem::take(&mut shard.journal.changed);
             changed.sort_unstable();
@@ -129,7 +130,7 @@ impl TargetMap {
         let PagePosition { shard: first, layout, bucket } = PagePosition::of(at);
         let mut page = SetPage::default();
         for (index, shard) in self.shards.iter().enumerate().skip(first) {
-            let shard = lock(&shard.0);
+            let shard = shard.0.lock();
             let begin = if index == first && layout == PagePosition::layout(&shard) { bucket } else { 0 };
             for (bucket, slot, entry) in shard.table.slots_from(begin) {
                 if page.sets.len() >= most {

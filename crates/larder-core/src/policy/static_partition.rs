@@ -29,6 +29,8 @@ use crate::id::NodeId;
 use crate::nodes::ClusterView;
 use crate::range::{SettingsError, in_range};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 /// The description of `static`.

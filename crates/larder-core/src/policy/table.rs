@@ -10,6 +10,9 @@
 //! there are no probe sequences. Ids chosen to share a bucket cost a binary search.
 
 use crate::id::{NodeId, TargetId};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The largest number of nodes in a table.
 pub const ROUTE_NODES_MAX: u16 = u16::MAX - 1;
@@ -205,8 +208,8 @@ impl RouteTable {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeMap;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     use super::*;
 

@@ -2,6 +2,7 @@
 
 use crate::id::NodeId;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 /// The servers of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]

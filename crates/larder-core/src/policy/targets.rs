@@ -19,13 +19,14 @@ use super::set::InlineSet;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, EntryIndex};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{ClusterView, VisitCounter, lock};
+use crate::nodes::{ClusterView, VisitCounter};
 use crate::spread::Spread;
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicUsize;
 use core::time::Duration;
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 
 /// Bytes per bucket of the map, including its control byte. Between 4/7 and 1 of the buckets' 7/8 are in use.
 pub const BUCKET_BYTES: usize = size_of::<TargetEntry>() + 1;
@@ -119,7 +120,7 @@ impl TargetMap {
     /// Locks the shard of a target.
     #[inline(always)]
     pub(super) fn shard(&self, target: TargetId) -> MutexGuard<'_, TargetShard> {
-        lock(&self.shards[self.index(target)].0)
+        self.shards[self.index(target)].0.lock()
     }
 
     #[inline]
@@ -137,7 +138,7 @@ impl TargetMap {
         mut show: impl FnMut((TargetId, Time, bool), &mut dyn Iterator<Item = NodeId>),
     ) {
         for shard in &self.shards {
-            let shard = lock(&shard.0);
+            let shard = shard.0.lock();
             for (slot, entry) in shard.table.slots() {
                 show((entry.target, shard.changed(slot), entry.used), &mut shard.members(slot, nodes));
             }
@@ -146,7 +147,7 @@ impl TargetMap {
 
     /// Returns the number of targets in all shards.
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).table.len()).sum()
+        self.shards.iter().map(|shard| shard.0.lock().table.len()).sum()
     }
 }
 
@@ -331,7 +332,7 @@ mod tests {
             for target in &crafted {
                 targets.shard(*target).touch(*target);
             }
-            targets.shards.iter().map(|shard| lock(&shard.0).table.len()).collect()
+            targets.shards.iter().map(|shard| shard.0.lock().table.len()).collect()
         };
         let unkeyed = used(0);
         assert_eq!(unkeyed.iter().filter(|len| **len > 0).count(), 1);

@@ -30,12 +30,14 @@
 use super::{Choice, Reason};
 use crate::id::NodeId;
 use crate::nodes::load::Key;
-use crate::nodes::{ClusterView, LoadReport, lock};
+use crate::nodes::{ClusterView, LoadReport};
 use crate::range::{SettingsError, in_range, period};
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::Mutex;
 
 /// The largest possible threshold, in connections.
 pub(crate) const THRESHOLD_MAX: u32 = 100_000;
@@ -278,7 +280,7 @@ impl ThresholdLearner {
         if !matches!(self.rules.high, HighRule::ByDelay { service: None, .. }) || load == Key::CLOSED {
             return;
         }
-        let Ok(mut state) = self.state.try_lock() else { return };
+        let Some(mut state) = self.state.try_lock() else { return };
         let connections = load.get().max(1) as f64 / Key::of(1).get() as f64;
         state.service(elapsed.as_nanos() as f64 / connections);
         if state.services >= SERVICE_SAMPLES && state.services.is_multiple_of(SERVICE_SAMPLES) {
@@ -288,7 +290,7 @@ impl ThresholdLearner {
 
     fn on_report(&self, now: Time, load: Key, busy_permille: u16) {
         let LowRule::Learned(training) = self.rules.low else { return };
-        let Ok(mut state) = self.state.try_lock() else { return };
+        let Some(mut state) = self.state.try_lock() else { return };
         if state.trained || load == Key::CLOSED {
             return;
         }
@@ -311,7 +313,7 @@ impl ThresholdLearner {
     /// end in nanoseconds, R in nanoseconds as the bits of a float, the number of samples of R, and the samples of
     /// the training.
     fn numbers(&self) -> Vec<u64> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let phase = if state.trained { 2 } else { u64::from(state.ends.is_some()) };
         let ends = state.ends.map_or(0, Time::as_nanos);
         let head = [state.low.into(), phase, ends, state.service_ns.to_bits(), state.services.into()];
@@ -322,7 +324,7 @@ impl ThresholdLearner {
         let Some((&[low, phase, ends, service, services], seen)) = numbers.split_first_chunk::<5>() else {
             return;
         };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let service_ns = f64::from_bits(service);
         if let (true, Ok(services)) = (service_ns.is_finite() && service_ns >= 0.0, u32::try_from(services)) {
             (state.service_ns, state.services) = (service_ns, services);

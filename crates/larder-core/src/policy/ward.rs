@@ -40,9 +40,9 @@ use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
 use super::{Choice, LearnedState, Policy, Reason, Request};
 use crate::nodes::ClusterView;
+use crate::sync::SwapOption;
 use crate::time::Time;
-use arc_swap::ArcSwapOption;
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 /// The description of `ward`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
@@ -56,7 +56,7 @@ pub(super) const PART: PolicyDescription =
 
 #[derive(Debug)]
 pub(super) struct Ward {
-    table: ArcSwapOption<RouteTable>,
+    table: SwapOption<RouteTable>,
     has_core: bool,
     fallback: LeastConnections,
 }
@@ -64,7 +64,7 @@ pub(super) struct Ward {
 impl Ward {
     pub(super) fn new(common: &CommonSettings) -> Self {
         Self {
-            table: ArcSwapOption::new(common.table.clone()),
+            table: SwapOption::new(common.table.clone()),
             has_core: true,
             fallback: LeastConnections::default(),
         }

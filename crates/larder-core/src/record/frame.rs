@@ -15,8 +15,10 @@ use crate::snapshot::{put_learned_state, read_learned_state};
 use crate::time::Time;
 use crate::unit::Bytes;
 use crate::wire::{Wire, WireError, put, put_bytes};
+use alloc::borrow::ToOwned;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::sync::Arc;
 
 const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
 

@@ -6,7 +6,8 @@ use super::{FRAME_BYTES_MAX, MAGIC, RecordError, VERSION};
 use crate::dispatch::{Dispatcher, RouteSpec, Settings};
 use crate::nodes::{GroupId, NODES_LIMIT, NodeSpec};
 use crate::wire::{Wire, WireError, put, put_bytes};
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// The configuration at the start of a recorded run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,6 +15,10 @@ use crate::dispatch::{Arrival, CacheEvent, Change};
 use crate::id::{NodeId, TargetId};
 use crate::read_log::{ReadLogEntry, RouteSequence};
 use crate::time::Time;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
 use core::fmt::Write as _;
 
 /// Appends the line of a decision. `first` is its first visit.

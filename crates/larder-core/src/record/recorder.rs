@@ -23,9 +23,11 @@ use crate::id::NodeId;
 use crate::nodes::NodeSpec;
 use crate::read_log::ReadLog;
 use crate::read_source::ReadSource;
+use crate::sync::RwLock;
 use crate::time::Time;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 /// Passes decisions and changes to the sink, and keeps them apart.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ impl Interceptor for Recorder {
         request: &Request,
         decide: &dyn Fn(ReadSource<'_>) -> Arrival,
     ) -> Arrival {
-        let generation = self.generation.read().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.generation.read();
         if !self.is_on() {
             return decide(ReadSource::LIVE);
         }
@@ -68,7 +70,7 @@ impl Interceptor for Recorder {
     }
 
     fn change(&self, at: Time, act: &mut dyn FnMut(ReadSource<'_>) -> Option<(Change, NodeId)>) {
-        let mut generation = self.generation.write().unwrap_or_else(PoisonError::into_inner);
+        let mut generation = self.generation.write();
         if !self.is_on() {
             act(ReadSource::LIVE);
             return;

@@ -5,6 +5,7 @@ use crate::id::NodeId;
 use crate::read_log::{ReadLog, ReadLogEntry, ReplayFault, SequenceVisit};
 use crate::read_source::ReadSource;
 use crate::time::Time;
+use alloc::vec::Vec;
 
 /// The reason why a recorded decision or change cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

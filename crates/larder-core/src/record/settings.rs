@@ -13,6 +13,8 @@ use crate::policy::hacc::{Level, SignalWeight};
 use crate::policy::lard_cost::MissCost;
 use crate::policy::thresholds::{HighRule, LowRule, TrainingSettings};
 use crate::wire::WireError;
+use alloc::format;
+use alloc::string::String;
 use core::fmt::Write as _;
 use core::time::Duration;
 

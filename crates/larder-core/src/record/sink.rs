@@ -5,7 +5,8 @@ use crate::dispatch::{Arrival, Cause, Change, Request};
 use crate::id::NodeId;
 use crate::read_log::ReadLogEntry;
 use crate::time::Time;
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// A receiver of decisions and changes.
 pub trait RecordSink: Send + Sync + core::fmt::Debug {

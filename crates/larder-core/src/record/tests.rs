@@ -13,9 +13,9 @@ use crate::policy::{LearnedState, PolicyKind, Reason};
 use crate::read_log::{ReadKind, ReadLogEntry, RouteSequence, Sequence};
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::sync::Arc;
 use core::time::Duration;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn body(frame: &[u8]) -> &[u8] {
     let skip = frame.iter().position(|byte| byte & 0x80 == 0).expect("a length") + 1;

@@ -7,6 +7,8 @@ use super::error::RuleError;
 use super::head::Head;
 use super::matcher::{Matcher, check_list, find_first};
 use crate::class::ServiceClass;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// Rules for the service class. Without any, every request is of class N.
 ///

@@ -1,6 +1,7 @@
 //! The errors of rules and templates, with their position and remedy.
 
 use super::{ALTERNATIVES_MAX, PARAMETERS_MAX, PATTERN_BYTES_MAX, RULES_MAX, TEMPLATE_BYTES_MAX};
+use alloc::string::String;
 use core::fmt;
 
 /// The kind of a text in a rule or template.

@@ -8,6 +8,10 @@
 //! A piece is searched by the method of Knuth, Morris and Pratt (SIAM J. Computing 6, 1977), which never goes back
 //! in the text. Matching takes at most two comparisons per byte of text, for every pattern and every text.
 
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// A pattern. The caller limits its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {

@@ -1,6 +1,8 @@
 //! The head of a request, as rules see it.
 
 use super::{CAPTURE_BYTES_MAX, ITEMS_MAX};
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// The fields of a request.

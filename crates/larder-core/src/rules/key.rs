@@ -28,6 +28,8 @@ use super::error::RuleError;
 use super::head::Head;
 use super::key_text::KeyPart;
 use crate::id::TargetId;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};

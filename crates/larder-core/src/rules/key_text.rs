@@ -2,6 +2,9 @@
 
 use super::error::{RuleError, RuleTextKind, TextFault, check_length, shortened, text_error};
 use super::{ITEMS_MAX, PARAMETERS_MAX};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// A part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]

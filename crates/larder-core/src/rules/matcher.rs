@@ -5,6 +5,12 @@ use super::glob::Glob;
 use super::head::{Head, split_port};
 use super::path::PathPattern;
 use super::{ALTERNATIVES_MAX, RULES_MAX};
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// Which requests a rule is for. Of each kind (method, host, path, extension, each field) that is given, one

@@ -2,6 +2,9 @@
 
 use super::error::{RuleError, RuleTextKind, TextFault, check_length, text_error};
 use super::glob::Glob;
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::string::ToString;
 use regex::bytes::{Regex, RegexBuilder};
 
 /// The largest size of a compiled expression, in bytes.

@@ -5,6 +5,8 @@ use super::error::RuleError;
 use super::head::Head;
 use super::matcher::{Matcher, check_list, find_first};
 use crate::id::RouteId;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// The rules for the route, in the order of the config. Several rules may have the same route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

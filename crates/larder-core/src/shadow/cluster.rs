@@ -20,12 +20,13 @@ use crate::nodes::{NodeSpec, NodeState, Weight};
 use crate::policy::PolicyKind;
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::collections::BinaryHeap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::hash::BuildHasherDefault;
 use core::time::Duration;
 use hashbrown::HashSet;
-use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 /// The largest number of requests in flight; above it, the one that would end first ends at once.
 const RUNNING_MAX: usize = 1 << 16;

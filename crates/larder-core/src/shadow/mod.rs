@@ -34,11 +34,12 @@ use crate::policy::thresholds::ThresholdSettings;
 use crate::time::Time;
 use crate::top_targets::TopTargets;
 use crate::unit::Bytes;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use cluster::{SampledEntry, ShadowCluster};
 use core::time::Duration;
 use reorder::ReorderBuffer;
 use sampler::{is_drawn_by_target, is_drawn_randomly};
-use std::sync::Arc;
 use tally::{PARTS, Tallies};
 
 /// The number of randomly sampled requests in two windows from which a target is hot.

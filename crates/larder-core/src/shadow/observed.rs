@@ -5,8 +5,8 @@ use crate::id::NodeId;
 use crate::nodes::{Groups, NodeState, Weight};
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::sync::Arc;
 use core::time::Duration;
-use std::sync::Arc;
 
 /// The time by which a request is delayed, so that earlier requests that lasted longer can be processed before it.
 pub const HOLD_TIME: Duration = Duration::from_secs(1);

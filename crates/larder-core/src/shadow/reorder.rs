@@ -2,8 +2,8 @@
 
 use super::observed::{HOLD_TIME, ObservedRequest};
 use crate::time::Time;
+use alloc::collections::BinaryHeap;
 use core::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 
 /// The largest number of requests in the buffer; above it the earliest one is released at once.
 const COMING_MAX: usize = 1 << 16;

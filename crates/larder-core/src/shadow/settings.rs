@@ -3,6 +3,7 @@
 use crate::cache::CacheKind;
 use crate::policy::PolicyKind;
 use crate::unit::Bytes;
+use alloc::vec::Vec;
 
 /// The settings of a shadow.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Counts of requests by weight, since the start and in the recent window.
 
 use crate::id::NodeId;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 /// The number of parts of the recent window.

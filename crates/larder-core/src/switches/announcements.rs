@@ -7,7 +7,11 @@ use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, GroupId};
 use crate::time::Time;
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The largest number of nodes in one message of loads.
 const LOADS_MAX: usize = 4_000;

@@ -6,8 +6,9 @@
 //! asks for everything.
 
 use crate::time::Time;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// The largest number of ends that are reported.
 pub(super) const ENDS_MAX: usize = 16;

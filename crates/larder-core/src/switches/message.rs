@@ -26,7 +26,11 @@ use crate::nodes::Demand;
 use crate::policy::LearnedState;
 use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
-use std::sync::Arc;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The version of the protocol, increased when messages change their meaning.
 const VERSION: u64 = 1;

@@ -52,14 +52,17 @@ use crate::nodes::{Demand, PeerSwitchState};
 use crate::policy::{AdoptionCounts, LearnedState};
 use crate::time::Time;
 use crate::wire::WireError;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 use announcements::Announcements;
 use core::time::Duration;
 use ends::{EndedIncarnations, IncarnationEnd};
 use message::{Message, MessageHeader, pack_sets};
 use peer_switch::{IncarnationStatus, PeerSwitch};
 use shared_clock::SharedClock;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The largest size of a message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;

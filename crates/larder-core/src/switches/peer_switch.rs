@@ -6,8 +6,10 @@ use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, GroupId};
 use crate::time::Time;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Another switch.
 #[derive(Debug)]

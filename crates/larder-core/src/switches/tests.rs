@@ -7,7 +7,7 @@ use crate::dispatch::{Admission, Arrival, Request, Settings};
 use crate::id::TargetId;
 use crate::nodes::{ClusterView, NodeSpec};
 use crate::policy::PolicyKind;
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 struct TestSwitch {
     name: Arc<str>,

@@ -3,8 +3,9 @@
 use super::message::{BATCH_MAX, Batch, EndedRequests};
 use crate::id::TargetId;
 use crate::time::Time;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingRequest {

@@ -4,8 +4,8 @@
 use super::account::Account;
 use crate::NodeId;
 use crate::time::Time;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// All accounts.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Check of a dispatcher's counts against the requests in progress, for tests that see both nodes.
 
 use super::{Card, Claim, OWN_ACCOUNT};
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 /// Wrong count of a dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@ use crate::dispatch::{Admission, Arrival, Dispatcher, Request, RequestAffinity, 
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeSpec;
 use crate::time::Time;
-use std::collections::BTreeMap;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Account of a distributor.
 #[derive(Debug)]

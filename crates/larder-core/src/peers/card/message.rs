@@ -1,6 +1,7 @@
 //! Messages between a distributor and its dispatcher.
 
 use crate::id::TargetId;
+use alloc::vec::Vec;
 
 /// Largest number of requests in one batch, and of incarnations whose ended requests one batch reports.
 pub const BATCH_MAX: usize = 1_024;

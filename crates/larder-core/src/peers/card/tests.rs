@@ -1,8 +1,8 @@
 use super::*;
 use crate::policy::PolicyKind;
 use crate::policy::table::{Place, RouteTable};
+use alloc::sync::Arc;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 const ME: NodeId = NodeId(0);
 

@@ -4,6 +4,7 @@
 use super::message::{BATCH_MAX, Batch, CardMessage, EndedRequests, NameKey, NodeInstance};
 use crate::id::TargetId;
 use crate::wire::{Wire, WireError, put};
+use alloc::vec::Vec;
 
 /// Kinds of messages. Other policies use other kinds, so that no message is misread. Kinds 16 and 17 belong to an
 /// older format without incarnations and are refused.

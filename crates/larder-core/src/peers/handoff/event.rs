@@ -1,5 +1,8 @@
 //! Inputs and outputs of the handoff between peers.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 /// Number of a peer in the forwarding plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerSlot(pub u16);

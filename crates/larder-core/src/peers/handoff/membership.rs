@@ -7,7 +7,8 @@ use super::event::{
 use super::peers::HandoffPeer;
 use super::table::HandedOffConnection;
 use crate::time::Time;
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 impl<K: Copy + Ord, W, H> PeerHandoffMachine<K, W, H> {
     // -- members

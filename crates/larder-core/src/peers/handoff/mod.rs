@@ -37,10 +37,11 @@ pub use event::{
 };
 
 use crate::time::Time;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 use moves::{PeerMove, PeerMoves};
 use peers::HandoffPeers;
-use std::collections::{BTreeMap, VecDeque};
 use table::HandedOffTable;
 
 pub use table::HandedOffConnection;

@@ -1,7 +1,9 @@
 //! Moves of sockets to peers, and abandoned moves.
 
 use super::event::{HandoffOutput, PeerMoveOutcome, PeerSlot};
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Move in progress.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 
 use super::event::{HandoffDestination, PeerKey, PeerSlot};
 use crate::time::Time;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::BTreeMap;
 
 /// State of one peer.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 //! one, since addresses are reused.
 
 use super::event::PeerSlot;
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 /// Handed-off connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use crate::census::CensusPeriod;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::BTreeMap;
 
 /// Age below which counts are reported again. Two table makers at one time then do not halve the counts for each
 /// other.

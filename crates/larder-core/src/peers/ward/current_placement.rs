@@ -6,8 +6,9 @@ use super::tables::InstalledTable;
 use crate::id::TargetId;
 use crate::nodes::mix;
 use crate::policy::table::{Place, RouteTable, RouteTableError};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// Share of the targets missing in a new table that keep their old entry, in thousandths: 7/8.
 const REMEMBERED_PERMILLE: u64 = 875;

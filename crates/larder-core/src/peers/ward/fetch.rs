@@ -8,7 +8,8 @@ use super::wire::{PART_MAX, TableId, WardMessage};
 use crate::id::NodeId;
 use crate::policy::table::RouteTable;
 use crate::time::Time;
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// Largest number of requests without an answer. After that the node waits for another announcement.
 const TRIES_MAX: u32 = 10;

@@ -4,6 +4,7 @@ use super::current_placement::CurrentPlacement;
 use super::wire::{Count, WardMessage};
 use crate::id::NodeId;
 use crate::unit::Bytes;
+use alloc::vec::Vec;
 
 /// Reason for the choice of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

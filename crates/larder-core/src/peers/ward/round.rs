@@ -6,9 +6,10 @@ use crate::census::evict_one;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
 use hashbrown::HashTable;
-use std::collections::BTreeMap;
 
 /// Part of a node's counts.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use super::wire::{OWNERS_MAX, TableId, WardMessage};
 use crate::id::{NodeId, TargetId};
 use crate::policy::table::{Place, RouteTable};
 use crate::time::Time;
+use alloc::vec::Vec;
 
 /// Table in use.
 #[derive(Debug, PartialEq, Eq)]

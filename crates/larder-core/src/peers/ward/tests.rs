@@ -1,8 +1,8 @@
 use super::*;
 use crate::census::Census;
+use alloc::collections::VecDeque;
 use core::time::Duration;
 use proptest::prelude::*;
-use std::collections::VecDeque;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

@@ -8,8 +8,9 @@ use crate::id::TargetId;
 use crate::policy::table::{Place, ROUTE_NODES_MAX};
 use crate::unit::Bytes;
 use crate::wire::{Wire, WireError, put, put_bytes};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
-use std::sync::Arc;
 
 /// Largest number of owners in a table. Further nodes serve the core and the targets placed by hash. It is the limit
 /// of ward-analysis.

@@ -16,11 +16,11 @@
 //! value, through [`ClusterView::learned`](crate::nodes::ClusterView::learned), and a replay counts nothing.
 
 use crate::id::TargetId;
-use crate::nodes::lock;
+use crate::sync::Mutex;
 use crate::time::Time;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::Mutex;
 
 /// The number of documents counted per shard.
 const ENTRIES: usize = 16;
@@ -135,7 +135,7 @@ impl HotDocuments {
     /// Counts a request and returns the range for its document.
     pub(super) fn count(&self, now: Time, target: TargetId) -> NodeRange {
         let index = shard_of(target);
-        let mut shard = lock(&self.shards[index].0);
+        let mut shard = self.shards[index].0.lock();
         if now >= shard.ends {
             self.end_window(&mut shard, index, now);
         }
@@ -149,7 +149,7 @@ impl HotDocuments {
 
     /// Returns the range that [`HotDocuments::count`] would return, except for the end of a window.
     pub(super) fn peek(&self, target: TargetId) -> NodeRange {
-        let shard = lock(&self.shards[shard_of(target)].0);
+        let shard = self.shards[shard_of(target)].0.lock();
         let entry = shard.entries.iter().find(|entry| entry.target == Some(target));
         entry.map_or(NodeRange::ONE, |entry| {
             self.spread(DocumentEntry { count: entry.count.saturating_add(1), ..*entry }, shard.limit)

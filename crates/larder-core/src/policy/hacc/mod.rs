@@ -76,6 +76,7 @@ use crate::clock::EntryIndex;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, LoadReport};
 use crate::time::Time;
+use alloc::boxed::Box;
 use hot::{HotDocuments, NodeRange};
 use monitor::Monitor;
 

@@ -11,11 +11,12 @@ use super::super::gauge::Gauge;
 use super::super::open_nodes::open_nodes;
 use super::HaccSettings;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{ClusterView, lock, mix};
+use crate::nodes::{ClusterView, mix};
+use crate::sync::Mutex;
+use crate::sync::Swap;
 use crate::time::Time;
-use arc_swap::ArcSwap;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Mutex;
 
 /// An active move of documents from one node to another.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ struct Offload {
 pub(super) struct Monitor {
     /// The active offloads, by the node that sheds. Each node is in at most one, so there are at most half as many
     /// as nodes.
-    offloads: ArcSwap<Vec<Offload>>,
+    offloads: Swap<Vec<Offload>>,
     /// The end of the last offload, in nanoseconds.
     until: AtomicU64,
     rounds: Mutex<RoundState>,
@@ -62,7 +63,7 @@ impl Monitor {
         nodes: ClusterView<'_>,
         put: impl FnOnce(),
     ) {
-        let mut rounds = lock(&self.rounds);
+        let mut rounds = self.rounds.lock();
         if rounds.reported.get(node.index()) == Some(&true) {
             // A new round begins. The previous one was compared when it was complete; if it never was complete, it
             // is compared now.

@@ -2,6 +2,8 @@
 
 use crate::nodes::{LoadReport, Signal, Weight};
 use crate::range::{SettingsError, in_range, period};
+use alloc::format;
+use alloc::string::String;
 use core::time::Duration;
 
 /// The weight of a signal in a node's load.

@@ -1,11 +1,12 @@
 //! The cost of a miss: fixed, or measured from the requests that end.
 
-use crate::nodes::lock;
 use crate::policy::CacheResult;
 use crate::range::{SettingsError, in_range};
+use crate::sync::Mutex;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::Mutex;
 
 /// The parameters of `lard-cost`. M is measured. L_idle, L_overload and the initial value of M are the paper's
 /// (USENIX 1999, section 4, Apache 1.3.3 on FreeBSD 2.2.6).
@@ -96,7 +97,7 @@ impl MissCostEstimator {
     /// Returns all measurements: M, the samples since the last computation, then the histograms of hits and of
     /// misses.
     pub(super) fn numbers(&self) -> Vec<u64> {
-        let times = lock(&self.times);
+        let times = self.times.lock();
         let counts = times.hits.counts.iter().chain(times.misses.counts.iter());
         [self.milli(), times.since_look.into()]
             .into_iter()
@@ -111,7 +112,7 @@ impl MissCostEstimator {
             return;
         }
         let (hits, misses) = counts.split_at(CLASSES);
-        let mut times = lock(&self.times);
+        let mut times = self.times.lock();
         (times.hits, times.misses) = (Histogram::of(hits), Histogram::of(misses));
         times.since_look = since_look.min(LOOK.into()) as u32;
         if milli > 0 {
@@ -121,7 +122,7 @@ impl MissCostEstimator {
 
     /// Adds the time of one request. If another thread is adding one, the sample is dropped.
     pub(super) fn sample(&self, found: CacheResult, elapsed: Duration) {
-        let Ok(mut times) = self.times.try_lock() else { return };
+        let Some(mut times) = self.times.try_lock() else { return };
         match found {
             CacheResult::Hit => times.hits.add(elapsed),
             CacheResult::Miss => times.misses.add(elapsed),

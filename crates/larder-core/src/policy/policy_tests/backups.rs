@@ -9,10 +9,10 @@ use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{GroupId, Groups, NodeRow, NodeSpec, NodeState, Weight, mix};
 use crate::policy::{MaglevSettings, PolicyKind, PolicySettings, RendezvousSettings};
 use crate::time::Time;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn specs(n: usize, is_backup: impl Fn(usize) -> bool) -> Vec<NodeSpec> {
     (0..n).map(|i| NodeSpec { backup: is_backup(i), ..NodeSpec::named(format!("n{i}")) }).collect()

@@ -55,7 +55,7 @@ fn arrive(dispatcher: &Dispatcher, now: Time, step: u64) -> (NodeId, Reason) {
 
 /// Serves up to a dozen concurrent requests; every one is answered in the end.
 fn live(dispatcher: &Dispatcher, from: u64, steps: u64) -> Vec<(NodeId, Reason)> {
-    let (mut log, mut held) = (Vec::new(), std::collections::VecDeque::new());
+    let (mut log, mut held) = (Vec::new(), alloc::collections::VecDeque::new());
     let end = |now, (step, node): (u64, NodeId)| {
         let found = [CacheResult::Hit, CacheResult::Miss][step as usize % 2];
         let elapsed = Duration::from_micros(300 + mix(step) % 9_000);
