@@ -137,7 +137,7 @@ impl Admission {
             // Any client can send `Via`. The line must not advise the operator to trust the address.
             tracing::info!(
                 %peer,
-                docs = "docs/operating.md#what-a-request-says-about-its-client",
+                docs = "docs/operate/clients.md",
                 "request with Via from an untrusted address: its identity fields are replaced"
             );
         }

@@ -138,10 +138,14 @@ fn every_reason_is_documented() {
 
 #[test]
 fn every_error_of_the_switch_is_documented() {
-    let document = text("docs/operating.md");
+    let document = text("docs/reference/replies.md");
     let row = |failure: &Failure| format!("\n| `{}` | {}", failure.name(), failure.status());
     let missing = Failure::ALL.iter().map(row).filter(|row| !document.contains(row));
-    none(&missing.map(|row| format!("docs/operating.md has no row '{}..'", row.trim())).collect::<Vec<_>>());
+    none(
+        &missing
+            .map(|row| format!("docs/reference/replies.md has no row '{}..'", row.trim()))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
@@ -155,10 +159,11 @@ fn every_metric_of_the_switch_is_documented() {
     );
 }
 
-/// Returns the keys in the second column of the table of limits.
-fn keys_of_limits(document: &str) -> Vec<String> {
-    let section = document.split("\n## Limits\n").nth(1).unwrap_or("");
-    let cells = section.lines().filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
+/// Returns the keys in the second column of the table in a section.
+fn keys_of_limits(document: &str, section: &str) -> Vec<String> {
+    let mut sections = document.split("\n## ").filter_map(|text| text.split_once('\n'));
+    let table = sections.find(|(title, _)| *title == section).map_or("", |(_, text)| text);
+    let cells = table.lines().filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
     let keys = cells.filter_map(|cell| cell.trim().strip_prefix('`')?.split('`').next());
     keys.map(str::to_owned).collect()
 }
@@ -170,12 +175,17 @@ fn the_documented_limits_are_keys_of_the_config() {
     assert!(output.status.success(), "larder check --defaults: {}", String::from_utf8_lossy(&output.stderr));
     let defaults = String::from_utf8(output.stdout).expect("the defaults are text");
     let defaults: toml::Table = defaults.parse().expect("the defaults are TOML");
-    let keys = keys_of_limits(&text("docs/operating.md"));
-    assert!(keys.len() > 10, "docs/operating.md lists only {} limits", keys.len());
-    let exists =
-        |key: &String| key.split('.').try_fold(&defaults["switch"], |table, part| table.get(part)).is_some();
-    let unknown = keys.iter().filter(|key| !exists(key));
-    none(&unknown.map(|key| format!("docs/operating.md: [switch] has no key '{key}'")).collect::<Vec<_>>());
+    let document = text("docs/reference/bounds.md");
+    let mut problems = Vec::new();
+    for (section, role) in [("Switch", "switch"), ("Node", "node")] {
+        let keys = keys_of_limits(&document, section);
+        assert!(keys.len() > 10, "docs/reference/bounds.md lists only {} limits of [{role}]", keys.len());
+        let exists =
+            |key: &String| key.split('.').try_fold(&defaults[role], |table, part| table.get(part)).is_some();
+        let unknown = keys.iter().filter(|key| !exists(key));
+        problems.extend(unknown.map(|key| format!("docs/reference/bounds.md: [{role}] has no key '{key}'")));
+    }
+    none(&problems);
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl ReceivedReply<'_> {
     }
 }
 
-/// docs/operating.md: the origin receives scheme and hosts as stated by a trusted relay; for other clients, the scheme of the
+/// docs/operate/clients.md: the origin receives scheme and hosts as stated by a trusted relay; for other clients, the scheme of the
 /// connection and Host.
 fn identity(request: &Request, got: &Fields) -> Option<RuleFault> {
     let sent = Request { fields: got.clone(), relayed: true, ..request.clone() };

@@ -60,7 +60,7 @@ fn scheme(request: &Request) -> String {
 }
 
 /// A field of a trusted relay about the target URI, in lower case. From other senders the field has no effect
-/// (docs/operating.md).
+/// (docs/operate/clients.md).
 fn relayed_field(request: &Request, field: &str) -> Option<String> {
     let value = request.fields.joined(field).filter(|_| request.relayed)?;
     Some(value.to_ascii_lowercase())

@@ -61,7 +61,7 @@ rules! {
     Length, "RFC 9112 section 6.3", "The body has the length of its framing, unless the origin closed the connection within it.";
     HopByHop, "RFC 9110 section 7.6.1", "Fields that Connection lists are not forwarded.";
     Credentials, "RFC 9110 section 7.6", "A request to the origin has the fields of the client request that it is made for.";
-    Identity, "docs/operating.md", "Only trusted relays can state scheme and host to the origin.";
+    Identity, "docs/operate/clients.md", "Only trusted relays can state scheme and host to the origin.";
     Foreign, "RFC 9111 section 3", "No cookie of another client's reply reaches a client.";
     Unexplained, "RFC 9110 section 15.6", "An error that larder generates has a cause: a failing origin, or only-if-cached.";
     Unanswered, "RFC 9110 section 3.4", "Every request gets a reply.";

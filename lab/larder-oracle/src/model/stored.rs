@@ -5,7 +5,7 @@ use crate::record::{Exchange, Record};
 use crate::wire::Fields;
 
 /// Fields for the origin that requests of cases list in Connection. RFC 9110 section 7.6.1 forbids a sender to list them, and
-/// larder ignores them there (docs/operating.md).
+/// larder ignores them there (docs/operate/clients.md).
 const FOR_THE_ORIGIN: [&str; 2] = ["authorization", "cookie"];
 
 /// Fields that belong to one connection (RFC 9110 section 7.6.1).

@@ -28,7 +28,7 @@ keys! {
     /// hyphens, so they are dropped by default.
     underscores_in_headers: bool = false;
     /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix;
-    /// docs/operating.md lists them. Dropped by default.
+    /// docs/operate/clients.md lists them. Dropped by default.
     url_fields_in_headers: bool = false;
 }
 
@@ -53,7 +53,7 @@ keys! {
     /// hyphens, so they are dropped by default.
     underscores_in_headers: bool = false, reload true;
     /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix;
-    /// docs/operating.md lists them. Dropped by default.
+    /// docs/operate/clients.md lists them. Dropped by default.
     url_fields_in_headers: bool = false, reload true;
 }
 
