@@ -124,7 +124,8 @@ fn policies_by_target_hit_more_and_the_live_policy_is_included() {
     assert_eq!((report.one_in, report.sampled, report.live.0.hit_ratio), (1, 60_000, None));
 }
 
-/// The claim in docs/watch.md: sampling changes hit ratios by less than 3 points and imbalance by less than a tenth.
+/// Checks the accuracy that docs/operate/shadow.md states: sampling changes hit ratios by less than 3 points and
+/// imbalance by less than a tenth.
 #[test]
 fn sample_agrees_with_all_requests() {
     let mut whole = shadow(1, 1 << 20, Bytes::mib(16));

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented_with_its_meaning() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/reload.md");
         let document = std::fs::read_to_string(path).expect("the document");
         let text = ReloadCounts::default().metrics_text("a");
         let helps: Vec<_> =

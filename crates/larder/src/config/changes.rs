@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn the_document_names_what_is_taken() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/reload.md");
         let document = std::fs::read_to_string(path).unwrap();
-        let section =
-            document.split("\n## Reload of a node\n").nth(1).unwrap().split("\n## ").next().unwrap();
+        let heading = "\n## Keys of a node that a reload applies\n";
+        let section = document.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
         for key in reloadable_keys() {
             let (_, name) = key.rsplit_once('.').unwrap();
             assert!(section.contains(&format!("`{key}`")) || section.contains(&format!("`{name}`")), "{key}");

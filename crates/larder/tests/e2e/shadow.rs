@@ -122,7 +122,7 @@ fn figure(shadow: &Value, policy: &str, name: &str) -> f64 {
     row["all"][name].as_f64().unwrap_or_else(|| panic!("{name} of {row:#}"))
 }
 
-/// Checks the accuracy that docs/watch.md states. The hit ratio is within 3 points. The imbalance is within a
+/// Checks the accuracy that docs/operate/shadow.md states. The hit ratio is within 3 points. The imbalance is within a
 /// tenth for the active policy and for a policy that places by the target alone. It is within a quarter for a
 /// policy that places by load: there the first requests decide by chance which node gets the hottest targets.
 #[test]

@@ -10,8 +10,14 @@ use crate::repo::text;
 const ADDED: [&str; 3] = ["job", "instance", "le"];
 
 /// Documents that describe the metrics of nodes, one per table row.
-const NODES: [&str; 4] =
-    ["docs/operate/node.md", "docs/operating.md", "docs/operate/peers.md", "docs/operate/tls.md"];
+const NODES: [&str; 6] = [
+    "docs/operate/node.md",
+    "docs/operating.md",
+    "docs/operate/peers.md",
+    "docs/operate/tls.md",
+    "docs/reference/access-log.md",
+    "docs/reference/reload.md",
+];
 
 fn text_has(page: &str, metric: &str) -> bool {
     text(page).contains(&format!("`{metric}`"))

@@ -14,7 +14,7 @@ keys! {
     /// Unset: no access log.
     file: Option<String>, example "/var/log/larder/access.log";
     /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
-    /// "{client} {target} {status} {node} {total_us} {header:x-user}"; docs/operating.md lists them.
+    /// "{client} {target} {status} {node} {total_us} {header:x-user}"; docs/reference/access-log.md lists them.
     format: String = "combined".to_owned();
 }
 
@@ -26,7 +26,7 @@ keys! {
     /// Unset: no access log.
     file: Option<String>, example "/var/log/larder/access.log", reload true;
     /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
-    /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/operating.md lists them.
+    /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/reference/access-log.md lists them.
     format: String = "combined".to_owned(), reload true;
 }
 
