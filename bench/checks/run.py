@@ -134,8 +134,8 @@ def main():
                 # A line number in an output that does not know the mistake is chance.
                 named = named if code or "cause" in named else []
                 totals[program] += len(named)
-                words = ", ".join(named) or "nothing"
-                cells.append((words if code else f"accepted; {words}") if program != "larder" else larder(named))
+                words = ([] if code else ["accepted"]) + ([", ".join(named)] if named else [])
+                cells.append(larder(named) if program == "larder" else ": ".join(words) or "nothing")
                 if args.verbose:
                     print(f"--- {mistake['title']}: {program} ends with {code}\n{output}", file=sys.stderr)
             print(f"| {mistake['title']} | {' | '.join([cells[0], SHOWN_BY, *cells[1:]])} |")

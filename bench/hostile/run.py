@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Hostile clients of many kinds at one time, while ordinary clients go on and are to notice nothing. See ../README.md.
 
-A node, and a switch before it with limits per client as docs/safety.md has them; or (--at node) the node by itself. Attackers come
+A node, and a switch before it with limits per client as docs/operate/limits.md has them; or (--at node) the node by itself. Attackers come
 from addresses of their own on loopback. Watched: every answer of the ordinary clients; the memory, descriptors and threads of the
 process that serves. The run fails if an ordinary request fails, that process has ended or lost a connection to a fault of its
 own, descriptors or threads do not come back to what they were, or memory goes on growing.

@@ -46,10 +46,10 @@ fn load_shared(name: &str) -> Option<Trace> {
     Some(trace)
 }
 
-/// Prints the values of docs/operate/plan.md: `cargo test --release -p larder-sim --lib plan::coverage -- --ignored
-/// --nocapture`.
+/// Prints the values of docs/reference/plan-accuracy.md:
+/// `cargo test --release -p larder-sim --lib plan::coverage -- --ignored --nocapture`.
 #[test]
-#[ignore = "minutes; prints the coverage that docs/operate/plan.md states"]
+#[ignore = "minutes; prints the coverage that docs/reference/plan-accuracy.md states"]
 fn stated_errors_cover_the_exact_values() {
     let only = std::env::var("LARDER_COVERAGE").unwrap_or_default();
     let zipf = |targets, requests| generate(&Recipe::zipf(targets, requests, 0.8), 1, 1.0).ok();

@@ -9,7 +9,7 @@
 //! - size and words of a file ([`files`]);
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
-//! - tests that docs/safety.md names for its promises ([`promises`]);
+//! - tests that docs/reference/promises.md names for its promises ([`promises`]);
 //! - metrics in examples ([`dashboards`]).
 //!
 //! Each rule is a function from text to a list of violations, tested with a bad example.

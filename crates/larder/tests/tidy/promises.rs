@@ -1,4 +1,4 @@
-//! Check that every test that docs/safety.md names exists in the named file.
+//! Check that every test that docs/reference/promises.md names exists in the named file.
 
 use crate::none;
 use crate::repo::text;
@@ -28,12 +28,12 @@ fn named_tests(document: &str) -> Vec<NamedTest> {
 
 #[test]
 fn tests_of_promises_exist() {
-    let tests = named_tests(&text("docs/safety.md"));
-    assert!(tests.len() >= 50, "docs/safety.md names only {} tests", tests.len());
+    let tests = named_tests(&text("docs/reference/promises.md"));
+    assert!(tests.len() >= 50, "docs/reference/promises.md names only {} tests", tests.len());
     let missing = tests.iter().filter(|test| !text(&test.file).contains(&format!("fn {}(", test.name)));
     none(
         &missing
-            .map(|test| format!("docs/safety.md: {} has no test '{}'", test.file, test.name))
+            .map(|test| format!("docs/reference/promises.md: {} has no test '{}'", test.file, test.name))
             .collect::<Vec<_>>(),
     );
 }
