@@ -10,7 +10,7 @@ use toml::Table;
 use crate::http::{get, post};
 use crate::process::{LARDER, Process};
 
-const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides.md");
+const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/adopt.md");
 
 /// The config to which each row of a comparison is added.
 const BASE: &str =
