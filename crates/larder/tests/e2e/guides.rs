@@ -1,4 +1,4 @@
-//! Checks that larder accepts everything that the guides contain: the pages about its adoption and Kubernetes.
+//! Checks that larder accepts everything that the guides contain: the pages for a start, for adoption and for Kubernetes.
 
 use std::fs;
 use std::path::Path;
@@ -21,6 +21,9 @@ const BASE: &str =
 
 /// Signals that a switch or a node handles. The tests in `reload` and `node_reload` send them.
 const SIGNALS: [&str; 2] = ["SIGHUP", "SIGUSR2"];
+
+/// The pages with a first config of each role.
+const START: [&str; 2] = ["docs/start/switch.md", "docs/start/node.md"];
 
 /// Reads a file of the repository.
 fn repository_file(path: &str) -> String {
@@ -52,7 +55,7 @@ fn check(config: &str) -> Result<(), String> {
 
 #[test]
 fn every_config_of_the_guides_is_valid() {
-    for (page, least) in [(ADOPT, 3), (KUBERNETES, 1)] {
+    for (page, least) in [(ADOPT, 3), (KUBERNETES, 1), (START[0], 1), (START[1], 1)] {
         let configs = blocks(&repository_file(page), "toml");
         assert!(configs.len() >= least, "{page}: {}", configs.len());
         for (line, config) in configs {
