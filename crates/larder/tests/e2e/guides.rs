@@ -1,4 +1,5 @@
-//! Checks that larder accepts everything that the guides contain: the pages for a start, for adoption and for Kubernetes.
+//! Checks that larder accepts everything that the guides contain: the pages for a start, for adoption and for
+//! Kubernetes.
 
 use std::fs;
 use std::path::Path;
