@@ -1,4 +1,5 @@
-//! Checks that larder accepts everything that the guides contain.
+//! Checks that larder accepts everything that the guides contain: the pages for a start, for adoption and for
+//! Kubernetes.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,10 @@ use toml::Table;
 use crate::http::{get, post};
 use crate::process::{LARDER, Process};
 
-const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides.md");
+/// The page with configs, and with tables that compare other proxies with larder.
+const ADOPT: &str = "docs/operate/adopt.md";
+/// The page with the config of the manifests.
+const KUBERNETES: &str = "docs/operate/kubernetes.md";
 
 /// The config to which each row of a comparison is added.
 const BASE: &str =
@@ -18,6 +22,14 @@ const BASE: &str =
 
 /// Signals that a switch or a node handles. The tests in `reload` and `node_reload` send them.
 const SIGNALS: [&str; 2] = ["SIGHUP", "SIGUSR2"];
+
+/// The pages with a first config of each role.
+const START: [&str; 2] = ["docs/start/switch.md", "docs/start/node.md"];
+
+/// Reads a file of the repository.
+fn repository_file(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
+}
 
 /// Returns the code blocks of a language in a document, each with its line.
 fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
@@ -44,23 +56,23 @@ fn check(config: &str) -> Result<(), String> {
 
 #[test]
 fn every_config_of_the_guides_is_valid() {
-    let text = fs::read_to_string(GUIDES).unwrap();
-    let configs = blocks(&text, "toml");
-    assert!(configs.len() >= 4, "{}", configs.len());
-    for (line, config) in configs {
-        check(&config).unwrap_or_else(|error| panic!("guides.md:{line}: {error}"));
+    for (page, least) in [(ADOPT, 3), (KUBERNETES, 1), (START[0], 1), (START[1], 1)] {
+        let configs = blocks(&repository_file(page), "toml");
+        assert!(configs.len() >= least, "{page}: {}", configs.len());
+        for (line, config) in configs {
+            check(&config).unwrap_or_else(|error| panic!("{page}:{line}: {error}"));
+        }
     }
 }
 
 /// The guide shows the config of the manifests.
 #[test]
 fn the_manifests_have_the_config_of_the_guide() {
-    let manifests = Path::new(GUIDES).parent().unwrap().join("../packaging/kubernetes/larder.yaml");
-    let manifests = fs::read_to_string(manifests).unwrap();
+    let manifests = repository_file("packaging/kubernetes/larder.yaml");
     let lines = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     };
-    let text = fs::read_to_string(GUIDES).unwrap();
+    let text = repository_file(KUBERNETES);
     let (_, guide) = blocks(&text, "toml").into_iter().find(|(_, text)| text.contains("discover")).unwrap();
     let (_, rest) = manifests.split_once("larder.toml: |\n").unwrap();
     let (inside, _) = rest.split_once("\n---").unwrap();
@@ -87,7 +99,7 @@ fn rows(text: &str) -> Vec<Row> {
                 found.push(Row { line: number + 1, spans });
             }
             _ => {
-                assert!(!compares || !line.starts_with('|'), "guides.md:{}: not two cells", number + 1);
+                assert!(!compares || !line.starts_with('|'), "{ADOPT}:{}: not two cells", number + 1);
                 compares = false;
             }
         }
@@ -219,7 +231,7 @@ fn wrong_statements(text: &str) -> Vec<String> {
     let admin = switch.admin.unwrap();
     let mut problems = Vec::new();
     for Row { line, spans } in rows(text) {
-        let mut problem = |what: String| problems.push(format!("guides.md:{line}: {what}"));
+        let mut problem = |what: String| problems.push(format!("{ADOPT}:{line}: {what}"));
         let uses = match read(&schema, &spans) {
             Ok(uses) => uses,
             Err(error) => {
@@ -251,7 +263,7 @@ fn wrong_statements(text: &str) -> Vec<String> {
 
 #[test]
 fn every_row_of_the_guides_names_an_existing_feature() {
-    let text = fs::read_to_string(GUIDES).unwrap();
+    let text = repository_file(ADOPT);
     let found = rows(&text);
     assert!(found.len() >= 40, "only {} rows", found.len());
     let bare: Vec<usize> = found.iter().filter(|row| row.spans.is_empty()).map(|row| row.line).collect();

@@ -43,7 +43,7 @@ fn read(path: &Path) -> String {
 }
 
 /// Maximum number of words of README.md.
-const README_WORDS_MAX: usize = 700;
+const README_WORDS_MAX: usize = 600;
 
 /// Returns the error of `larder check` for a file, if it refuses it.
 fn refused_config(path: &Path) -> Option<String> {
