@@ -3,10 +3,12 @@
 //! mdBook reads one folder and copies it. Pages link to documents at the root of the repository and to `examples/`, so
 //! the book is built from a staged copy that has the same layout: `target/book/src/docs/operate/tls.md` can link to
 //! `../../examples/larder.toml` as the repository's page does. `docs/SUMMARY.md` names the pages relative to `docs/`;
-//! its copy names them relative to the root.
+//! its copy names them relative to the root. Links to files that the book does not contain lead to the repository's
+//! page in the web.
 
 mod links;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +30,13 @@ const CONTENTS: [&str; 8] = [
     "SECURITY.md",
 ];
 
+/// The first page of the server's root, which leads to the introduction.
+const FRONT_PAGE: &str = "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>larder</title>\n\
+    <meta http-equiv=\"refresh\" content=\"0; url=docs/index.html\">\n<a href=\"docs/index.html\">larder</a>\n";
+
+/// Where files of the repository that the book does not contain can be read.
+const REPOSITORY: &str = "https://github.com/larder-cluster/larder/blob/main/";
+
 /// Runs `cargo xtask book`.
 pub(crate) fn task(arguments: Arguments) -> Result<()> {
     arguments.finish()?;
@@ -43,8 +52,10 @@ pub(crate) fn build() -> Result<PathBuf> {
     stage(&directory)?;
     run(command(mdbook()?).args(["build".as_ref(), directory.as_os_str()]))?;
     let html = directory.join("html");
+    // mdBook puts a copy of the first page here, whose links would be wrong.
+    write(html.join("index.html"), FRONT_PAGE)?;
     links::check(&html)?;
-    Ok(html.join("docs/index.html"))
+    Ok(html.join("index.html"))
 }
 
 /// The program mdBook: the one that `scripts/setup.sh` has built, else one in `PATH`.
@@ -61,17 +72,27 @@ fn stage(directory: &Path) -> Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory).map_err(Failure::file(directory))?;
     }
-    let files = read(command_with("git", ["ls-files", "--cached", "--others", "--exclude-standard", "--"]).args(CONTENTS))?;
+    let files = read(
+        command_with("git", ["ls-files", "--cached", "--others", "--exclude-standard", "--"]).args(CONTENTS),
+    )?;
     let source = directory.join("src");
-    for file in files.lines().filter(|file| root().join(file).is_file()) {
-        let to = source.join(file);
-        make_directory(to.parent().unwrap_or(&source))?;
-        fs::copy(root().join(file), &to).map_err(Failure::file(root().join(file)))?;
+    let files: Vec<&str> = files.lines().filter(|file| root().join(file).is_file()).collect();
+    let contained: HashSet<PathBuf> = files.iter().map(|file| links::page(file)).collect();
+    for file in files {
+        let (from, to) = (root().join(file), source.join(file));
+        if file.ends_with(".md") {
+            let text = read_text(&from)?;
+            write(&to, links::to_repository(&text, Path::new(file), &contained, REPOSITORY))?;
+        } else {
+            make_directory(to.parent().unwrap_or(&source))?;
+            fs::copy(&from, &to).map_err(Failure::file(&from))?;
+        }
     }
     let summary = summary_from_root(&read_text(root().join("docs/SUMMARY.md"))?);
     write(source.join("SUMMARY.md"), summary)?;
     fs::remove_file(source.join("docs/SUMMARY.md")).map_err(Failure::file("docs/SUMMARY.md"))?;
-    fs::rename(source.join("docs/book.toml"), directory.join("book.toml")).map_err(Failure::file("docs/book.toml"))
+    fs::rename(source.join("docs/book.toml"), directory.join("book.toml"))
+        .map_err(Failure::file("docs/book.toml"))
 }
 
 /// Returns `docs/SUMMARY.md` with links relative to the root of the repository.

@@ -1,10 +1,51 @@
-//! Internal links of the built book: each must lead to a file, and to an element of it if the link names one.
+//! Links of the book. In its sources, links to files that it does not contain become links to the repository. In the built
+//! book, each internal link must lead to a file, and to an element of it if the link names one.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 use crate::files::{list, read_text};
+use crate::toolchain::root;
+
+/// Returns the path of a source file, without `.` and `..`.
+pub(super) fn page(file: impl AsRef<Path>) -> PathBuf {
+    resolve(Path::new(""), &file.as_ref().to_string_lossy())
+}
+
+/// Returns the text of a page with links to files that the book does not contain changed to the repository's. mdBook calls
+/// the page of a README `index`.
+pub(super) fn to_repository(
+    text: &str,
+    page: &Path,
+    contained: &HashSet<PathBuf>,
+    repository: &str,
+) -> String {
+    let mut changed = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let Some((link, tail)) = after.split_once(')') else { break };
+        changed += before;
+        changed += "](";
+        let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
+        let path = resolve(page, file);
+        if !file.is_empty() && is_internal(link) && !contained.contains(&path) && root().join(&path).exists()
+        {
+            changed += repository;
+            changed += &path.to_string_lossy();
+            if !fragment.is_empty() {
+                changed = changed + "#" + fragment;
+            }
+        } else if contained.contains(&path) && path.file_name().is_some_and(|name| name == "README.md") {
+            changed += &link.replace("README.md", "index.md");
+        } else {
+            changed += link;
+        }
+        changed += ")";
+        rest = tail;
+    }
+    changed + rest
+}
 
 /// Checks all internal links of the pages in a directory, and prints those that lead nowhere.
 pub(super) fn check(html: &Path) -> Result<()> {
@@ -97,11 +138,23 @@ mod tests {
     use crate::temporary::TemporaryDirectory;
 
     #[test]
+    fn links_out_of_the_book_lead_to_the_repository() {
+        let contained = ["docs/a.md", "docs/adr/README.md"].map(PathBuf::from).into();
+        let text = "[a](a.md) [b](../Makefile#x) [c](https://e.org/) [d](nowhere.md) [e](#here) [f](adr/README.md#x)";
+        let changed = to_repository(text, Path::new("docs/b.md"), &contained, "https://r.org/");
+        let expected = text.replace("../Makefile", "https://r.org/Makefile").replace("README", "index");
+        assert_eq!(changed, expected);
+    }
+
+    #[test]
     fn links_to_absent_pages_and_headings_are_reported() {
         let directory = TemporaryDirectory::new().unwrap();
         let page = |name: &str, text: &str| write(directory.path().join(name), text).unwrap();
         page("a.html", "<h1 id=\"top\"></h1><a href=\"b/c.html#x\">");
-        page("b/c.html", "<h1 id=\"x\"></h1><a href=\"../a.html\"><a href=\"https://e.org/\"><img src=\"#x\">");
+        page(
+            "b/c.html",
+            "<h1 id=\"x\"></h1><a href=\"../a.html\"><a href=\"https://e.org/\"><img src=\"#x\">",
+        );
         check(directory.path()).unwrap();
         page("b/c.html", "<a href=\"../a.html#nowhere\"><a href=\"d.html\"><a href=\"../a.html#top\">");
         let problem = check(directory.path()).unwrap_err().to_string();
