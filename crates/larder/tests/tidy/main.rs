@@ -9,6 +9,7 @@
 //! - size and words of a file ([`files`]);
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
+//! - the form of the changelog ([`changelog`]);
 //! - tests that docs/safety.md names for its promises ([`promises`]);
 //! - metrics in examples ([`dashboards`]).
 //!
@@ -16,6 +17,7 @@
 
 mod architecture;
 mod arrows;
+mod changelog;
 mod claims;
 mod commands;
 mod compare;
