@@ -9,7 +9,7 @@
 //! - size and words of a file ([`files`]);
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
-//! - the form of the changelog ([`changelog`]);
+//! - the form of the changelog ([`changelog`]) and of commits ([`commits`]);
 //! - tests that docs/safety.md names for its promises ([`promises`]);
 //! - metrics in examples ([`dashboards`]).
 //!
@@ -20,6 +20,7 @@ mod arrows;
 mod changelog;
 mod claims;
 mod commands;
+mod commits;
 mod compare;
 mod cycles;
 mod dashboards;
