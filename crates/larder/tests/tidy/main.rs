@@ -10,6 +10,7 @@
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
 //! - the form of the changelog ([`changelog`]) and of commits ([`commits`]);
+//! - length of sentences and documents, and openings of doc comments ([`prose`]);
 //! - tests that docs/safety.md names for its promises ([`promises`]);
 //! - metrics in examples ([`dashboards`]).
 //!
@@ -30,6 +31,7 @@ mod files;
 mod imports;
 mod markdown;
 mod promises;
+mod prose;
 mod purity;
 mod repo;
 mod rust;
