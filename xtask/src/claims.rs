@@ -17,6 +17,7 @@ use record::{Area, Claim};
 /// Runs `cargo xtask claims`.
 pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
     let areas = record::read(root()).map_err(Failure::Check)?;
+    check(&areas)?;
     match &*arguments.positional("list, page or run")? {
         "list" => arguments.finish().map(|()| print!("{}", list(&areas))),
         "page" => {
@@ -30,6 +31,15 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
         }
         other => Err(Failure::Usage(format!("there is no '{other}'; there are list, page and run"))),
     }
+}
+
+/// Fails if a record is incomplete, or a value exceeds its bound.
+fn check(areas: &[Area]) -> Result<()> {
+    let claims = areas.iter().flat_map(|area| &area.claims);
+    let faults: Vec<String> = claims
+        .flat_map(|claim| claim.faults().into_iter().map(move |fault| format!("'{}' {fault}", claim.id)))
+        .collect();
+    if faults.is_empty() { Ok(()) } else { Err(Failure::Check(format!("claims/: {}", faults.join("\n")))) }
 }
 
 fn list(areas: &[Area]) -> String {
