@@ -1,13 +1,14 @@
 //! `cargo xtask`: everything that is done with the repository besides editing it. `cargo xtask help` lists the tasks.
 //!
-//! The crate uses the standard library alone, so that it builds in seconds. What a build needs before
-//! it is installed by `scripts/setup.sh`; the Makefile runs that first.
+//! Besides the standard library the crate uses only `serde` and `toml`, for records of claims, so it builds in seconds.
+//! `scripts/setup.sh` installs the packages that a build needs; the Makefile runs it first.
 
 mod acceptance;
 mod arguments;
 mod audit;
 mod book;
 mod bpf;
+mod claims;
 mod demo;
 mod failure;
 mod files;
@@ -83,6 +84,12 @@ const TASKS: &[Task] = &[
         arguments: "[--binary FILE] [DIRECTORY]",
         summary: "makes and verifies all files of a release, by default in target/dist",
         run: release::run,
+    },
+    Task {
+        name: "claims",
+        arguments: "list | page [--check] | run ID [--PARAMETER VALUE]...",
+        summary: "lists the claims of the documentation, writes docs/reference/claims.md, or runs the commands of a claim",
+        run: claims::run,
     },
     Task {
         name: "acceptance",

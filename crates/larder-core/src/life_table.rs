@@ -3,7 +3,7 @@
 //! A node that hands a connection off to the node that has the target saves the relaying of one reply, in proportion to that
 //! reply's size. After that, every packet of the connection takes an additional hop through the node that accepted it, which costs
 //! every later request. The size from which a handoff pays without later requests, `min`, is also taken as the cost of one later
-//! request (`bench/peers/transfer.py` measures both; figures are in CLAIMS.md). A connection is therefore handed off if
+//! request (`bench/peers/transfer.py` measures both; figures are in docs/reference/claims.md). A connection is therefore handed off if
 //!
 //! ```text
 //! size >= min * (1 + requests that it is expected to bring after this one)

@@ -21,14 +21,14 @@ const WARD: &str = "policy = \"ward\"\n";
 /// With this rest a reply of 10 MB takes some seconds.
 const REST: Duration = Duration::from_millis(40);
 const DOWNLOADS: usize = 6;
-/// Time limit for the reset of a dead node's clients (CLAIMS.md, peers-handoff-trouble), for a busy machine.
+/// Time limit for the reset of a dead node's clients (docs/reference/claims.md, peers-handoff-trouble), for a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(9);
 /// Shorter than the time after which a client gives up, with the pause of TCP's next attempt.
 const CUT: Duration = Duration::from_secs(4);
 /// Allowance of a busy machine beyond twice a cut, which TCP's next attempt may exceed.
 const SPARE: Duration = Duration::from_secs(3);
 /// Upper limit of connections that clients may lose in a cut. Only connections that are being handed over at
-/// that moment can be lost: 1 to 5 of 2,000 in measurements (CLAIMS.md, peers-handoff-trouble).
+/// that moment can be lost: 1 to 5 of 2,000 in measurements (docs/reference/claims.md, peers-handoff-trouble).
 const LOST_MAX: usize = SETUP.threads;
 /// Number of cuts while ports are reused.
 const CUTS: usize = 3;

@@ -1,13 +1,22 @@
-//! Performance numbers in documents. Each of them has a row in CLAIMS.md with the command that measures it.
+//! Performance numbers in documents. Each of them has a record in `claims/` with the command that measures it.
 //!
-//! A number is marked where it stands, `24 us <!-- claim:relay-1k -->`. The table of CLAIMS.md lists it by
-//! that id: `| relay-1k | what is claimed | where | command | measured |`.
+//! A number is marked where it stands, `24 us <!-- claim:relay-1k -->`. The record lists its documents, and the
+//! page docs/reference/claims.md is made of all records.
 
-use std::collections::BTreeSet;
+#[path = "../../../../xtask/src/claims/page.rs"]
+mod page;
+#[path = "../../../../xtask/src/claims/record.rs"]
+mod record;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::markdown::prose;
 use crate::none;
-use crate::repo::{text, texts};
+use crate::repo::{root, text, texts};
+use record::Area;
+
+/// Documents in which each claim is marked.
+type Marks = BTreeMap<String, BTreeSet<String>>;
 
 /// Units of numbers that are claims and not settings.
 const UNITS: &[&str] = &[
@@ -25,27 +34,6 @@ const UNITS: &[&str] = &[
     "decisions/s",
     "bytes",
 ];
-
-/// A row of the table in CLAIMS.md.
-struct Claim {
-    id: String,
-    command: String,
-    measured: String,
-}
-
-fn claims(document: &str) -> Vec<Claim> {
-    let mut found = Vec::new();
-    for line in document.lines().filter(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
-        let id = cells[0].trim_matches('`');
-        let header = id == "id" || id.chars().all(|c| matches!(c, '-' | ':'));
-        if !header {
-            let cell = |at: usize| cells.get(at).copied().unwrap_or("").to_owned();
-            found.push(Claim { id: id.to_owned(), command: cell(3), measured: cell(4) });
-        }
-    }
-    found
-}
 
 /// Returns the ids that are marked in a text.
 fn marked_ids(document: &str) -> Vec<String> {
@@ -102,38 +90,45 @@ fn unmarked_numbers(path: &str, document: &str) -> Vec<String> {
     problems
 }
 
-fn mismatches(claims: &[Claim], marked: &BTreeSet<String>) -> Vec<String> {
+fn mismatches(areas: &[Area], marks: &Marks) -> Vec<String> {
     let mut problems = Vec::new();
     let mut ids = BTreeSet::new();
-    for claim in claims {
-        if !ids.insert(claim.id.clone()) {
-            problems.push(format!("CLAIMS.md lists '{}' twice", claim.id));
+    for claim in areas.iter().flat_map(|area| &area.claims) {
+        let id = &claim.id;
+        if !ids.insert(id) {
+            problems.push(format!("claims/ has '{id}' twice"));
         }
-        if !claim.command.contains('`') {
-            problems.push(format!("CLAIMS.md: '{}' has no command", claim.id));
-        }
-        if claim.measured.is_empty() {
-            problems.push(format!("CLAIMS.md: '{}' has no result", claim.id));
-        }
-        if !marked.contains(&claim.id) {
-            problems.push(format!("CLAIMS.md: '{}' is claimed nowhere", claim.id));
+        problems.extend(claim.faults().into_iter().map(|fault| format!("claims/: '{id}' {fault}")));
+        let listed: BTreeSet<String> = claim.documents.iter().cloned().collect();
+        let marked = marks.get(id).cloned().unwrap_or_default();
+        if listed != marked || marked.is_empty() {
+            problems.push(format!("claims/: '{id}' has where = {listed:?}, but its marks are in {marked:?}"));
         }
     }
-    for id in marked.difference(&ids) {
-        problems.push(format!("'{id}' is claimed but not in CLAIMS.md"));
+    for (id, documents) in marks.iter().filter(|(id, _)| !ids.contains(id)) {
+        problems.push(format!("'{id}' is marked in {documents:?} and has no record in claims/"));
     }
     problems
 }
 
 #[test]
 fn claims_and_marks_agree() {
-    let mut marked = BTreeSet::new();
-    for (path, document) in texts(".md") {
-        if path != "CLAIMS.md" {
-            marked.extend(marked_ids(&prose(&document)));
+    let mut marks = Marks::new();
+    for (path, document) in texts(".md").into_iter().filter(|(path, _)| path != page::PATH) {
+        for id in marked_ids(&prose(&document)) {
+            marks.entry(id).or_default().insert(path.clone());
         }
     }
-    none(&mismatches(&claims(&text("CLAIMS.md")), &marked));
+    none(&mismatches(&record::read(&root()).expect("claims/ is read"), &marks));
+}
+
+#[test]
+fn the_page_of_claims_is_current() {
+    let page = page::page(&record::read(&root()).expect("claims/ is read"));
+    if std::env::var_os("LARDER_WRITE").is_some() {
+        std::fs::write(root().join(page::PATH), &page).expect("the page is written");
+    }
+    assert!(page == text(page::PATH), "{} differs from claims/; run `cargo xtask claims page`", page::PATH);
 }
 
 #[test]
@@ -143,12 +138,17 @@ fn the_readme_claims_nothing_unlisted() {
 
 #[test]
 fn false_claims_are_noticed() {
-    let table = "| id | claim | where | command | measured |\n|---|---|---|---|---|\n\
-                 | a | fast | README | `make bench` | 3 ns |\n| b | small | README | none | 4 |\n";
-    let listed = claims(table);
-    assert_eq!(listed.len(), 2);
-    let marked = marked_ids("3 ns <!-- claim:a --> and 5 % <!-- claim:c -->").into_iter().collect();
-    let problems = mismatches(&listed, &marked);
+    let record = |id: &str, value: &str| {
+        format!(
+            "[[claim]]\nid = '{id}'\nclaim = 'Fast.'\nwhere = ['a.md']\ncommands = ['make bench']\n\
+             date = 2026-01-02\nvalues = [{{ name = 'n', {value} }}]\n"
+        )
+    };
+    let text = format!("area = 'A'\norder = 1\n{}{}", record("a", "value = 3"), record("b", "note = 'n'"));
+    let area = record::parse("claims/a.toml", &text).expect("it is a record");
+    let ids = marked_ids("3 ns <!-- claim:a --> and 5 % <!-- claim:c -->");
+    let marks = ids.into_iter().map(|id| (id, BTreeSet::from(["a.md".to_owned()]))).collect();
+    let problems = mismatches(&[area], &marks);
     assert_eq!(problems.len(), 3, "{problems:?}");
     for (passage, claimed) in [
         ("it takes 150 ns.", true),

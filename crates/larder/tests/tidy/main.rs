@@ -9,6 +9,8 @@
 //! - size and words of a file ([`files`]);
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
+//! - the form of the changelog ([`changelog`]) and of commits ([`commits`]);
+//! - length of sentences and documents, and openings of doc comments ([`prose`]);
 //! - tests that docs/reference/promises.md names for its promises ([`promises`]);
 //! - metrics in examples ([`dashboards`]).
 //!
@@ -16,8 +18,10 @@
 
 mod architecture;
 mod arrows;
+mod changelog;
 mod claims;
 mod commands;
+mod commits;
 mod compare;
 mod cycles;
 mod dashboards;
@@ -27,6 +31,7 @@ mod files;
 mod imports;
 mod markdown;
 mod promises;
+mod prose;
 mod purity;
 mod repo;
 mod rust;
