@@ -129,7 +129,7 @@ impl Page {
         };
         let mut values = vec![kind(part)];
         values.extend(part.entries().map(|most| format!("at most {most} entries")));
-        if required || default.is_none() {
+        if part.words().is_empty() && (required || default.is_none()) {
             values.extend(part.example().and_then(code).map(|example| format!("such as {example}")));
         }
         let reload = if part.is_reloadable() { " A reload applies it." } else { "" };
@@ -180,7 +180,7 @@ fn marked(text: &str) -> String {
             (Some(_), _) => {
                 let _ = write!(out, "`{part}`");
             }
-            (None, '*' | '|' | '<' | '_') => {
+            (None, '*' | '|' | '<') => {
                 out.push('\\');
                 out.push(first);
             }

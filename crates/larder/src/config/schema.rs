@@ -149,7 +149,7 @@ impl Part {
         own.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// Returns the type of the key's values in words; empty for values of several kinds.
+    /// Returns the type of the key's values in words.
     #[cfg(test)]
     pub(super) fn type_name(self) -> &'static str {
         let at = self.resolve();
@@ -176,7 +176,7 @@ impl Part {
             ("array", "list"),
             ("object", "table"),
         ];
-        names.into_iter().find(|(kind, _)| has(kind)).map_or("", |(_, shown)| shown)
+        names.into_iter().find(|(kind, _)| has(kind)).map_or("several types", |(_, shown)| shown)
     }
 
     /// Whether the description contains every word that the key may have.
