@@ -1,4 +1,4 @@
-//! What the process before has learned: the bytes follow magic and version, so that the nodes are reached at once.
+//! The snapshot of learned state. The bytes follow magic and version, so that the fuzzer reaches the nodes at once.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What peers tell one another: PRESS, CARD and WARD.
+//! Messages between peers: PRESS, CARD and WARD.
 
 #![no_main]
 

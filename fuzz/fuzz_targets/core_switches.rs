@@ -1,4 +1,4 @@
-//! What switches side by side tell one another.
+//! Messages between peer switches.
 
 #![no_main]
 

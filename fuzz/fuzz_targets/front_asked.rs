@@ -1,4 +1,4 @@
-//! What clients ask for in `Accept-Encoding`, and their cookies.
+//! `Accept-Encoding` and cookies of clients.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What the switch reads from requests and replies itself: the target key and `Cache-Status`.
+//! Values that the switch reads from requests and replies: the target key and `Cache-Status`.
 
 #![no_main]
 

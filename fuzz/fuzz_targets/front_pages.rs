@@ -1,4 +1,4 @@
-//! Pages of load counters: node_exporter's and a larder node's, and what two of them say.
+//! Pages of load counters of node_exporter and of larder nodes, and the report from two pages.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Messages between switch and node, as they come out of the encrypted channel; what is read can be written.
+//! Messages between switch and node, after decryption. Every message that is read can be written.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The first bytes of a connection that may be handed over: HTTP/1, HTTP/2, or a ClientHello.
+//! The first bytes of a connection that may be handed off: HTTP/1, HTTP/2, or a ClientHello.
 
 #![no_main]
 

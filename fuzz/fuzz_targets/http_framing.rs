@@ -1,5 +1,5 @@
-//! What a client sends in HTTP/1: the verdict must not hang on how the bytes come, and a head that passes must have an end for
-//! httparse too, unless that refuses it.
+//! Requests of HTTP/1. The verdict must not depend on the pieces in which the bytes arrive. A head that is accepted must
+//! end for httparse too, unless httparse refuses it.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What the load generator reads of replies: heads, framing, chunks, `Cache-Status`.
+//! Replies as the load generator reads them: heads, framing, chunks, `Cache-Status`.
 //!
 //! The first byte says where the rest is cut: a reply that comes in one piece and one that comes in many must be read
 //! alike.

@@ -32,7 +32,7 @@ const STEPS: &[(&str, Step)] = &[
     ("release", steps::release),
 ];
 
-/// What the steps of one run share.
+/// State that the steps of one run share.
 struct Gate {
     in_ci: bool,
     /// Arguments that make the compiler's warnings errors; none if warnings are only shown.

@@ -1,4 +1,4 @@
-//! What must hold whatever the bytes are.
+//! Properties that must hold for all bytes.
 
 use std::ops::ControlFlow;
 

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// From the least to the most; equal if one value was written.
+/// A range of amounts. `least` and `most` are equal if one value was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Between<T> {
     pub(crate) least: T,
@@ -17,7 +17,7 @@ pub(crate) struct Between<T> {
 }
 
 impl<T: Copy> Between<T> {
-    /// One value.
+    /// Creates a range of one value.
     pub(crate) fn always(value: T) -> Self {
         Self { least: value, most: value }
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::schema::reloadable_keys;
 use super::sections::Sections;
 
-/// Keys whose values differ, dotted, in the order of their names. A table that is there on one side alone is one key.
+/// Keys with different values, dotted and sorted by name. A table that only one side has is one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Keys that a reload applies.

@@ -11,7 +11,7 @@ use super::range::{fault_of, text};
 use super::schema::Part;
 use super::sections::Sections;
 
-/// The faults of single values, in the order of the keys.
+/// Returns the faults of single values, in the order of the keys.
 pub(super) fn faults(raw: &Sections) -> Vec<Fault> {
     let mut faults = Vec::new();
     match Table::try_from(raw) {
@@ -25,8 +25,8 @@ pub(super) fn faults(raw: &Sections) -> Vec<Fault> {
     faults
 }
 
-/// The values of a config that TOML cannot write because a number is above 2^63 - 1, such as a seed. Such a number is rounded, which
-/// no range notices.
+/// Returns the values of a config that TOML cannot write, because a number such as a seed is above 2^63 - 1. Such a
+/// number is rounded, which changes the result of no range check.
 fn through_json(raw: &Sections) -> Option<Table> {
     match value_of(serde_json::to_value(raw).ok()?) {
         Some(Value::Table(values)) => Some(values),
@@ -34,7 +34,7 @@ fn through_json(raw: &Sections) -> Option<Table> {
     }
 }
 
-/// A value of JSON as one of TOML; `None` for null, which stands for a key that is not given.
+/// Converts a JSON value to TOML; `None` for null, which means that the key is not set.
 fn value_of(json: serde_json::Value) -> Option<Value> {
     use serde_json::Value as Json;
     Some(match json {

@@ -1,32 +1,32 @@
-//! Config errors that name the file, the line, the key, and what would be right.
+//! Errors in a config, with file, line, key and remedy.
 
 use std::fmt;
 
 use super::suggest::suggest;
 
-/// Why a config cannot be used. It is always the writer's to mend; a retry does not help.
+/// An error in a config. The author of the file must correct it; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigError {
     /// The file, or "command line".
     pub(crate) origin: Box<str>,
-    /// Line in the file, from 1; none where the key is not in the file.
+    /// Line in the file, from 1; `None` if the key is not in the file.
     pub(crate) line: Option<u32>,
     /// Column in that line, from 1, in characters.
     pub(crate) column: Option<u32>,
     /// Dotted key, such as `switch.nodes[1].weight`; empty for the file as a whole.
     pub(crate) key: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub(crate) what: String,
-    /// What would be right.
+    /// Remedy.
     pub(crate) hint: Option<Box<str>>,
-    /// The cause is a file or account of this machine: elsewhere the same config may be right.
+    /// Whether the cause is a file or account of this machine. On another machine the same config may be valid.
     pub(crate) of_machine: bool,
     /// Further errors of the same file.
     pub(crate) more: Box<[Self]>,
 }
 
 impl ConfigError {
-    /// The errors that are errors on any machine; `None` if there are none.
+    /// Returns the errors that do not depend on this machine; `None` if there are none.
     pub(crate) fn without_machine(mut self) -> Option<Self> {
         let more = std::mem::take(&mut self.more);
         let mut all = std::iter::once(self).chain(more.into_vec()).filter(|error| !error.of_machine);
@@ -34,7 +34,7 @@ impl ConfigError {
         Some(Self { more: all.collect(), ..first })
     }
 
-    /// An error of the file as a whole.
+    /// Creates an error of the file as a whole.
     pub(super) fn of_file(origin: &str, what: String) -> Self {
         Self {
             origin: origin.into(),
@@ -71,40 +71,40 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// A value that validation refuses: the key it stands at and what is wrong with it. [`super::source::Source::locate`] adds where.
+/// A value that validation refuses: its key and the fault. [`super::source::Source::locate`] adds the place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(super) key: String,
     pub(super) what: String,
     pub(super) hint: Option<String>,
     pub(super) of_machine: bool,
-    /// The value as `what` shows it, where a message is to show it as the file has it.
+    /// The value as `what` shows it, if a message must show it as the file spells it.
     pub(super) shown: Option<String>,
 }
 
 impl Fault {
-    /// `what` is wrong with the value of `key`.
+    /// Creates a fault of the value of `key`; `what` describes it.
     pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         Self { key: key.into(), what: what.into(), hint: None, of_machine: false, shown: None }
     }
 
-    /// The value of `key` is none of the words that it may have.
+    /// Creates the fault of a value that is not one of the words that the key may have.
     pub(super) fn unknown(key: impl Into<String>, word: &str, known: &[&str]) -> Self {
         Self::new(key, format!("unknown value '{}'", word.escape_debug())).hint(suggest(word, known))
     }
 
-    /// The value of `key`, which a message shows as `shown`, is outside of its range.
+    /// Creates the fault of a value outside of its range. A message shows the value as `shown`.
     pub(super) fn out_of_range(key: impl Into<String>, shown: String) -> Self {
         let what = format!("{shown} is out of range");
         Self { shown: Some(shown), ..Self::new(key, what) }
     }
 
-    /// The key that the fault stands at.
+    /// Returns the key of the fault.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// The same fault with its texts changed.
+    /// Returns the fault with changed texts.
     pub(super) fn map(self, change: impl Fn(&str) -> String) -> Self {
         Self {
             key: change(&self.key),
@@ -114,17 +114,17 @@ impl Fault {
         }
     }
 
-    /// The same fault at another key.
+    /// Returns the fault with another key.
     pub(crate) fn at(self, key: impl Into<String>) -> Self {
         Self { key: key.into(), ..self }
     }
 
-    /// The fault lies in a file or account of this machine.
+    /// Marks the fault as one of a file or account of this machine.
     pub(super) fn of_machine(self) -> Self {
         Self { of_machine: true, ..self }
     }
 
-    /// Says what would be right.
+    /// Adds a remedy.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -1,4 +1,4 @@
-//! The TOML reader's messages in plain English, with the remedy.
+//! Translation of the TOML reader's messages into plain English with a remedy.
 //!
 //! No message names a type of this program. A remedy shows the key with its example of the reference, or the nearest known
 //! names. Names that HAProxy, nginx and Envoy use lead to larder's own.
@@ -7,11 +7,11 @@ use super::moved::names_in;
 use super::reference::{elsewhere, example};
 use super::suggest::{LISTED_MAX, did_you_mean, foreign, nearest, suggest};
 
-/// The place where all keys are described.
+/// Reference of all keys.
 const REFERENCE: &str =
     "every key is described in examples/larder.toml, which `larder check --defaults` prints";
 
-/// The reason why the reader refuses the value of `key`, and the remedy.
+/// Returns the reason why the reader refuses the value of `key`, and the remedy.
 pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
     let message = message.trim_end();
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -29,7 +29,7 @@ pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
     }
 }
 
-/// The remedy for an unknown key: `key` is its whole path.
+/// Returns the remedy for an unknown key; `key` is its whole path.
 fn unknown_key(name: &str, known: &[&str], key: &str) -> String {
     // A name that stands in the same table is nearer than another program's habit. A misspelt old name leads to the new one.
     let moved = names_in(key.rsplit_once('.').map_or("", |(table, _)| table));
@@ -53,7 +53,7 @@ fn unknown_key(name: &str, known: &[&str], key: &str) -> String {
     }
 }
 
-/// "invalid type: FOUND, expected WANTED" in plain English; `None` for any other message.
+/// Translates "invalid type: FOUND, expected WANTED"; `None` for any other message.
 fn mistyped(message: &str, key: &str) -> Option<(String, Option<String>)> {
     let rest = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "))?;
     let (found, wanted) = rest.split_once(", expected ")?;
@@ -77,14 +77,14 @@ fn mistyped(message: &str, key: &str) -> Option<(String, Option<String>)> {
     Some((format!("expected {wanted}, found {}", found_in_words(found)), hint))
 }
 
-/// A number where a span of time is wanted: the number with a unit.
+/// Returns the remedy for a number without a unit where a span of time is expected.
 fn seconds(key: &str, wanted: &str, found: &str) -> Option<String> {
     let number = found.strip_prefix("integer `").filter(|_| wanted.starts_with("a span of time"))?;
     let (number, name) = (number.trim_end_matches('`'), key.rsplit('.').next().unwrap_or(key));
     (!number.starts_with('-')).then(|| format!("write {name} = \"{number}s\" for seconds, or \"{number}ms\""))
 }
 
-/// An example of a value of this kind, for keys without one of their own.
+/// Returns an example of a value of this kind, for keys without an example.
 fn written(key: &str, wanted: &str) -> Option<String> {
     let name = key.rsplit('.').next().unwrap_or(key);
     let value = match wanted {
@@ -114,14 +114,14 @@ fn found_in_words(found: &str) -> String {
     }
 }
 
-/// "KEY is THIS or THAT", which a value of several kinds says; `None` for any other message.
+/// Translates "KEY is THIS or THAT", the message of a value of several kinds; `None` for any other message.
 fn choice(message: &str, key: &str) -> Option<(String, Option<String>)> {
     let (name, wanted) = message.split_once(" is ")?;
     let own = name == "a weight" || key.ends_with(name);
     own.then(|| (format!("expected {wanted}"), shown(key).or_else(|| written(key, wanted))))
 }
 
-/// Any other message: the reader's own if it is about the text, else the example.
+/// Translates any other message: the reader's own text for a syntax error, else the example.
 fn plain(message: &str, key: &str) -> (String, Option<String>) {
     if names_a_type(message) || message.starts_with("wanted ") {
         return ("this value does not fit the key".to_owned(), shown(key));
@@ -132,7 +132,7 @@ fn plain(message: &str, key: &str) -> (String, Option<String>) {
     }
 }
 
-/// The remedy for broken syntax.
+/// Returns the remedy for a syntax error.
 fn syntax(message: &str) -> Option<&'static str> {
     const REMEDIES: [(&str, &str); 6] = [
         (
@@ -157,7 +157,7 @@ fn names_a_type(text: &str) -> bool {
         .any(|word| text.contains(word))
 }
 
-/// The key with its example of the reference.
+/// Returns the key with the example of the reference.
 fn shown(key: &str) -> Option<String> {
     example(key).map(|example| format!("for example {example}"))
 }
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Every key of the reference, and every table, with a value of each kind.
+    /// Sets every key and table of the reference to a value of each kind.
     #[test]
     fn no_error_names_a_type_of_this_program() {
         let (mut errors, keys) = (0, keys());
@@ -221,7 +221,7 @@ mod tests {
         assert!(errors > keys.len() * 3, "{errors} errors for {} keys", keys.len());
     }
 
-    /// A config that gives one key. `a[].b` is key `b` of the list of tables `a`.
+    /// Returns a config that sets one key. `a[].b` is key `b` of the list of tables `a`.
     fn document(key: &str, value: &str) -> String {
         let Some((table, name)) = key.rsplit_once('.') else { return format!("{key} = {value}\n") };
         let (mut text, mut path) = (String::new(), String::new());

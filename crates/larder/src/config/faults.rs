@@ -1,9 +1,9 @@
-//! All faults of a config, not only the first.
+//! Search for all faults of a config.
 //!
-//! The reader and the validation stop at a fault. The key at fault is then removed, or gets a valid stand-in where the
-//! config cannot do without it, and the rest is read again. A later fault at a key that was removed is a consequence of the
-//! removal and is not told. Neither is a key that is missing where a table was removed that could stand in for it. Each round
-//! removes a key, so that the rounds end.
+//! The reader and the validation stop at the first fault. The search then removes the key at fault, or gives it a valid
+//! value if the config needs the key, and reads the rest again. A later fault at a removed key is a consequence of the
+//! removal and is not reported. The same holds for a missing key if a removed table could replace it. Each round removes
+//! a key, so the search ends.
 
 use serde::Deserialize as _;
 use toml::Spanned;
@@ -15,12 +15,12 @@ use super::moved;
 use super::source::{Source, key_at};
 use super::valid::Config;
 
-/// Faults told of one file.
+/// Largest number of faults that are reported for one file.
 const FAULTS_MAX: usize = 50;
-/// Rounds for one file: a fault may need several until its table is gone.
+/// Largest number of rounds for one file. A fault may need several rounds until its table is gone.
 const ROUNDS_MAX: usize = 4 * FAULTS_MAX;
 
-/// Faults at keys that a role cannot do without, and the keys that get valid values instead. Indices are left out.
+/// Keys that a role requires, and the keys that get valid values if they are at fault. Indices are left out.
 const STAND_INS: [(&str, &[(&str, &str)]); 9] = [
     ("switch.listen", &[("switch.listen", "v = \"127.0.0.1:1\"")]),
     ("switch.nodes", &[("switch.nodes", "v = [\"127.0.0.1:2\"]")]),
@@ -42,7 +42,7 @@ const STAND_INS: [(&str, &[(&str, &str)]); 9] = [
     ("node.peers.ward.refresh", &[("node.peers.ward.refresh", "v = \"1h\"")]),
 ];
 
-/// Keys of a role, and a table that stands in for each. Within other tables, any table of theirs may stand in for a key.
+/// Keys of a role, and a table that can replace each. Within other tables, any of their tables may replace a key.
 const INSTEAD: [(&str, &str); 5] = [
     ("switch.listen", "switch.tls"),
     ("switch.nodes", "switch.discover"),
@@ -51,7 +51,7 @@ const INSTEAD: [(&str, &str); 5] = [
     ("node.root", "node.model"),
 ];
 
-/// All faults of a text, in the order in which they stand in it.
+/// Returns all faults of a text, in the order of the text.
 pub(super) fn all(source: Source<'_>) -> Vec<ConfigError> {
     let (mut table, broken) = DeTable::parse_recoverable(source.text());
     if !broken.is_empty() {
@@ -82,13 +82,13 @@ struct Search<'a> {
     source: Source<'a>,
     table: Spanned<DeTable<'a>>,
     faults: Vec<ConfigError>,
-    /// Keys of the faults, as the file has them.
+    /// Keys of the reported faults, as in the file.
     told: Vec<String>,
-    /// Keys that were removed or replaced, as the file has them.
+    /// Keys that were removed or replaced, as in the file.
     removed: Vec<String>,
-    /// Tables and lists that were removed, or scalars where one is expected, as the file has them.
+    /// Tables and lists that were removed, or scalars in the place of one, as in the file.
     tables: Vec<String>,
-    /// Tables with a key of an unknown name, and what should be written instead of it.
+    /// Tables with an unknown key, and the remedy.
     unknown: Vec<(String, String)>,
     /// Entries removed from lists: the list and the index at that time.
     indices: Vec<(String, usize)>,
@@ -131,7 +131,7 @@ impl Search<'_> {
             || missing && self.unknown.iter().any(|(table, hint)| is_misspelt(table, hint, key))
     }
 
-    /// Gives a key that a role cannot do without a valid value; `false` if there is none, or it is there already.
+    /// Sets a key that a role requires to a valid value; `false` if there is none, or if it is set already.
     fn stand_in(&mut self, key: &str) -> bool {
         let (bare, at) = (without_indices(key), key.rfind('.').map_or("", |dot| &key[..dot]));
         if key.ends_with(']') {
@@ -152,7 +152,7 @@ impl Search<'_> {
         put_any
     }
 
-    /// Removes the key, or its nearest ancestor that is there; `false` if nothing is.
+    /// Removes the key, or its nearest ancestor; `false` if there is none.
     fn remove(&mut self, key: &str, wants_table: bool) -> bool {
         let mut at = key;
         loop {
@@ -187,7 +187,7 @@ impl Search<'_> {
         }
     }
 
-    /// A key, or a text with keys, as the file has them, where entries before may have been removed.
+    /// Returns a text with the indices of keys as in the file, although entries before may have been removed.
     fn original(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (list, removed) in self.indices.iter().rev() {
@@ -209,12 +209,12 @@ impl Search<'_> {
     }
 }
 
-/// `a[1].b[2]` is `a.b`.
+/// Removes indices: `a[1].b[2]` becomes `a.b`.
 fn without_indices(key: &str) -> String {
     key.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect::<Vec<_>>().join(".")
 }
 
-/// Whether one key is the other or stands in it.
+/// Whether the keys are equal or one contains the other.
 fn related(one: &str, other: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -222,19 +222,19 @@ fn related(one: &str, other: &str) -> bool {
     within(one, other) || within(other, one)
 }
 
-/// The table of a key; empty for the file.
+/// Returns the table of a key; empty for the file.
 fn parent(key: &str) -> &str {
     key.rsplit_once('.').map_or("", |(parent, _)| parent)
 }
 
-/// Whether a key of a table has an unknown name in the place of the one that is missing: its hint suggests that.
+/// Whether an unknown key of a table is a misspelling of the missing one, according to its hint.
 fn is_misspelt(table: &str, hint: &str, missing: &str) -> bool {
     let name = missing.rsplit('.').next().unwrap_or(missing);
     let suggested = [format!("'{name}'"), format!("{name} = ")].iter().any(|text| hint.contains(text));
     suggested && (table.is_empty() || table == parent(missing))
 }
 
-/// Whether a table that was removed could stand in for a key that is missing.
+/// Whether a removed table could replace a missing key.
 fn stands_in(table: &str, missing: &str) -> bool {
     let (table, missing) = (without_indices(table), without_indices(missing));
     let parent = parent(&missing);
@@ -276,7 +276,7 @@ fn take(table: &mut DeTable<'_>, key: &str) -> Option<Option<usize>> {
     there.then_some(Some(index))
 }
 
-/// Puts a value in the place of a key, or where the key is missing; `false` if it is there already or there is no such table.
+/// Sets a key to a value; `false` if it is set already, or if its table does not exist.
 fn put(table: &mut DeTable<'_>, key: &str, value: &'static str, replaces: bool) -> bool {
     let (path, name) = key.rsplit_once('.').unwrap_or(("", key));
     let Some(table) = inner(table, path) else { return false };
@@ -292,7 +292,7 @@ fn put(table: &mut DeTable<'_>, key: &str, value: &'static str, replaces: bool) 
     true
 }
 
-/// The table at a dotted key.
+/// Returns the table at a dotted key.
 fn inner<'t, 'a>(table: &'t mut DeTable<'a>, path: &str) -> Option<&'t mut DeTable<'a>> {
     let (head, rest) = path.split_once('.').unwrap_or((path, ""));
     let (name, index) = match head.split_once('[') {

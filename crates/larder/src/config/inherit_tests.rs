@@ -1,4 +1,4 @@
-//! What routes inherit of `[switch]`, and what they must not.
+//! Tests of the settings that routes inherit from `[switch]`, and of those that they must not inherit.
 
 use larder_core::policy::thresholds::{LowRule, TrainingSettings};
 use larder_core::rules::{Head, KeyTemplate};
@@ -12,7 +12,7 @@ fn switch(text: &str) -> SwitchRole {
     config.unwrap_or_else(|error| panic!("{text}\n{error}")).switch.expect("there is one")
 }
 
-/// Whether a route's key tells two paths apart.
+/// Whether a route's key distinguishes two paths.
 fn apart(role: &SwitchRole, route: usize) -> bool {
     let key: &KeyTemplate = role.switch.routes[route].key.as_ref().unwrap_or(&role.switch.key);
     let id = |path: &str| key.id(&Head::get(b"h", path.as_bytes()));
@@ -70,7 +70,7 @@ fn a_route_that_begins_to_learn_learns_as_the_switch_says() {
         LowRule::Learned(own)
     );
     assert_eq!(learned(""), LowRule::Fixed);
-    // What a route of a switch that learns says of the training is laid over it.
+    // Training settings of a route override those of the switch.
     let role = switch(
         "policies.lard.t_low = \"learned\"\n[switch.policies.lard.training]\nbusy = 0.8\n[[switch.routes]]\nname = \"r\"\npath = \"/a/*\"\n\
          policies.lard.training = { min = 9 }\n",

@@ -1,14 +1,14 @@
-//! The one place of a key: [`keys!`] declares a section of the config.
+//! Declaration of keys: [`keys!`] declares a section of the config.
 //!
-//! A key stands there once, with its meaning, type, default, range, example, and whether a running node takes a change of it. The
-//! struct, its default, the JSON Schema, the reference, the checks of ranges and the list of keys that a reload takes come from
-//! this declaration.
+//! A key is declared once, with its meaning, type, default, range and example, and whether a running node can apply a
+//! change. The declaration generates the struct, its default, the JSON Schema, the reference, the checks of ranges, and
+//! the list of keys that a reload applies.
 
 /// Declares the struct of a section.
 ///
-/// `table` is a section all of whose keys have a value; keys without one written here begin with the default of their type.
-/// `partial` is a section whose keys may each be left to the section above: they begin as `None`, and `standard` returns the
-/// values written here.
+/// In a `table`, every key has a value. The default is the given value, or the default of the type. In a `partial`
+/// section, every key may be inherited from the section above: the default is `None`, and `standard` returns the given
+/// values.
 ///
 /// After the type and the default of a key may follow, in this order:
 /// - `range`: the values that it may have, see [`super::range`];

@@ -1,4 +1,4 @@
-//! Rewrites a config file with the spellings of now. Comments and order stay as far as tables allow.
+//! Rewrites a config file with the current spellings. Comments and order are kept as far as tables allow.
 //!
 //! A key that moves into a table goes below that table's heading, with its comments. A table that moves keeps its place and gets
 //! another heading. Keys of inline tables become dotted keys there.
@@ -12,7 +12,7 @@ use super::moved::{Row, rows};
 use super::sections::Sections;
 use super::source::Source;
 
-/// The text with all old spellings replaced, and how many there were. `origin` names the text in errors.
+/// Replaces all old spellings in a text. Returns the text and their number. `origin` names the text in errors.
 ///
 /// # Errors
 /// The text is no TOML, or has both spellings of a key.
@@ -49,18 +49,18 @@ pub(crate) fn migrate(origin: &str, text: &str) -> Result<(String, usize), Confi
     }
 }
 
-/// The config that a text means; `None` if it has an error.
+/// Returns the config that a text means; `None` if it has an error.
 fn meaning(source: Source<'_>) -> Option<serde_json::Value> {
     let (table, _) = source.table().ok()?;
     let raw = Sections::deserialize(Deserializer::from(table)).ok()?;
     serde_json::to_value(raw).ok()
 }
 
-/// A table of either form.
+/// A table in one of its two forms.
 enum Place<'a> {
-    /// Under a heading, or by dotted keys.
+    /// A table with a heading or dotted keys.
     Table(&'a mut Table),
-    /// Between braces, or by dotted keys there.
+    /// An inline table, or dotted keys in one.
     Inline(&'a mut InlineTable),
 }
 
@@ -73,7 +73,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The same table, for a shorter time.
+    /// Reborrows the table.
     fn again(&mut self) -> Place<'_> {
         match self {
             Self::Table(table) => Place::Table(table),
@@ -81,7 +81,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The table of a key.
+    /// Returns the table of a key.
     fn inner(self, name: &str) -> Option<Place<'a>> {
         match self {
             Self::Table(table) => Self::of(table.get_mut(name)?),
@@ -92,7 +92,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The table of a key, which is made if there is none.
+    /// Returns the table of a key, and creates it if it is missing.
     fn inner_or_new(self, name: &str) -> Option<Place<'a>> {
         match self {
             Self::Table(table) => {
@@ -135,7 +135,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Puts a value at a key. Tables are merged; a key that is there already stays.
+    /// Sets a key to a value. Tables are merged; an existing key is kept.
     fn put(self, name: &str, key: &Key, item: Item) {
         match self {
             Self::Table(table) => {
@@ -188,7 +188,7 @@ fn merge(into: Option<Place<'_>>, key: &Key, from: Item) {
     }
 }
 
-/// Comments at the heading of a table, or before and after a table between braces, as whole lines.
+/// Returns the comments at the heading of a table, or before and after an inline table, as whole lines.
 fn comments_at(key: &Key, item: &Item) -> String {
     let texts = match item {
         Item::Table(table) if !table.is_dotted() => [table.decor().prefix(), table.decor().suffix()],

@@ -1,4 +1,4 @@
-//! The config: read as [`Sections`], validated once into [`Config`], which cannot be wrong.
+//! The config, which is read as [`Sections`] and validated into [`Config`].
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -19,6 +19,8 @@ mod moved;
 #[cfg(test)]
 mod moved_tests;
 mod nodes_file;
+#[cfg(test)]
+mod page;
 mod range;
 mod reference;
 mod schema;
@@ -66,10 +68,10 @@ use toml::de::Deserializer;
 
 use source::Source;
 
-/// Largest config file read; a larger one is not a config.
+/// Size limit of a config file. Bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The text of a config file, or of a file that one names.
+/// Reads the text of a config file, or of a file that a config names.
 ///
 /// # Errors
 /// It cannot be read, or is too large.
@@ -87,11 +89,11 @@ pub(crate) fn text_of(path: &Path) -> Result<String, ConfigError> {
 enum Reader {
     /// A command that examines the file alone.
     Check,
-    /// A role, whose command line may give keys that the file lacks.
+    /// A role, whose command line may set keys that are missing in the file.
     Role,
 }
 
-/// Keys that a role needs and that its command line can give.
+/// Keys that a role requires and that its command line can set.
 const OF_COMMAND_LINE: [&str; 4] = ["switch.listen", "switch.nodes", "node.listen", "node.root"];
 
 /// The remedy for old spellings.
@@ -107,15 +109,15 @@ pub fn check_file(file: &Path) -> Result<(), String> {
     config.map(drop).map_err(|error| error.to_string())
 }
 
-/// A config as written, with the text it came from.
+/// A config as written, with its text.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     origin: String,
     text: String,
     reader: Reader,
-    /// Warnings of keys that the text gives by their old spellings.
+    /// Warnings about old spellings in the text.
     moved: Vec<ConfigError>,
-    /// What was read; the command line may change it before it is validated.
+    /// The values that were read. The command line may change them before validation.
     pub(crate) raw: Sections,
 }
 
@@ -136,7 +138,7 @@ impl Written {
         Ok(Self { origin: origin.to_owned(), text: text.to_owned(), reader, moved, raw })
     }
 
-    /// The file if one is named, else an empty config for the command line to fill.
+    /// Reads the file if one is given, else creates an empty config for the command line.
     pub(crate) fn read_or_empty(path: Option<&Path>) -> Result<Self, ConfigError> {
         match path {
             Some(path) => Self::parse(&path.display().to_string(), &text_of(path)?),
@@ -144,14 +146,14 @@ impl Written {
         }
     }
 
-    /// Checks everything and says where a fault is.
+    /// Validates the config. Errors contain their place.
     pub(crate) fn validate(&self) -> Result<Config, ConfigError> {
         let error = |fault| with_the_rest(self.reader, self.source(), self.source().locate(fault));
         Config::new(&self.raw).map_err(error)
     }
 
-    /// Checks everything but files and accounts of this machine. `None`: all else is right, but a file is missing that a config
-    /// cannot be made without, such as a certificate.
+    /// Validates everything except files and accounts of this machine. `None` means that only a required file, such as a
+    /// certificate, is missing.
     pub(crate) fn validate_alone(&self) -> Result<Option<Config>, ConfigError> {
         match self.validate() {
             Ok(config) => Ok(Some(config)),
@@ -159,8 +161,8 @@ impl Written {
         }
     }
 
-    /// The config in force, to be shown. Values of header fields for the collector of traces and for the origin are left out,
-    /// because they may be keys.
+    /// Returns the config for display. Values of header fields for the collector of traces and for the origin are
+    /// removed, because they may be keys.
     pub(crate) fn shown(&self) -> serde_json::Result<serde_json::Value> {
         let mut raw = serde_json::to_value(&self.raw)?;
         for role in ["/switch", "/node"] {
@@ -186,33 +188,33 @@ impl Written {
         Ok(raw)
     }
 
-    /// Old spellings, and what is odd in a valid config, with their places.
+    /// Returns warnings: old spellings, and valid settings that are probably mistakes.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<ConfigError> {
         let odd = config.warnings.iter().map(|fault| self.place(fault.clone()));
         self.moved.iter().cloned().chain(odd).collect()
     }
 
-    /// The file; a path that leads nowhere if it was no file.
+    /// Returns the path of the file, or a path that does not exist if the config is no file.
     pub(crate) fn path(&self) -> &Path {
         Path::new(&self.origin)
     }
 
-    /// The fault with its place in the file.
+    /// Returns the fault with its place in the file.
     pub(crate) fn place(&self, fault: Fault) -> ConfigError {
         self.source().locate(fault)
     }
 
-    /// Whether every file that a valid config needs at the start is there.
+    /// Checks that every file exists that a role requires at its start.
     pub(crate) fn present(&self, config: &Config) -> Result<(), ConfigError> {
         config.absent.first().map_or(Ok(()), |fault| Err(self.source().locate(fault.clone())))
     }
 
-    /// Whether the text itself gives this key, and it is no default.
+    /// Whether the text sets this key, so that it is no default.
     pub(crate) fn gives(&self, path: &[&str]) -> bool {
         self.source().gives(path)
     }
 
-    /// What to say of keys that a running node cannot take.
+    /// Returns the error for keys that a reload of a node cannot apply.
     pub(crate) fn needs_restart(&self, keys: &[String]) -> ConfigError {
         let named = keys.iter().map(|key| {
             let line = self.source().locate(Fault::new(key, "")).line;
@@ -225,7 +227,7 @@ impl Written {
         ConfigError { hint, ..ConfigError::of_file(&self.origin, what) }
     }
 
-    /// What errors call it, and its text: to be [parsed](Self::parse) by another process.
+    /// Returns the name of the config in errors, and its text, for another process that [parses](Self::parse) them.
     pub(crate) fn text(&self) -> (&str, &str) {
         (&self.origin, &self.text)
     }
@@ -235,7 +237,7 @@ impl Written {
     }
 }
 
-/// Reads a text, and warns of keys that it gives by their old spellings.
+/// Parses a text. Returns warnings about its old spellings too.
 fn read(source: Source<'_>) -> Result<(Sections, Vec<ConfigError>), ConfigError> {
     let (table, moved) = source.table().map_err(|error| source.refused(&error))?;
     if let Some(error) = moved.iter().find_map(|moved| source.twice(moved)) {
@@ -246,7 +248,7 @@ fn read(source: Source<'_>) -> Result<(Sections, Vec<ConfigError>), ConfigError>
     Ok((raw, moved.iter().enumerate().map(warning).collect()))
 }
 
-/// Leaves out keys that are not given.
+/// Removes keys that are not set.
 fn without_nulls(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(keys) => {
@@ -258,8 +260,8 @@ fn without_nulls(value: &mut serde_json::Value) {
     }
 }
 
-/// The error with the other faults of its file, in the order in which they stand in it. A role is not told of keys that are
-/// missing in the file if its command line can give them.
+/// Adds the other faults of the file, in the order of the file. A role is not told about missing keys that its command
+/// line can set.
 fn with_the_rest(reader: Reader, source: Source<'_>, error: ConfigError) -> ConfigError {
     let given = |key: &str| reader == Reader::Role && OF_COMMAND_LINE.contains(&key) && !source.has(key);
     let other = |fault: &ConfigError| fault.key != error.key && !given(&fault.key);
@@ -380,8 +382,14 @@ mod tests {
     #[test]
     fn the_examples_are_current() {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        if std::env::var_os("LARDER_WRITE").is_some() {
+            std::fs::write(examples.join("larder.toml"), defaults().unwrap()).unwrap();
+        }
         let kept = std::fs::read_to_string(examples.join("larder.toml")).unwrap();
-        assert!(kept == defaults().unwrap(), "run: larder check --defaults > examples/larder.toml");
+        assert!(
+            kept == defaults().unwrap(),
+            "run: larder check --defaults > examples/larder.toml, or this test with LARDER_WRITE=1"
+        );
         for entry in std::fs::read_dir(&examples).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ext| ext == "toml") {

@@ -1,4 +1,4 @@
-//! Old spellings of keys: found in a parsed file and moved to their new places, before anything else looks at it.
+//! Old spellings of keys. They are moved to their new places in a parsed file before any other step.
 //!
 //! Names and values keep their places in the text, so that an error points at the line that the writer knows.
 
@@ -10,22 +10,22 @@ use toml::de::{DeTable, DeValue};
 
 use super::sections::moves::MOVES;
 
-/// A key that the file gives by its old spelling.
+/// A key that the file sets by its old spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     /// The key as the file has it.
     pub(super) old: String,
-    /// The key as it is spelled now.
+    /// The key in the current spelling.
     pub(super) new: String,
     /// Byte offset of the old spelling.
     pub(super) offset: usize,
-    /// Byte offset of the new spelling, if the file has it too.
+    /// Byte offset of the new spelling, if the file contains it too.
     pub(super) twice: Option<usize>,
 }
 
-/// A row of the table of moves, split where the old and the new path part.
+/// A row of the table of moves, split where the paths begin to differ.
 pub(super) struct Row {
-    /// Tables and lists of tables (`[]`) that both paths begin with.
+    /// Tables and lists of tables (`[]`) at the beginning of both paths.
     pub(super) above: Vec<&'static str>,
     /// The rest of the old path.
     pub(super) old: Vec<&'static str>,
@@ -42,23 +42,24 @@ impl Row {
         Self { above: old[..same].to_vec(), old: old[same..].to_vec(), new: new[same..].to_vec() }
     }
 
-    /// Whether a table has the old name now: a table is then the new spelling, and only other values are the old one.
+    /// Whether the old name is now the name of a table. A table is then the new spelling, and other values are the old
+    /// one.
     pub(super) fn is_table_now(&self) -> bool {
         self.new.starts_with(&self.old)
     }
 }
 
-/// All rows, split once: a file with many faults is parsed often.
+/// All rows. They are split once, because a file with many faults is parsed often.
 static ROWS: LazyLock<Vec<Row>> =
     LazyLock::new(|| MOVES.iter().map(|(old, new)| Row::new(old, new)).collect());
 
-/// All rows.
+/// Returns all rows.
 pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
     ROWS.iter()
 }
 
-/// Old names of the keys of a table, and their new paths within it. The table is dotted, with or without indices. Keys that
-/// have come into the table from elsewhere are among them, by the names that they had there.
+/// Returns the old names of the keys of a table, and their new paths within it. The table is dotted, with or without
+/// indices. Keys that moved into the table from another one are included.
 pub(super) fn names_in(table: &str) -> Vec<(&'static str, String)> {
     fn without_index(part: &str) -> &str {
         part.split('[').next().unwrap_or(part)
@@ -75,25 +76,25 @@ pub(super) fn names_in(table: &str) -> Vec<(&'static str, String)> {
     rows().filter(here).map(|row| (row.old[0], row.new.join("."))).chain(came).collect()
 }
 
-/// The remedy for a line that gives a table which was a key of the same name before, or that key.
+/// Returns the remedy for a line that sets a table which was a key of the same name before, or that key.
 pub(super) fn became_table(line: &str) -> Option<String> {
     let has = |name: &str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
     let row = rows().find(|row| row.is_table_now() && has(row.old[0]))?;
-    Some(format!("`{} = ...` is now `{}`: give it there", row.old[0], row.new.join(".")))
+    Some(format!("`{} = ...` is now `{}`: set it there", row.old[0], row.new.join(".")))
 }
 
-/// A key that a comment gives by its old spelling.
+/// A key that a comment sets by its old spelling.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CommentedKey {
     /// Line in the text, from 1.
     pub(crate) line: usize,
     /// The key as the comment has it.
     pub(crate) old: String,
-    /// The key as it is spelled now.
+    /// The key in the current spelling.
     pub(crate) new: String,
 }
 
-/// The keys that comments of a text give by their old spellings, as in `#user = "www"`.
+/// Returns the keys that comments of a text set by their old spellings, as in `#user = "www"`.
 pub(crate) fn in_comments(text: &str) -> Vec<CommentedKey> {
     let (mut table, mut found) = (String::new(), Vec::new());
     for (i, line) in text.lines().enumerate() {
@@ -114,7 +115,7 @@ pub(crate) fn in_comments(text: &str) -> Vec<CommentedKey> {
     found
 }
 
-/// The key at `path` if the line is a comment and the path begins with an old one.
+/// Returns the key at `path` if the line is a comment and the path begins with an old one.
 fn commented(line: &str, i: usize, path: &str, is_table: bool) -> Option<CommentedKey> {
     let (old, new) = MOVES.iter().find(|(old, _)| {
         path.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -128,8 +129,8 @@ fn commented(line: &str, i: usize, path: &str, is_table: bool) -> Option<Comment
     })
 }
 
-/// Moves all keys that have old spellings to their new places, and says which they are, in the order in which they stand in
-/// the text. If the file has both spellings of a key, the new one stays.
+/// Moves all keys with old spellings to their new places. Returns them in the order of the text. If the file has both
+/// spellings of a key, the new one is kept.
 pub(super) fn apply(table: &mut DeTable<'_>) -> Vec<Moved> {
     let mut moved = Vec::new();
     for row in rows() {
@@ -210,7 +211,7 @@ fn take<'a>(parent: &mut DeTable<'a>, row: &Row) -> Option<Entry<'a>> {
     if row.is_table_now() && is_table { None } else { at.remove_entry(*last) }
 }
 
-/// Puts a value at its new place. Tables are merged; a key that is there already stays, and is noted in `twice`.
+/// Puts a value at its new place. Tables are merged. An existing key is kept, and recorded in `twice`.
 fn put<'a>(
     table: &mut DeTable<'a>,
     (name, value): Entry<'a>,

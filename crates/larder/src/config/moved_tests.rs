@@ -337,7 +337,7 @@ fn keys_between_braces_and_dotted_keys_are_rewritten_where_they_stand() {
 #[test]
 fn a_file_that_is_no_toml_is_not_rewritten() {
     assert_eq!(migrate("f", "[switch\nt_low = 5\n").unwrap_err().line, Some(1));
-    // What is wrong otherwise stays as it is.
+    // Other faults are not changed.
     let (rewritten, _) = migrate("f", "[switch]\nt_low = true\npolcy = 1\n").unwrap();
     assert!(
         rewritten.contains("[switch.policies.lard]\nt_low = true\n") && rewritten.contains("polcy = 1\n")

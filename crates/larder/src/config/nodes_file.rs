@@ -1,4 +1,4 @@
-//! Nodes that do not stand in the config: those of a file of nodes, and one from a request to the admin interface.
+//! Nodes outside of the config: those of a file of nodes, and a node in a request to the admin interface.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use super::error::{ConfigError, Fault};
 use super::sections::switch::nodes::{NodeKey, peers};
 use super::source::Source;
 
-/// What a file of nodes holds.
+/// Contents of a file of nodes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NodesFile {
     nodes: Vec<NodeKey>,
 }
 
-/// The nodes that a file's text names; `path` names it in errors.
+/// Parses the nodes of a file; `path` names it in errors.
 ///
 /// # Errors
-/// What is wrong, with its line.
+/// The text is invalid; the error has the line.
 pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, ConfigError> {
     let origin = path.display().to_string();
     let source = Source::new(&origin, text);
@@ -27,10 +27,10 @@ pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, Config
     peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
 }
 
-/// A node by itself, for a caller that is no file.
+/// Parses one node that does not come from a file.
 ///
 /// # Errors
-/// What is wrong.
+/// The node is invalid.
 pub(crate) fn node(raw: &NodeKey) -> Result<NodeEntry, ConfigError> {
     let one = peers("nodes", std::slice::from_ref(raw))
         .map_err(|fault| Source::new("request", "").locate(fault))?;

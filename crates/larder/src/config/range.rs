@@ -1,8 +1,8 @@
-//! The values that a key may have, as its declaration says them: `1 to 64`, `10ms to 1h`, `1s to 1h, or 0s`, `1s to 31d, or "off"`, `body_timeout to 1d`,
-//! `a power of two from 1 to 4096`, `1B or more`.
+//! Ranges of values, in the text form of a declaration: `1 to 64`, `10ms to 1h`, `1s to 1h, or 0s`, `1s to 31d, or
+//! "off"`, `body_timeout to 1d`, `a power of two from 1 to 4096`, `1B or more`.
 //!
-//! The text is what a reader of the reference sees, and it is parsed here to hold values against it. A bound that is a name is
-//! the value of another key of the section.
+//! The text appears in the reference, and is parsed here to check values. A bound that is a name stands for the value of
+//! another key of the section.
 
 use std::str::FromStr;
 
@@ -16,9 +16,9 @@ use super::text::{Size, Span};
 pub(super) struct Range<'a> {
     shape: Shape,
     least: &'a str,
-    /// `None`: there is none.
+    /// `None`: no upper bound.
     most: Option<&'a str>,
-    /// A value outside of the range that is right too.
+    /// A value outside of the range that is valid too.
     or: Option<&'a str>,
 }
 
@@ -40,7 +40,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// The amount that a text means; `None` if it means none of this unit.
+    /// Parses an amount; `None` if the text has another unit.
     fn read(self, text: &str) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "bounds are far below 2^53")]
         match self {
@@ -52,7 +52,7 @@ impl Unit {
 }
 
 impl<'a> Range<'a> {
-    /// The range that a declaration says; `None` if the text is none.
+    /// Parses a range; `None` if the text is no range.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let (text, or) = match text.split_once(", or ") {
             Some((text, or)) => (text, Some(or.trim_matches('"'))),
@@ -75,19 +75,19 @@ impl<'a> Range<'a> {
         Some(Self { shape, least, most: Some(most), or })
     }
 
-    /// Whether all numbers between the bounds are right, and no others.
+    /// Whether exactly the numbers between the bounds are valid.
     pub(super) fn is_plain(&self) -> bool {
         self.shape == Shape::Any && self.or.is_none()
     }
 
-    /// The least and the most as plain numbers; `None` if they are not.
+    /// Returns the bounds as plain numbers; `None` if they have a unit.
     pub(super) fn numbers(&self) -> Option<(f64, Option<f64>)> {
         let most = self.most.map(|most| Unit::Number.read(most).ok_or(())).transpose().ok()?;
         Some((Unit::Number.read(self.least)?, most))
     }
 
-    /// Whether a value is right. `beside` gives the values of the other keys of its section. A value of another kind is, since its
-    /// type decides about it.
+    /// Whether a value is valid. `beside` returns the values of the other keys of its section. A value of another type is
+    /// valid here, because its type is checked elsewhere.
     pub(super) fn has<'v>(&self, value: &Value, beside: impl Fn(&str) -> Option<&'v Value>) -> bool {
         let (Some((least, least_unit)), Some((most, unit))) = (
             bound(self.least, &beside),
@@ -114,7 +114,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// The names of keys that are bounds, with their values.
+    /// Returns the keys that are bounds, with their values.
     pub(super) fn names<'v>(&self, beside: impl Fn(&str) -> Option<&'v Value>) -> Vec<(&'a str, String)> {
         let bounds = std::iter::once(self.least).chain(self.most);
         bounds.filter_map(|name| Some((name, text(beside(name)?)?))).collect()
@@ -136,7 +136,8 @@ impl Shape {
     }
 }
 
-/// A bound and its unit; the unit is `None` where the bound is 0 or the value of another key that is a plain number.
+/// Returns a bound and its unit. The unit is `None` if the bound is 0, or the value of another key that is a plain
+/// number.
 fn bound<'v>(written: &str, beside: impl Fn(&str) -> Option<&'v Value>) -> Option<(f64, Option<Unit>)> {
     let value = beside(written);
     let shown = match value {
@@ -158,8 +159,8 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Checks a value against the range that its key declares. `beside` gives the values of the other keys of its section. `None` if the
-/// value is right.
+/// Checks a value against the range of its key. `beside` returns the values of the other keys of its section. `None` if
+/// the value is valid.
 pub(super) fn fault_of<'v>(
     key: &str,
     value: &Value,
@@ -179,7 +180,7 @@ pub(super) fn checked_number(key: &str, value: f64, range: &str) -> Result<f64, 
     fault_of(key, &Value::Float(value), range, |_| None).map_or(Ok(value), Err)
 }
 
-/// A value as a message shows it; `None` for a table or a list.
+/// Returns a value as a message shows it; `None` for a table or a list.
 pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,4 +1,5 @@
-//! The commented default config, generated from the declarations of the keys.
+//! The reference of all keys, generated from their declarations: as a commented config, and as a page of the
+//! documentation.
 
 use std::fmt::Write as _;
 
@@ -9,35 +10,40 @@ use super::sections::Sections;
 use super::sections::node::NodeSection;
 use super::sections::switch::section::SwitchSection;
 
-/// Widest line of a comment.
+/// Largest width of a line with a comment.
 const COLUMNS: usize = 100;
 
-/// Every key with its meaning and its default, as a config file that loads. Keys without a default stand as
-/// commented examples.
+/// Returns every key with its meaning and default, as a valid config file. Keys without a default are commented examples.
 pub(crate) fn defaults() -> anyhow::Result<String> {
+    let values = standard()?;
+    let mut out = Writer::default();
+    out.comment("Reference of larder's config: every key with its meaning and default, as `larder check --defaults` prints it.");
+    out.comment(
+        "Keep the keys that you change and delete the rest. A line such as #key = value is an example.",
+    );
+    out.comment("A reload of a switch applies all keys; a reload of a node applies those marked \"A reload applies it.\"");
+    out.table("", Part::root(), values.as_object(), false)?;
+    Ok(out.text)
+}
+
+/// Returns the defaults of a switch and a node.
+pub(super) fn standard() -> anyhow::Result<Value> {
     let raw = Sections {
         switch: Some(SwitchSection::default()),
         node: Some(NodeSection::default()),
         ..Sections::default()
     };
-    let values = serde_json::to_value(raw)?;
-    let mut out = Writer::default();
-    out.comment("larder: every key, what it means, and its default. Generated: larder check --defaults");
-    out.comment(
-        "Keep the keys you change and delete the rest. A line with a single # before a key is an example.",
-    );
-    out.table("", Part::root(), values.as_object(), false)?;
-    Ok(out.text)
+    Ok(serde_json::to_value(raw)?)
 }
 
-/// The key with the example or default of the reference, as one line of a config; `None` for a key that is not known.
+/// Returns the key with its example or default, as one line of a config; `None` for an unknown key.
 pub(super) fn example(key: &str) -> Option<String> {
     let value = shown(Part::find(key)?, 0)?;
     let name = key.rsplit('.').next().filter(|name| !name.contains('['));
     Some(name.map_or_else(|| value.clone(), |name| format!("{name} = {value}")))
 }
 
-/// The tables that have a key of this name.
+/// Returns the tables that have a key of this name.
 pub(super) fn elsewhere(name: &str) -> Vec<String> {
     let of = |key: &String| {
         key.rsplit_once('.').filter(|(_, last)| *last == name).map(|(table, _)| table.to_owned())
@@ -53,7 +59,7 @@ pub(super) fn elsewhere(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// An example of a value in TOML, on one line.
+/// Returns an example of a value in TOML, on one line.
 fn shown(at: Part, depth: usize) -> Option<String> {
     let default = at.get("default").filter(|value| !is_empty(value) && !value.is_object());
     if let Some(value) = at.example().or(default) {
@@ -78,7 +84,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes the keys of a table and then its sub-tables, as TOML wants them ordered.
+    /// Writes the keys of a table, and then its sub-tables, in the order that TOML requires.
     fn table(
         &mut self,
         path: &str,
@@ -129,7 +135,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the meaning of a key, and the sentences that follow from its data.
+    /// Writes the meaning of a key, and the sentences that follow from its declaration.
     fn describe(&mut self, part: Part) {
         let described = part.description().or_else(|| part.resolve().description());
         let sentences = described.map(str::to_owned).into_iter().chain(part.bounds());
@@ -154,12 +160,12 @@ impl Writer {
     }
 }
 
-/// The schema of a list's tables; none for what is no list, or has an example of its own.
-fn rows(part: Part) -> Option<Part> {
+/// Returns the schema of the tables of a list; `None` for other values, and for lists with an example.
+pub(super) fn rows(part: Part) -> Option<Part> {
     part.entry().filter(|row| part.example().is_none() && row.is_table())
 }
 
-/// The keys a section cannot do without: the reference shows them with an example in force.
+/// Whether a section requires the key. The reference shows such keys with an active example.
 fn required(path: &str, key: &str) -> bool {
     matches!((path, key), ("switch", "listen" | "nodes") | ("node", "listen" | "root"))
 }

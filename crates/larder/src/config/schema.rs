@@ -1,7 +1,7 @@
-//! The JSON Schema of the config file, made from the declarations of its keys, and what the other modules ask of it.
+//! The JSON Schema of the config file, which the declarations of keys generate, and queries on it.
 //!
-//! Beside the words of JSON Schema a key may have `x-range`, `x-entries`, `x-when`, `x-elsewhere` and `x-reload`, see
-//! [`super::keys`].
+//! In addition to the words of JSON Schema, a key may have `x-range`, `x-entries`, `x-when`, `x-elsewhere` and
+//! `x-reload`, see [`super::keys`].
 
 use std::sync::LazyLock;
 
@@ -9,21 +9,48 @@ use serde_json::{Map, Value};
 
 use super::range::Range;
 use super::sections::Sections;
+use super::sections::policy::PoliciesSection;
 
-/// The schema, made once: a file with many faults asks for it often.
-static SCHEMA: LazyLock<Value> = LazyLock::new(|| schemars::schema_for!(Sections).to_value());
+/// The schema. It is cached, because a file with many faults uses it often.
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let mut schema = schemars::schema_for!(Sections).to_value();
+    // Keys that may be inherited are optional, so that their types have no defaults.
+    if let (Some(defs), Ok(standard)) =
+        (schema.get_mut("$defs"), serde_json::to_value(PoliciesSection::standard()))
+    {
+        set_defaults(defs, "PoliciesSection", &standard);
+    }
+    schema
+});
 
-/// A part of the schema: a table, or a key with all that is declared of it.
+/// Sets the defaults of the keys of a section, and of its sub-tables, to `values`.
+fn set_defaults(defs: &mut Value, section: &str, values: &Value) {
+    for (key, value) in values.as_object().into_iter().flatten() {
+        let Some(property) = defs.pointer_mut(&format!("/{section}/properties/{key}")) else { continue };
+        let inner = property.pointer("/anyOf/0/$ref").or_else(|| property.get("$ref"));
+        let inner = inner.and_then(Value::as_str).and_then(|path| path.strip_prefix(DEFS)).map(str::to_owned);
+        match inner.filter(|_| value.is_object()) {
+            Some(inner) => set_defaults(defs, &inner, value),
+            None if value.is_null() => {}
+            None => property["default"] = value.clone(),
+        }
+    }
+}
+
+/// Prefix of a reference to another part of the schema.
+const DEFS: &str = "#/$defs/";
+
+/// A part of the schema: a table, or a key with its declaration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part(&'static Value);
 
 impl Part {
-    /// The whole file.
+    /// Returns the whole file.
     pub(super) fn root() -> Self {
         Self(&SCHEMA)
     }
 
-    /// The part at a dotted key, with or without indices; `None` for a key that is not known.
+    /// Returns the part at a dotted key, with or without indices; `None` for an unknown key.
     pub(super) fn find(key: &str) -> Option<Self> {
         key.split('.').try_fold(Self::root(), |at, part| {
             let (bare, index) = part.split_once('[').map_or((part, false), |(bare, _)| (bare, true));
@@ -32,11 +59,11 @@ impl Part {
         })
     }
 
-    /// Follows a reference, also within the "this or null" of an optional value.
+    /// Follows a reference, also within the "value or null" of an optional key.
     pub(super) fn resolve(self) -> Self {
         let first = self.0.get("anyOf").and_then(|any| any.get(0));
         let reference = self.0.get("$ref").or_else(|| first.and_then(|first| first.get("$ref")));
-        let name = reference.and_then(Value::as_str).and_then(|path| path.strip_prefix("#/$defs/"));
+        let name = reference.and_then(Value::as_str).and_then(|path| path.strip_prefix(DEFS));
         name.and_then(|name| SCHEMA.get("$defs")?.get(name)).map_or(self, Self)
     }
 
@@ -48,32 +75,32 @@ impl Part {
             .find_map(|form| Self(form).resolve().0.get("properties")?.as_object())
     }
 
-    /// Whether this is a table and nothing else.
+    /// Whether the part is a table and nothing else.
     pub(super) fn is_table(self) -> bool {
         self.resolve().0.get("properties").is_some()
     }
 
-    /// Whether this is a table or may be written as one.
+    /// Whether the part is a table, or a value with a table form.
     pub(super) fn has_keys(self) -> bool {
         self.properties().is_some()
     }
 
-    /// The keys of a table; none for what is no table. A value of several kinds has those of its table form.
+    /// Returns the keys of a table, or of the table form of a value.
     pub(super) fn keys(self) -> impl Iterator<Item = (&'static String, Self)> {
         self.properties().into_iter().flatten().map(|(name, property)| (name, Self(property)))
     }
 
-    /// A key of a table.
+    /// Returns a key of a table.
     pub(super) fn key(self, name: &str) -> Option<Self> {
         self.properties()?.get(name).map(Self)
     }
 
-    /// An entry of a list.
+    /// Returns the entry of a list.
     pub(super) fn entry(self) -> Option<Self> {
         self.0.get("items").map(Self).map(Self::resolve)
     }
 
-    /// The value of a word of the schema.
+    /// Returns the value of a word of the schema.
     pub(super) fn get(self, word: &str) -> Option<&'static Value> {
         self.0.get(word)
     }
@@ -82,7 +109,7 @@ impl Part {
         self.get(word).and_then(Value::as_str)
     }
 
-    /// The example that is declared.
+    /// Returns the declared example.
     pub(super) fn example(self) -> Option<&'static Value> {
         self.get("examples").and_then(|examples| examples.get(0))
     }
@@ -91,52 +118,86 @@ impl Part {
         self.text("description")
     }
 
-    /// Whether the key is described at another place.
+    /// Whether the key is described in another section.
     pub(super) fn is_elsewhere(self) -> bool {
         self.0.get("x-elsewhere").is_some()
     }
 
-    /// The values that the key may have, as a text.
+    /// Returns the range of the key, as text.
     pub(super) fn range_text(self) -> Option<&'static str> {
         self.text("x-range")
     }
 
-    /// The number of entries that the list may have.
+    /// Returns the largest number of entries of the list.
     pub(super) fn entries(self) -> Option<u64> {
         self.0.get("x-entries").and_then(Value::as_u64)
     }
 
-    /// The condition without which the key is not checked.
+    /// Returns the condition without which the key is not checked.
     pub(super) fn when(self) -> Option<&'static str> {
         self.text("x-when")
     }
 
-    /// Whether a reload applies the key at a running node.
+    /// Whether a reload of a running node applies the key.
     pub(super) fn is_reloadable(self) -> bool {
         self.0.get("x-reload").is_some()
     }
 
-    /// The words that the key may have; empty if it may have any.
+    /// Returns the words that the key may have; empty for any value.
     pub(super) fn words(self) -> Vec<&'static str> {
         let own = self.0.get("enum").or_else(|| self.resolve().0.get("enum"));
         own.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// The sentences about the value that follow from the data of the key.
-    pub(super) fn bounds(self) -> Vec<String> {
+    /// Returns the type of the key's values in words.
+    #[cfg(test)]
+    pub(super) fn type_name(self) -> &'static str {
+        let at = self.resolve();
+        let reference = self.0.to_string();
+        for (name, shown) in [("\"#/$defs/Size\"", "size"), ("\"#/$defs/Span\"", "time")] {
+            if reference.contains(name) {
+                return shown;
+            }
+        }
+        let kinds = match at.0.get("type") {
+            Some(Value::Array(kinds)) => kinds.as_slice(),
+            Some(kind) => std::slice::from_ref(kind),
+            None => &[],
+        };
+        let has = |kind: &str| kinds.iter().any(|found| found == kind);
+        if has("string") && has("array") {
+            return "text or list";
+        }
+        let names = [
+            ("boolean", "`true` or `false`"),
+            ("integer", "whole number"),
+            ("number", "number"),
+            ("string", "text"),
+            ("array", "list"),
+            ("object", "table"),
+        ];
+        names.into_iter().find(|(kind, _)| has(kind)).map_or("several types", |(_, shown)| shown)
+    }
+
+    /// Whether the description contains every word that the key may have.
+    pub(super) fn names_all_words(self) -> bool {
         let described = self.description().unwrap_or_default();
+        self.words().iter().all(|word| described.contains(&format!("\"{word}\"")))
+    }
+
+    /// Returns the sentences that follow from the declaration of the key.
+    pub(super) fn bounds(self) -> Vec<String> {
         let words = self.words();
-        let unnamed = words.iter().any(|word| !described.contains(&format!("\"{word}\"")));
         let listed = || format!("One of \"{}\".", words.join("\", \""));
         let range = self.range_text().map(|range| format!("Range: {range}."));
         let entries = self.entries().map(|most| format!("At most {most} entries."));
         let reload = self.is_reloadable().then(|| "A reload applies it.".to_owned());
-        let words = unnamed.then(listed);
+        let words = (!self.names_all_words()).then(listed);
         words.into_iter().chain(range).chain(entries).chain(reload).collect()
     }
 }
 
-/// Every key and table, dotted; `[]` follows the name of a list of tables.
+/// Returns every key and table, dotted. `[]` follows the name of a list of tables.
 pub(super) fn keys() -> Vec<String> {
     let mut keys = Vec::new();
     visit(Part::root(), "", 0, &mut |key, _| keys.push(key.to_owned()));
@@ -166,7 +227,7 @@ fn visit(at: Part, path: &str, depth: usize, each: &mut impl FnMut(&str, Part)) 
     }
 }
 
-/// The JSON Schema for editors and other readers: ranges stand in its descriptions, and as its own words where it has some.
+/// Returns the JSON Schema for editors. Ranges are part of the descriptions, and words of JSON Schema if possible.
 pub(crate) fn schema() -> Value {
     let mut schema = SCHEMA.clone();
     print_bounds(&mut schema);
@@ -197,5 +258,19 @@ fn print_bounds(at: &mut Value) {
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_policies_have_defaults() {
+        let default = |key: &str| Part::find(key).and_then(|part| part.get("default")).cloned();
+        assert_eq!(default("switch.policies.seed"), Some(1.into()));
+        assert_eq!(default("switch.policies.hacc.preset"), Some("static-files".into()));
+        assert_eq!(default("switch.policies.lard.training.length"), Some("10m".into()));
+        assert_eq!(default("switch.policies.wrr.gather"), Some("10s".into()));
     }
 }

@@ -1,4 +1,4 @@
-//! The text of a config: the places of keys in it, and errors that name them.
+//! The text of a config, the places of keys in it, and errors with these places.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::error::{ConfigError, Fault};
 use super::explain::explain;
 use super::moved::{self, Moved};
 
-/// The text a config came from, kept to say where an error is.
+/// The text of a config, which is kept to locate errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     origin: &'a str,
@@ -17,7 +17,7 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The config `text`, called `origin` in errors.
+    /// Creates a source with the config `text`, which errors call `origin`.
     pub(crate) fn new(origin: &'a str, text: &'a str) -> Self {
         Self { origin, text }
     }
@@ -26,7 +26,7 @@ impl<'a> Source<'a> {
         self.text
     }
 
-    /// The file with each key at its new place, and the keys that it gives by their old spellings.
+    /// Parses the file. Each key is moved to its new place; the keys with old spellings are returned too.
     pub(super) fn table(&self) -> Result<(Spanned<DeTable<'a>>, Vec<Moved>), toml::de::Error> {
         let mut table = DeTable::parse(self.text)?;
         let moved = moved::apply(table.get_mut());
@@ -37,7 +37,7 @@ impl<'a> Source<'a> {
         self.table().ok().map(|(table, _)| table)
     }
 
-    /// Whether the text gives the key at this path.
+    /// Whether the text sets the key at this path.
     pub(super) fn gives(&self, path: &[&str]) -> bool {
         let Some(table) = self.parsed() else { return false };
         let mut at = table.get_ref();
@@ -49,14 +49,14 @@ impl<'a> Source<'a> {
         at.contains_key(*last)
     }
 
-    /// The error for a key that the file gives by both spellings; `None` if it gives the old one alone.
+    /// Returns the error for a key that the file sets by both spellings; `None` if it has the old one only.
     pub(super) fn twice(&self, moved: &Moved) -> Option<ConfigError> {
         let line = self.line(moved.twice?);
-        let what = format!("is the old spelling of {}, which line {line} gives too", moved.new);
+        let what = format!("is the old spelling of {}, which line {line} sets too", moved.new);
         Some(self.at_old(moved, what, Some("keep the new spelling and delete this one")))
     }
 
-    /// The warning for a key that the file gives by its old spelling.
+    /// Returns the warning for a key with an old spelling.
     pub(super) fn old_spelling(&self, moved: &Moved, hint: Option<&str>) -> ConfigError {
         self.at_old(moved, format!("old spelling: write {}", moved.new), hint)
     }
@@ -71,7 +71,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether the text gives the key, or a part of the file that has no key is meant.
+    /// Whether the text sets the key, or the key is empty.
     pub(super) fn has(&self, key: &str) -> bool {
         let Some(table) = self.parsed() else { return true };
         let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);
@@ -79,12 +79,12 @@ impl<'a> Source<'a> {
         parent.is_empty() || value_of(table.get_ref(), key).is_some()
     }
 
-    /// The error for a file that cannot be read.
+    /// Returns the error for a file that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
         ConfigError::of_file(&path.display().to_string(), format!("cannot be read: {error}"))
     }
 
-    /// Where the fault stands.
+    /// Locates a fault in the file.
     pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
         let table = self.parsed();
         let offset = table.as_ref().and_then(|table| offset_of(table.get_ref(), &fault.key));
@@ -99,7 +99,7 @@ impl<'a> Source<'a> {
         ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
     }
 
-    /// The error for what the TOML reader refuses: broken syntax, unknown keys, wrong types.
+    /// Returns the error for a text that the TOML reader refuses: invalid syntax, an unknown key, or a wrong type.
     pub(crate) fn refused(&self, error: &toml::de::Error) -> ConfigError {
         let offset = error.span().map(|span| span.start);
         let key = offset.and_then(|at| {
@@ -122,7 +122,7 @@ impl<'a> Source<'a> {
         ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
     }
 
-    /// Makes an error suit a file that gives the key, or its table, by an old spelling.
+    /// Adapts an error to a file that sets the key, or its table, by an old spelling.
     fn suit(&self, key: &str, what: &mut String, hint: &mut Option<String>) {
         fn last(key: &str) -> &str {
             key.rsplit('.').next().unwrap_or(key)
@@ -145,7 +145,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The value of a key as the text has it, without quotes; `None` for a key that is missing, a list and a table.
+    /// Returns the value of a key as in the text, without quotes; `None` for a missing key, a list and a table.
     fn written(&self, table: &DeTable<'_>, key: &str) -> Option<String> {
         let value = value_of(table, key)?;
         match value.get_ref() {
@@ -165,7 +165,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The deserialiser's words without the value that it quotes, if the key's values may be secrets.
+/// Removes the quoted value from a message of the deserializer, if the key's values may be secrets.
 fn without_secret(message: &str, key: &str) -> String {
     let (found, wanted) = message.rsplit_once(", expected ").unwrap_or((message, ""));
     let secret = [".traces.headers", ".origin.headers"].iter().any(|table| key.contains(table));
@@ -175,12 +175,12 @@ fn without_secret(message: &str, key: &str) -> String {
     }
 }
 
-/// Adds 1, since people count lines and columns from 1. A file is far shorter than the largest number.
+/// Adds 1, because lines and columns are counted from 1. A file is much shorter than the largest number.
 fn from_one(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// The byte offset of a dotted key, or of its nearest ancestor that is there.
+/// Returns the byte offset of a dotted key, or of its nearest existing ancestor.
 fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     let (head, rest) = key.split_once('.').unwrap_or((key, ""));
     let (name, index) = match head.split_once('[') {
@@ -200,7 +200,7 @@ fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     }
 }
 
-/// The value of a dotted key.
+/// Returns the value of a dotted key.
 fn value_of<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<&'t Spanned<DeValue<'a>>> {
     let (head, rest) = key.split_once('.').unwrap_or((key, ""));
     let (name, index) = match head.split_once('[') {
@@ -221,7 +221,7 @@ fn value_of<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<&'t Spanned<DeV
     }
 }
 
-/// The dotted key whose name or value covers a byte offset.
+/// Returns the dotted key whose name or value covers a byte offset.
 pub(super) fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
     table.iter().find_map(|(name, value)| {
         let own = || name.get_ref().to_string();
@@ -232,7 +232,7 @@ pub(super) fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
     })
 }
 
-/// The rest of a dotted key below `value`, or none if the offset is not within it.
+/// Returns the rest of a dotted key below `value`; `None` if the offset is outside.
 fn inside(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<String> {
     let within = value.span().contains(&offset).then(String::new);
     match value.get_ref() {

@@ -1,14 +1,14 @@
-//! Names that a writer may have meant: known names that are near, and larder's names for those of HAProxy, nginx and Envoy.
+//! Suggestions for unknown names: similar known names, and larder's names for those of HAProxy, nginx and Envoy.
 
-/// Edits that turn a misspelt name into a suggested one, at most: this share of its letters in percent, and 1.
+/// Largest number of edits from a misspelt name to a suggested one: this percentage of its letters, and at least 1.
 const EDITS_PERCENT: usize = 40;
-/// Names that a hint may list.
+/// Largest number of names that a hint lists.
 pub(super) const LISTED_MAX: usize = 12;
-/// Names that a hint lists even if one of them is near.
+/// Largest number of names that a hint lists in addition to a similar name.
 const SHORT_LIST: usize = 6;
-/// Names that a hint may suggest.
+/// Largest number of names that a hint suggests.
 const SUGGESTED_MAX: usize = 3;
-/// Names of other programs and what to write here.
+/// Names of other programs, and the remedy.
 const FOREIGN: &[(&[&str], &str)] = &[
     (
         &["backend", "backends", "upstream", "upstreams", "server", "servers", "clusters"],
@@ -30,21 +30,21 @@ const FOREIGN: &[(&[&str], &str)] = &[
     ),
     (
         &["dns-01"],
-        "let another client of ACME answer it, such as certbot or lego, and name its folder in switch.tls.certificates",
+        "let another ACME client answer it, such as certbot or lego, and write its directory into switch.tls.certificates",
     ),
     (
         &["source", "ip_hash", "ip-hash", "source_ip"],
-        "no policy goes by the client's address: write sticky = { by = \"cookie\" } under [switch]",
+        "no policy uses the client's address: write sticky = { by = \"cookie\" } under [switch]",
     ),
 ];
 
-/// larder's name for a thing that has another name in another program.
+/// Returns the remedy for a name of another program.
 pub(super) fn foreign(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     FOREIGN.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, here)| *here)
 }
 
-/// The nearest known names; if none is near, all of them where they are few.
+/// Returns the most similar known names. If there are none, the known names are listed.
 pub(crate) fn suggest(unknown: &str, known: &[&str]) -> String {
     let near = nearest(unknown, known);
     let listed = || {
@@ -65,7 +65,7 @@ pub(super) fn did_you_mean(near: &[&str]) -> Option<String> {
     (!quoted.is_empty()).then(|| format!("did you mean {}?", quoted.join(" or ")))
 }
 
-/// The known names that few edits away, nearest first.
+/// Returns the most similar known names.
 pub(super) fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Vec<&'a str> {
     let unknown = unknown.to_ascii_lowercase();
     let edits_max = (unknown.chars().count() * EDITS_PERCENT / 100).max(1);

@@ -1,4 +1,4 @@
-//! Values that are written as text in the config and on the command line: sizes, spans of time, lists of addresses.
+//! Values with a text form in the config and on the command line: sizes, spans of time, lists of addresses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub struct Size(pub Bytes);
 
 impl fmt::Display for Size {
-    /// The shortest exact text that reads back as the same size.
+    /// Writes the shortest exact text that parses to the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.0.exact())
     }
@@ -90,7 +90,7 @@ impl JsonSchema for Size {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(pub(crate) Duration);
 
-/// What reading a [`Span`] from a text that is none gives.
+/// Error: the text is no span of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is not a span of time: write a number with a unit, such as \"250ms\", \"10s\", \"2m\" or \"1h\""
@@ -121,7 +121,7 @@ impl FromStr for Span {
 }
 
 impl fmt::Display for Span {
-    /// The largest unit that divides the span; whole microseconds at the finest.
+    /// Writes the span with the largest unit that divides it, at least whole microseconds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u128, &str); 5] =
             [(3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
@@ -166,7 +166,7 @@ impl JsonSchema for Span {
 pub(crate) struct Texts(pub(crate) Vec<String>);
 
 impl Texts {
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The config as used: every value is in its range, and no two of them contradict each other.
+//! The validated config. Every value is in its range, and no two values contradict each other.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::sections::switch::{SwitchRole, switch};
 use super::sections::{AdminSection, Sections};
 use super::values::no_key;
 
-/// A whole valid config.
+/// A valid config.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) switch: Option<SwitchRole>,
@@ -19,9 +19,9 @@ pub(crate) struct Config {
     pub(crate) admin: AdminListen,
     /// A filter for `tracing`.
     pub(crate) log: String,
-    /// What is odd and works: each is likely a mistake.
+    /// Settings that are valid and probably mistakes.
     pub(super) warnings: Vec<Fault>,
-    /// Files that are named and not there yet: a role that needs them cannot start.
+    /// Required files that do not exist yet. A role that requires one cannot start.
     pub(super) absent: Vec<Fault>,
 }
 
@@ -43,17 +43,17 @@ impl Role {
     }
 }
 
-/// Where the admin interface listens.
+/// Address of the admin interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminListen {
-    /// Nothing was said: the role decides.
+    /// Not set; the role decides.
     Unset,
     Off,
     At(SocketAddr),
 }
 
 impl Config {
-    /// Checks everything; the first fault is returned.
+    /// Validates a config.
     pub(super) fn new(raw: &Sections) -> Result<Self, Fault> {
         faults(raw).into_iter().next().map_or(Ok(()), Err)?;
         let (mut warnings, mut absent) = (Vec::new(), Vec::new());
@@ -74,12 +74,12 @@ impl Config {
         Ok(Self { absent, ..config })
     }
 
-    /// Files that are named and not there yet: a role that needs them cannot start.
+    /// Required files that do not exist yet. A role that requires one cannot start.
     pub(crate) fn absent(&self) -> impl Iterator<Item = &Fault> {
         self.absent.iter()
     }
 
-    /// The config of one role; the others are left out.
+    /// Returns the config of one role, without the others.
     pub(crate) fn only(&self, role: Role) -> Self {
         let begins = |fault: &&Fault| fault.key().starts_with(role.section());
         Self {

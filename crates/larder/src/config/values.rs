@@ -1,4 +1,4 @@
-//! Checks of values that several sections have: addresses, names, words, and files of keys.
+//! Checks of values that several sections have: addresses, names, words, and key files.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use larder_edge::AddressRange;
 use super::error::Fault;
 use super::text::Texts;
 
-/// What to say of a secret key's file if it is not there.
+/// Returns the fault of a key file that does not exist; `None` if it exists.
 pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
     let absent = matches!(std::fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
     let what = || Fault::new(key, format!("{} does not exist", path.display()));
@@ -20,7 +20,9 @@ pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
 
 pub(super) fn addresses(key: &str, texts: &Texts, example: &str) -> Result<Vec<SocketAddr>, Fault> {
     if texts.0.is_empty() {
-        return Err(Fault::new(key, "missing: where to listen").hint(format!("write listen = \"{example}\"")));
+        return Err(
+            Fault::new(key, "missing: an address to listen on").hint(format!("write listen = \"{example}\""))
+        );
     }
     let parse = |text: &String| {
         text.parse().map_err(|_| {
@@ -45,7 +47,7 @@ pub(super) fn word<T: FromStr>(key: &str, text: &str, known: &[&str]) -> Result<
     text.parse().map_err(|_| Fault::unknown(key, text, known))
 }
 
-/// A list of ranges of addresses.
+/// Parses a list of ranges of addresses.
 pub(crate) fn ranges(key: &str, raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
     raw.0
         .iter()

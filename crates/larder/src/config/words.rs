@@ -1,4 +1,4 @@
-//! Keys whose values are a few words.
+//! Keys with a fixed set of words as values.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A type of another crate whose values are words in the config.
+/// A type of another crate with words as values in the config.
 pub(crate) trait Words: Copy + PartialEq + 'static {
-    /// The words, with their values.
+    /// Returns the words with their values.
     fn words() -> Vec<(&'static str, Self)>;
 }
 
@@ -45,7 +45,7 @@ words! {
     UtilBy { "utilisation" => Self::Utilisation, "connections" => Self::Connections }
 }
 
-/// A value that is written as its word.
+/// A value that is written as a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Word<T>(pub(crate) T);
 
@@ -95,7 +95,7 @@ impl<T: Words> JsonSchema for Word<T> {
     }
 }
 
-/// Declares the words of a key that stand for nothing but themselves.
+/// Declares the words of a key that have no other type.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $($word:ident),+ }) => {
         $(#[$meta])*

@@ -296,8 +296,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sources list in whatever order, and whichever changes fail at first, in the end the
-        /// switch has the desired nodes.
+        /// In any order of lists and with any failed changes, the members at the end are the nodes that the sources list.
         #[test]
         fn the_switch_converges_to_the_desired_nodes(
             steps in prop::collection::vec((0_usize..3, prop::collection::vec(0_u8..6, 0..5), 0_u64..40, any::<u64>()), 1..30),

@@ -80,7 +80,7 @@ fn both_spellings_of_a_key_are_refused() {
         let ran = larder(folder.path(), arguments);
         let said = String::from_utf8(ran.stderr).unwrap();
         assert_eq!(ran.status.code(), Some(2), "{said}");
-        let wanted = "larder.toml:5:1: switch.t_low: is the old spelling of switch.policies.lard.t_low, which line 12 gives too";
+        let wanted = "larder.toml:5:1: switch.t_low: is the old spelling of switch.policies.lard.t_low, which line 12 sets too";
         assert!(said.contains(wanted), "{said}");
     }
 }

@@ -105,8 +105,8 @@ fn unusual_settings_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
     let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\n";
     let cases = [
-        ("policy = \"cap\"\n", 4, "switch.policy: 'cap' goes by service classes, and there are none"),
-        ("classes = [{ class = \"db\", path = \"/cgi-bin/*\" }]\n", 4, "switch.classes: no policy goes by"),
+        ("policy = \"cap\"\n", 4, "switch.policy: 'cap' uses service classes, and there are none"),
+        ("classes = [{ class = \"db\", path = \"/cgi-bin/*\" }]\n", 4, "switch.classes: no policy uses"),
         (
             "[[switch.routes]]\nname = \"a\"\npath = \"/a*\"\n[[switch.routes]]\nname = \"b\"\npath = \"/ab*\"\n",
             7,
@@ -116,7 +116,7 @@ fn unusual_settings_are_warned_of() {
         (
             "[switch.connect.tls]\nverify = false\n",
             5,
-            "switch.connect.tls.verify: certificates of nodes are not checked",
+            "switch.connect.tls.verify: certificates of nodes are not verified",
         ),
         (
             "[[switch.routes]]\nname = \"a\"\npath = \"/a/\"\n",
@@ -126,14 +126,14 @@ fn unusual_settings_are_warned_of() {
         (
             "[switch.headers.request]\nset = { x-real-ip = \"$remote_addr\" }\n",
             5,
-            "switch.headers.request.set.x-real-ip: '$remote_addr' is sent as these letters",
+            "switch.headers.request.set.x-real-ip: '$remote_addr' is sent as text",
         ),
         (
             "[switch.headers.reply]\nadd = { x-c = \"%[src]\" }\n",
             5,
             "switch.headers.reply.add.x-c: '%[src]' is sent",
         ),
-        ("policy = \"hacc\"\nsignals = { source = \"off\" }\n", 5, "switch.signals.source: 'hacc' goes by"),
+        ("policy = \"hacc\"\nsignals = { source = \"off\" }\n", 5, "switch.signals.source: 'hacc' uses"),
     ];
     for (rest, line, what) in cases {
         fs::write(folder.path().join("larder.toml"), format!("{head}{rest}")).unwrap();

@@ -10,11 +10,11 @@ keys! {
     /// `[switch.access_log]`.
     table SwitchAccessLogSection;
 
-    /// File the access log is appended to (Combined Log Format with node, reason and times), or "-" for stdout.
-    /// Unset: no access log.
+    /// File that the access log is appended to, or "-" for stdout. Unset: no access log.
     file: Option<String>, example "/var/log/larder/access.log";
-    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
-    /// "{client} {target} {status} {node} {total_us} {header:x-user}"; docs/reference/access-log.md lists them.
+    /// Format of a line: "combined", "json", or fields such as "{client} {target} {status} {node} {total_us}
+    /// {header:x-user}". "combined" is the Combined Log Format with node, reason and times. "json" is one object per
+    /// line. docs/reference/access-log.md lists the fields.
     format: String = "combined".to_owned();
 }
 
@@ -22,15 +22,15 @@ keys! {
     /// `[node.access_log]`.
     table NodeAccessLogSection;
 
-    /// File the access log is appended to (Combined Log Format with cache status, origin and times), or "-" for stdout.
-    /// Unset: no access log.
+    /// File that the access log is appended to, or "-" for stdout. Unset: no access log.
     file: Option<String>, example "/var/log/larder/access.log", reload true;
-    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
-    /// "{client} {target} {status} {cache} {total_us} {header:x-user}"; docs/reference/access-log.md lists them.
+    /// Format of a line: "combined", "json", or fields such as "{client} {target} {status} {cache} {total_us}
+    /// {header:x-user}". "combined" is the Combined Log Format with cache status, origin and times. "json" is one
+    /// object per line. docs/reference/access-log.md lists the fields.
     format: String = "combined".to_owned(), reload true;
 }
 
-/// The access log of the role `at`, whose lines have these fields besides those that all lines have.
+/// Returns the access log of the role `at`. `fields` are the role's own fields of a line.
 pub(crate) fn access_log(
     at: &str,
     file: Option<&str>,
@@ -57,8 +57,8 @@ pub(crate) fn access_log(
     let log = match file {
         None => None,
         Some("") => {
-            let fault = Fault::new(format!("{at}.access_log.file"), "names no file");
-            return Err(fault.hint("a path, \"-\", or leave it out"));
+            let fault = Fault::new(format!("{at}.access_log.file"), "is empty");
+            return Err(fault.hint("write a path or \"-\", or leave it out"));
         }
         Some("-") => Some(AccessLogConfig { output: AccessLogOutput::Stdout, ..AccessLogConfig::file("-") }),
         Some(path) => Some(AccessLogConfig::file(path)),

@@ -18,19 +18,19 @@ keys! {
     /// `[agent]`.
     table AgentSection;
 
-    /// The node's name, unique on its machine: its programs in the kernel carry it.
+    /// Name of the node. It must be unique on its machine, because the kernel programs carry it.
     name: String = "node".to_owned();
-    /// Where switches connect to, for control: "address:port". Required.
+    /// Address of the control channel, which switches connect to: "address:port". Required.
     listen: Texts, example "10.0.0.11:7946";
-    /// File with this node's secret key, for its owner only. Made by `larder keys new FILE`. Required.
+    /// File with the secret key of this node, readable by its owner only. `larder keys new FILE` makes it. Required.
     identity: String, example "/etc/larder/node.key";
-    /// Public keys of the switches that it works for, as `larder keys show FILE` prints them. 1 to 64. A reload that removes a
-    /// key ends that switch's channel. Required.
+    /// Public keys of the permitted switches, 1 to 64, as `larder keys show FILE` prints them. Required. A reload
+    /// applies this key alone; it closes the channel of a switch whose key was removed.
     switches: Texts, example "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
-    /// The interface that clients' packets come by from the switch, and leave by to the clients. Required.
+    /// Network interface that receives clients' packets from the switch, and sends replies to clients. Required.
     interface: String, example "eth0";
-    /// The addresses that clients connect to, as "address:port": the switch's, which this machine has too. At most 64.
-    /// Required.
+    /// Service addresses that clients connect to, as "address:port", 1 to 64. They belong to the switch, and this
+    /// machine has them too. Required.
     services: Texts, example "10.9.0.100:80";
 }
 
@@ -38,25 +38,25 @@ keys! {
     /// `[node.handoff]`.
     table NodeHandoffSection;
 
-    /// Where switches connect to, for control: "address:port". Required.
+    /// Address of the control channel, which switches connect to: "address:port". Required.
     listen: Texts, example "10.0.0.11:7946";
-    /// File with this node's secret key, for its owner only. Made by `larder keys new FILE`. Required.
+    /// File with the secret key of this node, readable by its owner only. `larder keys new FILE` makes it. Required.
     identity: String, example "/etc/larder/node.key";
-    /// Public keys of the switches that it works for, as `larder keys show FILE` prints them. 1 to 64. A reload that removes a
-    /// key ends that switch's channel. Required.
+    /// Public keys of the permitted switches, 1 to 64, as `larder keys show FILE` prints them. Required. If a reload
+    /// removes a key, the channel of that switch is closed.
     switches: Texts, example "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=", reload true;
-    /// The interface that clients' packets come by from the switch, and leave by to the clients. Required.
+    /// Network interface that receives clients' packets from the switch, and sends replies to clients. Required.
     interface: String, example "eth0";
-    /// The addresses that clients connect to, as "address:port": the switch's, which this machine has too, and which
-    /// `node.listen` takes in. At most 64. Required.
+    /// Service addresses that clients connect to, as "address:port", 1 to 64. They belong to the switch, and this
+    /// machine has them too. `node.listen` must include them. Required.
     services: Texts, example "10.9.0.100:80";
-    /// Take connections with their state too (TCP_REPAIR), where the machine can: for switches that do so.
+    /// Whether the node accepts connections by `repair` (TCP_REPAIR), if the machine supports it.
     repair: bool = true;
-    /// What is done about a later request on a connection that was handed over, where this node has not its target and its
-    /// disk is busy: "forward" asks the switch who has it and may fetch the reply from there (extended LARD); "serve" reads
-    /// it here.
+    /// Treatment of a later request on a handed-off connection, if its target is not in memory and the disk is busy.
+    /// "forward" asks the switch which node has the target, and may fetch the reply there (extended LARD). "serve"
+    /// reads the target here.
     later: LaterRequests = LaterRequests::Forward;
-    /// How long the switch's answer is waited for; without it the request is served here.
+    /// Longest wait for the switch's answer under later = "forward". After it, this node serves the request.
     later_wait: Span = Span(Duration::from_millis(2)), range "1ms to 1s";
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct AgentRole {
     pub(crate) handoff: HandoffRole,
 }
 
-/// How a node takes part in handoff, valid.
+/// Handoff at a node, valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HandoffRole {
     pub(crate) listen: SocketAddr,
@@ -81,13 +81,13 @@ pub(crate) struct HandoffRole {
     pub(crate) switches: Vec<PublicKey>,
     pub(crate) interface: String,
     pub(crate) services: Vec<SocketAddr>,
-    /// Whether this process takes restored connections, where the machine can.
+    /// Whether this process accepts restored connections, if the machine supports it.
     pub(crate) repair: bool,
-    /// Whether this process fetches what other nodes have, and how long it waits to learn who does.
+    /// Longest wait for the location of a target at another node; `None` if this process does not fetch from other nodes.
     pub(crate) lateral: Option<Duration>,
 }
 
-/// The keys that both sections have.
+/// Keys of both sections.
 struct Shared<'a> {
     section: &'static str,
     listen: &'a Texts,
@@ -105,7 +105,7 @@ pub(crate) fn agent(raw: &AgentSection) -> Result<AgentRole, Fault> {
     Ok(AgentRole { name: name.clone(), handoff: shared.valid(false, None)? })
 }
 
-/// `node_listen` is where the node accepts connections.
+/// Validates handoff at a node. `node_listen` is the address where the node accepts connections.
 pub(crate) fn handoff(
     raw: &NodeHandoffSection,
     node_listen: Option<SocketAddr>,
@@ -116,11 +116,11 @@ pub(crate) fn handoff(
     let lateral = (*later == LaterRequests::Forward).then_some(later_wait.0);
     let role = shared.valid(*repair, lateral)?;
     let Some(node_listen) = node_listen else {
-        let what = "missing: what switches hand over comes without TLS";
+        let what = "missing: switches hand off connections without TLS";
         return Err(Fault::new("node.listen", what).hint("write listen = \"0.0.0.0:80\""));
     };
     if let Some(deaf) = role.services.iter().find(|service| !takes_in(node_listen, **service)) {
-        let what = format!("{deaf} is not where the node listens, which is {node_listen}");
+        let what = format!("the node does not listen on {deaf}, but on {node_listen}");
         return Err(Fault::new("node.handoff.services", what)
             .hint(format!("write node.listen = \"{deaf}\", or \"0.0.0.0:{}\"", deaf.port())));
     }
@@ -141,7 +141,7 @@ impl Shared<'_> {
         };
         let listen = addresses(&key("listen"), self.listen, "10.0.0.11:7946")?;
         let [listen] = listen[..] else {
-            return Err(Fault::new(key("listen"), "switches connect to one address")
+            return Err(Fault::new(key("listen"), "several addresses: switches connect to one")
                 .hint("write one \"address:port\""));
         };
         if self.identity.is_empty() {
@@ -152,7 +152,11 @@ impl Shared<'_> {
             );
         }
         if self.interface.is_empty() {
-            return missing("interface", "where clients' packets come by", "write interface = \"eth0\"");
+            return missing(
+                "interface",
+                "the network interface of clients' packets",
+                "write interface = \"eth0\"",
+            );
         }
         // IFNAMSIZ, with the byte that ends the name.
         if self.interface.len() > 15 || !self.interface.bytes().all(|b| b.is_ascii_graphic() && b != b'/') {
@@ -175,12 +179,12 @@ impl Shared<'_> {
     fn switches(&self) -> Result<Vec<PublicKey>, Fault> {
         let key = format!("{}.switches", self.section);
         if self.switches.is_empty() || self.switches.0.len() > SWITCHES_MAX {
-            return Err(Fault::new(key, format!("{} public keys of switches", self.switches.0.len()))
+            return Err(Fault::new(key, format!("the number of public keys is {}", self.switches.0.len()))
                 .hint(format!("1 to {SWITCHES_MAX}; larder keys show FILE prints one, on the switch")));
         }
         let parse = |text: &String| {
             text.parse().map_err(|error| {
-                Fault::new(&key, format!("'{}' is no public key: {error}", text.escape_debug()))
+                Fault::new(&key, format!("'{}' is not a public key: {error}", text.escape_debug()))
                     .hint("larder keys show FILE prints one, on the switch")
             })
         };
@@ -192,11 +196,8 @@ impl Shared<'_> {
     fn services(&self) -> Result<Vec<SocketAddr>, Fault> {
         let key = format!("{}.services", self.section);
         if self.services.is_empty() || self.services.0.len() > usize::from(SERVICES_MAX) {
-            return Err(Fault::new(
-                key,
-                format!("{} addresses that clients connect to", self.services.0.len()),
-            )
-            .hint(format!("1 to {SERVICES_MAX}, each \"address:port\", such as \"10.9.0.100:80\"")));
+            return Err(Fault::new(key, format!("the number of addresses is {}", self.services.0.len()))
+                .hint(format!("1 to {SERVICES_MAX}, each \"address:port\", such as \"10.9.0.100:80\"")));
         }
         let parse = |text: &String| {
             let address = text.parse().ok().filter(|address: &SocketAddr| {
@@ -205,7 +206,7 @@ impl Shared<'_> {
             address.ok_or_else(|| {
                 Fault::new(
                     &key,
-                    format!("'{}' is not an address that clients connect to", text.escape_debug()),
+                    format!("'{}' is not an address that clients can connect to", text.escape_debug()),
                 )
                 .hint("write \"10.9.0.100:80\" or \"[2001:db8::100]:80\"")
             })

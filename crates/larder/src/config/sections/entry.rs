@@ -12,23 +12,24 @@ keys! {
     /// `[switch.trust]`.
     table TrustSection;
 
-    /// Relays before the switch whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24".
-    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
-    /// relays that set these fields themselves, and that clients cannot pass by.
+    /// Relays before the switch whose identity fields are trusted, as "10.0.0.2" or "10.0.0.0/24". Their
+    /// X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept unchanged. List only
+    /// relays that set these fields themselves and that clients cannot bypass.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     relays: Texts, entries 1024, example ["10.0.0.2", "2001:db8::/32"];
-    /// Addresses of balancers before the switch that announce with the PROXY protocol (1 or 2) whom each connection is from, as
-    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
+    /// Addresses of load balancers before the switch that use the PROXY protocol (version 1 or 2), as "10.0.0.0/8".
+    /// Every connection from them must begin with the PROXY protocol. Connections from other addresses must not.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     proxy_protocol_from: Texts, entries 1024, example ["10.0.0.0/8", "2001:db8::/32"];
-    /// X-Forwarded-For of any other sender: "append" its address, or "overwrite" the field. Forwarded (where present),
-    /// X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    /// Treatment of X-Forwarded-For from senders that are not trusted relays: "append" the sender's address, or
+    /// "overwrite" the field. Forwarded (if present), X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such
+    /// senders are always overwritten.
     forwarded: Word<Forwarded> = Word(Forwarded::default());
-    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
-    /// hyphens, so they are dropped by default.
+    /// Whether header fields with an underscore in their names, such as Client_Cert, are kept. Many applications read
+    /// them as the field with hyphens, so false removes them.
     underscores_in_headers: bool = false;
-    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix;
-    /// docs/operate/clients.md lists them. Dropped by default.
+    /// Whether header fields that may change an application's URL, such as X-Forwarded-Prefix, are kept from senders
+    /// that are not trusted relays. docs/operate/clients.md lists these fields.
     url_fields_in_headers: bool = false;
 }
 
@@ -36,28 +37,29 @@ keys! {
     /// `[node.trust]`.
     table NodeTrustSection;
 
-    /// Relays before the node whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24": switches and
-    /// load balancers. They may also ask for reports.
-    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
-    /// relays that set these fields themselves, and that clients cannot pass by.
+    /// Relays before the node, such as switches, whose identity fields are trusted, as "10.0.0.2" or "10.0.0.0/24".
+    /// They may also ask for reports. Their X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and
+    /// Client-Cert are kept unchanged. List only relays that set these fields themselves and that clients cannot
+    /// bypass.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     relays: Texts, entries 1024, example ["10.0.0.2", "2001:db8::/32"], reload true;
-    /// Addresses of balancers before the node that announce with the PROXY protocol (1 or 2) whom each connection is from, as
-    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
+    /// Addresses of load balancers before the node that use the PROXY protocol (version 1 or 2), as "10.0.0.0/8".
+    /// Every connection from them must begin with the PROXY protocol. Connections from other addresses must not.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     proxy_protocol_from: Texts, entries 1024, example ["10.0.0.0/8", "2001:db8::/32"], reload true;
-    /// X-Forwarded-For of any other sender: "append" its address, or "overwrite" the field. Forwarded (where present),
-    /// X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    /// Treatment of X-Forwarded-For from senders that are not trusted relays: "append" the sender's address, or
+    /// "overwrite" the field. Forwarded (if present), X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such
+    /// senders are always overwritten.
     forwarded: Word<Forwarded> = Word(Forwarded::default()), reload true;
-    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
-    /// hyphens, so they are dropped by default.
+    /// Whether header fields with an underscore in their names, such as Client_Cert, are kept. Many applications read
+    /// them as the field with hyphens, so false removes them.
     underscores_in_headers: bool = false, reload true;
-    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix;
-    /// docs/operate/clients.md lists them. Dropped by default.
+    /// Whether header fields that may change an application's URL, such as X-Forwarded-Prefix, are kept from senders
+    /// that are not trusted relays. docs/operate/clients.md lists these fields.
     url_fields_in_headers: bool = false, reload true;
 }
 
-/// The rules for header fields of requests as they enter. `role` is "switch" or "node".
+/// Returns the rules for header fields of incoming requests. `role` is "switch" or "node".
 pub(crate) fn entry(
     role: &str,
     relays: &Texts,

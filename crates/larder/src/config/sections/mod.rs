@@ -1,8 +1,8 @@
-//! The config as written: what may stand in the file, with its defaults.
+//! The config as written: the keys with their defaults.
 //!
-//! The doc comments here are the reference: the JSON Schema (`larder check --schema`) and the commented default
-//! file (`larder check --defaults`, kept as `examples/larder.toml`) are generated from these types. A value that
-//! reads is not yet valid; [`super::valid`] turns it into settings that are.
+//! The doc comments of keys are the reference. The JSON Schema (`larder check --schema`), the commented default file
+//! (`larder check --defaults`, kept as `examples/larder.toml`) and `docs/reference/config.md` are generated from these
+//! types. [`super::valid`] validates the values.
 
 pub(crate) mod access_log;
 pub(crate) mod agent;
@@ -24,15 +24,17 @@ keys! {
     /// `node.root`. Everything else has a default.
     table Sections;
 
-    /// The front-end: accepts clients, picks the node that holds the target, relays (`larder switch`).
+    /// The switch (`larder switch`): it accepts clients, chooses the node that holds the target, and relays or hands
+    /// off the connection.
     switch: Option<SwitchSection>;
-    /// A content node: serves a directory through its own bounded memory cache (`larder node`).
+    /// A content node (`larder node`): it serves a directory or an origin through its own memory cache of bounded
+    /// size.
     node: Option<NodeSection>;
-    /// Handoff for a host whose server is of another make (`larder agent`).
+    /// The agent (`larder agent`): it adds handoff to a host that runs another server.
     agent: Option<AgentSection>;
     /// The admin interface: JSON and Prometheus metrics over HTTP.
     admin: AdminSection;
-    /// What is written to stderr.
+    /// The log on stderr.
     log: LogSection;
 }
 
@@ -40,8 +42,8 @@ keys! {
     /// `[admin]`.
     table AdminSection;
 
-    /// Where the admin interface listens: "address:port", or "off". Unset: 127.0.0.1:9900 for a switch, off for
-    /// the others. It has no authentication: keep it on loopback or on a network of its own.
+    /// Address of the admin interface: "address:port", or "off". Unset: 127.0.0.1:9900 for a switch, "off" for the
+    /// other roles. The interface has no authentication, so keep it on loopback or on a separate network.
     listen: Option<String>, example "127.0.0.1:9900";
 }
 
@@ -49,7 +51,7 @@ keys! {
     /// `[log]`.
     table LogSection;
 
-    /// Least severity written to stderr: "error", "warn", "info", "debug", "trace", or a filter such as
-    /// "info,larder_switch=debug". The environment variable LARDER_LOG wins over it.
+    /// Lowest severity that is logged: "error", "warn", "info", "debug", "trace", or a filter such as
+    /// "info,larder_switch=debug". The environment variable LARDER_LOG overrides it.
     level: String = "info".to_owned(), reload true;
 }

@@ -1,11 +1,11 @@
-//! Keys and tables that have another place than before. No other code knows the old spellings.
+//! Keys and tables that have moved to another place. No other code contains the old spellings.
 //!
 //! A file with an old spelling loads for one release, with a warning, see [`crate::config::moved`]; `larder check --migrate`
 //! rewrites it. To retire a spelling, delete its row. `[]` follows the name of a list of tables.
 //!
 //! If a key became a table of the same name, its row stands before the rows of other keys that went into this table.
 
-/// The old and the new path.
+/// Old and new paths.
 pub(in crate::config) const MOVES: &[(&str, &str)] = &[
     ("switch.admission", "switch.admission.limit"),
     ("switch.queue_max", "switch.admission.queue_max"),

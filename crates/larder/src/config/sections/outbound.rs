@@ -1,11 +1,11 @@
-//! TLS to nodes and origins, checked and with its files read.
+//! Validation of TLS to nodes and origins, including its files.
 
 use larder_edge::{LoadedTls, OutboundTls};
 
 use crate::config::error::Fault;
 
-/// Reads the files of TLS to a server, so that `larder check` finds what is wrong with them. `at` is the table, and `role` the
-/// role that connects.
+/// Reads the files of TLS to a server, so that `larder check` finds their faults. `at` is the table, and `role` the role
+/// that connects.
 pub(crate) fn outbound(at: &str, tls: &OutboundTls, role: &str) -> Result<LoadedTls, Fault> {
     let key = |name: &str| format!("{at}.{name}");
     let files = [("ca", &tls.authorities), ("certificate", &tls.certificate), ("key", &tls.key)];

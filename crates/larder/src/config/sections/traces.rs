@@ -11,22 +11,23 @@ keys! {
     /// `[switch.traces]`, `[node.traces]`.
     table TracesSection;
 
-    /// Where an OpenTelemetry collector takes spans by OTLP/HTTP: "http://HOST:PORT", with a path if it is not /v1/traces.
-    /// Required.
+    /// URL of an OpenTelemetry collector that accepts spans by OTLP/HTTP: "http://HOST:PORT". Add a path if it is not
+    /// /v1/traces. Required.
     endpoint: String, example "http://127.0.0.1:4318";
-    /// Share of the requests without a traceparent that begin a trace. Those with one are traced if it says so.
+    /// Share of the requests without a traceparent that begin a trace. A request with a traceparent is traced if the
+    /// traceparent says so.
     ratio: f64 = 0.01, range "0 to 1";
-    /// Whether a request's traceparent decides. false: the ratio decides for all, and traces begin here; for a switch whose clients
-    /// are strangers, since each of them could have all of his requests traced.
+    /// Whether a request's traceparent decides. With false the ratio decides for all requests, and traces begin here.
+    /// Set false if clients are unknown, because each of them could otherwise have all its requests traced.
     parents: bool = true;
-    /// What the collector is told as service.name. Unset: "larder-switch" or "larder-node".
+    /// Value of service.name at the collector. Unset: "larder-switch" or "larder-node".
     service: Option<String>, example "edge";
-    /// Fields that are sent along, each "name: value", such as a key that the collector asks for.
+    /// Header fields that are sent to the collector, each "name: value", such as an access key.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     headers: Texts, example ["x-api-key: 1234"];
 }
 
-/// Where spans go. `role` is the section above, `instance` who sends them.
+/// Validates traces. `role` is the section above, and `instance` the name of the sender.
 pub(crate) fn traces(raw: &TracesSection, role: &str, instance: &str) -> Result<TracerConfig, Fault> {
     let key = |name: &str| format!("{role}.traces.{name}");
     let hint = "the URL of a collector, by HTTP without TLS: endpoint = \"http://127.0.0.1:4318\"";

@@ -19,32 +19,32 @@ keys! {
     /// `[node.dynamic]`.
     table DynamicSection, config = DynamicConfig::new(Vec::new());
 
-    /// The programs: tables with `name`, `paths` and what a request takes: `cpu`, `reads` of `read_size` from the
-    /// disk, `reply`. `cacheable` says for how long a reply may be kept; without it, replies say no-store. Amounts
-    /// are one value, or "least..most" drawn by target. The first whose path fits answers.
+    /// Programs, each a table with `name`, `paths` and the cost of a request: `cpu`, `reads` of `read_size` from the
+    /// disk, `reply`. `cacheable` sets how long a reply may be cached; without it replies are no-store. An amount is
+    /// one value, or "least..most", drawn by target. The first program whose path matches replies.
     handlers: Vec<HandlerTable>, entries 256, example example();
-    /// What CPU time is taken from: "real", the cores of this machine, or "modelled", a processor that all replies
-    /// of the node share. By default that of the modelled store if it has one, else real.
+    /// Source of CPU time: "real" uses the cores of this machine, "modelled" a modelled processor that all replies of
+    /// the node share. Unset: the processor of the modelled store if there is one, else "real".
     cpu: Option<Cpu>, example "real";
-    /// Real processors that work at one time; 0: all.
+    /// Number of real processors that work at one time. 0: all.
     processors: u16 = 0, range "0 to 400";
-    /// How many times faster jobs are than written; a modelled processor's other times are those of the LARD paper's of 1998.
+    /// Speed of jobs as a multiple of their configured CPU times. Other times of a modelled processor are those of
+    /// the LARD paper of 1998.
     cpu_speed: f64 = 1.0, range "0.001 to 1000000";
-    /// Longest time that a job has a processor while others wait. Unset: until it is done.
+    /// Longest time that a job keeps a processor while others wait. Unset: a job runs to its end.
     turn: Option<Span>, range "100us to 1h", example "10ms";
-    /// Directory for a file of `scratch_size` that programs read, past the page cache. It has no name once the node
-    /// serves. Absent: the modelled store's disks, or those of `disk_speed`.
+    /// Directory for a file of `scratch_size` that programs read, past the page cache. The file is unlinked once the
+    /// node serves. Unset: the disks of the modelled store, or of `disk_speed`.
     scratch: Option<String>, example "/var/tmp";
-    /// Length of that file.
+    /// Size of the file in `scratch`.
     scratch_size: Size = Size(Bytes::mib(64)), range "4KiB to 1TiB", when "scratch";
-    /// Modelled disks for the programs of a node with a root: how many times faster than the LARD paper's disk of 1998 they
-    /// are.
+    /// Speed of modelled disks for programs of a node with `root`, as a multiple of the LARD paper's disk of 1998.
     disk_speed: Option<f64>, range "0.001 to 1000000", example 1.0;
-    /// Requests in programs at one time, working or waiting; 503 beyond.
+    /// Number of requests that programs serve at one time, running or waiting. Beyond it: 503.
     requests_max: usize = config.requests_max, range "1 to 1000000";
-    /// Bytes of a request's body, which is read and ignored; 413 beyond.
+    /// Size of a request's body, which is read and ignored. Beyond it: 413.
     body_max: Size = Size(config.body_max), range "0B to 1GiB";
-    /// What drawn amounts are drawn with, besides the target.
+    /// Seed of drawn amounts, which also depend on the target.
     seed: u64 = config.seed;
 }
 
@@ -52,34 +52,36 @@ keys! {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HandlerTable {
-    /// Its name in `Cache-Status`.
+    /// Name of the program in `Cache-Status`: 1 to 64 letters, digits, `-` and `_`, beginning with a letter.
+    /// Required.
     pub(crate) name: String,
-    /// Patterns of its targets: "*" is any run of bytes; with a "?", path and query must fit, else the path.
+    /// Patterns of the program's targets; "*" matches any run of bytes. A pattern with "?" is compared with path and
+    /// query, else with the path. Required.
     #[schemars(extend("x-entries" = 64))]
     pub(crate) paths: Texts,
-    /// CPU time.
+    /// CPU time of a request.
     #[serde(default = "no_time")]
     #[schemars(extend("x-range" = "0s to 60s"))]
     pub(crate) cpu: Between<Span>,
-    /// Reads from the disk.
+    /// Number of reads from the disk for a request, after its CPU time.
     #[serde(default)]
     #[schemars(extend("x-range" = "0 to 10000"))]
     pub(crate) reads: u32,
-    /// Bytes of each read.
+    /// Size of each read.
     #[serde(default = "read_size")]
     #[schemars(extend("x-range" = "1B to 64MiB"))]
     pub(crate) read_size: Size,
-    /// Bytes of its replies.
+    /// Size of a reply.
     #[serde(default = "reply")]
     #[schemars(extend("x-range" = "0B to 16MiB"))]
     pub(crate) reply: Between<Size>,
-    /// For how long a reply to GET may be kept. Absent: not at all.
+    /// Time for which a reply to GET may be cached. Unset: no-store.
     #[serde(default)]
     #[schemars(extend("x-range" = "1s to 365d"))]
     pub(crate) cacheable: Option<Span>,
 }
 
-/// A program that needs no disk.
+/// Returns an example of a program that needs no disk.
 fn example() -> serde_json::Value {
     serde_json::json!([{ "name": "light", "paths": "/cgi-bin/*", "cpu": "1ms..5ms", "reply": "4KiB" }])
 }

@@ -42,48 +42,51 @@ keys! {
         store = StoreConfig::Directory { root: PathBuf::new(), bypass_page_cache: false },
         node = NodeConfig::new("node", store);
 
-    /// Where the node accepts requests: "address:port". Port 0 takes any free port. Required, unless there is
+    /// Address where the node accepts requests: "address:port". Port 0 takes any free port. Required, unless there is
     /// [node.tls].
     listen: Texts, example "127.0.0.1:9001";
-    /// Its name in Cache-Status and in logs; by default "node".
+    /// Name of the node in Cache-Status and logs. With [node.peers] it must be unique in the cluster.
     name: String = node.name;
-    /// The directory it serves. One of this, `origin` and `model`.
+    /// Directory that the node serves. Exactly one of `root`, [node.origin] and [node.model] is required.
     root: Option<String>, example "/srv/www";
-    /// Read files past the page cache of the operating system, so that `cache.size` alone decides what is a hit.
+    /// Whether files are read past the page cache of the operating system, so that only `cache.size` decides what is
+    /// a hit.
     bypass_page_cache: bool = false;
-    /// How long a cached file is served before its size and time are looked up again; "0s" looks at every use.
+    /// Time for which a cached file is served before its size and modification time are checked again. 0s checks at
+    /// every use.
     revalidate: Span = Span(node.revalidate), range "0s to 1d", reload true;
-    /// Path that answers 200, and 503 while the node drains; "" for none.
+    /// Path that replies 200, or 503 while the node drains. "" turns it off.
     health_path: String = node.health_path.unwrap_or_default(), reload true;
-    /// Worker threads; 0 takes one for each core.
+    /// Number of worker threads. 0: one for each core.
     threads: usize = 0, range "0 to 1024";
-    /// File with the token of those that may purge, operators and switches: 16 to 256 characters. A second line may
-    /// hold another token that is accepted. Unset: nobody may purge.
+    /// File with the token that permits a purge, 16 to 256 characters. A second line may contain another token that
+    /// is accepted. Operators and switches send the token. Unset: nobody may purge.
     purge_token: Option<String>, example "/etc/larder/purge.token", reload true;
     /// The memory cache.
     cache: CacheSection;
-    /// Which senders are believed, and which header fields of others are kept.
+    /// Trust in the senders of requests: trusted relays, the PROXY protocol, and the header fields that are kept.
     trust: NodeTrustSection;
-    /// The access log: a line for each request.
+    /// The access log, one line for each request.
     access_log: NodeAccessLogSection;
-    /// What the node accepts, and how long it waits.
+    /// Limits and timeouts of clients and reads.
     limits: NodeLimitsSection, reload true;
-    /// What the node tells switches of its load and its cache.
+    /// Reports to switches: the node's load, and events of its cache.
     report: ReportSection;
-    /// A modelled store instead of a directory: replies of the sizes in a manifest, after the time a modelled disk
-    /// takes. For demos and tests; the bytes mean nothing.
+    /// A modelled store instead of a directory, for demos and tests. Replies have the sizes of a manifest, after the
+    /// time that a modelled disk takes. The bytes have no meaning.
     model: Option<ModelSection>;
-    /// An HTTP origin instead of a directory: the node is a cache before any application.
+    /// An HTTP origin instead of a directory. The node is then a cache before any application.
     origin: Option<OriginSection>;
-    /// Programs that answer some targets instead of the store, taking processor and disk time. For experiments.
+    /// Programs that answer some targets instead of the store, and use processor and disk time. For experiments.
     dynamic: Option<DynamicSection>;
     /// TLS for clients.
     tls: Option<NodeTlsSection>;
-    /// Traces of requests, sent to an OpenTelemetry collector.
+    /// Traces of requests for an OpenTelemetry collector.
     traces: Option<TracesSection>;
-    /// Connections that switches hand over: the node answers clients directly.
+    /// Connections that switches hand off. The node replies to clients directly.
     handoff: Option<NodeHandoffSection>;
-    /// A cluster of equal nodes without a front-end (PRESS): any takes any request, and together they are one memory.
+    /// A cluster of equal nodes without a switch (PRESS). Each node accepts any request, and all nodes together form
+    /// one memory.
     peers: Option<PeersSection>;
 }
 
@@ -91,14 +94,14 @@ keys! {
     /// `[node.cache]`.
     table CacheSection, cache = CacheConfig::default();
 
-    /// What is evicted first: "gds" (Greedy-Dual-Size), "gds-packets" or "lru" (least recently used).
+    /// Replacement policy: "gds" (Greedy-Dual-Size), "gds-packets" or "lru" (least recently used).
     #[schemars(extend("enum" = ["gds", "gds-packets", "lru"]))]
     kind: String = cache.kind.to_string();
-    /// Memory for content.
+    /// Memory for contents. 0 stores nothing.
     size: Size = Size(cache.bytes), reload true;
-    /// Larger objects are served but not kept. Unset: no limit but the cache itself.
+    /// Largest object that is stored; larger ones are served and not stored. Unset: no limit except `size`.
     object_max: Option<Size>, example "16MiB", reload true;
-    /// Objects above this size are cached, read and evicted in pieces of it.
+    /// Length above which objects are read, stored and evicted in chunks of this length.
     chunk: Size = Size(cache.chunk), range "a multiple of 4KiB from 4KiB to 64MiB";
 }
 
@@ -106,28 +109,29 @@ keys! {
     /// `[node.limits]`.
     table NodeLimitsSection, limits = Limits::default();
 
-    /// Client connections at once; a further one gets 503 and is closed.
+    /// Number of client connections. A further connection gets 503 and is closed.
     connections_max: u32 = limits.connections_max, range "1 to 1000000";
-    /// Bytes of a request's head; 431 beyond.
+    /// Size of a request's header. Beyond it: 431.
     head_max: Size = Size(Bytes(limits.head_bytes_max as u64)), range "8KiB to 1MiB";
-    /// Bytes of a request's path and query; 414 beyond.
+    /// Size of a request's path and query. Beyond it: 414.
     uri_max: Size = Size(Bytes(limits.uri_bytes_max as u64)), range "16B to 64KB";
-    /// Header fields of a request; 431 beyond.
+    /// Number of header fields of a request. Beyond it: 431.
     headers_max: usize = limits.headers_max, range "8 to 256";
-    /// Time for a request's head to arrive; then the connection is closed.
+    /// Time for a request's header to arrive. After it, the connection is closed.
     head_timeout: Span = Span(limits.head_timeout), range "1ms to 1h";
-    /// Time a kept-alive connection may be silent; then it is closed.
+    /// Time that a kept-alive connection may be idle. After it, the connection is closed.
     idle_timeout: Span = Span(limits.idle_timeout), range "1ms to 1d";
-    /// Time a client may take none of a reply's bytes; then the connection is closed, or with HTTP/2 that request ended.
+    /// Time for which a client may take no byte of a reply. After it, the connection is closed; with HTTP/2, the
+    /// request is aborted.
     write_timeout: Span = Span(limits.write_timeout), range "1ms to 1h";
-    /// Time that replies under way get at shutdown; what is left is aborted.
+    /// Time for replies in progress at shutdown. After it, they are aborted.
     drain_timeout: Span = Span(limits.drain_timeout), range "0s to 1h";
-    /// Reads of the store under way or waiting; 503 with Retry-After beyond.
+    /// Number of reads of the store that run or wait. Beyond it: 503 with Retry-After.
     reads_max: usize = limits.reads_max, range "1 to 1000000";
-    /// Reads of a directory at one time; the rest wait. A modelled disk does one at a time.
+    /// Number of concurrent reads of a directory; further reads wait. A modelled disk does one read at a time.
     reads_at_once: usize = limits.reads_at_once, range "1 to 400";
-    /// Memory for replies to clients of HTTP/2: 128KiB for each request beside another one of its connection. Requests beyond
-    /// it wait.
+    /// Memory for replies to HTTP/2 clients: 128KiB for each request beyond the first of its connection. Beyond it,
+    /// requests wait.
     http2_bytes_max: Size = Size(Bytes(limits.http2_bytes_max as u64)), range "0B to 1TiB";
 }
 
@@ -135,23 +139,25 @@ keys! {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ModelSection {
-    /// Text file with a line for each target: size in bytes, a tab, the target as requested (path and query).
+    /// Text file with one line per target: size in bytes, a tab, and the target as requested (path and query).
+    /// Required.
     #[schemars(example = &"manifest.tsv")]
     pub(crate) manifest: String,
-    /// How many times faster than the LARD paper's disk of 1998 (28 ms to the first block).
+    /// Speed of the disk as a multiple of the LARD paper's disk of 1998 (28 ms to the first block).
     #[serde(default = "speed_1998")]
     #[schemars(extend("x-range" = "0.001 to 1000000"))]
     pub(crate) speed: f64,
-    /// Disks; each serves one request at a time.
+    /// Number of disks. Each disk serves one request at a time.
     #[serde(default = "one_disk")]
     #[schemars(extend("x-range" = "1 to 64"))]
     pub(crate) disks: u16,
-    /// Model the processor too, and how many times faster than the LARD paper's of 1998 (290 us for a reply and 40 us for each
-    /// 512 bytes of it) it is. Absent: replies are as fast as the real processor makes them.
+    /// Speed of a modelled processor as a multiple of the LARD paper's of 1998. At 1, a reply takes 290 us, and 40 us
+    /// for each 512 bytes. Unset: no processor is modelled, and the real one sets the pace.
     #[schemars(extend("x-range" = "0.001 to 1000000"), example = &1.0)]
     pub(crate) processor_speed: Option<f64>,
-    /// Start with targets in memory, in the manifest's order until the next would evict one; those above object_max
-    /// are passed over. With [node.peers] the peers hear of them. For experiments with nodes that have long been warm.
+    /// Whether the node starts with targets in memory, in the order of the manifest, until the next target would
+    /// evict one. Targets above `cache.object_max` are skipped. With [node.peers] the peers are told. For experiments
+    /// with warm nodes.
     #[serde(default)]
     pub(crate) preload: bool,
 }
@@ -167,16 +173,16 @@ fn one_disk() -> u16 {
 /// `[node]`, valid.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRole {
-    /// Where clients connect without TLS, if anywhere.
+    /// Address for clients without TLS.
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) node: NodeConfig,
-    /// File with the secret that switches prove to get reports. Read when the role starts, and at each reload.
+    /// File with the secret that switches prove to get reports. It is read when the role starts, and at each reload.
     pub(crate) report_secret: Option<PathBuf>,
-    /// File with the tokens of those that may purge. Read when the role starts, and at each reload.
+    /// File with the tokens that permit a purge. It is read when the role starts, and at each reload.
     pub(crate) purge_token: Option<PathBuf>,
-    /// Whether switches hand over connections.
+    /// Handoff from switches.
     pub(crate) handoff: Option<HandoffRole>,
-    /// Whether it is one of equal nodes.
+    /// Membership in a cluster of equal nodes.
     pub(crate) peers: Option<PeersRole>,
 }
 
@@ -193,7 +199,7 @@ pub(crate) fn node(raw: &NodeSection, warnings: &mut Vec<Fault>) -> Result<NodeR
         .map(|raw_peers| peers(raw_peers, &raw.name, raw.cache.size.0, listen))
         .transpose()?;
     let object_max = raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0);
-    // What is large is kept by no node of a cluster.
+    // Large objects are stored by no node of a cluster.
     let shared_max = peers.as_ref().map_or(Bytes(u64::MAX), PeersRole::object_max);
     let node = NodeConfig {
         name: raw.name.clone(),
@@ -236,14 +242,14 @@ pub(crate) fn node(raw: &NodeSection, warnings: &mut Vec<Fault>) -> Result<NodeR
     if handoff.is_some() && node.tls.as_ref().is_some_and(|tls| tls.redirect) {
         return Err(Fault::new(
             "node.tls.redirect",
-            "contradicts node.handoff: switches hand over what comes without TLS",
+            "contradicts node.handoff: switches hand off connections without TLS",
         )
         .hint("let the switch redirect, or leave it out"));
     }
     if handoff.is_some() && peers.as_ref().is_some_and(|peers| peers.handoff.is_some()) {
         return Err(Fault::new(
             "node.peers.handoff",
-            "contradicts node.handoff: connections are handed over by switches or by peers",
+            "contradicts node.handoff: connections are handed off by switches or by peers",
         )
         .hint("leave out one of them"));
     }

@@ -21,74 +21,78 @@ keys! {
     /// `[node.origin]`.
     table OriginSection, origin = OriginConfig::new(Uri::default());
 
-    /// The origin's address: "http://host:port" or "https://host:port".
+    /// URL of the origin, without a path: "http://host:port" or "https://host:port". Required.
     url: String, example "http://127.0.0.1:8000";
-    /// Which Host it is sent: "client", the one that the client named (hosts are then cached apart), or "origin",
-    /// the one in the URL.
+    /// Host header that the origin gets: "client" is the host that the client named, and hosts are cached separately.
+    /// "origin" is the host of the URL.
     host: Word<HostHeader> = Word(HostHeader::Client);
-    /// Header fields that each request to it has, in place of a client's: a value each, or { file = "FILE" } with the value in a file
-    /// that only its owner may read, such as a token. Files are read at the start and at each reload.
+    /// Header fields of each request to the origin; they replace those of clients. A value is text, or { file =
+    /// "FILE" }. A file contains a value such as a token and is readable by its owner only. Files are read at the
+    /// start and at each reload.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<String, OriginField>, example example_headers(), reload true;
-    /// Time to a connection; 504 after it.
+    /// Time to connect to the origin. After it: 504.
     connect_timeout: Span = Span(origin.connect_timeout), range "1ms to 1h", reload true;
-    /// Time from a request to the head of the reply; 504 after it.
+    /// Time from a request to the header of the reply. After it: 504.
     head_timeout: Span = Span(origin.head_timeout), range "1ms to 1h", reload true;
-    /// Time without a byte of a reply's body; the reply is broken off after it. Also time in which the origin takes no byte of
-    /// a request; 504 after it.
+    /// Time without a byte of a reply's body. After it, the reply is aborted. It also limits the time in which the
+    /// origin takes no byte of a request. After that: 504.
     body_timeout: Span = Span(origin.body_timeout), range "1ms to 1h", reload true;
-    /// Time without a byte of a request's body from its client; 408 after it.
+    /// Time without a byte of a request's body from its client. After it: 408.
     request_body_timeout: Span = Span(origin.request_body_timeout), range "1ms to 1h", reload true;
-    /// Bytes a second of a body, in either direction, over the time that its sender may be silent; outcomes as for silence.
-    /// "0B": any.
+    /// Lowest rate of a body in bytes per second, in either direction, over the time that its sender may be silent. A
+    /// slower body has the outcome of a silent one. "0B": any rate.
     body_rate_min: Size = Size(Bytes(origin.body_rate_min)), range "0B to 1GiB", reload true;
-    /// Time that a reply for one client, such as a stream of events, may be slower than body_rate_min; it is broken off after
-    /// it.
+    /// Time that a reply to one client, such as an event stream, may be slower than body_rate_min. After it, the
+    /// reply is aborted.
     stream_timeout: Span = Span(origin.stream_timeout), range "body_timeout to 1d", reload true;
-    /// Requests to it at one time: its slots.
+    /// Number of concurrent requests to the origin: its slots.
     requests_max: usize = origin.requests_max, range "1 to 1000000", reload true;
-    /// Percent of the slots that one client may hold, at least one; further requests of the client wait, and get 429 after
-    /// queue_timeout. 100: no share.
+    /// Percentage of the slots that one client may hold, at least one slot. Further requests of the client wait, and
+    /// get 429 after queue_timeout. 100: no share.
     client_share: u8 = origin.client_share, range "1 to 100 percent", reload true;
-    /// Leading bits of an address of IPv4 that are one client's.
+    /// Length of the IPv4 prefix that counts as one client, in bits.
     prefix_v4: u8 = origin.prefix_v4, range "8 to 32", reload true;
-    /// Leading bits of an address of IPv6 that are one client's.
+    /// Length of the IPv6 prefix that counts as one client, in bits.
     prefix_v6: u8 = origin.prefix_v6, range "16 to 128", reload true;
-    /// Requests that wait for a slot, of which one client may have its share; 503 or 429 beyond.
+    /// Number of requests that wait for a slot. `client_share` applies to them too. Beyond it: 503, or 429 if slots
+    /// are free.
     queue_max: usize = origin.queue_max, range "0 to 1000000", reload true;
-    /// Time that a request waits for a slot; 503 after it, or 429 if only its client has no slot left.
+    /// Longest wait for a slot. After it: 503, or 429 if slots are free and only the client's share is used up.
     queue_timeout: Span = Span(origin.queue_timeout), range "1ms to 1h", reload true;
-    /// WebSocket connections through the node; 503 beyond, or 429 for a client that has client_share percent of them. 0: none,
-    /// and Upgrade is removed.
+    /// Number of WebSocket connections through the node. Beyond it: 503, or 429 for a client beyond its share of
+    /// them. 0: none, and Upgrade is removed.
     tunnels_max: usize = origin.tunnels_max, range "0 to 1000000", reload true;
-    /// Time without a byte on a WebSocket connection, after which it is closed.
+    /// Time without a byte on a WebSocket connection. After it, the connection is closed.
     tunnel_idle_timeout: Span = Span(origin.tunnel_idle_timeout), range "1ms to 7d", reload true;
-    /// Whether no-cache, no-store, max-age, min-fresh and Pragma of clients have the origin asked for what is stored and fresh:
-    /// "honour" or "ignore".
+    /// Whether clients can force a request to the origin although a fresh reply is stored: "honour" or "ignore". The
+    /// key applies to no-cache, no-store, max-age, min-fresh and Pragma of requests.
     client_no_cache: Word<ClientNoCache> = Word(ClientNoCache::Honour), reload true;
-    /// Idle connections kept to it. POST, PATCH and requests with a body get a connection of their own.
+    /// Number of idle connections to the origin that are kept. POST, PATCH and requests with a body always open a new
+    /// connection.
     idle_max: usize = origin.idle_max, range "0 to 10000", reload true;
-    /// Time an idle connection is kept.
+    /// Time for which an idle connection to the origin is kept.
     idle_timeout: Span = Span(origin.idle_timeout), range "1ms to 1d", reload true;
-    /// Bytes of a reply's head; 502 beyond.
+    /// Size of a reply's header. Beyond it: 502.
     head_max: Size = Size(Bytes(origin.head_bytes_max as u64)), range "8KiB to 1MiB", reload true;
-    /// Header fields of a reply; 502 beyond.
+    /// Number of header fields of a reply. Beyond it: 502.
     headers_max: usize = origin.headers_max, range "8 to 256", reload true;
-    /// Fetch the whole of a target after a range of it that was not stored, so that the next range is a hit. With false, ranges alone
-    /// never fill the cache.
+    /// Whether a range that missed causes a fetch of the whole target, so that the next range is a hit. With false,
+    /// ranges never fill the cache.
     range_fill: bool = origin.range_fill, reload true;
-    /// Replies to one target kept beside each other for different request headers (Vary).
+    /// Number of stored variants of one target, for different request headers (Vary). Beyond it, the oldest is
+    /// dropped.
     variants_max: usize = origin.variants_max, range "1 to 64", reload true;
-    /// Lifetime of replies 404 and 410 that state none; "0s": they are not kept.
+    /// Lifetime of replies 404 and 410 that state none. 0s: they are not stored.
     negative: Span = Span(origin.negative), range "0s to 1d", reload true;
-    /// Time a stale reply may stand in for an origin that fails, where the reply states none.
+    /// Time for which a stale reply may be used if the origin fails, unless the reply states a time itself.
     stale_if_error: Span = Span(origin.stale_if_error), range "0s to 30d", reload true;
-    /// Origins that stand in for this one when it fails.
+    /// Backup origins, which are used while the origin in `url` fails.
     failover: Option<OriginFailoverSection>, reload true;
-    /// Signatures for a private bucket (AWS Signature Version 4). A client's signature is replaced, so whoever reaches the node has
-    /// the rights of these keys.
+    /// Signatures for a private bucket (AWS Signature Version 4). A client's signature is replaced. Everyone who
+    /// reaches the node has the rights of these keys.
     sign: Option<OriginSignSection>, reload true;
-    /// TLS to an origin whose url is https://.
+    /// TLS to an origin whose URL begins with https://.
     tls: Option<OriginTlsSection>, reload true;
 }
 
@@ -101,13 +105,13 @@ keys! {
     #[derive(PartialEq)]
     table OriginFailoverSection, failover = Failover::new(Vec::new());
 
-    /// Origins with the same contents as the one in url, for when it fails, in order: URLs with the same scheme. Required.
+    /// URLs of backup origins with the same contents, in order of use. They have the scheme of `url`. Required.
     urls: Texts, entries 16, example ["http://10.0.0.2:8000", "http://10.0.0.3:8000"];
-    /// Statuses of a reply that tell that its origin has failed, such as [502, 503, 504].
+    /// Statuses of a reply that count as a failure of its origin, such as [502, 503, 504].
     statuses: Vec<u16> = failover.statuses.iter().map(http::StatusCode::as_u16).collect(), range "500 to 599";
-    /// Time for which a failed origin is left; doubles with each further failure.
+    /// Time for which a failed origin is not used. It doubles with each further failure.
     pause: Span = Span(failover.pause), range "1ms to 1h";
-    /// The longest such time.
+    /// Longest pause of a failed origin.
     pause_max: Span = Span(failover.pause_max), range "pause to 1d";
 }
 
@@ -116,21 +120,21 @@ keys! {
     #[derive(PartialEq)]
     table OriginTlsSection, handshake_timeout = Span(Duration::from_secs(5));
 
-    /// File with the certificates of the authorities that may sign the origin's, PEM. Unset: the authorities that the system
-    /// trusts.
+    /// PEM file with the certificates of the authorities that may sign the origin's certificate. Unset: the
+    /// authorities that the system trusts.
     ca: Option<String>, example "/etc/larder/origin-ca.pem";
-    /// The name that the origin is asked for (SNI) and that its certificate must be for: a host's, or an IP address. Unset: the host
-    /// in the url.
+    /// Name that the origin is asked for (SNI) and that its certificate must have: a host name or an IP address.
+    /// Unset: the host of `url`.
     name: Option<String>, example "store.example.internal";
-    /// File with the node's own certificate and its chain, PEM, for an origin that asks for one (mutual TLS). Files are read at the
-    /// start and at each reload.
+    /// PEM file with the node's own certificate and its chain, for an origin that asks for one (mutual TLS). Files
+    /// are read at the start and at each reload.
     certificate: Option<String>, example "/etc/larder/node.pem";
-    /// File with its key, PEM. Unset: the key is in the certificate's file.
+    /// PEM file with the key of `certificate`. Unset: the key is in the file of the certificate.
     key: Option<String>, example "/etc/larder/node.key";
-    /// Time from a connection to the end of its handshake; 504 after it.
+    /// Time for the TLS handshake. After it: 504.
     handshake_timeout: Span = handshake_timeout, range "1ms to 1h";
-    /// Offer HTTP/2 to the origin (ALPN), with host = "origin". GET, HEAD and the like then share one connection; POST, PATCH and
-    /// requests with a body use HTTP/1.1.
+    /// Whether HTTP/2 is offered to the origin (ALPN). It needs host = "origin". GET, HEAD and similar requests then
+    /// share one connection. POST, PATCH and requests with a body use HTTP/1.1.
     http2: bool = false;
 }
 
@@ -141,7 +145,7 @@ pub(crate) fn origin(raw: &OriginSection) -> Result<OriginConfig, Fault> {
     })?;
     let host = raw.host.0;
     if raw.sign.is_some() && host == HostHeader::Client {
-        let what = "'client' lets clients choose the host of signed requests, and by it any bucket that the keys reach";
+        let what = "'client' lets clients choose the host of signed requests, and so any bucket that the keys can access";
         return Err(Fault::new("node.origin.host", what).hint("write host = \"origin\""));
     }
     let (tls, fields) = (tls(&url, raw.tls.as_ref())?, fields(&raw.headers)?);
@@ -191,7 +195,7 @@ pub(crate) fn origin(raw: &OriginSection) -> Result<OriginConfig, Fault> {
     Ok(origin)
 }
 
-/// The warning about an origin that works and is odd, if there is one.
+/// Returns a warning if the origin's settings are valid but unusual.
 pub(crate) fn odd(origin: &OriginConfig) -> Option<Fault> {
     if origin.tls.is_none() || origin.host == HostHeader::Origin {
         return None;
@@ -205,7 +209,7 @@ pub(crate) fn odd(origin: &OriginConfig) -> Option<Fault> {
     Some(Fault::new("node.origin.host", what).hint(hint))
 }
 
-/// Whether a certificate can be for each origin that stands in for the first one.
+/// Checks that each backup origin has a host that a certificate can contain.
 fn certifiable(tls: Option<&OriginTls>, failover: Option<&Failover>) -> Result<(), Fault> {
     let urls = failover.into_iter().flat_map(|failover| &failover.urls).enumerate();
     for (nth, url) in urls {
@@ -238,7 +242,7 @@ fn failover(raw: &OriginFailoverSection) -> Result<Failover, Fault> {
     })
 }
 
-/// The fields that requests to the origin are given, those in files read.
+/// Returns the header fields of requests to the origin. Values in files are read.
 fn fields(raw: &BTreeMap<String, OriginField>) -> Result<HeaderMap, Fault> {
     let mut fields = HeaderMap::new();
     for (name, value) in raw {
@@ -248,7 +252,7 @@ fn fields(raw: &BTreeMap<String, OriginField>) -> Result<HeaderMap, Fault> {
                 .hint("letters, digits and hyphens, such as X-Token")
         })?;
         if is_reserved(&field) {
-            let what = "is the node's own to set: it belongs to a connection, a message or what is stored";
+            let what = "is one of the node's own fields: it belongs to the connection, the message or the stored reply";
             return Err(Fault::new(key, what).hint("leave it out; host = \"origin\" sets Host"));
         }
         let (text, place) = match value {
@@ -266,15 +270,14 @@ fn fields(raw: &BTreeMap<String, OriginField>) -> Result<HeaderMap, Fault> {
         })?;
         value.set_sensitive(true);
         if fields.insert(field, value).is_some() {
-            return Err(
-                Fault::new(key, "is there twice, in other letters").hint("names are the same in any case")
-            );
+            return Err(Fault::new(key, "is given twice, in different case")
+                .hint("the case of a name does not matter: leave one of them out"));
         }
     }
     Ok(fields)
 }
 
-/// A file with a secret that cannot be used. The error names the file and not the secret.
+/// Returns the fault of a file with a secret. The fault contains the file's name and not the secret.
 fn in_file(key: &str) -> impl Fn(CertificateFault) -> Fault {
     move |fault| {
         let hint = "a file with one line, which only its owner may read";
@@ -371,7 +374,7 @@ mod tests {
         }
     }
 
-    /// `line` stands in `[node.origin]` below this url.
+    /// Checks that `line` in `[node.origin]`, below this url, is refused.
     fn refused((url, line): (&str, &str), (key, word): (&str, &str)) {
         let text = format!("{HEAD}url = \"{url}\"\n{line}\n");
         let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();

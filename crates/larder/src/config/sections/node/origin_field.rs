@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum OriginField {
-    /// As it stands.
+    /// A value in the config.
     Text(String),
-    /// In a file.
+    /// A value in a file.
     File(InFile),
 }
 

@@ -17,30 +17,31 @@ keys! {
     #[derive(PartialEq)]
     table OriginSignSection;
 
-    /// The store's region. Required; many stores other than Amazon's take "us-east-1".
+    /// Region of the store. Many stores other than Amazon's accept "us-east-1". Required.
     region: String, example "eu-central-1";
-    /// The service that signatures are for.
+    /// Service name in the signatures.
     service: String = "s3".to_owned();
-    /// The id of the access key. Unset: the environment variable AWS_ACCESS_KEY_ID.
+    /// Id of the access key. Unset: the environment variable AWS_ACCESS_KEY_ID.
     access_key: Option<String>, example "AKIAIOSFODNN7EXAMPLE";
-    /// File with the secret key, which only its owner may read. Files are read at the start and at each reload. Unset: the
+    /// File with the secret key, readable by its owner only. It is read at the start and at each reload. Unset: the
     /// environment variable AWS_SECRET_ACCESS_KEY.
     secret_key_file: Option<String>, example "/etc/larder/store-secret-key";
-    /// File with the session token of temporary keys. Unset: none, or AWS_SESSION_TOKEN if both keys are from the environment.
+    /// File with the session token of temporary keys. Unset: AWS_SESSION_TOKEN if both keys come from the
+    /// environment, else no token.
     session_token_file: Option<String>, example "/etc/larder/store-session-token";
-    /// Methods of requests that are signed; others get 405. Whoever reaches the node has the rights of the keys: with PUT, POST or
-    /// DELETE in the list, anyone can write.
+    /// Methods that are signed; requests with other methods get 405. Everyone who reaches the node has the rights of
+    /// the keys, and PUT, POST or DELETE here lets everyone write.
     methods: Texts = Texts(["GET", "HEAD", "OPTIONS"].map(str::to_owned).to_vec());
 }
 
 const AT: &str = "node.origin.sign";
 
-/// The keys that requests to the origin are signed with.
+/// Returns the keys that sign requests to the origin.
 pub(crate) fn signing(raw: &OriginSignSection) -> Result<SigningKeys, Fault> {
     signing_with(raw, |name| env::var(name).ok())
 }
 
-/// `variable` gives the values of environment variables.
+/// Does the work of [`signing`]. `variable` returns the values of environment variables.
 fn signing_with(
     raw: &OriginSignSection,
     variable: impl Fn(&str) -> Option<String>,
@@ -88,11 +89,11 @@ fn signing_with(
     Ok(signing.with_methods(methods(raw)?))
 }
 
-/// The methods of requests that are signed.
+/// Returns the methods that are signed.
 fn methods(raw: &OriginSignSection) -> Result<Vec<Method>, Fault> {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"];
     if raw.methods.0.is_empty() {
-        let fault = Fault::new(format!("{AT}.methods"), "empty: no request would be answered");
+        let fault = Fault::new(format!("{AT}.methods"), "empty: the node would refuse every request");
         return Err(fault.hint("write methods = [\"GET\", \"HEAD\"], or leave it out"));
     }
     let method = |(nth, name): (usize, &String)| {

@@ -10,10 +10,10 @@ use crate::config::sections::node::peers::{PeersHandoff, PeersSection};
 use crate::config::text::Texts;
 use crate::config::values::addresses;
 
-/// How connections are handed over between peers, valid.
+/// Handoff between peers, valid.
 #[derive(Clone, Debug)]
 pub(crate) struct PeersHandoffRole {
-    /// Whether a node that cannot does not start.
+    /// Whether a node without support for handoff refuses to start.
     pub(crate) required: bool,
     pub(crate) min: Bytes,
     pub(crate) services: Vec<SocketAddr>,
@@ -22,7 +22,8 @@ pub(crate) struct PeersHandoffRole {
 
 const SERVICES: &str = "node.peers.handoff_services";
 
-/// `listen` is where the node accepts clients, `peers` where its peers reach it, `large_min` what no other node serves.
+/// Validates handoff between peers. `listen` is the address for clients, and `peers` the address for peers. Objects of
+/// `large_min` and more are never served by a peer.
 pub(crate) fn handoff(
     raw: &PeersSection,
     listen: Option<SocketAddr>,
@@ -37,31 +38,28 @@ pub(crate) fn handoff(
     let Some(listen) = listen else {
         return Err(Fault::new(
             "node.peers.handoff",
-            "nothing would be handed over: connections with TLS stay",
+            "no connection would be handed off: connections with TLS are relayed",
         )
         .hint("write node.listen = \"0.0.0.0:80\" too, or leave it out"));
     };
     let min = raw.handoff_min.0;
     if min >= large_min {
-        return Err(Fault::new("node.peers.handoff_min", "nothing would be handed over").hint(format!(
+        return Err(Fault::new("node.peers.handoff_min", "no connection would be handed off").hint(format!(
             "objects of `large_min`, {large_min}, and more are served where they are asked for: write less"
         )));
     }
     let services = services(&raw.handoff_services, listen, peers)?;
     let port = raw.handoff_port;
     if port == peers.port() {
-        return Err(Fault::new(
-            "node.peers.handoff_port",
-            "peers listen on this port for one another already",
-        )
-        .hint("write another port than that of `listen`"));
+        return Err(Fault::new("node.peers.handoff_port", "this is already the port of `listen`")
+            .hint("write another port"));
     }
     Ok(Some(PeersHandoffRole { required, min, services, port }))
 }
 
 fn services(texts: &Texts, listen: SocketAddr, peers: SocketAddr) -> Result<Vec<SocketAddr>, Fault> {
     if texts.0.is_empty() {
-        return Err(Fault::new(SERVICES, "missing: which addresses clients connect to")
+        return Err(Fault::new(SERVICES, "missing: the addresses that clients connect to")
             .hint("list those of all nodes, such as [\"10.0.1.11:80\", \"10.0.1.12:80\"]"));
     }
     let services = addresses(SERVICES, texts, "10.0.1.11:80")?;
@@ -70,11 +68,11 @@ fn services(texts: &Texts, listen: SocketAddr, peers: SocketAddr) -> Result<Vec<
         let ip = service.ip();
         let fault = |what: &str| Fault::new(SERVICES, format!("{service}: {what}"));
         if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
-            return Err(fault("no address of one node that clients elsewhere reach")
+            return Err(fault("clients on other machines cannot reach one node at this address")
                 .hint("write the addresses that clients connect to"));
         }
         if ip == peers.ip() {
-            return Err(fault("peers reach this node at it, and could not where they have it themselves")
+            return Err(fault("this is the address for peers, which cannot reach it if they have it too")
                 .hint("give each node one address for clients and another for its peers"));
         }
         if !seen.insert(service) {
@@ -85,7 +83,7 @@ fn services(texts: &Texts, listen: SocketAddr, peers: SocketAddr) -> Result<Vec<
         service.port() == listen.port() && (listen.ip().is_unspecified() || listen.ip() == service.ip())
     };
     if listen.port() != 0 && !services.iter().any(|service| ours(&service)) {
-        return Err(Fault::new(SERVICES, format!("the node listens on {listen}, which none of them is"))
+        return Err(Fault::new(SERVICES, format!("none of them is {listen}, where the node listens"))
             .hint("list the address that this node's clients connect to, with the port of node.listen"));
     }
     Ok(services)

@@ -1,4 +1,4 @@
-//! `node.peers.policy` and what it goes by, checked.
+//! Validation of `node.peers.policy` and its settings.
 
 use std::path::PathBuf;
 
@@ -16,19 +16,19 @@ use crate::config::sections::policy::{Parameters, PoliciesSection, apply, permil
 use crate::config::sections::switch::ward::every;
 use crate::config::values::word;
 
-/// Who decides where a request is served, valid.
+/// Policy of a cluster of nodes, valid.
 #[derive(Clone, Debug)]
 pub(crate) enum PeersPolicy {
-    /// Each node, by what the others have.
+    /// PRESS: each node decides by the contents of its peers.
     Press(PressSettings),
-    /// One for all.
+    /// CARD: one node decides for all.
     Card(Box<CardSettings>),
-    /// Each node, by a table.
+    /// WARD: each node decides by a routing table.
     Ward(PeersWard),
 }
 
 impl PeersPolicy {
-    /// The name in the config.
+    /// Returns the name in the config.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Press(_) => "press",
@@ -37,7 +37,7 @@ impl PeersPolicy {
         }
     }
 
-    /// From which size on objects are kept by no node, where there is such a size.
+    /// Returns the size from which on objects are stored by no node.
     pub(crate) fn large_min(&self) -> Option<Bytes> {
         match self {
             Self::Press(press) => Some(press.large_min),
@@ -45,14 +45,14 @@ impl PeersPolicy {
         }
     }
 
-    /// What it goes by of the node's memory; `cache` is its size.
+    /// Returns the memory that the policy uses at a node whose cache has the size `cache`.
     pub(crate) fn memory(&self, cache: Bytes) -> PeersMemory {
         let memory = if let Self::Ward(ward) = self { ward.settings.memory } else { cache };
         PeersMemory { memory, large_min: self.large_min() }
     }
 }
 
-/// How nodes come to a routing table.
+/// Source of the routing table.
 #[derive(Clone, Debug)]
 pub(crate) struct PeersWard {
     pub(crate) settings: WardSettings,
@@ -60,7 +60,7 @@ pub(crate) struct PeersWard {
     pub(crate) costs: WardCosts,
     /// The table's file.
     pub(crate) table: Option<PathBuf>,
-    /// The host of its rows that name none; empty if unknown.
+    /// Host of table rows that name no host; empty if unknown.
     pub(crate) host: String,
 }
 
@@ -77,7 +77,9 @@ fn card(raw: &CardSection) -> Result<CardSettings, Fault> {
     let known = BY_CONNECTIONS.map(PolicyKind::name);
     let kind: PolicyKind = word(&format!("{AT}.policy"), &raw.policy, &known)?;
     if !BY_CONNECTIONS.contains(&kind) {
-        let what = format!("'{kind}' goes by more than a dispatcher among peers knows of them");
+        let what = format!(
+            "'{kind}' needs more than targets and connections, which is all that a dispatcher among peers knows"
+        );
         return Err(Fault::new(format!("{AT}.policy"), what).hint(format!("one of {}", known.join(", "))));
     }
     let lard = LardSection {
@@ -117,7 +119,7 @@ fn ward(raw: &TablesSection, cache: Bytes) -> Result<PeersWard, Fault> {
     }
     for (name, text) in [("table", &raw.table), ("host", &raw.host)] {
         if text.as_ref().is_some_and(String::is_empty) {
-            return Err(Fault::new(key(name), "is empty").hint("leave it out, or write what it is"));
+            return Err(Fault::new(key(name), "is empty").hint("write a value, or leave it out"));
         }
     }
     let memory = raw.memory.map_or(cache, |size| size.0);

@@ -9,39 +9,41 @@ use crate::config::text::{Span, Texts};
 use crate::config::values::ranges;
 use crate::config::words::Word;
 
-/// Written in place of a path that is not served.
+/// Word in place of a path that is not served.
 pub(crate) const OFF: &str = "off";
 
-/// The addresses of this host itself.
+/// Addresses of this host.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1"];
 
 keys! {
     /// `[node.report]`.
     table ReportSection, report = ReportConfig::default();
 
-    /// Addresses of switches that may ask for reports, beside node.trust.relays. Everybody else gets 404, and so do clients whose
-    /// connections a switch has handed over.
+    /// Addresses of switches that may ask for reports, in addition to node.trust.relays. Other senders get 404, and
+    /// so do clients on handed-off connections.
     from: Texts = Texts(LOOPBACK.map(str::to_owned).to_vec()), entries 1024, reload true;
-    /// File with a secret that switches must prove (switch.signals.secret) in place of an address: other programs on their
-    /// hosts get 404. For its owner only; made by `larder keys new FILE`. A second line may hold another secret that is accepted
-    /// too. Read at each reload. Unset: the addresses decide.
+    /// File with a secret that switches must prove (switch.signals.secret), instead of an address. Other programs on
+    /// the switches' hosts then get 404. The file is readable by its owner only, and `larder keys new FILE` makes it.
+    /// A second line may contain another accepted secret. It is read at each reload. Unset: the address decides.
     secret: Option<String>, example "/etc/larder/report.key", reload true;
-    /// Whose processor time counts as the node's, where none is modelled: "machine", over all its processors, for a
-    /// node that has a machine to itself; "process", out of one processor, for nodes that share one.
+    /// Scope of the reported processor time, if none is modelled: "machine" covers all processors, for a node that
+    /// has the machine to itself. "process" covers this process, as a share of one processor, for nodes that share a
+    /// machine.
     cpu: Word<CpuScope> = Word(report.cpu);
-    /// Path of the load counters; "off" for none.
+    /// Path of the load counters. "off": none.
     load_path: String = report.load_path.unwrap_or_else(|| OFF.to_owned()), reload true;
-    /// Path of the stream of cache events; "off" for none.
+    /// Path of the stream of cache events. "off": none.
     events_path: String = report.events_path.unwrap_or_else(|| OFF.to_owned()), reload true;
-    /// Streams of cache events at once; a further one gets 503.
+    /// Number of concurrent streams of cache events. A further one gets 503.
     subscribers_max: usize = report.subscribers_max, range "0 to 64", reload true;
-    /// Cache events that wait for one stream, of 24 bytes each; beyond, the stream is cut and the switch begins anew.
+    /// Number of cache events that wait for one stream, 24 bytes each. Beyond it, the stream is closed and the switch
+    /// starts again.
     backlog_max: usize = report.backlog_max, range "16 to 1048576", reload true;
-    /// Time between two heartbeats on a stream of cache events.
+    /// Interval of heartbeats on a stream of cache events.
     heartbeat: Span = Span(report.heartbeat), range "100ms to 1m", reload true;
 }
 
-/// The reports of a node.
+/// Returns the settings of a node's reports.
 pub(crate) fn report(raw: &ReportSection) -> Result<ReportConfig, Fault> {
     Ok(ReportConfig {
         from: AddressRanges(ranges("node.report.from", &raw.from)?),

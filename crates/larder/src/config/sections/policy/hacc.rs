@@ -1,4 +1,4 @@
-//! What hacc goes by, checked and laid over what the section above says.
+//! Validation of the settings of hacc, which override those of the section above.
 
 use std::collections::BTreeMap;
 
@@ -46,11 +46,11 @@ fn weights(
     let sum: u64 = found.iter().map(|weight| u64::from(weight.permille)).sum();
     if found.is_empty() {
         let hint = "write weights = { cpu = 0.5, disk = 0.5 }";
-        return Err(Fault::new(key, "no signal counts: every node would be equally loaded").hint(hint));
+        return Err(Fault::new(key, "no signal has a weight: all nodes would have the same load").hint(hint));
     }
     if sum > 1000 {
         #[expect(clippy::cast_precision_loss, reason = "at most 12 weights of 1000")]
-        let what = format!("the weights are {} together", sum as f64 / 1000.0);
+        let what = format!("the sum of the weights is {}", sum as f64 / 1000.0);
         return Err(Fault::new(key, what).hint("at most 1, such as { cpu = 0.5, disk = 0.5 }"));
     }
     HaccSettings::weigh(&found).ok_or_else(|| {
@@ -67,7 +67,7 @@ fn signal(key: &str, name: &str, weight: WeightKey) -> Result<SignalWeight, Faul
     let (weight, full) = match weight {
         WeightKey::Share(weight) if signal.is_share() => (weight, 1000),
         WeightKey::Share(weight) => {
-            let what = format!("{name} is no share: what is fully loaded?");
+            let what = format!("{name} is no share: its value at full load is missing");
             let hint = format!("write {name} = {{ weight = {weight}, full = 64 }}, in the signal's unit");
             return Err(Fault::new(key, what).hint(hint));
         }
@@ -84,7 +84,7 @@ fn signal(key: &str, name: &str, weight: WeightKey) -> Result<SignalWeight, Faul
     Ok(SignalWeight { signal, permille: permille(weight), full })
 }
 
-/// The key that the level asks for, if the policy is hacc and the level is not the document.
+/// Returns the key that the level requires, if the policy is hacc and the level is not the document.
 pub(crate) fn level_key(settings: &larder_core::Settings) -> Option<String> {
     (settings.policy == larder_core::PolicyKind::Hacc).then(|| settings.policies.hacc.level.key()).flatten()
 }

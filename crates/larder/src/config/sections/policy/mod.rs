@@ -1,6 +1,7 @@
-//! The parameters of the policies: `[switch.policies]` with a table for each, and again, for what differs, `policies` of a route.
+//! Settings of the policies: `[switch.policies]`, with a table for each policy, and `policies` of a route for
+//! differences.
 //!
-//! Every key may be left out. Under `[switch]` that means the default, under a route what `[switch]` says.
+//! Every key is optional. Without it, `[switch]` uses the default, and a route uses the value of `[switch]`.
 
 pub(crate) mod hacc;
 pub(crate) mod threshold;
@@ -27,12 +28,12 @@ use crate::config::text::{Size, Span};
 use crate::config::values::word;
 use crate::config::words::{Word, choice};
 
-/// All that a policy goes by, as one section gives it.
+/// All settings of a policy, as one section contains them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters<'a> {
     pub(crate) policy: Option<&'a str>,
     pub(crate) policies: &'a PoliciesSection,
-    /// What the section above says of the training: a route may begin to learn where [switch] does not.
+    /// The training settings of the section above. A route may use training although [switch] does not.
     pub(crate) training_above: Option<&'a TrainingSection>,
 }
 
@@ -40,13 +41,15 @@ keys! {
     /// `[switch.policies]`, and the same of a route.
     partial PoliciesSection, settings = Settings::default();
 
-    /// Seed of the policies that draw lots.
+    /// Seed of policies that draw random numbers.
     seed: Option<u64> = Some(settings.seed);
-    /// Targets remembered; beyond that the least recently asked is forgotten and placed anew when asked again.
+    /// Number of stored targets. Beyond it, the least recently used target is evicted, and is placed anew at its next
+    /// request.
     targets_max: Option<usize> = Some(settings.targets_max), range "1 to 4294967296";
-    /// Settings of lard and lard-r. Admission and sticky clients use its thresholds too.
+    /// Settings of lard and lard-r. The admission limit and sticky clients use the thresholds too, and so does
+    /// lard-util with by = "connections".
     lard: Option<LardSection> = Some(LardSection::standard());
-    /// Settings of lard-cost, which replace t_low and t_high.
+    /// Settings of lard-cost.
     #[serde(rename = "lard-cost")]
     cost: Option<CostSection> = Some(CostSection::standard());
     /// Settings of lard-util.
@@ -66,17 +69,17 @@ keys! {
     /// Settings of peak-ewma.
     #[serde(rename = "peak-ewma")]
     ewma: Option<EwmaSection> = Some(EwmaSection::standard());
-    /// Settings of wrr-num and wrr-time.
+    /// Settings of wrr-num and wrr-time, and of lard-util with by = "connections". The policy wrr does not use them.
     wrr: Option<WrrSection> = Some(WrrSection::standard());
     /// Settings of static.
     #[serde(rename = "static")]
     fixed: Option<StaticSection> = Some(StaticSection::standard());
-    /// Where ward and part have their routing table from: a file, or the switch's own traffic, or both.
+    /// Source of the routing table of ward and part: a file, the switch's own traffic, or both.
     ward: Option<WardSection> = Some(WardSection::standard());
 }
 
 impl PoliciesSection {
-    /// Reads the section of `[switch]`, where a key or table that is missing has its standard value.
+    /// Deserializes the section of `[switch]`. Missing keys and tables get their defaults.
     pub(crate) fn over_standard<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (given, standard) = (Self::deserialize(from)?, Self::standard());
         let thresholds = LardSection::standard();
@@ -103,7 +106,7 @@ impl PoliciesSection {
         })
     }
 
-    /// Keys of `lard`; `None` where the section is missing.
+    /// Returns the keys of `lard`; all are `None` if the section is missing.
     pub(crate) fn lard(&self) -> LardSection {
         self.lard.clone().unwrap_or_default()
     }
@@ -113,37 +116,37 @@ keys! {
     /// `[switch.policies.hacc]`.
     partial HaccSection, hacc = HaccSettings::default();
 
-    /// The paper's weights: "static-files" (the disk alone counts) or "domino" (CPU and disk count alike).
+    /// Weights of the paper: "static-files" counts the disk only, "domino" counts CPU and disk equally.
     preset: Option<Preset> = Some(Preset::StaticFiles);
-    /// Weights of one's own, instead of a preset: from a signal (cpu, disk, memory, processes, service-time, disk-bytes,
-    /// paging, queue, app1 to app4) to its share of the load, 0.001 to 1, together at most 1. One that is no share of
-    /// time or memory needs to know what is fully loaded, in its unit: { weight = 0.5, full = 64 }.
+    /// Own weights instead of a preset: a signal, and its share of the load from 0.001 to 1. All shares together are
+    /// at most 1. Signals: cpu, disk, memory, processes, service-time, disk-bytes, paging, queue, app1 to app4. A
+    /// signal that is no share of time or memory also needs its value at full load: { weight = 0.5, full = 64 }.
     weights: Option<BTreeMap<String, WeightKey>>,
         example serde_json::json!({ "cpu": 0.5, "queue": { "weight": 0.5, "full": 64 } });
-    /// How often the loads that nodes report are compared.
+    /// Interval at which the reported loads of nodes are compared.
     period: Option<Span> = Some(Span(hacc.period)), range "1ms to 1h";
-    /// How much more loaded than the least loaded a node must be to shed documents.
+    /// Load difference to the least loaded node above which a node sheds documents.
     margin: Option<f64> = Some(share(hacc.margin_permille)), range "0.001 to 1";
-    /// How much of the difference in load is moved; at 0.5 the two loads meet.
+    /// Part of the load difference that is moved. At 0.5 both loads become equal.
     amount: Option<f64> = Some(share(hacc.amount_permille)), range "0.001 to 1";
-    /// How long an offload lasts, and how long its two nodes then take part in no other.
+    /// Duration of an offload. Its two nodes take part in no other offload during this time.
     cooldown: Option<Span> = Some(Span(hacc.cooldown)), range "1ms to 1h";
-    /// From which share of all requests on a document goes to several nodes. 0: never.
+    /// Share of all requests from which on a document is hot and goes to several nodes. 0: never.
     hot_share: Option<f64> = Some(share(hacc.hot_share_permille)), range "0.005 to 1, or 0";
-    /// To how many nodes the hottest documents go at most.
+    /// Number of nodes for a hot document.
     hot_nodes: Option<u8> = Some(hacc.hot_nodes), range "2 to 16";
-    /// What an assignment covers: 0, a document; else all documents below the same directory of this depth. It sets the key,
-    /// where that is not given.
+    /// Unit of assignment. 0: a document. Otherwise all documents below the same directory of this depth. It sets the
+    /// key, unless `key` is given.
     level: Option<u8> = Some(0), range "0 to 16";
 }
 
-/// A signal's part in the load.
+/// Weight of a signal.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a weight is a number from 0.001 to 1, or { weight = 0.5, full = 64 }")]
 pub(crate) enum WeightKey {
-    /// Of a share of time or memory.
+    /// Weight of a signal that is a share of time or memory.
     Share(f64),
-    /// Of anything.
+    /// Weight of any signal.
     Of(SignalWeightTable),
 }
 
@@ -151,9 +154,9 @@ pub(crate) enum WeightKey {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SignalWeightTable {
-    /// Its share of the load.
+    /// Share of the load.
     pub(crate) weight: f64,
-    /// The value, in the signal's unit, that counts as fully loaded.
+    /// Value at full load, in the signal's unit.
     pub(crate) full: u64,
 }
 
@@ -161,9 +164,10 @@ keys! {
     /// `[switch.policies.bounded]`.
     partial BoundedSection, bounded = BoundedSettings::default();
 
-    /// How far above the mean load a node may be before its targets go to the next one.
+    /// Largest load of a node relative to its fair share. Beyond it, requests for its targets go to the next node on
+    /// the ring.
     factor: Option<f64> = Some(f64::from(bounded.factor_permille) / 1000.0), range "1.01 to 100";
-    /// Points on the ring of a node of weight 1.
+    /// Number of points on the ring for a node of weight 1. Other nodes have points in proportion.
     points: Option<u32> = Some(bounded.points), range "1 to 10000";
 }
 
@@ -171,7 +175,7 @@ keys! {
     /// `[switch.policies.maglev]`.
     partial MaglevSection;
 
-    /// Places in the table. A hundred times the nodes keeps shares within 1 %.
+    /// Number of table entries. With a hundred times the number of nodes, shares differ by at most 1 %.
     size: Option<u32> = Some(MaglevSettings::default().size), range "a prime from 101 to 5000011";
 }
 
@@ -179,7 +183,7 @@ keys! {
     /// `[switch.policies.rendezvous]`.
     partial RendezvousSection;
 
-    /// Places that the nodes compete for.
+    /// Number of places that are shared out among the nodes. More places make the shares more even.
     places: Option<u32> = Some(RendezvousSettings::default().places),
         range "a power of two from 256 to 16777216";
 }
@@ -188,7 +192,7 @@ keys! {
     /// `[switch.policies.peak-ewma]`.
     partial EwmaSection;
 
-    /// After this time a latency counts 1/e.
+    /// Time after which a latency counts 1/e.
     decay: Option<Span> = Some(Span(PeakEwmaSettings::default().decay)), range "100ms to 1h";
 }
 
@@ -196,7 +200,8 @@ keys! {
     /// `[switch.policies.wrr]`.
     partial WrrSection;
 
-    /// T_gat: how often the nodes' reports become weights.
+    /// T_gat: interval at which reports become weights (wrr-num, wrr-time), or at which nodes are polled (lard-util
+    /// by connections).
     gather: Option<Span> = Some(Span(Settings::default().t_gat)), range "1ms to 1h";
 }
 
@@ -204,8 +209,8 @@ keys! {
     /// `[switch.policies.static]`.
     partial StaticSection, shares = ServiceClass::ALL.into_iter().zip(StaticSettings::default().shares);
 
-    /// Shares of the nodes set aside for each class; only their ratios count. A class of share 0 uses all nodes. A class that
-    /// is not named has 0.
+    /// Shares by which the nodes are divided among the service classes; only their ratios count. A class of share 0
+    /// uses all nodes. A class that is not listed has share 0.
     shares: Option<BTreeMap<String, u32>> = Some(shares.map(|(class, share)| (class.to_string(), share)).collect()),
         range "0 to 1000000";
 }
@@ -214,12 +219,12 @@ keys! {
     /// `[switch.policies.lard-util]`.
     partial UtilSection, settings = LardUtilSettings::default();
 
-    /// What counts as a node's load: "utilisation" of its busiest device, by low and high, or "connections", polled every
-    /// wrr.gather, by t_low and t_high.
+    /// Measure of a node's load: "utilisation" of its busiest device, with the thresholds `low` and `high`.
+    /// "connections": polled every wrr.gather, with the thresholds lard.t_low and lard.t_high.
     by: Option<Word<UtilBy>> = Some(Word(UtilBy::Utilisation));
-    /// T_low of lard-util: a node whose busiest device is less busy has room.
+    /// T_low: utilisation of the busiest device below which a node has spare capacity.
     low: Option<f64> = Some(share(settings.low_permille)), range "0.001 to 0.998";
-    /// T_high of lard-util: a node whose busiest device is busier gives targets away. Above low.
+    /// T_high: utilisation of the busiest device above which a node gives targets away. Above low.
     high: Option<f64> = Some(share(settings.high_permille)), range "0.002 to 0.999";
 }
 
@@ -227,43 +232,45 @@ keys! {
     /// `[switch.policies.cap-load]`.
     partial CapSection, cap = CapLoadSettings::default();
 
-    /// How many times the mean load a node may have and still be given its turn.
+    /// Largest load at which a node still gets its turn, as a multiple of the mean load.
     factor: Option<f64> = Some(f64::from(cap.factor_permille) / 1000.0), range "1 to 100";
-    /// How many requests a node of weight 1 may have beside that.
+    /// Number of requests that is added to this bound for a node of weight 1.
     slack: Option<u32> = Some(cap.slack), range "0 to 100000";
 }
 
-/// The range of the costs of `[switch.policies.ward]`, in microseconds.
+/// Range of the costs of `[switch.policies.ward]`, in microseconds.
 pub(crate) const COST_RANGE: &str = "0 to 1000000";
 
-/// The range of `carry` of `[switch.policies.ward]`.
+/// Range of `carry` of `[switch.policies.ward]`.
 pub(crate) const CARRY_RANGE: &str = "0 to 1";
 
 keys! {
     /// `[switch.policies.ward]`.
     partial WardSection, costs = WardCosts::ward01();
 
-    /// File of the routing table, as `larder trace ward --output` writes it. It is read at the start, again when it
-    /// changes, and at SIGHUP; one that cannot be used is reported and the table before stays. Unset: none.
+    /// File of the routing table, as `larder trace ward --output` writes it. It is read at the start, when it
+    /// changes, and at SIGHUP. If a new table is invalid, the error is logged and the table in use stays. Unset:
+    /// none.
     table: Option<String>, example "/var/lib/larder/www.routes";
-    /// Host of the table's rows that name none. Unset: the route's host, if it has just one; else
-    /// that of [switch.policies.ward].
+    /// Host of table rows that name no host. Unset: the route's host if it has exactly one, else that of
+    /// [switch.policies.ward].
     host: Option<String>, example "www.example.com";
-    /// How often a new table is computed from the switch's own traffic, such as "15m" or "24h"; "off" for never.
+    /// Interval at which a new table is computed from the switch's own traffic, such as "15m" or "24h". "off": never.
     refresh: Option<String> = Some("off".to_owned()), range "1s to 31d, or \"off\"";
-    /// Memory of each node's cache, for the refresh. Unset: the least `cache` of the route's nodes.
+    /// Size of each node's cache, for the refresh. Unset: the smallest `cache` of the route's nodes.
     memory: Option<Size>, example "8GiB";
-    /// Price of a handoff in microseconds, for the refresh.
+    /// Cost of a handoff in microseconds, for the refresh.
     forward_us: Option<f64> = Some(costs.forward_us), range COST_RANGE, when "used";
-    /// Extra time of a byte from disk over memory in microseconds, for the refresh.
+    /// Additional time of a byte from disk over memory in microseconds, for the refresh.
     disk_us_per_byte: Option<f64> = Some(costs.disk_us_per_byte), range COST_RANGE, when "used";
-    /// How much of a target's count goes over into the next period.
+    /// Share of a target's count that is carried into the next period.
     carry: Option<f64> = Some(0.5), range CARRY_RANGE, when "used";
-    /// Targets counted for the refresh; beyond that the least requested of a few is forgotten.
+    /// Number of targets that are counted for the refresh, for all routes. Beyond it, the least requested of a few is
+    /// evicted. It can be set under [switch.policies.ward] only.
     targets_max: Option<usize> = Some(1 << 20), range "64 to 100000000";
 }
 
-/// Thousandths as a share of one.
+/// Converts thousandths to a share of one.
 fn share(permille: u16) -> f64 {
     f64::from(permille) / 1000.0
 }
@@ -273,7 +280,7 @@ choice! {
     Preset { StaticFiles, Domino }
 }
 
-/// Lays what the section at `at` gives over `settings`, and checks the whole.
+/// Overrides `settings` by the section at `at`, and validates the result.
 pub(crate) fn apply(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(), Fault> {
     if let Some(name) = given.policy {
         settings.policy = word(&format!("{at}.policy"), name, &PolicyKind::ALL.map(PolicyKind::name))?;
@@ -290,7 +297,7 @@ pub(crate) fn apply(at: &str, given: &Parameters<'_>, settings: &mut Settings) -
     settings.validate().map_err(|error| Fault::new(at, error.to_string()))
 }
 
-/// The tables of single policies.
+/// Applies the tables of the policies.
 fn tables(at: &str, given: &PoliciesSection, settings: &mut Settings) -> Result<(), Fault> {
     if let Some(raw) = &given.hacc {
         hacc(&format!("{at}.hacc"), raw, &mut settings.policies.hacc)?;
@@ -331,14 +338,14 @@ fn tables(at: &str, given: &PoliciesSection, settings: &mut Settings) -> Result<
     if settings.policies.lard_util.by == UtilBy::Connections && poll > age_max {
         let (poll, age_max) = (Span(poll), Span(age_max));
         let key = if given.wrr.is_some() { "wrr.gather" } else { "lard-util.by" };
-        let what = format!("polls every {poll}, and what a node says counts for {age_max}");
+        let what = format!("nodes are polled every {poll}, and a report expires after {age_max}");
         let hint = format!("write gather = \"{age_max}\" or less, or a longer signals.missing_after");
         return Err(Fault::new(format!("{at}.{key}"), what).hint(hint));
     }
     Ok(())
 }
 
-/// T_low and T_high of lard-util.
+/// Applies the settings of lard-util.
 fn util(at: &str, raw: &UtilSection, settings: &mut Settings) -> Result<(), Fault> {
     settings.policies.lard_util.by = raw.by.map_or(settings.policies.lard_util.by, |by| by.0);
     settings.policies.lard_util.low_permille =
@@ -357,7 +364,7 @@ fn util(at: &str, raw: &UtilSection, settings: &mut Settings) -> Result<(), Faul
     Ok(())
 }
 
-/// Shares by class; a class that is not named has none.
+/// Returns the shares of the classes. A class that is not listed has share 0.
 fn static_shares(key: &str, shares: &BTreeMap<String, u32>) -> Result<[u32; ServiceClass::COUNT], Fault> {
     let mut found = [0; ServiceClass::COUNT];
     for (name, share) in shares {
@@ -371,7 +378,7 @@ fn static_shares(key: &str, shares: &BTreeMap<String, u32>) -> Result<[u32; Serv
     Ok(found)
 }
 
-/// A number in thousandths.
+/// Converts a number to thousandths.
 fn thousandths(value: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -382,7 +389,7 @@ fn thousandths(value: f64) -> u32 {
     rounded
 }
 
-/// A share of one in thousandths.
+/// Converts a share of one to thousandths.
 pub(crate) fn permille(value: f64) -> u16 {
     u16::try_from(thousandths(value)).unwrap_or(u16::MAX)
 }

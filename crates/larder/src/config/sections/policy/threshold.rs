@@ -1,4 +1,4 @@
-//! Thresholds: given, learned, or found by a rule.
+//! Thresholds: fixed, learned, or derived by a rule.
 
 use larder_core::Settings;
 use larder_core::policy::lard_cost::{CostSettings, MissCost};
@@ -25,7 +25,7 @@ pub(crate) enum LowKey {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LowWord {
-    /// From what nodes report, in a training phase.
+    /// Learned from load reports in a training phase.
     Learned,
 }
 
@@ -46,10 +46,10 @@ pub(crate) enum HighKey {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DelayRule {
-    /// D: how much longer a request may take at one node than at another.
+    /// D: additional time that a request may take at one node compared with another. Required.
     #[schemars(extend("x-range" = "1ms to 1h"))]
     pub(crate) delay: Span,
-    /// R: the mean service time. Unset: measured.
+    /// R: mean service time. Unset: measured.
     #[serde(default)]
     #[schemars(extend("x-range" = "1us to 1h"))]
     pub(crate) service: Option<Span>,
@@ -59,15 +59,17 @@ keys! {
     /// `[switch.policies.lard]`.
     partial LardSection, settings = Settings::default();
 
-    /// T_low: a node of weight 1 with fewer active requests has spare room. Below t_high; or "learned", in a training phase,
-    /// from the nodes' load reports.
+    /// T_low: number of active requests below which a node of weight 1 has spare capacity. Below t_high. "learned"
+    /// finds it in a training phase from the nodes' load reports.
     t_low: Option<LowKey> = Some(LowKey::Fixed(settings.t_low)), range "1 to 100000", example 25;
-    /// T_high: a node of weight 1 with more active requests gives targets away. Above t_low; or by the paper's rule, { delay =
-    /// "500ms" }: how much longer a request may take at one node than at another.
+    /// T_high: number of active requests above which a node of weight 1 gives targets away. Above t_low. { delay =
+    /// "500ms" } finds it by the paper's rule: the additional time that a request may take at one node compared with
+    /// another.
     t_high: Option<HighKey> = Some(HighKey::Fixed(settings.t_high)), range "2 to 100000", example 65;
-    /// K of LARD/R: a target's server set that did not change for this long shrinks by one.
+    /// K of LARD/R: time for which a target's server set must be unchanged before it loses a node. For lard-r and
+    /// lard-cost.
     replication_decay: Option<Span> = Some(Span(settings.replication_decay)), range "0s to 366d";
-    /// How t_low = "learned" is learned.
+    /// Training phase of t_low = "learned".
     training: Option<TrainingSection> = Some(TrainingSection::standard());
 }
 
@@ -77,13 +79,13 @@ keys! {
         TrainingSettings { length, busy_permille, min, max } = TrainingSettings::default(),
         busy = f64::from(busy_permille) / 1000.0;
 
-    /// How long loads and reports are watched, from the first report on.
+    /// Length of the training phase, from the first report on.
     length: Option<Span> = Some(Span(length)), range "1ms to 1h";
-    /// From which utilisation on a device counts as kept busy.
+    /// Utilisation from which on a device counts as busy.
     busy: Option<f64> = Some(busy), range "0.001 to 1";
-    /// The least t_low that may come out. Not above max.
+    /// Lowest t_low that may be learned. Not above max.
     min: Option<u32> = Some(min), range "1 to 99999";
-    /// The greatest t_low that may come out.
+    /// Highest t_low that may be learned.
     max: Option<u32> = Some(max), range "1 to 99999";
 }
 
@@ -93,11 +95,12 @@ keys! {
         cost = CostSettings::default(),
         miss = match cost.miss { MissCost::Fixed(units) => MissKey::Fixed(units), MissCost::Measured { .. } => MissKey::Word(MissWord::Measured), };
 
-    /// L_idle: a node with fewer active requests is under-used.
+    /// L_idle: number of active requests below which a node is under-used.
     idle: Option<u32> = Some(cost.idle), range "1 to 100000";
-    /// L_overload: with more active requests, no more delay is acceptable. Above idle.
+    /// L_overload: number of active requests above which no more delay is acceptable. Above idle.
     overload: Option<u32> = Some(cost.overload), range "2 to 100000";
-    /// What a miss costs, in delays of a request for a cached target, or "measured": 50 until enough are seen.
+    /// Cost of a miss, in units of the delay of a request for a cached target. "measured": 50 until enough requests
+    /// have been seen.
     miss: Option<MissKey> = Some(miss), range "1 to 1000";
 }
 
@@ -105,7 +108,7 @@ keys! {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "miss is a number of delays, or \"measured\"")]
 pub(crate) enum MissKey {
-    /// So many delays.
+    /// A number of units.
     Fixed(u32),
     /// "measured".
     Word(MissWord),
@@ -115,11 +118,11 @@ pub(crate) enum MissKey {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MissWord {
-    /// From requests that end.
+    /// Measured from requests.
     Measured,
 }
 
-/// T_low and T_high of lard and lard-r; `at` is the place of `policies`.
+/// Applies T_low and T_high of lard and lard-r. `at` is the place of `policies`.
 pub(crate) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(), Fault> {
     let training = training(at, given)?;
     let lard = given.policies.lard();
@@ -156,8 +159,8 @@ pub(crate) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settin
     Ok(())
 }
 
-/// How T_low is learned where it is, key by key from the section above. It is checked whether or not anything learns: a
-/// route may begin to, and nonsense is nonsense.
+/// Returns the training settings, key by key from the section above. They are validated even if no policy uses training,
+/// because a route may begin to use it.
 fn training(at: &str, given: &Parameters<'_>) -> Result<TrainingSettings, Fault> {
     let mut training = TrainingSettings::default();
     let own = given.policies.lard.as_ref().and_then(|lard| lard.training.as_ref());
@@ -176,13 +179,13 @@ fn learn(at: &str, raw: &TrainingSection, training: &mut TrainingSettings) -> Re
     training.min = raw.min.unwrap_or(training.min);
     training.max = raw.max.unwrap_or(training.max);
     if training.min > training.max {
-        let what = format!("min = {} and max = {} are no range", training.min, training.max);
-        return Err(Fault::new(format!("{at}.min"), what).hint("write min not above max"));
+        let what = format!("min = {} is above max = {}", training.min, training.max);
+        return Err(Fault::new(format!("{at}.min"), what).hint("write a lower min or a higher max"));
     }
     Ok(())
 }
 
-/// Settings of lard-cost.
+/// Applies the settings of lard-cost.
 pub(crate) fn cost(at: &str, raw: &CostSection, settings: &mut Settings) -> Result<(), Fault> {
     let cost = &mut settings.policies.cost;
     cost.idle = raw.idle.unwrap_or(cost.idle);

@@ -19,20 +19,21 @@ keys! {
     /// `[switch.tls.acme]`.
     table AcmeSection;
 
-    /// The hosts that are to have certificates, each one of its own. No wildcards. Required.
+    /// Hosts that get certificates, one for each host. Wildcards are not possible. Required.
     domains: Texts, entries 1000, example ["example.org", "www.example.org"];
-    /// Whether you agree to the authority's terms of service; it issues nothing otherwise. Must be true.
+    /// Whether you agree to the authority's terms of service. Must be true.
     agree_tos: bool = false;
-    /// Whom the authority may write to: "mailto:NAME@HOST", or several.
+    /// Contact address for the authority: "mailto:NAME@HOST", or a list. Unset: none.
     contact: Texts, example "mailto:ops@example.org";
-    /// Where the account, the certificates and their keys are kept: a folder that the switch's user may write. Switches that share
-    /// it share the certificates. Required.
+    /// Directory for the account, the certificates and their keys, writable for the switch's user. Switches with the
+    /// same directory share the certificates. Required.
     store: Option<String>, example "/var/lib/larder/acme";
-    /// How the authority is shown whose names these are: "http-01", asked at port 80 of each host, or "tls-alpn-01", at port 443.
+    /// Challenge that proves the ownership of a host: "http-01" uses port 80 of the host, "tls-alpn-01" port 443.
     challenge: Word<AcmeChallenge> = Word(AcmeChallenge::Http01);
-    /// The authority's directory: a URL.
+    /// URL of the authority's directory.
     directory: String = "https://acme-v02.api.letsencrypt.org/directory".to_owned();
-    /// Whom to trust when the authority is asked: a file, PEM. Unset: whom the system trusts.
+    /// PEM file with the authorities that sign the certificate of the ACME server. Unset: the authorities that the
+    /// system trusts.
     ca: Option<String>, example "/etc/larder/authority.pem";
 }
 
@@ -40,12 +41,12 @@ keys! {
 const HOST_CHARS_MAX: usize = 253;
 const LABEL_CHARS_MAX: usize = 63;
 
-/// What is wrong with a key of the section.
+/// Creates a fault of a key of the section.
 fn wrong(key: &str, what: impl Into<String>, hint: impl Into<String>) -> Fault {
     Fault::new(format!("switch.tls.acme.{key}"), what).hint(hint)
 }
 
-/// Certificates from an authority, for a switch that listens there without TLS and with it.
+/// Validates ACME for a switch with the listen addresses `clear` (without TLS) and `secure` (with TLS).
 pub(crate) fn acme(
     raw: &AcmeSection,
     clear: &[SocketAddr],
@@ -56,14 +57,14 @@ pub(crate) fn acme(
     if !raw.agree_tos {
         return Err(wrong(
             "agree_tos",
-            "is not true: an authority issues certificates only to who agrees to its terms of service",
+            "is not true: an authority issues certificates only if you agree to its terms of service",
             "read them, then write agree_tos = true; Let's Encrypt's are at https://letsencrypt.org/repository/",
         ));
     }
     if let Some(contact) = raw.contact.0.iter().find(|contact| !is_contact(contact)) {
         let bare = contact.strip_prefix("mailto:").unwrap_or(contact);
         let hint = if bare.contains('@') { format!("write \"mailto:{bare}\"") } else { MAIL.to_owned() };
-        return Err(wrong("contact", format!("'{}' is no address", contact.escape_debug()), hint));
+        return Err(wrong("contact", format!("'{}' is no contact address", contact.escape_debug()), hint));
     }
     let challenge = raw.challenge.0;
     let uri = raw.directory.parse::<http::Uri>().ok();
@@ -92,7 +93,7 @@ pub(crate) fn acme(
     let Some(store) = raw.store.as_ref().map(PathBuf::from).filter(|store| store.is_absolute()) else {
         let what = raw.store.as_ref().map_or_else(
             || "missing: certificates and their keys must be kept somewhere".to_owned(),
-            |store| format!("'{}' is no whole path", store.escape_debug()),
+            |store| format!("'{}' is no absolute path", store.escape_debug()),
         );
         return Err(wrong("store", what, "write store = \"/var/lib/larder/acme\""));
     };
@@ -101,7 +102,7 @@ pub(crate) fn acme(
 }
 
 const MAIL: &str = "write \"mailto:ops@example.org\"";
-const OTHER_CLIENT: &str = "let another client of ACME get it, such as certbot or lego, and name its folder in switch.tls.certificates";
+const OTHER_CLIENT: &str = "let another ACME client get it, such as certbot or lego, and write its directory into switch.tls.certificates";
 
 fn is_contact(text: &str) -> bool {
     let at = text.strip_prefix("mailto:").and_then(|bare| bare.split_once('@'));
@@ -113,7 +114,7 @@ fn hosts(domains: &[String]) -> Result<Vec<String>, Fault> {
     if domains.is_empty() {
         return Err(wrong(
             key,
-            "missing: for which hosts?",
+            "missing: the hosts that get certificates",
             "write domains = [\"example.org\", \"www.example.org\"]",
         ));
     }
@@ -122,20 +123,20 @@ fn hosts(domains: &[String]) -> Result<Vec<String>, Fault> {
         let (host, quoted) = (text.to_ascii_lowercase(), text.escape_debug());
         if host.contains('*') {
             let what = format!(
-                "'{quoted}' is a wildcard, which needs the challenge dns-01, which is not spoken here"
+                "'{quoted}' is a wildcard, which needs the challenge dns-01, which larder does not support"
             );
             return Err(wrong(key, what, format!("name each host, or {OTHER_CLIENT}")));
         }
         if host.parse::<IpAddr>().is_ok() {
             return Err(wrong(
                 key,
-                format!("'{quoted}' is an address, and only names are asked for"),
+                format!("'{quoted}' is an IP address, and only names get certificates"),
                 OTHER_CLIENT,
             ));
         }
         if !is_host(&host) {
             let hint = "letters, digits, hyphens and dots, without port; other alphabets as xn--";
-            return Err(wrong(key, format!("'{quoted}' is no host"), hint));
+            return Err(wrong(key, format!("'{quoted}' is no host name"), hint));
         }
         if !seen.insert(host.clone()) {
             return Err(wrong(key, format!("'{quoted}' is listed twice"), "name each host once"));
@@ -155,7 +156,8 @@ fn is_host(host: &str) -> bool {
     host.len() <= HOST_CHARS_MAX && host.split('.').all(label)
 }
 
-/// Authorities ask at fixed ports (RFC 8555 section 8.3, RFC 8737 section 3), which something before the switch may lead here.
+/// Checks the port of the challenge. Authorities use fixed ports (RFC 8555 section 8.3, RFC 8737 section 3), which a
+/// device before the switch may forward to it.
 fn reached(
     challenge: AcmeChallenge,
     clear: &[SocketAddr],
@@ -167,7 +169,7 @@ fn reached(
         AcmeChallenge::TlsAlpn01 => (secure, "switch.tls.listen", 443, "tls-alpn-01"),
     };
     if listen.is_empty() {
-        let what = "http-01 is asked without TLS, and no address is without";
+        let what = "http-01 needs an address without TLS, and there is none";
         return Err(wrong(
             "challenge",
             what,
@@ -175,46 +177,46 @@ fn reached(
         ));
     }
     if !listen.iter().any(|address| address.port() == port) {
-        let what = format!("{name} is asked at port {port}, which is not in {key}");
+        let what = format!("{name} uses port {port}, which is not in {key}");
         warnings.push(wrong(
             "challenge",
             what,
-            format!("lead port {port} of each host to an address of {key}"),
+            format!("forward port {port} of each host to an address of {key}"),
         ));
     }
     Ok(())
 }
 
-/// Connections that nodes are handed are not read here.
+/// Refuses http-01 with handoff, because the switch does not read connections that are handed off.
 pub(crate) fn handed_over(store: &AcmeStore) -> Result<(), Fault> {
     if store.challenge != AcmeChallenge::Http01 {
         return Ok(());
     }
-    let what = "http-01 contradicts switch.handoff: nodes that are handed a connection would answer";
+    let what = "http-01 contradicts switch.handoff: nodes would reply to handed-off challenges";
     let hint = "write challenge = \"tls-alpn-01\", or mechanism = \"relay\" in [switch.handoff]";
     Err(wrong("challenge", what, hint))
 }
 
-/// The same, if whoever does the work could keep something in the store.
+/// Checks that the process that does the work can write the store.
 pub(crate) fn writable(
     role: AcmeRole,
     run_as: Option<RunAs>,
     absent: &mut Vec<Fault>,
 ) -> Result<AcmeRole, Fault> {
     let store = role.store.folder.parent().unwrap_or(Path::new("/"));
-    // What is not there is made.
+    // A missing directory is created.
     let Some(there) = store.ancestors().find(|folder| folder.exists()) else { return Ok(role) };
     let shown = store.display();
     let told = |why: String| {
-        let hint = "a folder that the switch's user may write: mkdir -p -m 0700, and chown to switch.process.user if there is one";
+        let hint = "make a directory that the switch's user may write: mkdir -p -m 0700, and chown to switch.process.user if it is set";
         wrong("store", format!("{shown} cannot be written: {why}"), hint).of_machine()
     };
     if !there.is_dir() {
-        return Err(told(format!("{} is no folder", there.display())));
+        return Err(told(format!("{} is no directory", there.display())));
     }
     let may = may(run_as, there, Access::WRITE_OK | Access::EXEC_OK);
-    // Who checks a config need not be who runs it.
-    absent.extend((!may).then(|| told(format!("{} is not for this user to write", there.display()))));
+    // The user who checks a config may differ from the user who runs it.
+    absent.extend((!may).then(|| told(format!("this user may not write {}", there.display()))));
     Ok(role)
 }
 

@@ -13,16 +13,17 @@ keys! {
     /// `[switch.admission]`.
     table AdmissionSection, settings = Settings::default();
 
-    /// Requests admitted at once; the rest wait. "auto": S = (n-1) t_high + t_low - 1 for n > 1 nodes if a policy of theirs
-    /// goes by t_low and t_high (lard, lard-r), and t_high for the last of several; else 1000 per node, or t_high if that is
-    /// more. "derived": S in any case.
-    /// "unlimited", or a number. Long-lived requests do not count, see [switch.admission.long_lived].
+    /// Number of requests that are admitted at once; further requests wait. "auto", "derived", "unlimited", or a
+    /// number. "derived": S = (n-1) t_high + t_low - 1 for n nodes. "auto": S, if a policy in use has these
+    /// thresholds (lard, lard-r). Without such a policy, "auto" is 1000 per node, or t_high if that is larger. If
+    /// only one of several nodes is up, "auto" is t_high with such a policy. Long-lived requests do not count, see
+    /// [switch.admission.long_lived].
     limit: AdmissionKey = AdmissionKey::Word(AdmissionWord::Auto), range "1 to 4294967295";
-    /// Requests that may wait for admission; the next one gets 503 with Retry-After.
+    /// Number of requests that may wait for admission. Beyond it: 503 with Retry-After.
     queue_max: usize = settings.queue_max, range "0 to 1000000";
-    /// Longest wait for admission; then 503 with Retry-After.
+    /// Longest wait for admission. After it: 503 with Retry-After.
     queue_timeout: Span = Span(settings.queue_timeout), range "0s to 366d";
-    /// Requests that last, such as WebSockets and streams: they have a limit of their own.
+    /// Long-lived requests, such as WebSockets and streams, which have their own limit.
     long_lived: LongLivedSection;
 }
 
@@ -30,9 +31,9 @@ keys! {
     /// `[switch.join]`.
     table JoinSection, settings = Settings::default();
 
-    /// New targets a second that a joining node may take until it is warm.
+    /// New targets per second that a joining node may take until it is warm.
     targets_per_s: u32 = settings.join_targets_per_s, range "1 to 1000000";
-    /// Targets after which a joining node counts as warm.
+    /// Number of new targets after which a joining node counts as warm. 0: at once.
     warm_targets: u32 = settings.join_warm_targets;
 }
 
@@ -40,14 +41,14 @@ keys! {
     /// `[switch.admission.long_lived]`.
     table LongLivedSection, long_lived = LongLivedConfig::default(), max = Settings::default().long_lived_max;
 
-    /// Which requests leave the admission limit once the header of their reply has come: "upgrade" (WebSocket and other
-    /// upgrades, CONNECT), "event-stream" (text/event-stream), "grpc" (application/grpc). Leave out a kind whose requests are
-    /// work for the node as long as they last, such as the event streams of a language model.
+    /// Requests that leave the admission limit once the header of their reply has arrived: "upgrade" (WebSocket and
+    /// other upgrades, CONNECT), "event-stream" (text/event-stream), "grpc" (application/grpc). Leave out a kind
+    /// whose requests are work for the node all the time, such as event streams of a language model.
     kinds: Vec<LongLivedKind> = vec![LongLivedKind::Upgrade, LongLivedKind::EventStream, LongLivedKind::Grpc];
-    /// Any other request leaves the admission limit after this time at its node, while its reply is being sent. 0s: never.
-    /// Policies that place by content do not see such requests: leave it off where downloads are what loads nodes.
+    /// Time at a node after which any other request leaves the admission limit, while its reply is sent. 0s: never.
+    /// Policies that place by content do not count such requests, so keep 0s if downloads are the main load.
     after: Span = Span(long_lived.after.unwrap_or_default()), range "1s to 1h, or 0s";
-    /// Long-lived requests that a node may have. Further ones stay within the admission limit.
+    /// Number of long-lived requests at a node. Further ones stay within the admission limit.
     max_per_node: u32 = max, range "0 to 1000000";
 }
 
@@ -59,7 +60,7 @@ pub(crate) enum LongLivedKind {
     Upgrade,
     /// Event streams.
     EventStream,
-    /// Calls of gRPC.
+    /// gRPC calls.
     Grpc,
 }
 
@@ -77,15 +78,15 @@ pub(crate) enum AdmissionKey {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AdmissionWord {
-    /// By thresholds where a policy goes by them, else a number per node.
+    /// The limit by thresholds if a policy has them, else a number per node.
     Auto,
-    /// From the thresholds and the number of nodes that are up.
+    /// The limit by thresholds and the number of open nodes.
     Derived,
     /// No limit.
     Unlimited,
 }
 
-/// The limit of requests that are admitted at once.
+/// Returns the admission limit.
 pub(crate) fn limit(raw: AdmissionKey) -> Admission {
     match raw {
         AdmissionKey::Fixed(limit) => Admission::Fixed(limit),
@@ -95,7 +96,7 @@ pub(crate) fn limit(raw: AdmissionKey) -> Admission {
     }
 }
 
-/// Which requests are long-lived.
+/// Returns the rules for long-lived requests.
 pub(crate) fn long_lived(raw: &LongLivedSection) -> LongLivedConfig {
     let has = |kind| raw.kinds.contains(&kind);
     LongLivedConfig {

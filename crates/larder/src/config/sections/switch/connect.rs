@@ -25,18 +25,18 @@ keys! {
     #[derive(PartialEq)]
     table ReachTlsSection;
 
-    /// The authorities whose certificates nodes may show: a file, PEM. Unset: those that the system trusts.
+    /// PEM file with the authorities of nodes' certificates. Unset: the authorities that the system trusts.
     ca: Option<String>, example "/etc/larder/nodes-ca.pem";
-    /// The name that nodes are asked for (SNI), and that their certificates must be for: a host's, or an IP address. Unset: the host
-    /// in the node's address.
+    /// Name that nodes are asked for (SNI) and that their certificates must have: a host name or an IP address.
+    /// Unset: the host of the node's address.
     name: Option<String>, example "nodes.example.internal";
-    /// Whether nodes' certificates are verified. With false an attacker on the path can read and change requests and replies: for
-    /// trying things out.
+    /// Whether nodes' certificates are verified. With false, an attacker on the path can read and change requests and
+    /// replies. Use it for tests only.
     verify: bool = true;
-    /// The switch's own certificate with its chain, for nodes that ask for one (mutual TLS): a file, PEM. Files are read at the start
-    /// and at each reload.
+    /// PEM file with the switch's own certificate and its chain, for nodes that ask for one (mutual TLS). Files are
+    /// read at the start and at each reload.
     certificate: Option<String>, example "/etc/larder/switch.pem";
-    /// Its key, PEM. Unset: it is in the certificate's file.
+    /// PEM file with the key of `certificate`. Unset: the key is in the file of the certificate.
     key: Option<String>, example "/etc/larder/switch.key";
 }
 
@@ -44,13 +44,13 @@ keys! {
     /// `[switch.connect]`.
     table ConnectSection;
 
-    /// How often names in nodes' addresses are looked up anew: a node whose name leads elsewhere moves there, and keeps its
-    /// targets. 0s: once, at the start.
+    /// Interval at which names in nodes' addresses are resolved again. If the address changes, the node moves there
+    /// and keeps its targets. 0s: only at the start.
     follow_names: Span = Span(std::time::Duration::from_secs(10)), range "1s to 1h, or 0s";
-    /// Whether connections to nodes begin with the PROXY protocol, and so announce the client that they are for: "off", "v1" or "v2".
-    /// The connection is for one client, and ends with the client's. A node's `proxy_protocol` says otherwise for itself.
+    /// PROXY protocol on connections to nodes, which announces the client: "off", "v1" or "v2". Such a connection
+    /// serves one client, and ends with the client's connection. `proxy_protocol` of a node overrides it.
     proxy_protocol: Word<Option<ProxyVersion>> = Word(None);
-    /// TLS to the nodes, to all that do not say `tls` for themselves. Unset: none.
+    /// TLS to nodes without their own setting `tls`. Unset: none.
     tls: Option<ReachTlsSection>;
 }
 
@@ -58,9 +58,9 @@ keys! {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum PeerTls {
-    /// false: without TLS. true: as all nodes, with the defaults where these have none.
+    /// `false`: no TLS. `true`: the settings for all nodes, or the defaults if there are none.
     Whether(bool),
-    /// For itself.
+    /// Settings of the node.
     Own(ReachTlsSection),
 }
 
@@ -94,7 +94,7 @@ impl JsonSchema for PeerTls {
     }
 }
 
-/// What holds for all nodes, held against those that there are.
+/// Applies the settings for all nodes, and checks them against the nodes.
 pub(crate) fn connect(
     raw: &SwitchSection,
     switch: &mut SwitchConfig,
@@ -103,7 +103,7 @@ pub(crate) fn connect(
     let tls = raw.connect.tls.as_ref().map(|tls| node_tls("switch.connect.tls", tls)).transpose()?;
     for (at, tls) in tables(raw) {
         if !tls.verify {
-            let what = "certificates of nodes are not checked: whoever is on the way to a node can read and change all requests and replies";
+            let what = "certificates of nodes are not verified: an attacker on the path can read and change all requests and replies";
             let hint =
                 "write ca = \"FILE\", with the certificate of the nodes' authority, or of the node itself";
             warnings.push(Fault::new(format!("{at}.verify"), what).hint(hint));
@@ -113,7 +113,7 @@ pub(crate) fn connect(
     against_nodes(switch)
 }
 
-/// The tables of TLS to nodes, and where they stand.
+/// Returns the tables of TLS to nodes, each with its place.
 fn tables(raw: &SwitchSection) -> impl Iterator<Item = (String, &ReachTlsSection)> {
     let of_all = raw.connect.tls.iter().map(|tls| ("switch.connect.tls".to_owned(), tls));
     let own = raw.nodes.iter().enumerate().filter_map(|(i, node)| match &node.tls {
@@ -123,7 +123,7 @@ fn tables(raw: &SwitchSection) -> impl Iterator<Item = (String, &ReachTlsSection
     of_all.chain(own)
 }
 
-/// What a node says for itself.
+/// Applies the settings of one node.
 pub(crate) fn of_node(at: &str, raw: &NodeKey, entry: NodeEntry) -> Result<NodeEntry, Fault> {
     let tls = match &raw.tls {
         None => NodeTls::Default,
@@ -135,7 +135,7 @@ pub(crate) fn of_node(at: &str, raw: &NodeKey, entry: NodeEntry) -> Result<NodeE
     Ok(NodeEntry { tls, announce, ..entry })
 }
 
-/// Holds the nodes of the config against what holds for all, and against what is handed over.
+/// Checks the nodes against the settings for all nodes and against handoff.
 fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
     let handed = switch.handoff.setting != MechanismSetting::Relay;
     for (i, node) in switch.nodes.iter().enumerate() {
@@ -161,8 +161,8 @@ fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
     for (i, route) in switch.routes.iter().enumerate().filter(|(_, route)| route.mirror_of.is_some()) {
         let takes = |node: &&NodeEntry| route.group.as_ref().is_none_or(|group| node.groups.contains(group));
         if let Some(node) = switch.nodes.iter().filter(takes).find(|node| node.http2) {
-            let what = format!("copies are asked for by HTTP/1.1, and node '{}' by HTTP/2", node.spec.name);
-            let hint = "give the copies nodes without http2, by a group: they are load of their own anyway";
+            let what = format!("copies use HTTP/1.1, and node '{}' uses HTTP/2", node.spec.name);
+            let hint = "use a group of nodes without http2 for the copies";
             return Err(Fault::new(format!("switch.routes[{i}].mirror"), what).hint(hint));
         }
     }
@@ -170,8 +170,7 @@ fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
     if handed && switch.nodes.is_empty() && (switch.reach.tls.is_some() || switch.reach.announce.is_some()) {
         let key =
             if switch.reach.tls.is_some() { "switch.connect.tls" } else { "switch.connect.proxy_protocol" };
-        let what =
-            "contradicts switch.handoff: a connection that is handed over begins with what the client sends";
+        let what = "contradicts switch.handoff: a handed-off connection begins with the client's bytes";
         return Err(
             Fault::new(key, what).hint("leave it out, or write mechanism = \"relay\" in [switch.handoff]")
         );
@@ -179,7 +178,7 @@ fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-/// TLS to nodes, with the files read once, so that `larder check` finds them wrong.
+/// Returns TLS to nodes. The files are read, so that `larder check` finds their faults.
 fn node_tls(at: &str, raw: &ReachTlsSection) -> Result<OutboundTls, Fault> {
     let tls = OutboundTls {
         authorities: raw.ca.as_ref().map(PathBuf::from),

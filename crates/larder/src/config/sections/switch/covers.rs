@@ -1,7 +1,8 @@
-//! Whether one rule takes every request that another takes.
+//! Checks whether one rule takes every request that another takes.
 //!
-//! Says so only where it is certain: a pattern with one `*` at its end or at its beginning covers what begins or ends as it
-//! does, any other covers itself. So a rule that is reported is never reached; one that is not reported may still be.
+//! The answer is positive only if it is certain. A pattern with one `*` at its end covers all patterns with the same
+//! beginning, and one with `*` at its beginning those with the same end. Any other pattern covers itself. So a reported
+//! rule is never reached; a rule that is not reported may be unreachable too.
 
 use crate::config::sections::switch::rule::Conditions;
 
@@ -21,7 +22,7 @@ pub(crate) fn covers(wide: &Conditions<'_>, narrow: &Conditions<'_>) -> bool {
         })
 }
 
-/// Patterns of any run of bytes.
+/// Whether one pattern covers another.
 fn pattern(wide: &str, narrow: &str) -> bool {
     let star = |rest: &str| rest.contains('*');
     wide == narrow
@@ -29,7 +30,7 @@ fn pattern(wide: &str, narrow: &str) -> bool {
         || wide.strip_prefix('*').is_some_and(|suffix| !star(suffix) && narrow.ends_with(suffix))
 }
 
-/// Hosts, with a port or for any, and all under a name.
+/// Whether one host covers another.
 fn host(wide: &str, narrow: &str) -> bool {
     let (wide, narrow) = (wide.to_ascii_lowercase(), narrow.to_ascii_lowercase());
     let under = |wide: &str, narrow: &str| {
@@ -94,7 +95,7 @@ mod tests {
         // One pair in twenty is covered.
         #![proptest_config(ProptestConfig::with_cases(8_192))]
 
-        /// What is covered is never matched by the narrow rule alone.
+        /// A covered rule never matches a request that the wide rule does not match.
         #[test]
         fn a_covered_rule_never_matches_alone(
             wide in conditions(),

@@ -13,63 +13,65 @@ use crate::config::sections::switch::nodes::{WEIGHT, groups, host_and_port};
 use crate::config::text::{Size, Span, Texts};
 
 keys! {
-    /// `[[switch.discover]]`: a source of nodes. One of dns, srv, kubernetes and file says which.
+    /// `[[switch.discover]]`: a source of nodes. Exactly one of `dns`, `srv`, `kubernetes` and `file` is required.
     table DiscoverSection;
 
-    /// "name:port": every address of the name (A, AAAA) is a node, and the address with the port is its name.
+    /// Name and port, "name:port". Every address of the name (A, AAAA) is a node, named by address and port.
     dns: Option<String>, example "store.example.com:80";
-    /// A name of SRV records: every target of the best priority is a node by its name and port, with the record's weight
-    /// over the mean of all.
+    /// Name of SRV records. Every target of the best priority is a node, named by host and port. Its weight is the
+    /// record's weight over the mean of all.
     srv: Option<String>, example "_http._tcp.store.example.com";
-    /// "NAMESPACE/SERVICE:PORT": every ready endpoint of a Kubernetes service is a node, by the name of its pod. The port is that of
-    /// the pods, by name or number. The switch's service account needs get, list and watch of endpointslices there.
+    /// Kubernetes service, "NAMESPACE/SERVICE:PORT". Every ready endpoint is a node, named by its pod. The port is
+    /// that of the pods, by name or number. The service account needs get, list and watch of endpointslices in the
+    /// namespace.
     kubernetes: Option<String>, example "default/store:http";
-    /// How to reach the Kubernetes API server from outside of the cluster. Unset: as the pod's service account.
+    /// Kubeconfig file for access to the API server from outside the cluster. Unset: the service account of the pod.
     kubeconfig: Option<String>, example "/etc/larder/kubeconfig";
-    /// A file with `nodes`, written as under [switch]. It is read anew when it has changed; one that makes no sense
-    /// changes nothing.
+    /// File with `nodes`, written as under [switch]. It is read again when it changes. If it is invalid, nothing
+    /// changes.
     file: Option<String>, example "/etc/larder/nodes.toml";
-    /// Name servers to ask: "address" or "address:port". Unset: those of /etc/resolv.conf. For dns and srv.
+    /// Name servers, "address" or "address:port", for dns and srv. Unset: those of /etc/resolv.conf.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     servers: Texts, example "10.0.0.2:53";
-    /// Time from one look to the next at most: of dns and srv sooner if the records end sooner, but not within a second.
-    /// Changes in Kubernetes are told at once.
+    /// Longest time between two lookups. DNS records that expire earlier are looked up earlier, but at most once per
+    /// second. Kubernetes reports changes at once.
     period: Span = Span(std::time::Duration::from_secs(10)), range "100ms to 1h", example "10s";
-    /// How long a node that the source names no more stays; health checks watch it meanwhile. By default 30s, and 0s for a
-    /// file.
+    /// Time for which a node stays after the source no longer lists it. Health checks watch it meanwhile. Unset: 30s,
+    /// and 0s for a file.
     hold: Option<Span>, range "0s to 1h", example "30s";
-    /// The nodes' share of the load. Not for a file.
+    /// Weight of the nodes. Not for a file.
     weight: f64 = 1.0, range WEIGHT, example 1.0;
-    /// The nodes' cache size, if known. Not for a file.
+    /// Size of the nodes' caches. Not for a file. Unset: unknown.
     cache: Option<Size>, example "8GiB";
-    /// The groups that the nodes are in. Not for a file.
+    /// Groups of the nodes. Not for a file.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     groups: Texts, example "dynamic";
-    /// Whether the nodes are backups: they take requests only while no ordinary node of their group is up. Not for a file.
+    /// Whether the nodes are backups, which take requests only while no ordinary node of their group is up. Not for a
+    /// file.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     backup: bool, example false;
 }
 
-/// Where nodes are found.
+/// Kind and place of a source of nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Place {
-    /// Every address of a name is a node, with this port.
+    /// The addresses of a name, and the port.
     Name(String, u16),
-    /// Every target of a name's SRV records.
+    /// The targets of SRV records.
     Service(String),
     /// The ready endpoints of a Kubernetes service.
     Slices(ServiceSlices),
-    /// Those that a file names.
+    /// The nodes in a file.
     File(PathBuf),
 }
 
-/// A Kubernetes service, and how to ask for it.
+/// A Kubernetes service, and the access to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceSlices {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) port: ServicePort,
-    /// None: as the service account of the pod.
+    /// Kubeconfig file; `None` uses the service account of the pod.
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
@@ -93,7 +95,7 @@ impl std::fmt::Display for ServicePort {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Discover {
     pub(crate) place: Place,
-    /// Name servers; none: the system's.
+    /// Name servers; empty for those of the system.
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) period: Duration,
     pub(crate) hold: Duration,
@@ -104,7 +106,7 @@ pub(crate) struct Discover {
 }
 
 impl Discover {
-    /// A node that it has found.
+    /// Creates the entry of a node that the source found.
     pub(crate) fn entry(&self, name: &str, address: String, weight: Weight) -> NodeEntry {
         let spec = NodeSpec { weight, cache: self.cache, backup: self.backup, ..NodeSpec::named(name) };
         NodeEntry { groups: self.groups.clone(), ..NodeEntry::new(spec, address) }
@@ -124,11 +126,11 @@ impl std::fmt::Display for Discover {
     }
 }
 
-/// Names of the DNS are at most so long (RFC 1035, section 2.3.4).
+/// Largest size of a DNS name (RFC 1035, section 2.3.4).
 const NAME_MAX: usize = 253;
 const HOLD: Duration = Duration::from_secs(30);
 
-/// All entries of `[[switch.discover]]`.
+/// Validates all entries of `[[switch.discover]]`.
 pub(crate) fn sources(raw: &[DiscoverSection]) -> Result<Vec<Discover>, Fault> {
     let all = raw.iter().enumerate();
     all.map(|(i, raw)| discover(&format!("switch.discover[{i}]"), raw)).collect()
@@ -137,14 +139,14 @@ pub(crate) fn sources(raw: &[DiscoverSection]) -> Result<Vec<Discover>, Fault> {
 fn discover(at: &str, raw: &DiscoverSection) -> Result<Discover, Fault> {
     let given = [raw.dns.is_some(), raw.srv.is_some(), raw.kubernetes.is_some(), raw.file.is_some()];
     if given.into_iter().filter(|given| *given).count() != 1 {
-        let what = "says nothing, or several things, of where nodes are found";
+        let what = "needs exactly one of dns, srv, kubernetes and file";
         return Err(
             Fault::new(at, what)
                 .hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", kubernetes = \"NAMESPACE/SERVICE:PORT\", file = \"PATH\"")
         );
     }
     if raw.kubernetes.is_none() && raw.kubeconfig.is_some() {
-        let what = "is for kubernetes";
+        let what = "is only for kubernetes";
         return Err(Fault::new(format!("{at}.kubeconfig"), what).hint("leave it out, or name a service"));
     }
     let place = place(at, raw)?;
@@ -158,7 +160,9 @@ fn discover(at: &str, raw: &DiscoverSection) -> Result<Discover, Fault> {
         ] {
             if given {
                 let what = "is not for a file";
-                return Err(Fault::new(format!("{at}.{key}"), what).hint("say it in the file, of each node"));
+                return Err(
+                    Fault::new(format!("{at}.{key}"), what).hint("write it in the file, at each node")
+                );
             }
         }
     }
@@ -188,7 +192,7 @@ fn place(at: &str, raw: &DiscoverSection) -> Result<Place, Fault> {
         let (host, port) = host_and_port(text)
             .map_err(|what| Fault::new(&key, format!("'{text}' {what}")).hint("write \"NAME:PORT\""))?;
         if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-            let what = format!("'{text}' is an address, which needs no looking up");
+            let what = format!("'{text}' is an IP address, which needs no lookup");
             return Err(Fault::new(key, what).hint("put it into switch.nodes"));
         }
         return Ok(Place::Name(name(&key, host)?, port));
@@ -254,7 +258,7 @@ fn name(key: &str, text: &str) -> Result<String, Fault> {
     if bare.len() <= NAME_MAX && bare.split('.').all(label) {
         return Ok(text.to_owned());
     }
-    let what = format!("'{}' is no name of the DNS", text.escape_debug());
+    let what = format!("'{}' is no DNS name", text.escape_debug());
     Err(Fault::new(key, what).hint("labels of 1 to 63 letters, digits, '-' and '_', with dots between them"))
 }
 
@@ -265,7 +269,7 @@ fn server(key: &str, text: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
-/// A source as its table says, for tests.
+/// Validates one source, for tests.
 #[cfg(test)]
 pub(crate) fn discover_of(text: &str) -> Option<Discover> {
     discover("switch.discover[0]", &toml::from_str(text).ok()?).ok()
@@ -313,13 +317,13 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named() {
         for (text, complaint) in [
-            ("period = \"1s\"", "switch.discover[0]: says nothing"),
-            ("dns = \"a:1\"\nsrv = \"b\"", "switch.discover[0]: says nothing, or several things"),
+            ("period = \"1s\"", "switch.discover[0]: needs exactly one"),
+            ("dns = \"a:1\"\nsrv = \"b\"", "switch.discover[0]: needs exactly one"),
             ("dns = \"a\"", "switch.discover[0].dns: 'a' "),
-            ("dns = \"10.0.0.1:80\"", "is an address"),
-            ("dns = \"[::1]:80\"", "is an address"),
-            ("dns = \"a..b:80\"", "is no name"),
-            ("srv = \"a b\"", "is no name"),
+            ("dns = \"10.0.0.1:80\"", "is an IP address"),
+            ("dns = \"[::1]:80\"", "is an IP address"),
+            ("dns = \"a..b:80\"", "is no DNS name"),
+            ("srv = \"a b\"", "is no DNS name"),
             ("srv = \"a\"\nservers = \"ns1\"", "switch.discover[0].servers: 'ns1' is no address"),
             ("srv = \"a\"\nweight = 0.0", "switch.discover[0].weight: 0 is out of range"),
             ("srv = \"a\"\ngroups = \"a b\"", "switch.discover[0].groups"),
@@ -329,7 +333,7 @@ mod tests {
             ("kubernetes = \"a/b:70000\"", "names no port"),
             ("kubernetes = \"a/B:80\"", "names no port"),
             ("kubernetes = \"a/b:80\"\nkubeconfig = \"\"", "switch.discover[0].kubeconfig: empty"),
-            ("srv = \"a\"\nkubeconfig = \"k\"", "switch.discover[0].kubeconfig: is for kubernetes"),
+            ("srv = \"a\"\nkubeconfig = \"k\"", "switch.discover[0].kubeconfig: is only for kubernetes"),
             ("file = \"\"", "switch.discover[0].file: empty"),
             ("file = \"n\"\ngroups = \"a\"", "switch.discover[0].groups: is not for a file"),
             ("file = \"n\"\nbackup = true", "switch.discover[0].backup: is not for a file"),

@@ -1,5 +1,5 @@
-//! Edits of requests and replies, as written in the config: `headers`, `redirect`, `respond`, `rewrite`,
-//! `sticky`, `compress` and `hedge` of `[[switch.routes]]`; the first and the last three of `[switch]`.
+//! Edits of requests and replies in the config: `headers`, `redirect`, `respond`, `rewrite`, `sticky`, `compress` and
+//! `hedge` of `[[switch.routes]]`. `[switch]` has the first one and the last three too.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -21,15 +21,16 @@ keys! {
     /// `headers.request` and `headers.reply`.
     table RulesSection;
 
-    /// Fields that are taken out, first of all: names, or beginnings of names with "*" behind them.
+    /// Fields that are removed, before all other rules: names, or beginnings of names followed by "*".
     #[serde(skip_serializing_if = "Texts::is_empty")]
     remove: Texts, example ["x-debug", "x-internal-*"];
-    /// Fields that are there once, with this value; one that comes to nothing leaves none. Parts in values: {client}
-    /// {client_port} {method} {scheme} {host} {host_name} {path} {query} {header:name} {cookie:name} {request_id} {route} {class}
-    /// {policy} {target} {node} {reason}, in replies also {status} {cache}; "{{" and "}}" are the braces themselves.
+    /// Fields that are set: each remains exactly once, with this value. An empty value removes the field. Variables:
+    /// {client} {client_port} {method} {scheme} {host} {host_name} {path} {query} {header:name} {cookie:name}
+    /// {request_id} {route} {class} {policy} {target} {node} {reason}, in replies also {status} {cache}. "{{" and
+    /// "}}" are literal braces.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     set: BTreeMap<String, String>, example serde_json::json!({ "x-served-by": "{node}" });
-    /// Fields that are added to those of their name, last of all: a value, or a list of them.
+    /// Fields that are added to existing ones of the same name, after all other rules: a value or a list.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     add: BTreeMap<String, Texts>, example serde_json::json!({ "vary": "accept" });
 }
@@ -44,13 +45,13 @@ keys! {
     /// `[switch.headers.request_id]`.
     table RequestIdSection;
 
-    /// The field that carries a request's id to the node, or "off". Ids stand in the access log and in {request_id}. With them no
-    /// connection is handed over.
+    /// Field that carries a request's id to the node, or "off". Ids appear in the access log and as {request_id}.
+    /// With ids no connection is handed off.
     header: String = "off".to_owned(), example "x-request-id";
-    /// Whether an id that a request brings is kept: 1 to 128 letters, digits and -_.:/+=@~. Else, and where there is none, it gets
-    /// one of 32 hexadecimal digits. false: for clients that are not to choose.
+    /// Whether an id in the request is kept: 1 to 128 letters, digits and -_.:/+=@~. Otherwise the request gets an id
+    /// of 32 hexadecimal digits. Set false if clients must not choose ids.
     accept: bool = true;
-    /// Whether the client is told the id.
+    /// Whether the reply carries the id to the client.
     reply: bool = true;
 }
 
@@ -58,11 +59,12 @@ keys! {
     /// `redirect`.
     table RedirectSection;
 
-    /// Where to, with parts as in header rules but those of nodes and replies. Required.
+    /// Target URL, with the variables of header rules except {node}, {reason}, {status} and {cache}. Required.
     to: String, example "https://www.example.com{path}{query}";
-    /// 301, 302, 303, 307 or 308; 301 and 308 are remembered by clients, 307 and 308 keep the method.
+    /// Status of the redirect: 301, 302, 303, 307 or 308. Clients store 301 and 308; 307 and 308 keep the method.
     status: u16 = 307;
-    /// Only requests that came by "http" or by "https" (where TLS ends here); the others are served. Unset: all.
+    /// Scheme of the requests that are redirected: "http" or "https" (TLS that ends at the switch). Other requests
+    /// are served. Unset: all requests.
     scheme: Option<Scheme>, example "http";
 }
 
@@ -70,11 +72,11 @@ keys! {
     /// `respond`.
     table RespondSection;
 
-    /// The status of the reply.
+    /// Status of the reply.
     status: u16 = 200, range "200 to 599";
-    /// The body: text of at most 16384 bytes, the same for all.
+    /// Body of the reply, at most 16384 bytes, the same for all requests.
     body: String;
-    /// Its type.
+    /// Media type of the body.
     r#type: String = "text/plain; charset=utf-8".to_owned();
 }
 
@@ -82,12 +84,12 @@ keys! {
     /// `rewrite`.
     table RewriteSection;
 
-    /// The beginning of the path that is replaced, by whole segments: "/api" is one of "/api" and "/api/x", not of "/apix". "/" is
-    /// one of every path. Required.
+    /// Beginning of the path that is replaced, in whole segments: "/api" matches "/api" and "/api/x", but not
+    /// "/apix". "/" matches every path. Required.
     prefix: String, example "/api";
-    /// What stands there instead towards nodes; "" takes it away.
+    /// Replacement of the prefix in requests to nodes. "" removes the prefix.
     to: String;
-    /// Which path the target is read from, and so what decides: the "client"'s, or that which the "node" is asked for.
+    /// Path that the target is made of: "client" is the path of the client, "node" the rewritten path.
     target: TargetPath = TargetPath::Client;
 }
 
@@ -95,23 +97,23 @@ keys! {
     /// `sticky`.
     table StickySection;
 
-    /// What a client is known by: a "cookie" of the switch's own, which names the node; parts of the request, such as
-    /// "{header:x-user}", that pick the node; or "off".
+    /// Identification of a client: "cookie" is a cookie of the switch that names the node. Parts of the request, such
+    /// as "{header:x-user}", choose the node. "off" turns sticky sessions off.
     by: String = "cookie".to_owned();
-    /// The cookie's name.
+    /// Name of the cookie.
     cookie: String = "larder-node".to_owned();
-    /// The path that it is for.
+    /// Path of the cookie.
     path: String = "/".to_owned();
-    /// When it comes along with requests from other sites: "lax", "strict" or "none". HttpOnly it is always, Secure with TLS and
-    /// with "none".
+    /// SameSite attribute of the cookie: "lax", "strict" or "none". The cookie is always HttpOnly, and Secure with
+    /// TLS or "none".
     #[schemars(extend("enum" = ["lax", "strict", "none"]))]
     same_site: String = "lax".to_owned(), when "by = cookie";
-    /// How long clients keep it after each reply. Unset: until they are closed.
+    /// Lifetime of the cookie after each reply. Unset: until the browser is closed.
     max_age: Option<Span>, range "1s to 400d", when "by = cookie", example "1h";
-    /// File whose bytes (16 to 4096) go into the cookie's value, the same at all switches. Unset: whoever guesses a node's name
-    /// can check the guess.
+    /// File with 16 to 4096 secret bytes that the cookie's value depends on, the same on all switches. Unset: a
+    /// client that guesses a node's name can verify its guess.
     secret: Option<String>, example "/etc/larder/sticky.key";
-    /// How long a node that drains goes on serving clients whose cookies name it.
+    /// Time for which a draining node continues to serve clients whose cookies name it.
     drain: Span = Span(std::time::Duration::from_secs(600)), range "0s to 24h";
 }
 
@@ -119,14 +121,15 @@ keys! {
     /// `compress`.
     table CompressSection, texts = |all: &[&str]| Texts(all.iter().map(ToString::to_string).collect());
 
-    /// The codings, the preferred one first: "zstd", "br", "gzip". What a client weighs more goes first. [] for none.
+    /// Content codings in the order of preference: "zstd", "br", "gzip". A client's own weights come first. []: none.
     codings: Texts = texts(&["zstd", "br", "gzip"]);
-    /// The types of replies that are compressed: "text/html", "text/*" for all under it, "*+json" for all with the suffix.
+    /// Media types that are compressed: "text/html", "text/*" for all subtypes, "*+json" for all types with the
+    /// suffix.
     types: Texts = texts(&[ "text/*", "application/json", "application/javascript", "application/xml", "application/wasm", "*+json", "*+xml", ]),
         entries 64, when "codings";
-    /// Replies whose length is known and below this are left as they are.
+    /// Length below which a reply is not compressed, if its length is known.
     min: Size = Size(Bytes(1_000)), range "1B to 1GiB", when "codings";
-    /// Effort: 1 is quick, 9 makes small replies.
+    /// Effort of compression, from 1 (fast) to 9 (small replies).
     level: u8 = 4, range "1 to 9", when "codings";
 }
 
@@ -134,15 +137,15 @@ keys! {
     /// `mirror`.
     table MirrorSection;
 
-    /// The route whose requests are copied; "default" for what no route takes. Required.
+    /// Route whose requests are copied; "default" is the default route. Required.
     of: String, example "shop";
-    /// How many of them, in percent.
+    /// Share of the requests that are copied, in percent.
     share: f64 = 100.0, range "0 to 100 percent";
-    /// Copies under way at a time; more are left out and counted.
+    /// Number of copies in flight. Beyond it, requests are not copied, and are counted.
     copies_max: u32 = 64, range "1 to 65536";
-    /// Requests with a longer body are not copied.
+    /// Size of a request's body above which it is not copied.
     body_max: Size = Size(Bytes(64 << 10)), range "0B to 16MiB";
-    /// How long a copy may take.
+    /// Timeout of a copy, from connecting to the end of the reply.
     timeout: Span = Span(std::time::Duration::from_secs(10)), range "10ms to 1m";
 }
 
@@ -150,9 +153,9 @@ keys! {
     /// `hedge`.
     table HedgeSection;
 
-    /// How long a node may take to begin its answer before another is asked too. 0s: never.
+    /// Time for a node to begin its reply before another node is asked too. 0s: never.
     after: Span = Span(std::time::Duration::from_millis(200)), range "1ms to 1m, or 0s";
-    /// How many of a route's requests may be, in percent. One a second may be whatever this is.
+    /// Share of a route's requests that may be hedged, in percent. One hedge per second is always allowed.
     share: f64 = 5.0, range "0 to 100 percent", when "after";
 }
 
@@ -166,16 +169,16 @@ choice! {
     TargetPath { Client, Node }
 }
 
-/// Thousandths of a percent, in which shares are counted.
+/// Number of thousandths in one percent; shares are counted in them.
 const THOUSANDTHS: f64 = 1_000.0;
 
-/// A fault of the edit at `at`.
+/// Creates the fault of the edit at `at`.
 pub(super) fn fault(at: &str, error: EditError) -> Fault {
     let key = if error.key.is_empty() { at.to_owned() } else { format!("{at}.{}", error.key) };
     Fault::new(key, error.what).hint(error.right)
 }
 
-/// Header rules at `at`.
+/// Validates the header rules at `at`.
 pub(super) fn headers(at: &str, raw: &RulesSection, side: MessageKind) -> Result<FieldRules, Fault> {
     let mut rules = FieldRules::default();
     let numbered = |key: String, i: usize, of: usize| if of == 1 { key } else { format!("{key}[{i}]") };
@@ -195,7 +198,7 @@ pub(super) fn headers(at: &str, raw: &RulesSection, side: MessageKind) -> Result
     Ok(rules)
 }
 
-/// `switch.headers.request_id`.
+/// Validates `switch.headers.request_id`.
 pub(super) fn request_id(raw: &RequestIdSection) -> Result<Option<RequestId>, Fault> {
     if raw.header == "off" {
         return Ok(None);
@@ -210,21 +213,21 @@ pub(super) fn redirect(at: &str, raw: &RedirectSection) -> Result<DirectReply, F
     let secure = raw.scheme.map(|scheme| scheme == Scheme::Https);
     if raw.to.is_empty() {
         let hint = "write to = \"https://www.example.com{path}{query}\"";
-        return Err(Fault::new(format!("{at}.to"), "missing: where the redirect leads").hint(hint));
+        return Err(Fault::new(format!("{at}.to"), "missing: the target of the redirect").hint(hint));
     }
     DirectReply::redirect(raw.status, &raw.to, secure).map_err(|error| fault(at, error))
 }
 
 pub(super) fn rewrite(at: &str, raw: &RewriteSection) -> Result<PathRewrite, Fault> {
     if raw.prefix.is_empty() {
-        let hint = "write prefix = \"/api\", or \"/\" to put something before every path";
-        return Err(Fault::new(format!("{at}.prefix"), "missing: what is replaced").hint(hint));
+        let hint = "write prefix = \"/api\", or \"/\" to add `to` before every path";
+        return Err(Fault::new(format!("{at}.prefix"), "missing: the prefix to replace").hint(hint));
     }
     let decides = raw.target == TargetPath::Node;
     PathRewrite::new(&raw.prefix, &raw.to, decides).map_err(|error| fault(at, error))
 }
 
-/// The least and the most bytes of a secret.
+/// Permitted sizes of a secret. Bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
 
 fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
@@ -245,7 +248,7 @@ fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
     })
 }
 
-/// Sticky sessions at `at`; none if they are off.
+/// Validates sticky sessions at `at`; `None` if they are off.
 pub(super) fn sticky(at: &str, raw: &StickySection) -> Result<Option<Sticky>, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     let by = match raw.by.as_str() {
@@ -274,7 +277,7 @@ fn cookie(at: &str, raw: &StickySection) -> Result<StickyCookie, Fault> {
     made.map_err(|error| fault(at, error))
 }
 
-/// What is compressed, as `at` says; none if nothing is.
+/// Validates compression at `at`; `None` if it is off.
 pub(super) fn compress(at: &str, raw: &CompressSection) -> Result<Option<Compression>, Fault> {
     if raw.codings.is_empty() {
         return Ok(None);
@@ -292,22 +295,22 @@ pub(super) fn compress(at: &str, raw: &CompressSection) -> Result<Option<Compres
     made.map(Some).map_err(|error| fault(at, error))
 }
 
-/// When requests are hedged; never if nothing is.
+/// Returns the settings of hedging; `None` if it is off.
 pub(super) fn hedge(raw: &HedgeSection) -> Option<HedgeConfig> {
     let share = (raw.share * THOUSANDTHS).round() as u32;
     (!raw.after.0.is_zero()).then_some(HedgeConfig { after: raw.after.0, share })
 }
 
-/// A client that must come back to its node is not served by another.
+/// Refuses hedging together with sticky sessions, because a sticky client must not be served by another node.
 pub(super) fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
     if !(hedges && sticks) {
         return Ok(());
     }
-    let what = "contradicts sticky: its clients come back to one node, and another has not what that one has";
+    let what = "contradicts sticky: a client's session is at one node, and other nodes do not have it";
     Err(Fault::new(format!("{at}.hedge"), what).hint("leave one of them out"))
 }
 
-/// What is edited must be relayed.
+/// Refuses handoff mechanisms on routes with edits, because edits need a relay.
 pub(crate) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
     for (i, route) in switch.routes.iter().enumerate() {
         let named = route
@@ -315,14 +318,14 @@ pub(crate) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
             .filter(|setting| *setting != MechanismSetting::Relay && *setting != MechanismSetting::Auto);
         if let Some(setting) = named.filter(|_| !route.edits.is_none()) {
             let key = format!("switch.routes[{i}].mechanism");
-            let what = format!("'{}' passes bytes as they are, and this route edits them", setting.name());
+            let what = format!("'{}' forwards bytes unchanged, and this route edits them", setting.name());
             return Err(Fault::new(key, what).hint("write mechanism = \"relay\", or leave it out"));
         }
     }
     if switch.handoff.setting == MechanismSetting::Relay {
         return Ok(());
     }
-    let hint = "write mechanism = \"relay\", or let the nodes do what is edited";
+    let hint = "write mechanism = \"relay\", or do the edits at the nodes";
     let key = "switch.handoff.mechanism";
     let all = [
         ("headers.request_id", switch.request_id.is_some()),
@@ -334,13 +337,13 @@ pub(crate) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
         ("hedge", switch.hedge.is_some()),
     ];
     if let Some((name, _)) = all.into_iter().find(|(_, given)| *given) {
-        let what = format!("hands over no connection of HTTP: switch.{name} edits what passes");
+        let what = format!("hands off no HTTP connection: switch.{name} edits requests or replies");
         warnings.push(Fault::new(key, what).hint(hint));
     } else if let Some(route) =
         switch.routes.iter().find(|route| !route.edits.is_none() || route.mirror_of.is_some())
     {
         let what = format!(
-            "hands over no connection of HTTP: each may bring a request for route '{}', which edits what passes",
+            "hands off no HTTP connection: each may carry a request for route '{}', which edits requests or replies",
             route.name
         );
         warnings.push(Fault::new(key, what).hint(hint));

@@ -1,11 +1,11 @@
-//! Warnings for operators who come from HAProxy, nginx or Envoy, which read some values differently: variables in header
-//! values, and paths that end in "/".
+//! Warnings for values that HAProxy, nginx and Envoy read differently: variables in header values, and paths that end in
+//! "/".
 
 use crate::config::error::Fault;
 use crate::config::sections::switch::edits::RulesSection;
 use crate::config::sections::switch::section::SwitchSection;
 
-/// Beginnings of other programs' variables, and larder's part of the same meaning.
+/// Beginnings of variables of other programs, and larder's equivalents.
 const VARIABLES: [(&str, &str); 13] = [
     ("$remote_addr", "{client}"),
     ("$proxy_add_x_forwarded_for", "nothing: the switch adds X-Forwarded-For itself"),
@@ -22,7 +22,7 @@ const VARIABLES: [(&str, &str); 13] = [
     ("%UPSTREAM_HOST", "{node}"),
 ];
 
-/// Warns of everything in `[switch]` that is valid and means something else in another program.
+/// Warns of values in `[switch]` that are valid and mean something else in another program.
 pub(crate) fn warn_of_foreign_syntax(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
     variable("switch.key", &raw.key, warnings);
     headers("switch.headers.request", &raw.headers.request, warnings);
@@ -51,7 +51,7 @@ fn headers(at: &str, raw: &RulesSection, warnings: &mut Vec<Fault>) {
 
 fn variable(key: &str, value: &str, warnings: &mut Vec<Fault>) {
     if let Some((theirs, ours)) = VARIABLES.iter().find(|(theirs, _)| value.contains(theirs)) {
-        let what = format!("'{theirs}' is sent as these letters: it is no part of a value here");
+        let what = format!("'{theirs}' is sent as text: it is no variable of larder");
         warnings.push(Fault::new(key, what).hint(format!("write {ours}")));
     }
 }

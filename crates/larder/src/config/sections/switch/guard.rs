@@ -13,26 +13,30 @@ keys! {
     /// `guard`.
     table GuardSection;
 
-    /// Networks whose clients may make requests; others get 403. The client is the sender of the connection; behind a relay of
-    /// switch.trust.relays, the last address in X-Forwarded-For that is not a trusted relay's. []: all.
+    /// Networks whose clients are allowed; others get 403. []: all networks. The client is the sender of the
+    /// connection. Behind a relay of switch.trust.relays, it is the last address in X-Forwarded-For that is not a
+    /// trusted relay's.
     allow: Texts, example ["10.0.0.0/8", "2001:db8::/32"];
-    /// Networks whose clients get 403, even if `allow` has them.
+    /// Networks whose clients get 403, even if `allow` contains them.
     deny: Texts, example ["10.66.0.0/16"];
-    /// File of accounts, a line NAME:HASH each, as `htpasswd -B` writes it (bcrypt), or with a hash of `openssl passwd -6`. Requests
-    /// without a name and its password (HTTP basic authentication) get 401. It is read again at a reload. Unset: no password.
+    /// File of accounts, one NAME:HASH per line. `htpasswd -B` writes such lines (bcrypt); hashes of `openssl passwd
+    /// -6` are accepted too. Requests without a name and its password (HTTP basic authentication) get 401. The file
+    /// is read again at a reload. Unset: no password.
     users: Option<String>, example "/etc/larder/users";
-    /// Name of the protected space, which browsers show when they ask for the password. Printable ASCII without quotes and backslashes.
+    /// Name of the protected space, which browsers show when they ask for the password: printable ASCII without
+    /// quotes and backslashes.
     realm: String = "larder".to_owned();
-    /// Whether nodes see Authorization. false: it is removed once it has been checked, so that nodes may answer from their caches.
+    /// Whether nodes get Authorization. With false it is removed after the check, so that nodes may reply from their
+    /// caches.
     pass_authorization: bool = false;
-    /// The largest body of a request; larger ones get 413. Unset: any.
+    /// Size of a request's body. Beyond it: 413. Unset: no limit.
     body_max: Option<Size>, example "10MiB";
 }
 
-/// The largest file of accounts. Bytes.
+/// Size limit of a file of accounts. Bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The accounts in a file.
+/// Reads the accounts of a file.
 fn users(key: &str, path: &str) -> Result<Arc<Users>, Fault> {
     use std::io::Read as _;
     let hint = "make it: htpasswd -Bc FILE NAME";
@@ -54,7 +58,7 @@ fn users(key: &str, path: &str) -> Result<Arc<Users>, Fault> {
     Ok(Arc::new(parsed))
 }
 
-/// The guard at `at`; none if it demands nothing.
+/// Validates the guard at `at`; `None` if it has no conditions.
 pub(crate) fn guard(at: &str, raw: &GuardSection) -> Result<Option<RouteGuard>, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     let fits = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
@@ -72,7 +76,7 @@ pub(crate) fn guard(at: &str, raw: &GuardSection) -> Result<Option<RouteGuard>, 
         body_bytes_max: raw.body_max.map(|max| max.0.get()),
     };
     if guard.users.is_none() && raw.pass_authorization {
-        let what = "has nothing to do: no password is asked for";
+        let what = "has no effect: no password is required";
         return Err(Fault::new(of("pass_authorization"), what).hint("give users, or leave it out"));
     }
     let demands = !guard.allow.is_empty()

@@ -19,54 +19,55 @@ keys! {
     /// `[switch.handoff]`.
     table HandoffSection, handoff = HandoffConfig::default();
 
-    /// How connections reach nodes: "relay"; "splice" (whole connections, moved in the kernel); "cookie" (the node's
-    /// kernel completes the handshake and answers the client directly); "repair" (the state of the connection's socket
-    /// is moved to the node); "auto", the best that this machine and the node can. What cannot be done is relayed.
+    /// Mechanism by which connections reach nodes. "relay": two connections. "splice": whole connections, relayed in
+    /// the kernel. "cookie": the node's kernel completes the handshake, and the node replies to the client directly.
+    /// "repair": the socket's state moves to the node. "auto": the best mechanism that this machine and the node
+    /// support. If a mechanism is not possible, the connection is relayed.
     mechanism: Word<MechanismSetting> = Word(handoff.setting);
-    /// Who completes the handshake of connections that are moved by repair: "plane", the forwarding plane, with a cookie,
-    /// so that this host never has a socket for them; "stack", this host's stack, from whose socket the state is read.
+    /// Party that completes the handshake under "repair". "plane": the forwarding plane, with a cookie and without a
+    /// socket on this host. "stack": this host's TCP stack, from whose socket the state is read.
     handshake: Word<Handshake> = Word(handoff.handshake);
-    /// Names what is left in the kernel by this switch, unique on its machine. 1 to 32 letters, digits, "-" and "_".
+    /// Name of this switch's objects in the kernel, unique on its machine: 1 to 32 letters, digits, "-" and "_".
     name: String = handoff.name;
-    /// The interface that clients come by. Unset: the one with the first listen address, or the only one.
+    /// Network interface that clients use. Unset: the interface with the first listen address, or the only interface.
     interface: Option<String>, example "eth0";
-    /// File with this switch's secret key, for its owner only. Made by `larder keys new FILE`. Required for cookie,
-    /// repair and auto.
+    /// File with the secret key of this switch, readable by its owner only. `larder keys new FILE` makes it. Required
+    /// for cookie, repair and auto.
     identity: Option<String>, example "/etc/larder/switch.key";
-    /// File with 32 secret bytes in base64, made by `larder keys new FILE`, from which the keys of cookies are made.
-    /// Switches that may get each other's connections share it. Unset: one made from the
-    /// identity.
+    /// File with 32 secret bytes in base64, from which the keys of cookies are derived. `larder keys new FILE` makes
+    /// it. Switches that may receive each other's connections share it. Unset: derived from `identity`.
     secret: Option<String>, example "/etc/larder/cookies.key";
-    /// How packets reach the nodes: "l2" (same network), or wrapped: "ipip", "gue", "vxlan".
+    /// Encapsulation of packets to nodes: "l2" (none, same network), "ipip", "gue" or "vxlan".
     forward: ForwardKind = ForwardKind::L2;
     /// UDP port of the nodes for gue and vxlan.
     forward_port: u16 = 4789, range "1 to 65535";
     /// Network identifier for vxlan.
     vni: u32 = 0, range "0 to 16777215";
-    /// Let the forwarding plane use a decision again for the same target.
+    /// Whether the forwarding plane may reuse a decision for the same target.
     fast: bool = handoff.fast;
-    /// How long it may.
+    /// Longest time for which a decision is reused.
     fast_age: Span = Span(handoff.fast_age), range "1ms to 10s";
-    /// Connections the forwarding plane knows; beyond, the least recently used is forgotten. A table that exists keeps
-    /// its size; drain and restart the switch to change it.
+    /// Number of connections in the flow table. Beyond it, the least recently used connection is evicted. A reload
+    /// does not resize an existing table; drain and restart the switch to change it.
     flows_max: u32 = handoff.flows_max, range "1024 to 16777216";
-    /// Targets whose decisions may be used again.
+    /// Number of targets whose decisions may be reused. A reload does not resize an existing table.
     targets_max: u32 = handoff.targets_max, range "1024 to 16777216";
-    /// Connections that may wait for their decision; more are relayed.
+    /// Number of connections that may wait for their decision. Further connections are relayed.
     hold_max: usize = handoff.hold_max, range "1 to 65536";
-    /// Packets kept of one connection that waits.
+    /// Number of packets that are kept for a connection that waits.
     hold_packets: u32 = handoff.hold_packets, range "1 to 1024";
-    /// How long the rest of a request header is waited for before the switch accepts the connection itself.
+    /// Time to wait for the rest of a request's header. After it, the switch accepts the connection itself.
     header_wait: Span = Span(handoff.header_wait), range "0s to 1s";
-    /// How long a key makes cookies.
+    /// Time for which a key makes cookies. The key is accepted for half as long again.
     key_life: Span = Span(handoff.key_life), range "10s to 1h";
-    /// A handed-off connection without packets for so long counts no more, until its next request.
+    /// Time without packets after which a handed-off connection no longer counts as load, until its next request.
     idle_after: Span = Span(handoff.idle_after), range "10ms to 1h";
-    /// Replies below this are relayed rather than an accepted socket moved.
+    /// Size of a reply below which a connection is relayed instead of moving its accepted socket.
     repair_min: Size = Size(Bytes(handoff.repair_bytes_min));
-    /// The share of later requests on kept-alive connections that may belong to other nodes, before a route is relayed.
+    /// Share of later requests on kept-alive connections that may belong to other nodes. Beyond it, the route is
+    /// relayed.
     locality_lost_max: f64 = handoff.locality_lost_max, range "0 to 1";
-    /// Pass TLS through, by server name.
+    /// Whether TLS is passed through to nodes, by server name.
     tls: bool = handoff.tls;
 }
 
@@ -74,10 +75,10 @@ keys! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PeerHandoff {
-    /// Where its agent listens, for control: "address:port" or "name:port".
+    /// Address of the node's control channel: "address:port" or "name:port". Required.
     #[schemars(example = &"10.0.0.11:7946")]
     pub(crate) control: String,
-    /// Its public key, as `larder keys show FILE` prints it.
+    /// Public key of the node, as `larder keys show FILE` prints it. Required.
     #[schemars(example = &"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=")]
     pub(crate) key: String,
 }
@@ -87,8 +88,8 @@ choice! {
     ForwardKind { L2, Ipip, Gue, Vxlan }
 }
 
-/// Handoff at the switch. The key is read here, so that `larder check` finds it wrong; if
-/// there is none yet, that is said in `absent`, and one that nobody knows stands in for it.
+/// Validates handoff at the switch. The key is read, so that `larder check` finds its faults. If the file does not exist
+/// yet, the fault goes to `absent`, and a random key takes its place.
 pub(crate) fn handoff(raw: &HandoffSection, absent: &mut Vec<Fault>) -> Result<HandoffConfig, Fault> {
     let mut config = HandoffConfig {
         setting: raw.mechanism.0,
@@ -116,7 +117,7 @@ pub(crate) fn handoff(raw: &HandoffSection, absent: &mut Vec<Fault>) -> Result<H
         let Some(path) = &raw.identity else {
             return Err(Fault::new(
                 "switch.handoff.identity",
-                "missing: nodes must know who hands connections to them",
+                "missing: nodes identify the switch by its key",
             )
             .hint("make a key with `larder keys new FILE`, and name the file here"));
         };
@@ -141,7 +142,7 @@ fn forward(raw: &HandoffSection) -> Encapsulation {
     }
 }
 
-/// How the node at `key` takes connections.
+/// Validates the handoff settings of the node at `key`.
 pub(crate) fn peer(key: &str, raw: &PeerHandoff) -> Result<NodeHandoff, Fault> {
     host_and_port(&raw.control).map_err(|what| {
         Fault::new(format!("{key}.handoff.control"), format!("'{}' {what}", raw.control))

@@ -7,16 +7,17 @@ keys! {
     /// `[switch.headers]`.
     table HeadersSection;
 
-    /// The word the switch puts into Via: letters, digits and "-".
+    /// Name of the switch in Via: letters, digits and "-".
     via: String = "larder".to_owned();
-    /// Rules for the header of requests to nodes, on all routes, after what the switch adds itself (X-Forwarded-For, Via) and
-    /// before the route's own. With rules no connection is handed over.
+    /// Rules for the header of requests to nodes, on all routes. They apply after the switch's own fields
+    /// (X-Forwarded-For, Via) and before the route's rules. With such rules no connection is handed off.
     #[serde(skip_serializing_if = "RulesSection::is_empty")]
     request: RulesSection;
-    /// Rules for the header of replies to clients, the switch's own replies among them, on all routes, before the route's own.
+    /// Rules for the header of replies to clients, including the switch's own replies, on all routes. They apply
+    /// before the route's rules.
     #[serde(skip_serializing_if = "RulesSection::is_empty")]
     reply: RulesSection;
-    /// Ids by which a request is found again in all logs.
+    /// Ids of requests, which appear in all logs.
     request_id: RequestIdSection;
 }
 
@@ -33,7 +34,7 @@ keys! {
 }
 
 impl RouteHeadersSection {
-    /// Whether there are no rules.
+    /// Whether the section has no rules.
     pub(crate) fn is_empty(&self) -> bool {
         self.request.is_empty() && self.reply.is_empty()
     }

@@ -12,22 +12,22 @@ keys! {
     /// `[switch.health]`.
     table HealthSection, health = HealthConfig::default();
 
-    /// Failures in a row, seen by traffic, after which a node counts as down. 0: off.
+    /// Number of consecutive failed requests after which a node counts as down. 0: off.
     passive_fall: u32 = health.passive_fall, range "0 to 1000";
-    /// The switch's own check: "tcp" (a connection can be opened), "off", or a path (a GET of it is answered with a
-    /// status from 200 to 399). larder's own nodes answer "/.larder/health", with 503 while they drain.
+    /// Active check: "tcp" opens a connection, a path sends a GET and expects a status from 200 to 399, "off" turns
+    /// it off. larder nodes answer "/.larder/health", with 503 while they drain.
     check: String = match health.active { None => "off".to_owned(), Some(HealthCheck::Tcp) => "tcp".to_owned(), Some(HealthCheck::Http { path }) => path, };
-    /// Time from one check of a node to the next.
+    /// Interval of active checks of a node.
     interval: Span = Span(health.interval), range "10ms to 1h";
-    /// How long a check may take.
+    /// Timeout of an active check.
     timeout: Span = Span(health.timeout), range "1ms to 1m";
-    /// Failed checks in a row after which a node counts as down.
+    /// Number of consecutive failed active checks after which a node counts as down.
     fall: u32 = health.fall, range "1 to 1000";
-    /// Good checks in a row after which a node that was down is used again.
+    /// Number of consecutive successful active checks after which a node that was down is used again.
     rise: u32 = health.rise, range "1 to 1000";
-    /// With `check = "off"`: how long a node stays down before it is tried again.
+    /// Time after which a node that is down is tried again, if check = "off".
     retry_after: Span = Span(health.retry_after), range "10ms to 1h";
-    /// When nodes that answer, but worse than the others, are taken out for a while. Off by default.
+    /// Ejection of nodes that reply, but worse than the others. Off by default.
     outliers: OutliersSection;
 }
 
@@ -35,23 +35,23 @@ keys! {
     /// `[switch.timeouts]`.
     table TimeoutsSection, timeouts = Timeouts::default();
 
-    /// For a client's request header to arrive; then 408.
+    /// Time for a request's header to arrive. After it: 408.
     header: Span = Span(timeouts.header), range "10ms to 1h";
-    /// Between two requests on a client's connection; then it is closed.
+    /// Time that a client connection may be idle between requests. After it, the connection is closed.
     keepalive: Span = Span(timeouts.keepalive), range "10ms to 24h";
-    /// Between two reads of a request body; then 408.
+    /// Time between two reads of a request's body. After it: 408.
     client_read: Span = Span(timeouts.client_read), range "10ms to 1h";
-    /// Without progress in writing a reply; then it is aborted.
+    /// Time without progress in writing a reply. After it, the reply is aborted.
     client_write: Span = Span(timeouts.client_write), range "10ms to 24h";
-    /// To connect to a node; then another node, or 504.
+    /// Time to connect to a node. After it, another node is tried, or the client gets 504.
     connect: Span = Span(timeouts.connect), range "1ms to 1m";
-    /// Between two reads from a node; then another node where that is safe, or 504.
+    /// Time between two reads from a node. After it, another node is tried if that is safe, or the client gets 504.
     node_read: Span = Span(timeouts.node_read), range "10ms to 1h";
-    /// Between two writes to a node; then as for node_read.
+    /// Time between two writes to a node. After it, another node is tried if that is safe, or the client gets 504.
     node_write: Span = Span(timeouts.node_write), range "10ms to 1h";
-    /// An idle connection to a node is kept this long.
+    /// Time for which an idle connection to a node is kept.
     node_idle: Span = Span(timeouts.node_idle), range "10ms to 1h";
-    /// Requests in flight may go on this long once the switch is told to stop.
+    /// Time for requests in flight to end when the switch stops. After it, they are aborted.
     drain: Span = Span(timeouts.drain), range "0s to 1h";
 }
 
@@ -59,20 +59,21 @@ keys! {
     /// `[switch.limits]`.
     table LimitsSection, limits = Limits::default();
 
-    /// Nodes the cluster may grow to.
+    /// Number of nodes.
     nodes_max: u16 = Settings::default().nodes_max, range "1 to 65534";
-    /// Client connections; 503 and close beyond.
+    /// Number of client connections. Beyond it: 503, and the connection is closed.
     connections_max: usize = limits.connections_max, range "1 to 1000000";
-    /// A request's header; 431 beyond.
+    /// Size of a request's header. Beyond it: 431.
     header_max: Size = Size(Bytes(limits.header_bytes_max as u64)), range "512B to 1MB";
-    /// The request target; 414 beyond.
+    /// Size of the request target (path and query). Beyond it: 414.
     uri_max: Size = Size(Bytes(limits.uri_bytes_max as u64)), range "64B to 1MB";
-    /// Bytes a second that a request body comes with at least, after timeouts.client_read; 408 below. "0B": any.
+    /// Lowest rate of a request's body in bytes per second. A body of n bytes may take timeouts.client_read plus n /
+    /// rate. A slower body gets 408. "0B": any rate.
     body_rate_min: Size = Size(Bytes(limits.body_rate_min)), range "0B to 1GiB";
-    /// Memory that replies to all HTTP/2 clients may hold, 128KiB for each request beside another one of its connection; then
-    /// requests wait, and are refused if their client takes nothing.
+    /// Memory for replies to all HTTP/2 clients: 128KiB for each request beyond the first of its connection. Beyond
+    /// it, requests wait while their client reads; otherwise they are refused.
     http2_bytes_max: Size = Size(Bytes(limits.http2_bytes_max as u64)), range "0B to 1TiB";
-    /// Idle connections kept per node and thread.
+    /// Number of idle connections that are kept per node and thread.
     node_idle_max: usize = limits.node_idle_max, range "0 to 100000";
 }
 
@@ -80,20 +81,21 @@ keys! {
     /// `[switch.health.outliers]`.
     table OutliersSection, outliers = OutlierConfig::default();
 
-    /// Replies of 500 to 599 in a row after which a node is taken out. 0: never for this.
+    /// Number of consecutive replies with status 500 to 599 after which a node is ejected. 0: off.
     consecutive: u32 = outliers.consecutive, range "0 to 10000";
-    /// How much larger a node's share of failed requests must be than that of all others together for it to be taken out. 0:
-    /// never for this. Where what fails is the content, the nodes that it belongs to look bad one after the other.
+    /// Difference of a node's share of failed requests to that of all other nodes together, above which the node is
+    /// ejected. 0: off. If the content itself fails, the nodes that it belongs to are ejected one after the other.
     failures_above: f64 = outliers.failures_above, range "0 to 1";
-    /// Requests that a node must have had within the interval for its share to count.
+    /// Number of requests that a node must have had in the interval for its share to count.
     requests_min: u32 = outliers.requests_min, range "1 to 1000000";
-    /// Between two looks at the shares.
+    /// Interval at which the shares are compared.
     interval: Span = Span(outliers.interval), range "100ms to 1h";
-    /// How long a node is out the first time; twice that the next time, and so on.
+    /// Duration of a node's first ejection. It doubles with each further one.
     time: Span = Span(outliers.time), range "100ms to 1h";
-    /// How long at most.
+    /// Longest duration of an ejection.
     time_max: Span = Span(outliers.time_max), range "time to 24h";
-    /// The share of the nodes that may be out for this at one time; one always may, where there are others.
+    /// Largest share of the nodes that may be ejected at one time. If there are other nodes, one node may always be
+    /// ejected.
     ejected_max: f64 = outliers.ejected_max, range "0 to 1";
 }
 

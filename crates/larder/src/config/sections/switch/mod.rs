@@ -70,27 +70,27 @@ use crate::config::values::{addresses, ranges};
 #[derive(Clone, Debug)]
 pub(crate) struct SwitchRole {
     pub(crate) switch: SwitchConfig,
-    /// 0: one for each core.
+    /// Number of worker threads; 0 for one per core.
     pub(crate) threads: usize,
-    /// Where nodes are found beside those of the config.
+    /// Sources of nodes besides the config.
     pub(crate) discover: Vec<Discover>,
-    /// How often names are looked up anew; zero: never.
+    /// Interval at which names are resolved again; zero for never.
     pub(crate) follow: Duration,
-    /// Routes that go by a routing table.
+    /// Routes that use a routing table.
     pub(crate) wards: Vec<WardRole>,
-    /// File with the secret that nodes want proved before they report. Read when the role starts.
+    /// File with the secret that the switch proves to nodes. It is read when the role starts.
     pub(crate) report_secret: Option<PathBuf>,
-    /// File with the tokens of those that may purge. Read when the role starts.
+    /// File with the tokens that permit a purge. It is read when the role starts.
     pub(crate) purge_token: Option<PathBuf>,
-    /// Other switches in front of the same nodes.
+    /// Peer switches in front of the same nodes.
     pub(crate) beside: Option<SwitchesRole>,
-    /// As whom the work is done.
+    /// User of the worker processes.
     pub(crate) run_as: Option<RunAs>,
     /// Certificates that an authority issues.
     pub(crate) acme: Option<AcmeRole>,
 }
 
-/// The oldest that the dispatcher may let a load report become.
+/// Largest age of a load report that the dispatcher supports.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(3600);
 
 pub(crate) fn switch(
@@ -110,7 +110,7 @@ pub(crate) fn switch(
     switch.settings = settings(raw)?;
     switch.key = match level_key(&switch.settings) {
         Some(_) if raw.key != KeyTemplate::DEFAULT => {
-            let what = "contradicts key: both say what an assignment covers";
+            let what = "contradicts key: both define the target";
             return Err(Fault::new("switch.policies.hacc.level", what).hint("leave one of them out"));
         }
         Some(text) => key("switch.policies.hacc.level", &text)?,
@@ -179,7 +179,7 @@ fn safety(raw: &SwitchSection, switch: &mut SwitchConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses a switch without nodes, or with more than it may have.
+/// Refuses a switch without nodes, or with too many.
 fn some_nodes(raw: &SwitchSection) -> Result<(), Fault> {
     if raw.nodes.is_empty() && raw.discover.is_empty() {
         let hint =
@@ -193,7 +193,7 @@ fn some_nodes(raw: &SwitchSection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The front's own checks, in the words of the config file.
+/// Translates an error of the switch's own checks into a fault of the config.
 fn fault(error: &ConfigError) -> Fault {
     match error {
         ConfigError::HealthPath(_) => Fault::new("switch.health.check", error.to_string()),
@@ -217,17 +217,17 @@ fn fault(error: &ConfigError) -> Fault {
     }
 }
 
-/// Refuses nodes that come and go where routes go by a routing table.
+/// Refuses sources of nodes if a route uses a routing table.
 fn against_wards(discover: &[Discover], wards: &[WardRole]) -> Result<(), Fault> {
     if wards.is_empty() || discover.is_empty() {
         return Ok(());
     }
-    let what = "contradicts ward and part: a routing table is for the nodes of the config";
-    let hint = "list the nodes in switch.nodes, or take another policy";
+    let what = "contradicts ward and part: a routing table needs a fixed list of nodes";
+    let hint = "list the nodes in switch.nodes, or use another policy";
     Err(Fault::new("switch.discover", what).hint(hint))
 }
 
-/// Warns of groups that have backups and no ordinary node. What a file of nodes says is not known here.
+/// Warns of groups that have backups and no ordinary node. Nodes in files are not known here.
 fn warn_of_backups_alone(switch: &SwitchConfig, discover: &[Discover], warnings: &mut Vec<Fault>) {
     if discover.iter().any(|source| matches!(source.place, Place::File(_))) {
         return;
@@ -248,7 +248,7 @@ fn warn_of_backups_alone(switch: &SwitchConfig, discover: &[Discover], warnings:
     }
 }
 
-/// What concerns the dispatcher as a whole, and the default route's policy.
+/// Returns the settings of the dispatcher and of the default route.
 fn settings(raw: &SwitchSection) -> Result<Settings, Fault> {
     let mut settings = Settings {
         nodes_max: raw.limits.nodes_max,

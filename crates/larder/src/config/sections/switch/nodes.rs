@@ -17,38 +17,38 @@ use crate::config::text::{Size, Texts};
 use crate::config::values::node_name;
 use crate::config::words::Word;
 
-/// The range of the weight of a node.
+/// Range of a node's weight.
 pub(crate) const WEIGHT: &str = "0.001 to 100";
 
 /// An entry of `switch.nodes`.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub(crate) struct NodeKey {
-    /// Where the node listens: "address:port" or "name:port".
+    /// Address of the node: "address:port" or "name:port".
     pub(crate) address: String,
-    /// Its name; by default the address.
+    /// Name of the node; `None` for the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Its share of the load; 1 by default.
+    /// Weight of the node.
     pub(crate) weight: f64,
-    /// Its cache size, if known: the first placement of targets weighs it.
+    /// Size of the node's cache, for the first placement of targets; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<Size>,
-    /// The groups it is in, for routes that use only some nodes.
+    /// Groups of the node, for routes that use only some nodes.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     pub(crate) groups: Texts,
-    /// Whether it is a backup: it takes requests only while no ordinary node of its group is up.
+    /// Whether the node is a backup, which takes requests only while no ordinary node of its group is up.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) backup: bool,
-    /// Whether it is asked by HTTP/2.
+    /// Whether the switch uses HTTP/2 to the node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) http2: bool,
-    /// Whether it is reached by TLS, and how.
+    /// TLS to the node; `None` for the settings for all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<PeerTls>,
-    /// Whether connections to it announce their client.
+    /// PROXY protocol to the node; `None` for the setting for all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) proxy_protocol: Option<Word<Option<ProxyVersion>>>,
-    /// How it takes connections that are handed to it.
+    /// Handoff to the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<PeerHandoff>,
 }
@@ -57,24 +57,34 @@ pub(crate) struct NodeKey {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NodeTable {
+    /// Address of the node: "address:port" or "name:port". Required.
     address: String,
+    /// Name of the node. Unset: the address.
     #[serde(default)]
     name: Option<String>,
+    /// Weight of the node: its share of the load.
     #[serde(default = "weight_one")]
     #[schemars(extend("x-range" = WEIGHT))]
     weight: f64,
+    /// Size of the node's cache. The first placement of targets uses it. Unset: unknown.
     #[serde(default)]
     cache: Option<Size>,
+    /// Groups of the node, for routes with `group`.
     #[serde(default)]
     groups: Texts,
+    /// Whether the node is a backup. A backup takes requests only while no ordinary node of its group is up.
     #[serde(default)]
     backup: bool,
+    /// Whether the switch uses HTTP/2 to the node, which gRPC needs.
     #[serde(default)]
     http2: bool,
+    /// TLS to the node: true, false, or a table as [switch.connect.tls]. Unset: as under [switch.connect].
     #[serde(default)]
     tls: Option<PeerTls>,
+    /// PROXY protocol to the node: "off", "v1" or "v2". Unset: as under [switch.connect].
     #[serde(default)]
     proxy_protocol: Option<Word<Option<ProxyVersion>>>,
+    /// Control channel and public key of the node, for handoff. Unset: connections to the node are relayed.
     #[serde(default)]
     handoff: Option<PeerHandoff>,
 }
@@ -176,7 +186,7 @@ pub(crate) fn peers(list: &str, raw: &[NodeKey]) -> Result<Vec<NodeEntry>, Fault
     Ok(peers)
 }
 
-/// The groups a node names.
+/// Validates the groups of a node.
 pub(crate) fn groups(key: &str, names: &[String]) -> Result<Vec<String>, Fault> {
     for (i, name) in names.iter().enumerate() {
         let fits = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));

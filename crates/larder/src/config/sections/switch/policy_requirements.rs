@@ -1,4 +1,4 @@
-//! Checks across sections of `[switch]`: whether the classes and signals that a policy needs are configured.
+//! Checks across sections of `[switch]`: whether the classes and signals that a policy requires are configured.
 
 use larder_core::nodes::Signal;
 use larder_core::policy::UtilBy;
@@ -10,14 +10,14 @@ use larder_switch::{SignalSource, SwitchConfig};
 use crate::config::error::Fault;
 use crate::config::sections::switch::signals::provides;
 
-/// A section with a policy: where it stands, what it goes by, its classes.
+/// A section with a policy: its place, its settings, and its classes.
 struct Section<'a> {
     at: String,
     settings: &'a Settings,
     classes: &'a ClassRules,
 }
 
-/// Refuses what cannot work and warns of what likely was not meant.
+/// Refuses combinations that cannot work, and warns of probable mistakes.
 pub(crate) fn check_policy_requirements(
     switch: &SwitchConfig,
     warnings: &mut Vec<Fault>,
@@ -33,9 +33,8 @@ pub(crate) fn check_policy_requirements(
     for section in &sections {
         let policy = section.settings.policy;
         if goes_by_class(policy) && section.classes.rules().is_empty() {
-            let what = format!(
-                "'{policy}' goes by service classes, and there are none: all requests are of class n"
-            );
+            let what =
+                format!("'{policy}' uses service classes, and there are none: all requests are of class n");
             let hint = "write [[switch.classes]] with class = \"db\", path = \"/cgi-bin/*\"";
             warnings.push(Fault::new(format!("{}.policy", section.at), what).hint(hint));
         }
@@ -44,13 +43,13 @@ pub(crate) fn check_policy_requirements(
     let users =
         |goes_by: fn(PolicyKind) -> bool| sections.iter().any(|section| goes_by(section.settings.policy));
     if !switch.classes.rules().is_empty() && !users(goes_by_class) {
-        let what = "no policy goes by service classes: they are counted and logged, and change nothing else";
-        warnings.push(Fault::new("switch.classes", what).hint("cap, cap-load and static go by them"));
+        let what = "no policy uses service classes: they are only counted and logged";
+        warnings.push(Fault::new("switch.classes", what).hint("cap, cap-load and static use them"));
     }
     Ok(())
 }
 
-/// Holds what a policy reads against what the source tells.
+/// Checks that the source provides the signals that a policy reads.
 fn reads(
     section: &Section<'_>,
     source: SignalSource,
@@ -65,37 +64,39 @@ fn reads(
         return Ok(());
     }
     if source == SignalSource::Off {
-        let what =
-            format!("'{policy}' goes by the nodes' load, and signals are off: it does what it does without");
+        let what = format!("'{policy}' uses load reports, and signals are off: it works without reports");
         warnings
             .push(Fault::new("switch.signals.source", what).hint("set source = \"larder\", or leave it out"));
         return Ok(());
     }
     match missing(&needed) {
         Some(Signal::App(which)) => {
-            let what = format!("'{policy}' goes by app{}, and counters names {counters}", which + 1);
+            let what = format!(
+                "'{policy}' uses the signal app{}, and the number of counters is {counters}",
+                which + 1
+            );
             Err(Fault::new("switch.signals.counters", what)
                 .hint("name the application's counters, app1 first"))
         }
         Some(signal) => {
             let what =
-                format!("'{policy}' goes by the signal {}, which {source} does not tell", signal.name());
+                format!("'{policy}' uses the signal {}, which {source} does not provide", signal.name());
             let able = SignalSource::ALL
                 .into_iter()
                 .filter(|able| needed.iter().all(|s| provides(*able, *s, counters)));
             let able: Vec<&str> = able.map(SignalSource::name).collect();
-            Err(Fault::new("switch.signals.source", what).hint(format!("these do: {}", able.join(", "))))
+            Err(Fault::new("switch.signals.source", what).hint(format!("use one of: {}", able.join(", "))))
         }
         None => Ok(()),
     }
 }
 
-/// Whether a policy asks for the class.
+/// Whether a policy uses service classes.
 fn goes_by_class(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Cap | PolicyKind::CapLoad | PolicyKind::Static)
 }
 
-/// The signals a policy cannot do without.
+/// Returns the signals that a policy requires.
 fn needed(settings: &Settings) -> Vec<Signal> {
     match settings.policy {
         PolicyKind::WrrNum => vec![Signal::Processes],

@@ -1,4 +1,4 @@
-//! `[switch.process]`, and as whom a switch's workers run.
+//! `[switch.process]`, and the user of worker processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,15 +16,15 @@ keys! {
     /// `[switch.process]`.
     table ProcessSection;
 
-    /// Worker threads; 0 takes one for each core.
+    /// Number of worker threads. 0: one for each core.
     threads: usize = 0, range "0 to 1024";
-    /// Shards of the target map. More shards let more threads decide at once.
+    /// Number of shards of the target map. With more shards, more threads can decide at once.
     shards: usize = Settings::default().shards, range "a power of two from 1 to 4096";
-    /// The user as whom the work is done, by name or number: the process that keeps the listeners stays who it is, and those that
-    /// read what clients send give up all rights but this user's. The files that they read and write must be this user's to
-    /// read and write. Needs root. Unset: nobody changes.
+    /// User of the worker processes, by name or number. Workers, which read what clients send, have only the rights
+    /// of this user. The master, which holds the listeners, keeps its user. The user needs access to all files that
+    /// workers read and write. Needs root. Unset: the workers run as the master does.
     user: Option<String>, example "larder";
-    /// The group, by name or number. Unset: the user's own.
+    /// Group of the worker processes, by name or number. Unset: the group of `user`.
     group: Option<String>, example "larder";
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct RunAs {
     pub(crate) group: u32,
 }
 
-/// Whether the process that does the work may access a file or folder: this process, or one that this one, as root, starts as
-/// another user.
+/// Whether a worker process may access a file or directory. Workers run as this process, or as another user if this
+/// process is root.
 pub(crate) fn may(run_as: Option<RunAs>, path: &Path, access: Access) -> bool {
     let Some(who) = run_as.filter(|who| who.user != 0 && rustix::process::geteuid().is_root()) else {
         return rustix::fs::access(path, access).is_ok();
@@ -54,7 +54,7 @@ pub(crate) fn may(run_as: Option<RunAs>, path: &Path, access: Access) -> bool {
     })
 }
 
-/// As whom workers run; `None`: as the switch was started.
+/// Returns the user of worker processes; `None` for the user of the switch.
 pub(crate) fn run_as(
     user: Option<&str>,
     group: Option<&str>,
@@ -69,7 +69,7 @@ pub(crate) fn run_as(
     };
     if handoff.setting != MechanismSetting::Relay {
         let what = "contradicts switch.handoff: the process that moves connections needs CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and \
-                    CAP_NET_RAW for as long as it runs";
+                    CAP_NET_RAW while it runs";
         return Err(Fault::new("switch.process.user", what).hint(
             "leave it out, and let the service manager start the switch as a user with these capabilities",
         ));
@@ -80,7 +80,7 @@ pub(crate) fn run_as(
         None => own_group.ok_or_else(|| {
             Fault::new(
                 "switch.process.user",
-                format!("{user} is in no file of users: its group is not known"),
+                format!("{user} has no entry in /etc/passwd, so its group is unknown"),
             )
             .hint("write group beside it")
             .of_machine()
@@ -100,12 +100,12 @@ fn unknown(key: &'static str, name: &str) -> Fault {
         .of_machine()
 }
 
-/// A user's number, and its group's if it has an entry.
+/// Returns the number of a user, and of its group if the user has an entry.
 fn account(accounts: &str, user: &str) -> Option<(u32, Option<u32>)> {
     entry(accounts, user).map(|(id, rest)| (id, rest.and_then(|rest| rest.split(':').next()?.parse().ok())))
 }
 
-/// The number of a name, or a number itself, and what follows it in the line `name:x:number:...`.
+/// Returns the number of a name (or the number itself), and the rest of its line `name:x:number:...`.
 fn entry<'a>(lines: &'a str, name: &str) -> Option<(u32, Option<&'a str>)> {
     let number = name.parse::<u32>().ok();
     let found = lines.lines().find_map(|line| {

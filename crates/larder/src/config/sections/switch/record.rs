@@ -11,23 +11,24 @@ keys! {
     /// `[switch.record]`.
     table RecordSection;
 
-    /// File to record the dispatcher's inputs and decisions in, for `larder sim replay`; replaced if it exists. Some 40
-    /// bytes a request. The recording ends by itself, and says so, where the disk cannot follow. Unset: no record.
+    /// File that the inputs and decisions of the dispatcher are recorded in, about 40 bytes per request. An existing
+    /// file is replaced. If the disk is too slow, the recording ends, and the log says so. Unset: no record.
     file: Option<String>, example "/var/lib/larder/decisions.rec";
-    /// File for the decision log of the record as text; replaced if it exists. Needs `file`. Unset: no text.
+    /// File for the decisions as text. An existing file is replaced. It needs `file`. Unset: none.
     log: Option<String>, example "/var/lib/larder/decisions.log";
 }
 
-/// The files that decisions are recorded in, checked.
+/// Validates the files of a record.
 pub(crate) fn record(raw: &RecordSection) -> Result<Option<RecordConfig>, Fault> {
-    let hint = "a path, or leave it out";
+    let hint = "write a path, or leave it out";
     let named = |key: &str, file: &Option<String>| match file.as_deref() {
         Some("" | "-") => Err(Fault::new(format!("switch.record.{key}"), "names no file").hint(hint)),
         file => Ok(file.map(PathBuf::from)),
     };
     let (file, log) = (named("file", &raw.file)?, named("log", &raw.log)?);
     match (file, log) {
-        (None, Some(_)) => Err(Fault::new("switch.record.log", "there is no record to log").hint("set file")),
+        (None, Some(_)) => Err(Fault::new("switch.record.log", "needs `file`: there is no record")
+            .hint("write file = \"/var/lib/larder/decisions.rec\"")),
         (Some(file), Some(log)) if file == log => {
             Err(Fault::new("switch.record.log", "is the same file as record.file").hint("give each its own"))
         }

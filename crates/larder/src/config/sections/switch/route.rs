@@ -20,62 +20,67 @@ keys! {
     /// An entry of `switch.routes`.
     table RouteSection;
 
-    /// Its name in /explain, logs and metrics: 1 to 64 letters, digits and -_. Required.
+    /// Name of the route in /explain, logs and metrics: 1 to 64 letters, digits, "-", "_" and ".". Required.
     name: String, example "dynamic";
-    /// Hosts: a name, or "*.example.com" for all under it; with a port, that port must have been sent. All conditions
-    /// that are given must hold.
+    /// Hosts: a name, or "*.example.com" for all names below it. With a port, the client must have sent that port.
+    /// All kinds of conditions that are given must match.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     host: Texts, example ["app.example.com", "*.api.example.com"];
-    /// Patterns of the path, as sent and without the query; "*" is any run of bytes. "~" begins a regular expression.
+    /// Patterns of the path, as sent and without the query. "*" matches any run of bytes, and "~" begins a regular
+    /// expression.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     path: Texts, example "/cgi-bin/*";
-    /// Extensions of the path, without the dot; case does not count.
+    /// Extensions of the path, without the dot, in any case.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     extension: Texts, example ["php", "asp"];
     /// Methods, with their case.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     method: Texts, example ["GET", "HEAD"];
-    /// Fields of the request and patterns of their values; every field named must be there and fit.
+    /// Header fields, and patterns of their values. Every listed field must be present and match.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     header: BTreeMap<String, Texts>, example serde_json::json!({ "accept": "*json*" });
-    /// Instead of conditions: the route of whose requests it takes a share; "default" for what no route takes.
+    /// Route of whose requests this route takes a share, instead of conditions; "default" is the default route.
     of: Option<String>, example "shop";
-    /// How much of them, in percent, in steps of 0.001. `POST /routes/NAME/share` changes it until the next reload.
+    /// Share of the requests of route `of`, in percent, in steps of 0.001. `POST /routes/NAME/share` changes it until
+    /// the next reload.
     share: Option<f64>, range "0 to 100 percent", example 5.0;
-    /// Instead of conditions: another route's requests are asked for once more by this one, and nobody sees the replies.
+    /// Copies of another route's requests, instead of conditions. This route sends them to its nodes and discards the
+    /// replies.
     mirror: Option<MirrorSection>;
-    /// Where others take shares of its requests, by what: the same "client" (address), "target", or parts of the request such
-    /// as "{cookie:user}" are always on the same side. Unset: "client".
+    /// Key that assigns requests to the routes that take shares of this one. "client" (the address), "target", or
+    /// parts of the request such as "{cookie:user}". Equal keys get the same route. Unset: "client".
     split_by: Option<String>, example "{cookie:user}";
-    /// The nodes it may use: a group that nodes name in their `groups`. Unset: all nodes.
+    /// Group of nodes that the route uses, as in `groups` of a node. Unset: all nodes.
     group: Option<String>, example "dynamic";
-    /// What counts as the same target. Unset: as under [switch].
+    /// Parts of a request that make up its target. Unset: as under [switch].
     key: Option<String>, example "{host}{path:3}?{query:#1}";
-    /// Its service classes, as [[switch.classes]]; [] for none. Unset: those of [switch].
+    /// Rules for service classes, as [[switch.classes]]. []: none. Unset: as under [switch].
     classes: Option<Vec<ClassSection>>, example serde_json::json!([{ "class": "db", "path": "/cgi-bin/*" }]);
-    /// How its connections reach the nodes, as switch.handoff.mechanism. Unset: as said there; without effect where that is
-    /// "relay".
+    /// Mechanism of handoff, as switch.handoff.mechanism. It has no effect if that is "relay". Unset: as under
+    /// [switch.handoff].
     mechanism: Option<Word<MechanismSetting>>, example "relay";
-    /// As [switch.guard], as a whole; {} for none. Unset: that of [switch].
+    /// Guard of the route, as [switch.guard]; it replaces that table. {}: none. Unset: that of the route in `of`,
+    /// else [switch.guard].
     guard: Option<GuardSection>, elsewhere true;
-    /// The switch answers with a redirect, and asks no node.
+    /// Redirect that the switch sends itself, without a node.
     redirect: Option<RedirectSection>;
-    /// The switch answers by itself, and asks no node.
+    /// Reply that the switch sends itself, without a node.
     respond: Option<RespondSection>;
-    /// Nodes are asked for another path.
+    /// Another path in requests to nodes.
     rewrite: Option<RewriteSection>;
-    /// As [switch.compress], as a whole; { codings = [] } for none. Unset: that of [switch].
+    /// Compression, as [switch.compress]; it replaces that table. { codings = [] }: none. Unset: as under [switch].
     compress: Option<CompressSection>, elsewhere true;
-    /// As [switch.hedge], as a whole; { after = "0s" } for none. Unset: that of [switch], but on sticky routes.
+    /// Hedging, as [switch.hedge]; it replaces that table. { after = "0s" }: none. Unset: as under [switch], except
+    /// on sticky routes.
     hedge: Option<HedgeSection>, elsewhere true;
-    /// As [switch.sticky], as a whole; { by = "off" } for none. Unset: that of [switch].
+    /// Sticky sessions, as [switch.sticky]; it replaces that table. { by = "off" }: none. Unset: as under [switch].
     sticky: Option<StickySection>, elsewhere true;
     /// Rules for header fields, after those of [switch].
     #[serde(skip_serializing_if = "RouteHeadersSection::is_empty")]
     headers: RouteHeadersSection;
-    /// Which of its nodes serves a target. Unset: as under [switch]. So with all that a policy goes by, `policies`, key by key.
+    /// Policy that chooses the node of a target. Unset: as under [switch]. The route may also set `policies`.
     policy: Option<String>, example "cap";
-    /// As [switch.policies].
+    /// Settings of the policies, as [switch.policies]. Keys that are not set are as under [switch.policies].
     policies: Option<PoliciesSection>, elsewhere true;
 }
 
@@ -90,7 +95,7 @@ impl RouteSection {
         }
     }
 
-    /// Its keys for its policy; `standard` are those of [switch].
+    /// Returns the policy settings of the route. `standard` are those of [switch].
     pub(crate) fn parameters<'a>(
         &'a self,
         none: &'a PoliciesSection,

@@ -1,4 +1,4 @@
-//! The routes of a switch: what each inherits from `[switch]`, and the groups of nodes that they use.
+//! The routes of a switch: the settings that they inherit from `[switch]`, and their groups of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ use crate::config::sections::switch::section::SwitchSection;
 use crate::config::sections::switch::split::{mirror_of, share_of, shares, split_by};
 use crate::config::suggest::suggest;
 
-/// The routes beside the default one, whose `standard` settings they inherit, and what is odd about them.
+/// Validates the routes other than the default one, whose `standard` settings they inherit.
 pub(crate) fn routes(
     switch: &SwitchSection,
     standard: &Settings,
@@ -64,11 +64,13 @@ pub(crate) fn routes(
 fn name(at: &str, name: &str) -> Result<(), Fault> {
     let key = format!("{at}.name");
     if name.is_empty() {
-        return Err(Fault::new(key, "missing: what the route is called").hint("write name = \"dynamic\""));
+        return Err(Fault::new(key, "missing: the name of the route").hint("write name = \"dynamic\""));
     }
     if name == DEFAULT_ROUTE {
-        let what = format!("'{DEFAULT_ROUTE}' is the route of what no other takes");
-        return Err(Fault::new(key, what).hint("give another name; its policy is that of [switch]"));
+        let what = format!("'{DEFAULT_ROUTE}' is the name of the default route");
+        return Err(
+            Fault::new(key, what).hint("choose another name; the default route is configured under [switch]")
+        );
     }
     let fits = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !fits || name.len() > 64 {
@@ -89,7 +91,7 @@ fn one(
     let mirror_of = raw.mirror.as_ref().map(|mirror| mirror_of(at, raw, mirror, &matcher)).transpose()?;
     let own = share_of.is_none() && mirror_of.is_none();
     if matcher.takes_all() && own {
-        let what = "takes every request, so that nothing is left for [switch] and the routes behind it";
+        let what = "takes every request, so that no request reaches [switch] and later routes";
         let hint = "give it a host, path, extension, method or header; or set the policy under [switch]";
         warnings.push(Fault::new(at, what).hint(hint));
     }
@@ -104,7 +106,7 @@ fn one(
                 .and_then(|own| own.hacc.as_ref())
                 .is_some_and(|hacc| hacc.level.is_some()) =>
         {
-            let what = "contradicts key: both say what an assignment covers";
+            let what = "contradicts key: both define the target";
             return Err(Fault::new(format!("{at}.policies.hacc.level"), what).hint("leave one of them out"));
         }
         (Some(text), _) => Some(key(&format!("{at}.key"), text)?),
@@ -131,12 +133,12 @@ fn one(
     })
 }
 
-/// Holds the groups that routes use against those that nodes are in.
+/// Checks that the groups of routes and the groups of nodes agree.
 fn groups(routes: &[Route], nodes: &[NodeEntry], discover: &[Discover]) -> Result<(), Fault> {
     let in_config = nodes.iter().flat_map(|node| &node.groups);
     let in_dns = discover.iter().flat_map(|source| &source.groups);
     let of_nodes: BTreeSet<&str> = in_config.chain(in_dns).map(String::as_str).collect();
-    // What a file names is not known here.
+    // Nodes in files are not known here.
     let any = discover.iter().any(|source| matches!(source.place, Place::File(_)));
     let of_routes: BTreeSet<&str> = routes.iter().filter_map(|route| route.group.as_deref()).collect();
     for (i, group) in routes.iter().map(|route| route.group.as_deref()).enumerate() {
@@ -173,7 +175,7 @@ fn groups(routes: &[Route], nodes: &[NodeEntry], discover: &[Discover]) -> Resul
     Ok(())
 }
 
-/// What the switch edits for all routes, and on the default one.
+/// Applies the edits of all routes, and those of the default route.
 pub(crate) fn edits_of_all(raw: &SwitchSection, switch: &mut SwitchConfig) -> Result<(), Fault> {
     switch.request_fields = headers("switch.headers.request", &raw.headers.request, MessageKind::Request)?;
     switch.reply_fields = headers("switch.headers.reply", &raw.headers.reply, MessageKind::Reply)?;
@@ -186,14 +188,13 @@ pub(crate) fn edits_of_all(raw: &SwitchSection, switch: &mut SwitchConfig) -> Re
     Ok(())
 }
 
-/// What a route edits; `standard` has what it inherits.
+/// Validates the edits of a route. `standard` has the inherited settings.
 pub(crate) fn edits(at: &str, raw: &RouteSection, standard: &SwitchSection) -> Result<Edits, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     let answer = match (&raw.redirect, &raw.respond) {
         (Some(_), Some(_)) => {
-            return Err(
-                Fault::new(of("respond"), "contradicts redirect: both answer").hint("leave one of them out")
-            );
+            return Err(Fault::new(of("respond"), "contradicts redirect: both define the reply")
+                .hint("leave one of them out"));
         }
         (Some(raw), None) => Some(redirect(&of("redirect"), raw)?),
         (None, Some(raw)) => {
@@ -232,13 +233,13 @@ pub(crate) fn edits(at: &str, raw: &RouteSection, standard: &SwitchSection) -> R
     );
     if all_answered && (edits.rewrite.is_some() || !edits.request_fields.is_empty()) {
         let key = if edits.rewrite.is_some() { "rewrite" } else { "headers.request" };
-        let what = "has nothing to do: the switch answers all requests of this route itself";
-        return Err(Fault::new(of(key), what).hint("leave it out, or the answer"));
+        let what = "has no effect: the switch replies to all requests of this route itself";
+        return Err(Fault::new(of(key), what).hint("leave it out, or leave out redirect and respond"));
     }
     Ok(edits)
 }
 
-/// The guard of a route: its own, that of the route whose share it takes, or that of `[switch]`.
+/// Returns the guard of a route: its own, that of the route whose share it takes, or that of `[switch]`.
 pub(crate) fn guard_of_route(
     at: &str,
     raw: &RouteSection,
@@ -255,7 +256,7 @@ pub(crate) fn guard_of_route(
     }
 }
 
-/// Warns of guards that a client passes with a request that the route does not take but a server may treat alike.
+/// Warns of guards that a client can bypass with a request that the route does not take but a server may treat alike.
 pub(crate) fn warn_of_bypasses(raw: &SwitchSection, warnings: &mut Vec<Fault>) {
     let keeps_out =
         |guard: &GuardSection| !guard.allow.is_empty() || !guard.deny.is_empty() || guard.users.is_some();

@@ -16,27 +16,28 @@ keys! {
     /// An entry of `classes`.
     table ClassSection;
 
-    /// The class: "n" (nothing but sending bytes), "db" (disk), "cb" (CPU) or "dcb" (both). Required.
+    /// Service class: "n" (only sends bytes), "db" (uses the disk), "cb" (uses the CPU) or "dcb" (uses both).
+    /// Required.
     #[schemars(extend("enum" = ["n", "db", "cb", "dcb"]))]
     class: String, example "cb";
-    /// Patterns of the path, as sent and without the query; "*" is any run of bytes.
+    /// Patterns of the path, as sent and without the query. "*" matches any run of bytes.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     path: Texts, example "/cgi-bin/*";
-    /// Extensions of the path, without the dot; case does not count.
+    /// Extensions of the path, without the dot, in any case.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     extension: Texts, example ["php", "asp"];
     /// Methods, with their case.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     method: Texts, example "POST";
-    /// Hosts: a name, or "*.example.com" for all under it; with a port, that port must have been sent.
+    /// Hosts: a name, or "*.example.com" for all names below it. With a port, the client must have sent that port.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     host: Texts, example "secure.example.com";
-    /// Fields of the request and patterns of their values; every field named must be there and fit.
+    /// Header fields, and patterns of their values. Every listed field must be present and match.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     header: BTreeMap<String, Texts>, example serde_json::json!({ "accept": "*json*" });
 }
 
-/// The conditions of a rule, wherever it stands. Each kind that is given must hold; within a kind, one alternative.
+/// Conditions of a rule. Every kind that is given must match, with one alternative of the kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions<'a> {
     pub(crate) method: &'a [String],
@@ -61,7 +62,7 @@ impl ClassSection {
 /// Adds an alternative to a kind of condition.
 type And = fn(Matcher, &str) -> Result<Matcher, RuleError>;
 
-/// The matcher of the conditions that stand at `at`.
+/// Returns the matcher of the conditions at `at`.
 pub(crate) fn matcher(at: &str, given: Conditions<'_>) -> Result<Matcher, Fault> {
     let kinds: [(&str, &[String], And); 4] = [
         ("method", given.method, Matcher::method),
@@ -96,7 +97,7 @@ fn alternatives(
     })
 }
 
-/// The class rules at `at`, and what is odd about them.
+/// Validates the class rules at `at`.
 pub(crate) fn classes(
     at: &str,
     raw: &[ClassSection],
@@ -106,7 +107,7 @@ pub(crate) fn classes(
     for (i, class) in raw.iter().enumerate() {
         let key = format!("{at}.classes[{i}]");
         if class.class.is_empty() {
-            let what = "missing: which class such a request has";
+            let what = "missing: the service class";
             return Err(Fault::new(format!("{key}.class"), what).hint("write class = \"cb\""));
         }
         let known = ServiceClass::ALL.map(ServiceClass::name);
@@ -121,13 +122,13 @@ pub(crate) fn classes(
     ClassRules::new(rules).map_err(|error| list_fault(&format!("{at}.classes"), &error))
 }
 
-/// The key template at `at`.
+/// Parses the key template at `at`.
 pub(crate) fn key(at: &str, text: &str) -> Result<KeyTemplate, Fault> {
     text.parse().map_err(|error| fault(at, &error))
 }
 
-/// Warns of each rule all of whose requests an earlier one takes.
-/// `None` stands for one without conditions of its own.
+/// Warns of each rule all of whose requests an earlier rule takes. `None` stands for a rule without conditions of its
+/// own.
 pub(crate) fn unreachable(at: &str, rules: &[Option<Conditions<'_>>], warnings: &mut Vec<Fault>) {
     for (i, rule) in rules.iter().enumerate().take(RULES_MAX) {
         let Some(rule) = rule else { continue };
@@ -139,7 +140,7 @@ pub(crate) fn unreachable(at: &str, rules: &[Option<Conditions<'_>>], warnings: 
     }
 }
 
-/// What is wrong with a list of rules, at the rule that is.
+/// Returns the fault of a list of rules, at the rule with the fault.
 pub(crate) fn list_fault(at: &str, error: &RuleError) -> Fault {
     match error {
         RuleError::Unreachable { rule, by, coverage: everything } => {
@@ -153,7 +154,8 @@ pub(crate) fn list_fault(at: &str, error: &RuleError) -> Fault {
     }
 }
 
-/// An error of the rules at its key. Its text says what is wrong, a colon, and what would be right.
+/// Returns the fault of an error of the rules. The text before its first colon is the fault, and the text after it the
+/// remedy.
 fn fault(key: impl Into<String>, error: &RuleError) -> Fault {
     let split = |what: &dyn Display, text: &str| match text.split_once(": ") {
         Some((wrong, right)) => Fault::new("", format!("{what}{wrong}")).hint(right),

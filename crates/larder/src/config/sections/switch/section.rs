@@ -32,88 +32,93 @@ keys! {
     /// `[switch]`.
     table SwitchSection, settings = Settings::default();
 
-    /// Where clients connect: one "address:port" or a list. Port 0 takes any free port. Required, unless there is [switch.tls].
+    /// Address for clients: one "address:port" or a list. Port 0 takes any free port. Required, unless there is
+    /// [switch.tls].
     listen: Texts, example "127.0.0.1:8080";
-    /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
-    /// `groups`, `backup` (true: it takes requests only while no ordinary node of its group is up), `http2` (true: it is asked by HTTP/2, as gRPC needs), `tls` (true, false, or a table as [switch.connect.tls]),
-    /// `proxy_protocol` (as switch.connect.proxy_protocol), `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
-    /// `discover` finds some.
+    /// The nodes: each an "address:port", or a table with `address` and any of `name`, `weight`, `cache`, `groups`,
+    /// `backup`, `http2`, `tls`, `proxy_protocol`, `handoff`. A node is identified by its name, by default the
+    /// address. If it returns under its name, it keeps its targets. `backup = true`: the node takes requests only
+    /// while no ordinary node of its group is up. `http2 = true`: the switch uses HTTP/2, which gRPC needs. `tls` is
+    /// true, false, or a table as [switch.connect.tls]. Required, unless there is [[switch.discover]].
     nodes: Vec<NodeKey>, example ["127.0.0.1:9001", "127.0.0.1:9002"];
-    /// Which node serves a target; `larder check --policies` says what each of them does.
+    /// Policy that chooses the node of a target. `larder check --policies` describes all policies.
     #[schemars(extend("enum" = PolicyKind::ALL.map(PolicyKind::name)))]
     policy: String = settings.policy.to_string();
-    /// What counts as the same target, of parts of the request: {host} {path} {path:2} {path:2..4} {extension} {query}
-    /// {query:a,b} {query:#1} {header:name} {cookie:name} {method}, and any text between them.
+    /// Parts of a request that make up its target: {host} {path} {path:2} {path:2..4} {extension} {query} {query:a,b}
+    /// {query:#1} {header:name} {cookie:name} {method}. Any text may stand between them.
     key: String = KeyTemplate::DEFAULT.to_owned();
-    /// Whether clients may speak HTTP/2 without TLS, knowing that it is spoken here.
+    /// Whether clients may use HTTP/2 without TLS (prior knowledge).
     h2c: bool = false;
-    /// Where routes take shares (`of = "default"`) of the requests that no route matches, by what: as split_by of a route.
+    /// Key that assigns requests to the routes that take shares of the default route, as `split_by` of a route.
     split_by: String = "client".to_owned();
-    /// File with the token of those that may purge, which is shown to nodes too: 16 to 256 characters. A second line
-    /// may hold another token that is accepted. Unset: nobody may purge.
+    /// File with the token that permits a purge, 16 to 256 characters. A second line may contain another token that
+    /// is accepted. The switch sends the token to the nodes too. Unset: nobody may purge.
     purge_token: Option<String>, example "/etc/larder/purge.token";
-    /// Sources of nodes beside `nodes`: the DNS, files. Nodes come and go as they say, without a restart.
+    /// Sources of nodes besides `nodes`: DNS, Kubernetes, or a file. Nodes join and leave without a restart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     discover: Vec<DiscoverSection>;
-    /// Service classes, for cap and static: the first rule that holds decides, and a request that none holds for is of
-    /// class n. All conditions that are given must hold; of several values, one.
+    /// Rules for service classes, which cap, cap-load and static use. The first rule that matches decides; otherwise
+    /// the class is n. All kinds of conditions that are given must match, and of several values of a kind, one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     classes: Vec<ClassSection>;
-    /// Routes: requests with a policy, nodes, key or classes of their own. The first whose conditions hold takes a
-    /// request; what none takes is as said under [switch]. No access control: what is compared is as it was sent.
+    /// Routes: requests with their own policy, nodes, key or classes. The first route whose conditions match takes a
+    /// request. All other requests take the default route, which is configured under [switch]. Routes are no access
+    /// control, because requests are compared as they were sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<RouteSection>;
-    /// Requests admitted at once, and those that wait for it.
+    /// Admission: the limit of concurrent requests, and the queue of requests that wait.
     admission: AdmissionSection;
     /// Settings of the policies.
     #[serde(deserialize_with = "PoliciesSection::over_standard")]
     policies: PoliciesSection = PoliciesSection::standard();
-    /// How nodes are found to have failed, and to be back.
+    /// Health checks: when a node counts as down, and when it is used again.
     health: HealthSection;
-    /// How long things may take.
+    /// Timeouts.
     timeouts: TimeoutsSection;
-    /// How large things may be.
+    /// Limits of sizes and numbers.
     limits: LimitsSection;
-    /// How many requests may be tried again.
+    /// Limits of retries after a node has failed.
     retries: RetriesSection;
-    /// Limits of one client. Off by default.
+    /// Limits per client. Off by default.
     clients: ClientsSection;
-    /// Requests that are refused: by the client's network, without a password, with too large a body. On the default route, and on
-    /// routes that say nothing else. Such requests are relayed. Unset: none.
+    /// Refusal of requests: by the client's network, without a password, or with a body that is too large. It holds
+    /// on the default route, and on routes without a guard of their own. Such requests are relayed. Unset: none.
     guard: Option<GuardSection>;
-    /// Clients come back to the node that served them: on the default route, and on routes that say nothing else. A node at T_high,
-    /// or one that is down, gives way. Unset: none.
+    /// Sticky sessions: a client returns to the node that served it, unless the node is down or at T_high. They hold
+    /// on the default route, and on routes without their own setting. Unset: none.
     sticky: Option<StickySection>;
-    /// Replies are compressed for clients that ask for it, on the default route and on routes that say nothing else. Unset: none.
+    /// Compression of replies for clients that accept it. It holds on the default route, and on routes without their
+    /// own setting. Unset: none.
     compress: Option<CompressSection>;
-    /// GET and HEAD are asked of another node too where the first has not begun to answer after a while, and the first answer is
-    /// taken: on the default route, and on routes that say nothing else and are not sticky. Unset: never.
+    /// Hedging of GET and HEAD. If a node has not begun its reply after a while, another node is asked too, and the
+    /// first reply is used. It holds on the default route, and on routes without their own setting that are not
+    /// sticky. Unset: none.
     hedge: Option<HedgeSection>;
-    /// Rules for header fields, ids of requests, and Via.
+    /// Rules for header fields, request ids, and Via.
     headers: HeadersSection;
-    /// Which senders are believed, and which header fields of others are kept.
+    /// Trust in the senders of requests: trusted relays, the PROXY protocol, and the header fields that are kept.
     trust: TrustSection;
-    /// TLS, at addresses of its own.
+    /// TLS for clients, at addresses of its own.
     tls: Option<TlsSection>;
-    /// How the switch connects to the nodes.
+    /// Connections to nodes.
     connect: ConnectSection;
-    /// How connections reach the nodes.
+    /// Handoff of connections to nodes.
     handoff: HandoffSection;
-    /// Signals from the nodes besides replies: their load, and the contents of their caches.
+    /// Signals from nodes other than replies: their load, and the contents of their caches.
     signals: SignalsSection;
-    /// How fast nodes that join are given targets.
+    /// Pace at which a joining node gets targets.
     join: JoinSection;
-    /// The access log: a line for each request.
+    /// The access log, one line for each request.
     access_log: SwitchAccessLogSection;
-    /// Traces of requests, sent to an OpenTelemetry collector.
+    /// Traces of requests for an OpenTelemetry collector.
     traces: Option<TracesSection>;
-    /// Shadow mode: on live traffic, the hit ratio and the imbalance that other policies would have had.
+    /// Shadow mode: the hit ratio and the imbalance that other policies would have had on the live traffic.
     shadow: ShadowSection;
-    /// A record of decisions, for `larder sim replay`.
+    /// A record of decisions for `larder sim replay`.
     record: RecordSection;
-    /// Other switches in front of the same nodes, behind a balancer: they tell each other of loads and server sets.
+    /// Peer switches in front of the same nodes, behind a load balancer. They exchange loads and server sets.
     switches: Option<SwitchesSection>;
-    /// The processes that do the work.
+    /// Threads and users of the processes.
     process: ProcessSection;
 }
 

@@ -14,27 +14,26 @@ keys! {
     /// `[switch.shadow]`.
     table ShadowSection;
 
-    /// Policies to run in the shadow beside the one that runs live: a list of names, or "all". Empty: shadow mode is off. Not
-    /// wrr-num, wrr-time, lard-util and hacc, which go by what nodes report of loads that a shadow does not put on them; ward
-    /// and part only where they run live, by whose table they go.
+    /// Policies that run in shadow mode beside the live one: a list of names, or "all". []: off. wrr-num, wrr-time,
+    /// lard-util and hacc are not possible, because they use reported loads. ward and part need the table of a live
+    /// ward or part.
     policies: Texts, example ["lard-r", "bounded", "least-conn"];
-    /// What each node's memory is taken for. Unset: the node's own `cache` in the config, else what a larder node says of
-    /// itself, which is asked for.
+    /// Assumed size of each node's cache. Unset: `cache` of the node in the config, else the size that a larder node
+    /// reports.
     memory: Option<Size>, example "8GiB";
-    /// How nodes choose what leaves their memory.
+    /// Replacement policy of the nodes' caches.
     #[schemars(extend("enum" = CacheKind::ALL.map(CacheKind::name)))]
     cache: String = CacheKind::default().name().to_owned(), when "policies";
-    /// Objects above that are not kept in memory. Unset: no limit.
+    /// Largest object that is stored. Unset: no limit.
     object_max: Option<Size>, example "64MiB";
-    /// Of so many targets one is looked at, from the start. It doubles whenever a policy's nodes would hold more than
-    /// `objects_max`.
+    /// Sampling: one in this number of targets is simulated. It doubles when a policy's nodes would store more than
+    /// objects_max.
     one_in: u32 = 1, range "a power of two from 1 to 65536", when "policies";
-    /// Objects that one policy's nodes hold together in the shadow, about 130 bytes each with their target: 65536 take 9 MB for
-    /// each policy.
+    /// Number of objects that one policy's nodes store together, about 130 bytes each: 65536 take 9 MB per policy.
     objects_max: usize = 1 << 16, range "1024 to 100000000", when "policies";
 }
 
-/// Shadow mode, if any policy is named. `live` is the default route's policy.
+/// Validates shadow mode; `None` if it is off. `live` is the policy of the default route.
 pub(crate) fn shadow(raw: &ShadowSection, live: PolicyKind) -> Result<Option<ShadowConfig>, Fault> {
     if raw.policies.0.is_empty() {
         return Ok(None);
@@ -47,8 +46,11 @@ pub(crate) fn shadow(raw: &ShadowSection, live: PolicyKind) -> Result<Option<Sha
         ..ShadowSettings::default()
     };
     if raw.memory.is_some_and(|size| size.0 == Bytes::ZERO) {
-        return Err(Fault::new("switch.shadow.memory", "a node without memory hits nothing")
-            .hint("a size such as \"8GiB\", or leave it out"));
+        return Err(Fault::new(
+            "switch.shadow.memory",
+            "0B is too little: a cache without memory has no hits",
+        )
+        .hint("write a size such as \"8GiB\", or leave it out"));
     }
     let memory = raw.memory.map(|size| size.0);
     Ok(Some(ShadowConfig { one_in: raw.one_in, memory, ..ShadowConfig::new(settings) }))
@@ -66,14 +68,12 @@ fn policies(names: &[String], live: PolicyKind) -> Result<Vec<PolicyKind>, Fault
         let key = format!("switch.shadow.policies[{i}]");
         let policy: PolicyKind = word(&key, name, &PolicyKind::ALL.map(PolicyKind::name))?;
         if !Shadow::can_run(policy) {
-            let what = format!(
-                "'{policy}' goes by what nodes report, and none reports a load that it does not have"
-            );
-            return Err(Fault::new(key, what).hint("leave it out; `larder plan` answers for it from a log"));
+            let what = format!("'{policy}' uses load reports, which do not exist in shadow mode");
+            return Err(Fault::new(key, what).hint("leave it out; `larder plan` evaluates it from a log"));
         }
         if !runs(policy) {
-            let what = format!("'{policy}' goes by a routing table, and the switch has none");
-            return Err(Fault::new(key, what).hint("leave it out; `larder plan` answers for it from a log"));
+            let what = format!("'{policy}' uses a routing table, and the switch has none");
+            return Err(Fault::new(key, what).hint("leave it out; `larder plan` evaluates it from a log"));
         }
         if policies.contains(&policy) {
             return Err(Fault::new(key, format!("'{policy}' is named twice")).hint("leave one out"));

@@ -1,4 +1,4 @@
-//! Shares of routes, checked and turned into what the front is told.
+//! Validation of shares of routes, and of mirror routes.
 
 use larder_core::rules::Matcher;
 use larder_switch::{DEFAULT_ROUTE, MirrorConfig, Route, RouteShare, SplitBy, StickyKey};
@@ -9,11 +9,11 @@ use crate::config::sections::switch::route::RouteSection;
 use crate::config::sections::switch::rule::key as key_template;
 use crate::config::suggest::suggest;
 
-/// Thousandths of a percent, in which shares are counted.
+/// All requests, in thousandths of a percent.
 const WHOLE: u32 = 100_000;
 const ARMS_MAX: usize = 16;
 
-/// By what a route is split.
+/// Parses the key by which a route is split.
 pub(crate) fn split_by(at: &str, text: &str) -> Result<SplitBy, Fault> {
     match text {
         "client" => Ok(SplitBy::Client),
@@ -26,35 +26,34 @@ pub(crate) fn split_by(at: &str, text: &str) -> Result<SplitBy, Fault> {
     }
 }
 
-/// The share that a route takes, if it takes one.
+/// Returns the share that a route takes of another one.
 pub(crate) fn share_of(at: &str, raw: &RouteSection, matcher: &Matcher) -> Result<Option<RouteShare>, Fault> {
     let (of, share) = match (&raw.of, raw.share) {
         (None, None) => return Ok(None),
         (None, Some(_)) => {
-            return Err(
-                Fault::new(format!("{at}.share"), "a share of what?").hint("write of = \"NAME\", a route")
-            );
+            return Err(Fault::new(format!("{at}.share"), "needs `of`, the route whose requests it takes")
+                .hint("write of = \"NAME\", with the name of a route"));
         }
         (Some(_), None) => {
-            let what = "missing: how much it takes";
+            let what = "missing: the share of the requests that it takes";
             return Err(Fault::new(format!("{at}.share"), what).hint("write share = 5.0, in percent"));
         }
         (Some(of), Some(share)) => (of, share),
     };
     if !matcher.takes_all() {
-        let what = "contradicts conditions: it takes a share of what another route matches";
+        let what = "contradicts conditions: this route takes a share of another route's requests";
         return Err(
             Fault::new(format!("{at}.of"), what).hint("leave out host, path, extension, method and header")
         );
     }
     if raw.split_by.is_some() {
-        let what = "is not used: who takes a share is not split itself";
+        let what = "is not used: a route that takes a share is not split itself";
         return Err(Fault::new(format!("{at}.split_by"), what).hint(format!("write it into route '{of}'")));
     }
     Ok(Some(RouteShare { route: of.clone(), share: (share * 1000.0).round() as u32 }))
 }
 
-/// Whose requests a route copies.
+/// Validates a mirror route.
 pub(crate) fn mirror_of(
     at: &str,
     raw: &RouteSection,
@@ -63,17 +62,16 @@ pub(crate) fn mirror_of(
 ) -> Result<MirrorConfig, Fault> {
     let of = |key: &str| format!("{at}.mirror.{key}");
     if mirror.of.is_empty() {
-        return Err(
-            Fault::new(of("of"), "missing: whose requests are copied").hint("write of = \"NAME\", a route")
-        );
+        return Err(Fault::new(of("of"), "missing: the route whose requests are copied")
+            .hint("write of = \"NAME\", with the name of a route"));
     }
     if raw.of.is_some() || !matcher.takes_all() {
-        let what = "contradicts what else says which requests it takes: it gets copies of another route's";
+        let what = "contradicts `of` and conditions: a mirror route gets copies of another route's requests";
         let hint = "leave out of, host, path, extension, method and header";
         return Err(Fault::new(format!("{at}.mirror"), what).hint(hint));
     }
     if raw.redirect.is_some() || raw.respond.is_some() {
-        let what = "contradicts redirect and respond: nobody would see the answer";
+        let what = "contradicts redirect and respond: replies to copies are discarded";
         return Err(Fault::new(format!("{at}.mirror"), what).hint("leave them out"));
     }
     Ok(MirrorConfig {
@@ -85,7 +83,7 @@ pub(crate) fn mirror_of(
     })
 }
 
-/// Holds shares against the routes that there are, and each other.
+/// Checks the shares against the routes and against each other.
 pub(crate) fn shares(raw: &[RouteSection], routes: &[Route], warnings: &mut Vec<Fault>) -> Result<(), Fault> {
     let takes = |name: &str| {
         let shares = routes.iter().filter_map(|route| route.share_of.as_ref());
@@ -104,8 +102,10 @@ pub(crate) fn shares(raw: &[RouteSection], routes: &[Route], warnings: &mut Vec<
                 let others = routes.iter().filter(|other| other.mirror_of.is_none());
                 let known: Vec<&str> =
                     std::iter::once(DEFAULT_ROUTE).chain(others.map(|other| &*other.name)).collect();
-                let what =
-                    format!("'{}' is no route whose requests could be copied", mirror.route.escape_debug());
+                let what = format!(
+                    "there is no route '{}' whose requests can be copied",
+                    mirror.route.escape_debug()
+                );
                 return Err(Fault::new(format!("{at}.mirror.of"), what).hint(suggest(&mirror.route, &known)));
             }
         }
@@ -119,7 +119,7 @@ pub(crate) fn shares(raw: &[RouteSection], routes: &[Route], warnings: &mut Vec<
         }
         if split.is_some_and(|split| split.share_of.is_some()) {
             let what = format!("'{}' takes a share itself", share.route);
-            return Err(Fault::new(format!("{at}.of"), what).hint("take a share of the route that it is of"));
+            return Err(Fault::new(format!("{at}.of"), what).hint("take a share of the route in its `of`"));
         }
         let all = takes(&share.route);
         let sum: u32 = all.iter().sum();
@@ -127,7 +127,7 @@ pub(crate) fn shares(raw: &[RouteSection], routes: &[Route], warnings: &mut Vec<
             let what =
                 format!("{} routes take {} percent of '{}'", all.len(), f64::from(sum) / 1000.0, share.route);
             return Err(
-                Fault::new(format!("{at}.share"), what).hint("at most 16 routes, and 100 percent in all")
+                Fault::new(format!("{at}.share"), what).hint("at most 16 routes, and 100 percent together")
             );
         }
     }

@@ -15,31 +15,33 @@ keys! {
     /// `[switch.switches]`.
     table SwitchesSection, SwitchesSettings { period, step, unknown_after, .. } = SwitchesSettings::default();
 
-    /// This switch's name, which no other switch has: 1 to 100 printable ASCII characters. Required.
+    /// Name of this switch, unique among its peers: 1 to 100 printable ASCII characters. Required.
     name: String, example "edge1";
-    /// Where other switches connect to, TCP and UDP: "address:port". Required.
+    /// Address that peer switches connect to, TCP and UDP: "address:port". Required.
     listen: Texts, example "10.0.0.1:7960";
-    /// Where other switches reach it, if not at `listen`; needed where that is all addresses.
+    /// Address that peer switches use to reach this switch. Required if `listen` is a wildcard address. Unset:
+    /// `listen`.
     advertise: Option<String>, example "10.0.0.1:7960";
-    /// File with the secret that all switches of the cluster share, for its owner only, and not that of the nodes. Made by
-    /// `larder keys new FILE`. A second line may hold another secret that is accepted too, so that the secret can be rotated.
-    /// Read at each reload. Required.
+    /// File with the secret that all switches share, readable by its owner only. `larder keys new FILE` makes it. Do
+    /// not use that of the nodes. A second line may contain another accepted secret, for rotation. It is read at each
+    /// reload. Required.
     secret: String, example "/etc/larder/switches.key";
-    /// Where to look for others: "host:port". A name is resolved again and again and all of its addresses count. None: this
-    /// switch waits to be found.
+    /// Addresses of peer switches: "host:port". Names are resolved repeatedly, and all their addresses count. Empty:
+    /// this switch waits for others to connect.
     seeds: Texts, entries 256, example ["10.0.0.2:7960", "10.0.0.3:7960"];
-    /// Between two words to the others at least: loads and server sets that have changed are told together.
+    /// Shortest time between two messages to the peers. Changed loads and server sets are sent together.
     period: Span = Span(period), range "1ms to 1s";
-    /// A node's load is told when it differs by so many requests from what was told last. Loads that lie closer together than
-    /// this, times the other switches, count as equal.
+    /// Difference to the last sent load, in requests, at which a node's load is sent again. Loads that differ by less
+    /// than this, times the number of peers, count as equal.
     step: u32 = step, range "1 to 10000";
-    /// A switch that is there and has said nothing for so long is taken to have as many requests as the others have.
+    /// Time without a message after which the load of a live peer is unknown. It then counts with the mean of the
+    /// others.
     unknown_after: Span = Span(unknown_after), range "1s to 1m";
 }
 
 const EXAMPLE: &str = "10.0.0.1:7960";
 
-/// How a switch works with others in front of the same nodes, valid.
+/// Membership in a cluster of switches, valid.
 #[derive(Clone, Debug)]
 pub(crate) struct SwitchesRole {
     pub(crate) name: Name,
@@ -53,11 +55,11 @@ pub(crate) struct SwitchesRole {
 
 pub(crate) fn switches(raw: &SwitchesSection, absent: &mut Vec<Fault>) -> Result<SwitchesRole, Fault> {
     if raw.name.is_empty() {
-        return Err(Fault::new("switch.switches.name", "missing: switches know each other by name")
+        return Err(Fault::new("switch.switches.name", "missing: switches identify each other by name")
             .hint("write a name that no other switch has, such as \"edge1\""));
     }
     let name = raw.name.parse();
-    let name = name.map_err(|error| Fault::new("switch.switches.name", format!("no name: {error}")))?;
+    let name = name.map_err(|error| Fault::new("switch.switches.name", format!("invalid name: {error}")))?;
     let [listen] = addresses("switch.switches.listen", &raw.listen, EXAMPLE)?[..] else {
         return Err(Fault::new("switch.switches.listen", "a switch listens to others on one address")
             .hint("write one \"address:port\""));
@@ -72,7 +74,7 @@ pub(crate) fn switches(raw: &SwitchesSection, absent: &mut Vec<Fault>) -> Result
     if advertise.unwrap_or(listen).ip().is_unspecified() {
         return Err(Fault::new(
             "switch.switches.advertise",
-            "the others must be told an address of this switch",
+            "missing: an address of this switch for its peers",
         )
         .hint(format!("write the address that they reach it by, such as \"{EXAMPLE}\"")));
     }

@@ -1,4 +1,4 @@
-//! `[switch.tls]`, and what `[node.tls]` shares with it.
+//! `[switch.tls]`, and the validation that `[node.tls]` shares with it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,27 +18,28 @@ keys! {
     /// `[switch.tls]`.
     table TlsSection;
 
-    /// Where clients connect with TLS: one "address:port" or a list. Required.
+    /// Address for clients with TLS: one "address:port" or a list. Required.
     listen: Texts, example "0.0.0.0:443";
-    /// Certificates with their chains and keys, PEM: files that hold both, FILE.crt beside FILE.key, folders of such files, and
-    /// folders of certbot. Which one a client is shown goes by the host that it names; the first is for those that name none.
-    /// Required, unless there is [switch.tls.acme].
+    /// PEM files or directories with certificates, chains and keys: a file with all of them, FILE.crt beside
+    /// FILE.key, or a directory of certbot. The host that the client names selects the certificate; the first one is
+    /// for clients that name none. Required, unless there is [switch.tls.acme].
     certificates: Texts, example "/etc/larder/tls";
-    /// Time from one look at the files to the next: what has changed is taken for new connections, and what makes no sense
-    /// changes nothing.
+    /// Interval at which the files are checked for changes. New connections use changed files. If a file is invalid,
+    /// nothing changes.
     reload: Span = Span(std::time::Duration::from_secs(60)), range "1s to 24h";
-    /// The oldest version of TLS spoken.
+    /// Oldest version of TLS that is accepted.
     min_version: Word<TlsVersion> = Word(TlsVersion::Tls12);
     /// Whether HTTP/2 is offered.
     http2: bool = true;
-    /// Whether clients are asked for certificates of their own: "off", "optional" or "required". What is shown goes to the nodes
-    /// in Client-Cert (RFC 9440).
+    /// Whether clients are asked for certificates: "off", "optional" or "required". Nodes get the certificate in
+    /// Client-Cert (RFC 9440).
     client_certificates: ClientCertificate = ClientCertificate::Off;
-    /// The authorities whose certificates clients may show: a file, PEM. Needed unless client_certificates is "off".
+    /// PEM file with the authorities of clients' certificates. Required unless client_certificates is "off".
     client_ca: Option<String>, example "/etc/larder/clients.pem";
-    /// Whether requests that come without TLS are sent to the same under https (308), except challenges of ACME.
+    /// Whether requests without TLS are redirected to https (308). ACME challenges are an exception.
     redirect: bool = false;
-    /// Certificates from an authority by ACME, such as Let's Encrypt, ordered and renewed while the switch serves.
+    /// Certificates that an authority such as Let's Encrypt issues by ACME. The switch orders and renews them while
+    /// it serves.
     acme: Option<AcmeSection>;
 }
 
@@ -47,7 +48,7 @@ choice! {
     ClientCertificate { Off, Optional, Required }
 }
 
-/// TLS of a switch.
+/// Validates TLS of a switch.
 pub(crate) fn tls(
     raw: &TlsSection,
     clear: &[SocketAddr],
@@ -64,7 +65,7 @@ pub(crate) fn tls(
     Ok((section.tls(raw, listen, clear, store)?, role))
 }
 
-/// TLS of a node, whose section has the keys of a switch's that a node has too.
+/// Validates TLS of a node, whose section has a part of the switch's keys.
 pub(crate) fn node_tls(raw: &TlsSection, clear: Option<SocketAddr>) -> Result<TlsConfig, Fault> {
     let section = Section("node");
     let listen = section.listen(raw, clear.as_slice())?;
@@ -74,7 +75,7 @@ pub(crate) fn node_tls(raw: &TlsSection, clear: Option<SocketAddr>) -> Result<Tl
     section.tls(raw, listen, clear.as_slice(), None)
 }
 
-/// The role that a section is of, for what is said of its keys.
+/// The role of a section, for the names of its keys.
 #[derive(Clone, Copy)]
 struct Section(&'static str);
 
@@ -92,12 +93,13 @@ impl Section {
         let twice = listen.iter().find(|address| address.port() != 0 && clear.contains(address));
         twice.map_or(Ok(()), |twice| {
             let what = format!("{twice} is in {}.listen too", self.0);
-            Err(Fault::new(self.key("listen"), what).hint("an address is with TLS or without"))
+            Err(Fault::new(self.key("listen"), what)
+                .hint("an address serves with TLS or without it: write another address or port"))
         })?;
         Ok(listen)
     }
 
-    /// The rest, with the certificates read once, so that `larder check` finds them wrong.
+    /// Validates the other keys. The certificates are read, so that `larder check` finds their faults.
     fn tls(
         self,
         raw: &TlsSection,
@@ -115,7 +117,7 @@ impl Section {
             ..TlsConfig::new(listen, raw.certificates.0.iter().map(PathBuf::from).collect())
         };
         if config.redirect && clear.is_empty() {
-            let what = "there is nothing to send on: no address is without TLS";
+            let what = "has nothing to redirect: no address is without TLS";
             let hint = format!("write {}.listen = \"0.0.0.0:80\"", self.0);
             return Err(Fault::new(self.key("redirect"), what).hint(hint));
         }
@@ -140,20 +142,20 @@ impl Section {
         match (raw.client_certificates, file) {
             (ClientCertificate::Off, None) => Ok(ClientCertificates::Off),
             (ClientCertificate::Off, Some(_)) => {
-                Err(Fault::new(self.key("client_ca"), "is not used: clients are asked for nothing")
+                Err(Fault::new(self.key("client_ca"), "is not used: clients are not asked for certificates")
                     .hint("write client_certificates = \"required\""))
             }
             (ClientCertificate::Optional, Some(file)) => Ok(ClientCertificates::Optional(file)),
             (ClientCertificate::Required, Some(file)) => Ok(ClientCertificates::Required(file)),
             (ClientCertificate::Optional | ClientCertificate::Required, None) => {
-                Err(Fault::new(key, "nobody's certificates would do: client_ca is missing")
+                Err(Fault::new(key, "needs client_ca: without it no certificate is valid")
                     .hint("write client_ca = \"FILE\", with the authorities' certificates"))
             }
         }
     }
 }
 
-/// What must be read before it is decided cannot be delivered before it is read.
+/// Refuses settings that handoff excludes, because the switch would have to read the connection first.
 pub(crate) fn against_handoff(
     tls: Option<&TlsConfig>,
     announcers: &[AddressRange],
@@ -164,13 +166,12 @@ pub(crate) fn against_handoff(
     }
     let hint = "leave it out, or write mechanism = \"relay\" in [switch.handoff]";
     if !announcers.is_empty() {
-        let what =
-            "contradicts switch.handoff: a connection that begins with an announcement cannot be handed over";
+        let what = "contradicts switch.handoff: a connection that begins with the PROXY protocol cannot be handed off";
         return Err(Fault::new("switch.trust.proxy_protocol_from", what).hint(hint));
     }
     tls.and_then(|tls| tls.acme.as_ref()).map_or(Ok(()), handed_over)?;
     if tls.is_some_and(|tls| tls.redirect) {
-        let what = "contradicts switch.handoff: nodes that are handed a connection would answer";
+        let what = "contradicts switch.handoff: nodes would reply on handed-off connections";
         return Err(Fault::new("switch.tls.redirect", what).hint(hint));
     }
     Ok(())

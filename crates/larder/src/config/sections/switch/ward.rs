@@ -1,4 +1,4 @@
-//! Where `ward` and `part` have their tables from, checked.
+//! Validation of the routing tables of `ward` and `part`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::config::sections::policy::{CARRY_RANGE, COST_RANGE, WardSection, perm
 use crate::config::sections::switch::section::SwitchSection;
 use crate::config::text::Span;
 
-/// A route that goes by a routing table, and where it has it from.
+/// A route with a routing table, and the source of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct WardRole {
     /// The route's name.
     pub(crate) route: String,
     /// The table's file.
     pub(crate) table: Option<TableFile>,
-    /// How a new table is made of the switch's own traffic.
+    /// Refresh of the table from the switch's own traffic.
     pub(crate) refresh: Option<Refresh>,
     /// The nodes of the route's group, in the order of the config.
     pub(crate) nodes: Vec<WardNode>,
@@ -31,32 +31,32 @@ pub(crate) struct WardRole {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WardNode {
     pub(crate) name: String,
-    /// Its place in the config, which is the dispatcher's number for it.
+    /// Position in the config, which is the dispatcher's number of the node.
     pub(crate) number: u16,
 }
 
-/// A file whose rows are paths, as a log has them.
+/// A table file. Its rows are paths, as in a log.
 #[derive(Clone, Debug)]
 pub(crate) struct TableFile {
     pub(crate) path: PathBuf,
-    /// The host of rows that name none; empty where the key does not look at it.
+    /// Host of rows that name no host; empty if the key has no host.
     pub(crate) host: String,
-    /// What makes targets of rows.
+    /// Key template that makes targets of rows.
     pub(crate) key: KeyTemplate,
 }
 
-/// What the analysis needs beside the counts.
+/// Settings of a refresh.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Refresh {
     pub(crate) every: Duration,
     pub(crate) memory: Bytes,
     pub(crate) costs: WardCosts,
     pub(crate) carry_permille: u16,
-    /// PART has no core.
+    /// Whether the table has a core; PART has none.
     pub(crate) core: bool,
 }
 
-/// All routes that go by a table, the default one first.
+/// Returns all routes with a routing table, the default route first.
 pub(crate) fn wards(raw: &SwitchSection, config: &SwitchConfig) -> Result<Vec<WardRole>, Fault> {
     let mut wards = Vec::new();
     let none = WardSection::default();
@@ -77,18 +77,18 @@ pub(crate) fn wards(raw: &SwitchSection, config: &SwitchConfig) -> Result<Vec<Wa
     Ok(wards)
 }
 
-/// The nodes a route may use.
+/// Returns the nodes that a route may use.
 fn members<'a>(route: &Route, nodes: &'a [NodeEntry]) -> Vec<(u16, &'a NodeEntry)> {
     let inside = |node: &NodeEntry| route.group.as_ref().is_none_or(|group| node.groups.contains(group));
     numbered(nodes).filter(|(_, node)| inside(node)).collect()
 }
 
-/// Nodes with their places.
+/// Returns nodes with their positions.
 fn numbered(nodes: &[NodeEntry]) -> impl Iterator<Item = (u16, &NodeEntry)> {
     (0..).zip(nodes)
 }
 
-/// A route, as far as its table goes.
+/// The properties of a route that its table depends on.
 struct Place<'a> {
     name: &'a str,
     policy: PolicyKind,
@@ -96,7 +96,7 @@ struct Place<'a> {
     hosts: &'a [String],
 }
 
-/// A `ward` table and the one it inherits from.
+/// A `ward` section, and the section that it inherits from.
 struct Section<'a> {
     at: String,
     own: &'a WardSection,
@@ -104,7 +104,7 @@ struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The value of a key, where it stands, and whether it is its own.
+    /// Returns the value of a key, and its place: the section itself or the one above.
     fn get<T>(&self, name: &str, of: impl Fn(&'a WardSection) -> Option<T>) -> Option<(String, T)> {
         let own = of(self.own).map(|value| (format!("{}.{name}", self.at), value));
         own.or_else(|| Some((format!("switch.policies.ward.{name}"), of(self.above?)?)))
@@ -113,14 +113,14 @@ impl<'a> Section<'a> {
     fn targets_max(&self) -> Result<(), Fault> {
         match (self.own.targets_max, self.above) {
             (Some(_), Some(_)) => {
-                Err(Fault::new(format!("{}.targets_max", self.at), "is one number for all routes")
+                Err(Fault::new(format!("{}.targets_max", self.at), "cannot be set for a route")
                     .hint("set it under [switch.policies.ward]"))
             }
             _ => Ok(()),
         }
     }
 
-    /// None for a policy that uses no table.
+    /// Validates the section; `None` for a policy without a table.
     fn ward(&self, place: &Place<'_>, nodes: Vec<(u16, &NodeEntry)>) -> Result<Option<WardRole>, Fault> {
         let refresh = self.every()?;
         if !matches!(place.policy, PolicyKind::Ward | PolicyKind::Part) {
@@ -128,8 +128,7 @@ impl<'a> Section<'a> {
         }
         let table = self.table(place)?;
         if table.is_none() && refresh.is_none() {
-            let what =
-                format!("{} has no routing table, and would send every request anywhere", place.policy);
+            let what = format!("{} has no routing table, so that every target is unknown", place.policy);
             return Err(Fault::new(self.at.as_str(), what).hint(
                 "set policies.ward.table = \"FILE\" (larder trace ward makes one), policies.ward.refresh = \"15m\", or both",
             ));
@@ -143,16 +142,16 @@ impl<'a> Section<'a> {
     fn table(&self, place: &Place<'_>) -> Result<Option<TableFile>, Fault> {
         let Some((key, path)) = self.get("table", |raw| raw.table.as_deref()) else { return Ok(None) };
         if path.is_empty() || path == "-" {
-            return Err(Fault::new(key, "names no file").hint("a path, or leave it out"));
+            return Err(Fault::new(key, "names no file").hint("write a path, or leave it out"));
         }
         let template = place.key.as_str();
         if let Some(part) = ["{header:", "{cookie:"].into_iter().find(|part| template.contains(part)) {
-            let what = format!("rows are paths, and the key has {part}..}}, which no path tells");
+            let what = format!("table rows are paths, and the key has {part}..}}, which no path contains");
             return Err(
                 Fault::new(key, what).hint("leave that part out of key, or use refresh without a table")
             );
         }
-        // What the section above says of its own rows says less of a route than the route's one host.
+        // The only host of a route takes precedence over the host in the section above.
         let single = match place.hosts {
             [host] if self.own.host.is_none() && !host.contains('*') => Some(host),
             _ => None,
@@ -165,14 +164,14 @@ impl<'a> Section<'a> {
             (None, Some((_, host))) => host.to_owned(),
             (None, None) if !template.contains("{host}") => String::new(),
             (None, None) => {
-                let what = "rows are paths, and the key has {host}: which host are they of?";
+                let what = "table rows are paths, and the key has {host}: the host of the rows is missing";
                 return Err(Fault::new(key, what).hint("write host = \"www.example.com\" beside table"));
             }
         };
         Ok(Some(TableFile { path: path.into(), host, key: place.key.clone() }))
     }
 
-    /// How often the table is made anew.
+    /// Returns the interval of the refresh.
     fn every(&self) -> Result<Option<Duration>, Fault> {
         let Some((key, text)) = self.get("refresh", |raw| raw.refresh.as_deref()) else { return Ok(None) };
         every(&key, text)
@@ -189,7 +188,7 @@ impl<'a> Section<'a> {
             .get("memory", |raw| raw.memory.map(|size| size.0))
             .unwrap_or_else(|| (format!("{}.memory", self.at), least));
         if memory == Bytes::ZERO {
-            let what = "a refresh needs to know how much memory a node's cache has";
+            let what = "missing: the size of a node's cache, which a refresh needs";
             let hint = "write memory = \"8GiB\" beside refresh, or cache = \"8GiB\" at each of the nodes";
             return Err(Fault::new(key, what).hint(hint));
         }
@@ -220,7 +219,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// How often a table is made; None for "off".
+/// Parses an interval; `None` for "off".
 pub(crate) fn every(key: &str, text: &str) -> Result<Option<Duration>, Fault> {
     if text == "off" {
         return Ok(None);
