@@ -51,7 +51,7 @@ impl fmt::Display for ServiceClass {
 
 /// A name that no class has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no service class '{0}': use one of n, db, cb, dcb")]
+#[error("unknown service class '{0}': use one of n, db, cb, dcb")]
 pub struct UnknownClass(String);
 
 impl FromStr for ServiceClass {

@@ -135,7 +135,7 @@ fn piece(name: &str, braced: &str, fields: &[&str]) -> Result<Piece, FormatError
     };
     let name = HeaderName::try_from(field);
     name.map(side).map_err(|_| {
-        FormatError::new(format!("'{}' is no field's name", field.escape_debug()), "such as {header:x-user}")
+        FormatError::new(format!("'{}' is not a field name", field.escape_debug()), "such as {header:x-user}")
     })
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// Print what a shell needs to complete larder's commands and options.
+/// Print a shell completion script for larder's commands and options.
 ///
 /// For example: larder completions bash > /usr/share/bash-completion/completions/larder
 #[derive(Clone, Copy, Debug, Args)]
@@ -17,12 +17,12 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Write the manual, a page for each command.
+/// Write the manual pages, one for each command.
 ///
 /// For example: larder manual /usr/local/share/man/man1
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ManualArgs {
-    /// Folder for the pages; made if it is not there.
+    /// Directory for the pages; created if it does not exist.
     folder: PathBuf,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow
 /// Writes the manual pages of `command`.
 pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.folder)
-        .with_context(|| format!("cannot make {}", args.folder.display()))?;
+        .with_context(|| format!("cannot create {}", args.folder.display()))?;
     let mut command = command.disable_help_subcommand(true);
     command.build();
     pages(&args.folder, "larder", command)

@@ -101,7 +101,7 @@ impl Demo {
     /// # Errors
     /// Returns an error if a cluster does not start, or the load generator fails.
     pub async fn run(&self) -> anyhow::Result<DemoReport> {
-        let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
         self.plan.write_manifest(&manifest, &[])?;
         let spec = self.spec(manifest);

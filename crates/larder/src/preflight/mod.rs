@@ -167,7 +167,7 @@ fn check_certificates(config: &Config) -> Vec<Finding> {
                 _ => continue,
             };
             let hint =
-                "replace the file by a renewed certificate; a running larder reads it within tls.reload";
+                "replace the file by a renewed certificate; a running larder reads it after at most tls.reload";
             found.push(Finding::warning(Fault::new(key, what).hint(hint)));
         }
     }
@@ -208,7 +208,7 @@ fn find_missing(requirement: &RequiredMechanism) -> Option<Finding> {
         lacks.join(", ")
     );
     let hint =
-        "`larder doctor --config FILE` says how to get each of these; without them connections are relayed";
+        "`larder doctor --config FILE` lists the remedies; without these requirements connections are relayed";
     let fault = Fault::new(requirement.key, what).hint(hint);
     Some(if requirement.required { Finding::error(fault) } else { Finding::warning(fault) })
 }

@@ -74,7 +74,7 @@ pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<
         )?;
     }
     for row in traced(report) {
-        writeln!(out, "\none connection by {}, as the wire has seen it:", row.setting)?;
+        writeln!(out, "\none connection with {}, as captured on the wire:", row.setting)?;
         write_connection(&row.trace, out)?;
     }
     writeln!(out)?;

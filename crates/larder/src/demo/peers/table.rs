@@ -244,7 +244,7 @@ fn describe_measured(cluster: &PeersClusterInfo) -> String {
     match (cluster.warm, cluster.seconds) {
         (true, seconds) => {
             let seconds = seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
-            format!("the trace again and again{seconds}; a request comes to other nodes each time")
+            format!("the trace again and again{seconds}; each time, requests go to other nodes")
         }
         (false, Some(seconds)) => format!("for {seconds} s, or to the end of the trace"),
         (false, None) => "to the end of the trace".to_owned(),
