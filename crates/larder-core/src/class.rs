@@ -73,6 +73,6 @@ mod tests {
             assert_eq!((class.name().parse(), class.index()), (Ok(class), at));
         }
         let error = "ssl".parse::<ServiceClass>().expect_err("it is no class").to_string();
-        assert_eq!(error, "there is no service class 'ssl': use one of n, db, cb, dcb");
+        assert_eq!(error, "unknown service class 'ssl': use one of n, db, cb, dcb");
     }
 }

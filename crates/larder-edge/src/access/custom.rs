@@ -217,7 +217,7 @@ mod tests {
     fn invalid_formats_are_refused() {
         for (format, what) in [
             ("{nod}", "there is no part {nod}"),
-            ("{header:a b}", "'a b' is no field's name"),
+            ("{header:a b}", "'a b' is not a field name"),
             ("{node", "a '{' is not closed"),
             ("node}", "a '}' closes nothing"),
             ("{node}\n", "a control character would end the line"),

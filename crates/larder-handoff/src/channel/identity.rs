@@ -276,7 +276,7 @@ mod tests {
         assert!(said("AAAA\n", 0o640).contains("chmod 600"));
         assert!(said("\n", 0o600).contains("this has 0"));
         let key = format!("{}=\n", "A".repeat(43));
-        assert!(said(&key.repeat(2), 0o600).contains("2 lines with keys, at most 1"));
+        assert!(said(&key.repeat(2), 0o600).contains("2 keys, at most 1"));
         std::fs::write(&path, format!("{key}\n{}A=\n", "AB".repeat(21))).expect("written");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("set");
         assert_eq!(load_secrets(&path, 2).expect("two secrets").len(), 2);

@@ -188,7 +188,7 @@ impl PeersDemo {
         match rates::measure(&spec, &self.plan, folder).await {
             Ok(rates) => {
                 self.print_line(&format!(
-                    "a request takes {} us of a node, {} us of the clients, and {} us more of the nodes if forwarded",
+                    "a request costs {} us at a node and {} us at the clients; forwarding costs the nodes {} us more",
                     number(rates.local_us),
                     number(rates.client_us),
                     number(rates.forward_us)
