@@ -12,7 +12,9 @@ const NAMES_MAX: usize = 5;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
     /// No trusted authority has signed the certificate.
-    #[error("no trusted authority has signed the server's certificate (set `ca` to the file of its authority)")]
+    #[error(
+        "no trusted authority has signed the server's certificate (set `ca` to the file of its authority)"
+    )]
     UnknownIssuer,
     /// The certificate is for other names; contains those that are known.
     #[error("the server's certificate is for another name (set `name` to the expected name)")]
@@ -24,7 +26,9 @@ pub enum TlsFault {
     #[error("the server's certificate is not valid yet, or this host's clock is wrong")]
     NotYetValid(Option<SystemTime>),
     /// The certificate is that of an authority.
-    #[error("the server sent the certificate of an authority (it needs a certificate that its authority has signed)")]
+    #[error(
+        "the server sent the certificate of an authority (it needs a certificate that its authority has signed)"
+    )]
     AuthorityAsServer,
     /// The server's host is not a name that a certificate can have.
     #[error("no certificate can be issued for the server's host (set `name`)")]
@@ -33,9 +37,7 @@ pub enum TlsFault {
     #[error("the server did not finish the handshake in time")]
     Timeout,
     /// The server does not use TLS.
-    #[error(
-        "the server does not speak TLS on this port (check its address and port)"
-    )]
+    #[error("the server does not speak TLS on this port (check its address and port)")]
     NotTls,
     /// The server requires a client certificate.
     #[error("the server requires a client certificate (set `certificate`)")]

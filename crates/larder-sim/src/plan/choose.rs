@@ -299,10 +299,7 @@ pub(super) fn explain_policy(
         _ if knows => {
             format!("It is the simplest policy within 2 % (or the error) of the best, {}.", knowing.policy)
         }
-        _ => format!(
-            "It meets the goal, although {} would serve {ratio:.2} times as many.",
-            knowing.policy
-        ),
+        _ => format!("It meets the goal, although {} would serve {ratio:.2} times as many.", knowing.policy),
     };
     (text, pays)
 }
@@ -327,7 +324,10 @@ fn explain_low_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -
     } else if memory >= facts.working_set_bytes {
         format!("the whole working set ({}) fits into the memory of one node", Bytes(facts.working_set_bytes))
     } else if memory >= facts.core98_bytes {
-        format!("the targets of 98 % of the requests ({}) fit into the memory of one node", Bytes(facts.core98_bytes))
+        format!(
+            "the targets of 98 % of the requests ({}) fit into the memory of one node",
+            Bytes(facts.core98_bytes)
+        )
     } else if knowing.front_busy >= 0.9 {
         "the switch limits the throughput, not the nodes".to_owned()
     } else if knowing.cpu_busy >= 0.9 {

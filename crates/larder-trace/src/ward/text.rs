@@ -121,7 +121,10 @@ impl Analysis {
 impl fmt::Display for Stability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.days.is_empty() {
-            return writeln!(f, "The log has less than two whole days, so yesterday's table cannot be compared.");
+            return writeln!(
+                f,
+                "The log has less than two whole days, so yesterday's table cannot be compared."
+            );
         }
         writeln!(
             f,

@@ -225,7 +225,8 @@ impl SwitchAdmin {
         };
         let route = request.param("route").unwrap_or_else(|| DEFAULT_ROUTE.to_owned());
         let Some(policy) = request.param("value") else {
-            let hint = "write value=lard-r, optionally route=NAME; `larder check --policies` lists the policies";
+            let hint =
+                "write value=lard-r, optionally route=NAME; `larder check --policies` lists the policies";
             return AdminReply::problem(400, "no policy is given", hint);
         };
         let mut policies = reload_client.status().policies;
@@ -248,8 +249,7 @@ impl SwitchAdmin {
     }
 
     fn explain(&self, request: &AdminRequest<'_>) -> AdminReply {
-        let hint =
-            "write /explain?target=HOST/PATH, percent-encoded, such as /explain?target=www.example.org/a%3Fb=c";
+        let hint = "write /explain?target=HOST/PATH, percent-encoded, such as /explain?target=www.example.org/a%3Fb=c";
         let Some(target) = request.param("target") else {
             return AdminReply::problem(400, "no target is given", hint);
         };

@@ -38,7 +38,9 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     serve::ignore_hangup()?;
     let file = args.serve.read_config()?;
     if args.serve.config.is_none() {
-        return Err(usage("the agent cannot start without a config: give --config FILE with an [agent] section"));
+        return Err(usage(
+            "the agent cannot start without a config: give --config FILE with an [agent] section",
+        ));
     }
     let config = file.validate()?;
     super::logging::start(&config.log)?;

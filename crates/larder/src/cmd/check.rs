@@ -380,7 +380,10 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
         let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
         let (min, services) = (Size(handoff.min), services.join(" and "));
-        writeln!(out, "  hands off connections to peers for replies of {min} and more; clients connect to {services}")?;
+        writeln!(
+            out,
+            "  hands off connections to peers for replies of {min} and more; clients connect to {services}"
+        )?;
     }
     role.handoff.as_ref().map_or(Ok(()), |handoff| handoff_summary(handoff, out))
 }
@@ -388,7 +391,12 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
 fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<()> {
     let services: Vec<String> = role.services.iter().map(ToString::to_string).collect();
     let how = if role.repair { "by cookie or repair" } else { "by cookie" };
-    writeln!(out, "  accepts handed-off connections to {} on {} {how}", services.join(" and "), role.interface)?;
+    writeln!(
+        out,
+        "  accepts handed-off connections to {} on {} {how}",
+        services.join(" and "),
+        role.interface
+    )?;
     let switches = match role.switches.len() {
         1 => "1 switch".to_owned(),
         many => format!("{many} switches"),
@@ -413,6 +421,10 @@ fn write_admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Resul
             None => writeln!(out, "  admits any number of concurrent requests{at}")?,
         }
     }
-    writeln!(out, "  long-lived requests do not count against this limit: at most {} per node", settings.long_lived_max)?;
+    writeln!(
+        out,
+        "  long-lived requests do not count against this limit: at most {} per node",
+        settings.long_lived_max
+    )?;
     Ok(())
 }

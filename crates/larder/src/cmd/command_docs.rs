@@ -38,19 +38,35 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow
 pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.folder)
         .with_context(|| format!("cannot create {}", args.folder.display()))?;
-    let mut command = command.disable_help_subcommand(true);
-    command.build();
-    pages(&args.folder, "larder", command)
+    let mut written = Ok(());
+    visit_commands(command, &mut |name, command| {
+        if written.is_ok() {
+            written = write_page(&args.folder, name, command);
+        }
+    });
+    written
 }
 
-/// Writes the page of a command and the pages of its subcommands.
-fn pages(folder: &Path, name: &str, command: Command) -> anyhow::Result<()> {
-    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-        pages(folder, &format!("{name}-{}", subcommand.get_name()), subcommand.clone())?;
+/// Calls `visit` for the command and all its subcommands that are not hidden, with full names such as
+/// `larder keys new`.
+pub(crate) fn visit_commands(command: Command, visit: &mut impl FnMut(&str, &Command)) {
+    fn descend(name: &str, command: &Command, visit: &mut impl FnMut(&str, &Command)) {
+        visit(name, command);
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            descend(&format!("{name} {}", subcommand.get_name()), subcommand, visit);
+        }
     }
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    descend("larder", &command, visit);
+}
+
+/// Writes the page of a command.
+fn write_page(folder: &Path, name: &str, command: &Command) -> anyhow::Result<()> {
+    let name = name.replace(' ', "-");
     let path = folder.join(format!("{name}.1"));
     // clap requires a name that lives as long as the command.
-    let man = Man::new(command.display_name(name.to_owned())).title(name.to_uppercase());
+    let man = Man::new(command.clone().display_name(name.clone())).title(name.to_uppercase());
     let mut text = Vec::new();
     man.render(&mut text)?;
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))

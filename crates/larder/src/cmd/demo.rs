@@ -263,7 +263,9 @@ impl DemoArgs {
 
     fn check(&self) -> anyhow::Result<()> {
         if self.t_low == 0 || self.t_low >= self.t_high || self.t_high > 100_000 {
-            return Err(usage("--t-low must be at least 1 and below --t-high; --t-high must be at most 100000"));
+            return Err(usage(
+                "--t-low must be at least 1 and below --t-high; --t-high must be at most 100000",
+            ));
         }
         if self.cache.0 == Bytes::ZERO {
             return Err(usage("--cache must be above 0, such as 16MB"));

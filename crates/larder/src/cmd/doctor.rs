@@ -306,10 +306,7 @@ fn side_as_json(one: &SideReport) -> Value {
 fn print_all(all: &Examination, out: &mut impl Write) -> io::Result<()> {
     if let Some(start) = &all.start {
         match all.start_errors() {
-            0 => writeln!(
-                out,
-                "start: possible; names, addresses, files and secrets meet the config"
-            )?,
+            0 => writeln!(out, "start: possible; names, addresses, files and secrets meet the config")?,
             _ => writeln!(out, "start: not possible")?,
         }
         for (severity, error) in start {

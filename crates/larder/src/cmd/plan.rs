@@ -250,7 +250,9 @@ fn costs(text: &str) -> anyhow::Result<Costs> {
     let path = Path::new(text);
     if !path.exists() {
         let known = Costs::NAMES.join(", ");
-        return Err(usage(format!("--costs '{text}' is neither the name of a cost model ({known}) nor a file")));
+        return Err(usage(format!(
+            "--costs '{text}' is neither the name of a cost model ({known}) nor a file"
+        )));
     }
     let content = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Costs::from_toml(&content).map_err(|error| usage(format!("{}: {error}", path.display())))

@@ -36,7 +36,9 @@ pub fn expand_selection(selections: &[PolicySelection]) -> Result<Vec<PolicyKind
     let mut policies = Vec::with_capacity(selections.len());
     for name in selections {
         match name {
-            PolicySelection::All => return Err("--policies: 'all' cannot be combined with other policies".to_owned()),
+            PolicySelection::All => {
+                return Err("--policies: 'all' cannot be combined with other policies".to_owned());
+            }
             PolicySelection::One(kind) if policies.contains(kind) => {
                 return Err(format!("--policies names '{kind}' twice"));
             }

@@ -80,7 +80,9 @@ fn headline(report: &PeersReport) -> String {
         report.points.iter().filter_map(|point| point.system("press")?.over_trad).collect();
     match (&ratios[..], report.sweep) {
         ([ratio], _) => {
-            format!("Without a switch, cooperating nodes serve {ratio:.2} times as many requests as independent nodes")
+            format!(
+                "Without a switch, cooperating nodes serve {ratio:.2} times as many requests as independent nodes"
+            )
         }
         ([], _) | (_, Some(Sweep::LoadStep) | None) => "A cluster without a switch".to_owned(),
         (ratios, Some(Sweep::Memory)) => format!(
@@ -166,11 +168,31 @@ fn system_figures(report: &PeersReport, point: &SweepPoint) -> String {
         .map(|system| Series { label: system.system.clone(), points: system.latency_cdf.clone() })
         .collect();
     [
-        figure("Throughput", "Requests per second of the whole cluster; for the model, its prediction from service rates.", &throughput(report, ("", ""))),
-        figure("From memory", "Share of all requests answered from the memory of the node that served them.", &bars("Hit ratio by system", ("", ""), 1.0, &hits)),
-        figure("Forwarded", "Share of the requests that were served by another node than the one that received them.", &bars("Forwarded share by system", ("", ""), 1.0, &moved)),
-        figure("Processor", "Processor time of nodes and switch for each request, clients not counted.", &bars("Processor time by system", ("", ""), most, &cpu)),
-        figure("Latency", "Share of requests answered within a time, measured from sending.", &lines(&latency, &curves)),
+        figure(
+            "Throughput",
+            "Requests per second of the whole cluster; for the model, its prediction from service rates.",
+            &throughput(report, ("", "")),
+        ),
+        figure(
+            "From memory",
+            "Share of all requests answered from the memory of the node that served them.",
+            &bars("Hit ratio by system", ("", ""), 1.0, &hits),
+        ),
+        figure(
+            "Forwarded",
+            "Share of the requests that were served by another node than the one that received them.",
+            &bars("Forwarded share by system", ("", ""), 1.0, &moved),
+        ),
+        figure(
+            "Processor",
+            "Processor time of nodes and switch for each request, clients not counted.",
+            &bars("Processor time by system", ("", ""), most, &cpu),
+        ),
+        figure(
+            "Latency",
+            "Share of requests answered within a time, measured from sending.",
+            &lines(&latency, &curves),
+        ),
     ]
     .concat()
 }

@@ -145,7 +145,10 @@ mod tests {
         let node = ClockComparison { host: "node a", tolerance: Tolerance::Seconds, ahead_s: 900.0 };
         let origin = ClockComparison { host: "origin", tolerance: Tolerance::Signatures, ahead_s: 400.0 };
         let found = finding(&[node, origin]);
-        assert!(found.state == FindingState::Missing && found.found.contains("the clock of origin"), "{found:?}");
+        assert!(
+            found.state == FindingState::Missing && found.found.contains("the clock of origin"),
+            "{found:?}"
+        );
         assert_eq!(finding(&[]).state, FindingState::Unknown);
     }
 }

@@ -263,8 +263,7 @@ fn reachable(host: &Host, found: String, ahead_s: Option<f64>) -> HostResult {
 }
 
 fn unreachable_host(host: &Host, found: &str) -> HostResult {
-    let remedy =
-        "start the server, correct its address or port, or allow the connection in the firewall";
+    let remedy = "start the server, correct its address or port, or allow the connection in the firewall";
     let finding = finding(host, FindingState::Missing, found.to_owned(), Some(remedy.to_owned()));
     HostResult { finding, ahead_s: None }
 }
@@ -283,7 +282,8 @@ fn describe_fault(fault: &TlsFault, secure: &HostTls, authority: &str) -> (Strin
     let date = |at: &Option<SystemTime>, word: &str| {
         at.map(|at| format!(" {word} {}", httpdate::fmt_http_date(at))).unwrap_or_default()
     };
-    let own = "renew the certificate on the server; if the certificate is valid, correct this machine's clock";
+    let own =
+        "renew the certificate on the server; if the certificate is valid, correct this machine's clock";
     match fault {
         TlsFault::NameMismatch(names) => {
             let (of, right) = match &names[..] {
@@ -320,10 +320,9 @@ fn describe_fault(fault: &TlsFault, secure: &HostTls, authority: &str) -> (Strin
                 _ => "correct the port, or write tls = false for this node".to_owned(),
             },
         ),
-        other => (
-            format!("TLS fails: {other}"),
-            format!("check the server's TLS settings and log, and [{table}]"),
-        ),
+        other => {
+            (format!("TLS fails: {other}"), format!("check the server's TLS settings and log, and [{table}]"))
+        }
     }
 }
 

@@ -48,7 +48,10 @@ impl RequestList {
         let (trace, _) = loaded?;
         let replay = Replay::from(&trace);
         if replay.order.is_empty() {
-            return Err(usage(format!("{} has no request that can be replayed (GET, status 200, with a body)", path.display())));
+            return Err(usage(format!(
+                "{} has no request that can be replayed (GET, status 200, with a body)",
+                path.display()
+            )));
         }
         Ok(Self {
             targets: replay.targets,
@@ -80,7 +83,8 @@ impl RequestList {
             if line.len() as u64 == limit || order.len() == LINES_MAX {
                 return Err(usage(format!("line {number}: too long, or more than {LINES_MAX} lines")));
             }
-            let text = std::str::from_utf8(&line).map_err(|_| usage(format!("line {number}: invalid UTF-8")))?;
+            let text =
+                std::str::from_utf8(&line).map_err(|_| usage(format!("line {number}: invalid UTF-8")))?;
             let text = text.trim_end_matches(['\n', '\r']);
             if text.is_empty() {
                 continue;

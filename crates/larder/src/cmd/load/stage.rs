@@ -88,9 +88,7 @@ impl StageArgs {
             )));
         }
         if !(0.0..=larder_load::TIME_SCALE_MAX).contains(&self.time_scale) {
-            return Err(usage(
-                "--time-scale must be from 0 to 1000; 1 keeps the pauses of the workload",
-            ));
+            return Err(usage("--time-scale must be from 0 to 1000; 1 keeps the pauses of the workload"));
         }
         Ok(UserSettings {
             headers: self.headers.iter().map(|header| split_header(header)).collect::<Result<_, _>>()?,

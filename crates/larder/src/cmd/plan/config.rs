@@ -19,7 +19,12 @@ pub(super) fn text(
     let (t_low, t_high) = report.plan.method.thresholds;
     let memory = Size(Bytes(it.memory_bytes));
     let mut text = String::new();
-    writeln!(text, "# {} on {}, written by larder plan", it.policy, cluster(it.nodes, Bytes(it.memory_bytes)))?;
+    writeln!(
+        text,
+        "# {} on {}, written by larder plan",
+        it.policy,
+        cluster(it.nodes, Bytes(it.memory_bytes))
+    )?;
     for log in &report.logs {
         let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         writeln!(text, "# {name}")?;

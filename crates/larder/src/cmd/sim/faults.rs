@@ -73,7 +73,8 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
     let mut report = FaultsReport { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
     for protocol in protocols {
         let survived = run_worlds(args, protocol, first..end);
-        let survived = survived.with_context(|| format!("{}: an invariant does not hold", protocol.name()))?;
+        let survived =
+            survived.with_context(|| format!("{}: an invariant does not hold", protocol.name()))?;
         report.protocols.push(ProtocolResult { protocol: protocol.name(), survived });
     }
     write(&report, args.json)
@@ -99,7 +100,9 @@ fn run_worlds(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Resul
 
 fn parse_protocol(name: &str) -> Result<Protocol, String> {
     let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
-    found.ok_or_else(|| format!("unknown protocol: use one of {}", Protocol::ALL.map(Protocol::name).join(", ")))
+    found.ok_or_else(|| {
+        format!("unknown protocol: use one of {}", Protocol::ALL.map(Protocol::name).join(", "))
+    })
 }
 
 fn parse_rule(name: &str) -> Result<BrokenRule, String> {

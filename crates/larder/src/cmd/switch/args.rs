@@ -10,8 +10,7 @@ use crate::config::{Config, HighKey, LowKey, NodeKey, Span, SwitchSection, Texts
 use crate::outcome::usage;
 
 /// Error for a config without the section.
-pub(super) const NO_SECTION: &str =
-    "the config has no [switch] section: add one with listen and nodes, or start the role that the config has";
+pub(super) const NO_SECTION: &str = "the config has no [switch] section: add one with listen and nodes, or start the role that the config has";
 
 /// Send each request to the server that has the reply in memory (reverse proxy).
 ///

@@ -89,7 +89,9 @@ pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
 impl Proxy {
     const fn exclusion_reason(self) -> &'static str {
         match self {
-            Self::Haproxy => "they are longer than 2048 bytes, or begin with \"#\", which is a comment in a map",
+            Self::Haproxy => {
+                "they are longer than 2048 bytes, or begin with \"#\", which is a comment in a map"
+            }
             Self::Nginx => "they are longer than 2048 bytes",
         }
     }

@@ -111,9 +111,9 @@ fn print(args: &WardArgs, report: &WardReport<'_>) -> anyhow::Result<()> {
 fn node_count(args: &WardArgs) -> anyhow::Result<u16> {
     let named = u16::try_from(args.names.len()).map_err(|_| usage("--names: too many names"))?;
     match args.nodes {
-        Some(nodes) if named != 0 && named != nodes => {
-            Err(usage(format!("--nodes is {nodes}, but --names has {named} names: omit --nodes, or name all nodes")))
-        }
+        Some(nodes) if named != 0 && named != nodes => Err(usage(format!(
+            "--nodes is {nodes}, but --names has {named} names: omit --nodes, or name all nodes"
+        ))),
         Some(nodes) => Ok(nodes),
         None => Ok(named),
     }
@@ -154,7 +154,8 @@ struct CostsTable {
 
 fn read_costs(path: &Path) -> anyhow::Result<WardCosts> {
     let names = WardCosts::NAMES.join(" and ");
-    let known = || format!("cannot read the cost file {}; cost models with a name are {names}", path.display());
+    let known =
+        || format!("cannot read the cost file {}; cost models with a name are {names}", path.display());
     let length = path.metadata().with_context(known)?.len();
     if length > COSTS_BYTES_MAX {
         return Err(usage(format!("{}: larger than {}", path.display(), Bytes(COSTS_BYTES_MAX))));

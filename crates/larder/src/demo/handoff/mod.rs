@@ -155,8 +155,7 @@ pub(crate) fn run(
 /// # Errors
 /// Returns an error that names what is missing, if the machine supports no handoff.
 fn best_mechanism() -> anyhow::Result<Mechanism> {
-    const MORE: &str =
-        "`larder doctor` lists the requirements of handoff with remedies; `larder demo` without --handoff has no requirements";
+    const MORE: &str = "`larder doctor` lists the requirements of handoff with remedies; `larder demo` without --handoff has no requirements";
     let tool = || installed("ethtool", "--version", "ethtool");
     available().and_then(|()| tool()).map_err(|error| anyhow::anyhow!("{error}. {MORE}"))?;
     let mut best = Mechanism::Cookie;

@@ -138,7 +138,10 @@ impl PeersCluster {
 
     /// Waits until each node knows where all `targets` targets are cached. Every target is in some memory.
     pub(super) async fn await_targets(&self, targets: usize) -> anyhow::Result<()> {
-        self.wait_until("the peers did not learn the contents of each other", |watch| watch.targets_found(targets)).await
+        self.wait_until("the peers did not learn the contents of each other", |watch| {
+            watch.targets_found(targets)
+        })
+        .await
     }
 
     async fn wait_until(&self, otherwise: &str, met: impl Fn(&ClusterSample) -> bool) -> anyhow::Result<()> {

@@ -196,7 +196,9 @@ impl PeersDemo {
                 Ok(Some(rates))
             }
             Err(error) => {
-                warnings.push(format!("the model is left out, because the cost of a request is unknown: {error:#}"));
+                warnings.push(format!(
+                    "the model is left out, because the cost of a request is unknown: {error:#}"
+                ));
                 Ok(None)
             }
         }

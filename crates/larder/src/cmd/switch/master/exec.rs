@@ -121,8 +121,8 @@ pub(super) async fn check_binary(path: &Path) -> Result<(), String> {
         let said = String::from_utf8_lossy(&err[err.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned();
         return Err(what(&said.trim()));
     }
-    let version: BinaryVersion =
-        serde_json::from_slice(&out).map_err(|_| what(&"not a larder binary, or a version without upgrades"))?;
+    let version: BinaryVersion = serde_json::from_slice(&out)
+        .map_err(|_| what(&"not a larder binary, or a version without upgrades"))?;
     if version.protocol != PROTOCOL {
         let differs = format!(
             "version {} cannot take over from the running version {}: restart the switch",
@@ -193,10 +193,13 @@ impl InheritedState {
     /// Returns an error if the state is missing or from an incompatible version. The switch ends then.
     pub(super) fn receive() -> anyhow::Result<Self> {
         let end = io::stdin().as_fd().try_clone_to_owned()?;
-        let packet =
-            link::recv_now::<UpgradeState>(end.as_fd()).context("cannot read the state of the previous program")?;
+        let packet = link::recv_now::<UpgradeState>(end.as_fd())
+            .context("cannot read the state of the previous program")?;
         let (state, files) = packet.context("the previous program left no state")?;
-        anyhow::ensure!(state.protocol == PROTOCOL, "the state of the previous program is from an incompatible version");
+        anyhow::ensure!(
+            state.protocol == PROTOCOL,
+            "the state of the previous program is from an incompatible version"
+        );
         let mut files = files.into_iter();
         let mut file = || files.next().context("the state of the previous program has too few files");
         let text = String::from_utf8(read_memory_file(file()?)?)?;

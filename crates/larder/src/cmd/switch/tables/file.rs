@@ -139,7 +139,9 @@ mod tests {
         let error = |text: &str| table(text, "{path}").unwrap_err().to_string();
         let unknown = error(&text("[\"a\",\"c\"]", &["0 /a"]));
         assert!(
-            unknown.ends_with("t.routes:2: the table names a node 'c' that the route does not have; the route has a, b"),
+            unknown.ends_with(
+                "t.routes:2: the table names a node 'c' that the route does not have; the route has a, b"
+            ),
             "{unknown}"
         );
         let three = error(&text("[]", &["0 /a"]).replace("\"nodes\":2", "\"nodes\":3"));

@@ -76,9 +76,7 @@ pub(crate) enum TableChangeError {
     Build(#[from] TableBuildError),
     #[error(transparent)]
     Route(#[from] RouteError),
-    #[error(
-        "route '{0}' has its table from a file only: set policies.ward.refresh to build it from traffic"
-    )]
+    #[error("route '{0}' has its table from a file only: set policies.ward.refresh to build it from traffic")]
     NoRefresh(String),
     #[error("route '{0}' got no requests since the last refresh: the table is unchanged")]
     NoTraffic(String),
