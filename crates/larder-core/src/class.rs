@@ -52,7 +52,7 @@ impl fmt::Display for ServiceClass {
 
 /// A name that no class has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no service class '{0}': use one of n, db, cb, dcb")]
+#[error("unknown service class '{0}': use one of n, db, cb, dcb")]
 pub struct UnknownClass(String);
 
 impl FromStr for ServiceClass {
@@ -74,6 +74,6 @@ mod tests {
             assert_eq!((class.name().parse(), class.index()), (Ok(class), at));
         }
         let error = "ssl".parse::<ServiceClass>().expect_err("it is no class").to_string();
-        assert_eq!(error, "there is no service class 'ssl': use one of n, db, cb, dcb");
+        assert_eq!(error, "unknown service class 'ssl': use one of n, db, cb, dcb");
     }
 }

@@ -15,6 +15,7 @@ mod entry;
 mod fields;
 mod header;
 mod log_limiter;
+mod metric;
 mod proxy_protocol;
 mod purge;
 mod secret_file;
@@ -30,6 +31,7 @@ pub use entry::{EntryRules, Forwarded, Sender, URL_FIELDS};
 pub use fields::{client_cert, https_url};
 pub use header::{Fields, Lookup};
 pub use log_limiter::LogLimiter;
+pub use metric::{Metric, MetricKind};
 pub use proxy_protocol::{
     AddressRange, AddressRanges, AnnouncedClient, AnnouncementError, read_announcement,
 };

@@ -57,7 +57,7 @@ impl Purge {
             return Err(PurgeError { what: "the request names no objects".to_owned(), right });
         };
         if named.next().is_some() {
-            return Err(PurgeError { what: "a purge names one thing".to_owned(), right });
+            return Err(PurgeError { what: "a purge takes only one parameter".to_owned(), right });
         }
         Self::new(kind, &text)
     }
@@ -82,7 +82,7 @@ impl Purge {
         let mut kinds = Self::KINDS.iter();
         let named = text.split_once(' ').filter(|(kind, _)| kinds.any(|known| known == kind));
         let right = "write 'url URL', 'prefix URL' or 'tag TAG'";
-        let (kind, text) = named.ok_or(PurgeError { what: "this is no purge".to_owned(), right })?;
+        let (kind, text) = named.ok_or(PurgeError { what: "not a purge".to_owned(), right })?;
         Self::new(kind, text)
     }
 
@@ -129,18 +129,18 @@ impl Location {
             });
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let right = "percent-encode what is not printable ASCII, as clients ask for it";
-            return Err(PurgeError { what: "no URL has such characters".to_owned(), right });
+            let right = "percent-encode other characters than printable ASCII, as clients do";
+            return Err(PurgeError { what: "invalid characters in the URL".to_owned(), right });
         }
         if text.contains('#') {
             return Err(PurgeError {
-                what: "clients do not send what follows '#'".to_owned(),
-                right: "leave it out",
+                what: "clients do not send the part after '#'".to_owned(),
+                right: "omit it",
             });
         }
         let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("no scheme"))?;
         if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-            return Err(bad("another scheme than http and https"));
+            return Err(bad("the scheme is not http or https"));
         }
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let host = &rest[..end];
@@ -173,7 +173,7 @@ fn tag(text: &str) -> Result<Box<str>, PurgeError> {
     let right = "write one tag of printable ASCII without space and comma, at most 1,024 bytes";
     let good = |byte: u8| byte.is_ascii_graphic() && byte != b',';
     if text.is_empty() || text.len() > TAG_BYTES_MAX || !text.bytes().all(good) {
-        return Err(PurgeError { what: "this is no tag".to_owned(), right });
+        return Err(PurgeError { what: "invalid tag".to_owned(), right });
     }
     Ok(text.into())
 }

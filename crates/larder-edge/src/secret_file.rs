@@ -32,7 +32,7 @@ impl CertificateFault {
 
     /// Makes the fault that the key in this file belongs to another certificate.
     pub(crate) fn other_key(file: impl Into<PathBuf>) -> Self {
-        Self { is_other_key: true, ..Self::new(file, "its key is that of another certificate") }
+        Self { is_other_key: true, ..Self::new(file, "its key belongs to another certificate") }
     }
 }
 
@@ -50,7 +50,7 @@ pub fn read_secret(path: &Path) -> Result<String, CertificateFault> {
     if bytes.len() as u64 > SECRET_MAX {
         return Err(fault(format!("is larger than {SECRET_MAX} bytes, too large for a secret")));
     }
-    let text = String::from_utf8(bytes).map_err(|_| fault("holds no text (UTF-8)".to_owned()))?;
+    let text = String::from_utf8(bytes).map_err(|_| fault("is not text (UTF-8)".to_owned()))?;
     match text.trim() {
         "" => Err(fault("is empty".to_owned())),
         secret => Ok(secret.to_owned()),

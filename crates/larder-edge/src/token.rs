@@ -89,7 +89,7 @@ pub enum PermissionError {
     #[error("there is no token")]
     Off,
     /// The request has no token, or a wrong one.
-    #[error("no token is shown, or a wrong one")]
+    #[error("missing or wrong token")]
     Wrong,
 }
 

@@ -41,13 +41,13 @@ pub enum ClientError {
     #[error("{0}")]
     Connect(String),
     /// The connection ended before the end of the reply.
-    #[error("the connection broke: {0}")]
+    #[error("the connection failed: {0}")]
     Broken(String),
     /// The reply violates HTTP/1, or its head exceeds [`HEAD_BYTES_MAX`].
-    #[error("the answer cannot be read: {0}")]
+    #[error("cannot read the reply: {0}")]
     Malformed(String),
     /// The body of the reply exceeds this number of bytes.
-    #[error("the answer is longer than {0} bytes")]
+    #[error("the reply is longer than {0} bytes")]
     TooLong(usize),
     /// The reply was not complete within this time.
     #[error("no answer within {} s", .0.as_secs())]

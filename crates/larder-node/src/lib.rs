@@ -34,6 +34,7 @@ mod http;
 mod lifecycle;
 mod machine;
 mod memory;
+mod metric_table;
 mod node;
 mod object;
 mod objects;
@@ -70,7 +71,7 @@ pub use handoff::{
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
 pub use memory::PurgeReport;
-pub use node::{Node, NodeError};
+pub use node::{Node, NodeError, metrics};
 pub use origin::{OriginStats, OriginStatus};
 pub use report::{DeviceSource, LoadCounters, NodeStats, ReloadCounts};
 pub use signing::SigningKeys;

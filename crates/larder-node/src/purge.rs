@@ -70,7 +70,7 @@ impl Purger {
         }
         let named = parts.headers.get(PURGE_FIELD).and_then(|value| value.to_str().ok());
         let Some(purge) = named.and_then(|text| Purge::parse(text).ok()) else {
-            return replies.plain(StatusCode::BAD_REQUEST, Outcome::Local("purge"), "no purge is named");
+            return replies.plain(StatusCode::BAD_REQUEST, Outcome::Local("purge"), "no purge is given");
         };
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let outcome = Outcome::Local("purges-full");

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(both.first(), &eight);
         assert!(both.contains(&zero) && both.contains(&eight));
         let error = load(&format!("{eights}{zeros}{zeros}")).expect_err("three").to_string();
-        assert!(error.contains("3 lines with keys, at most 2"), "{error}");
+        assert!(error.contains("3 keys, at most 2"), "{error}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("set");
         assert!(matches!(ClusterSecrets::load(&path), Err(IdentityError::Permissions { .. })));
     }

@@ -90,7 +90,7 @@ pub use larder_edge::{
 };
 pub use limits::{HealthCheck, HealthConfig, Limits, Timeouts};
 pub use long_lived::LongLivedConfig;
-pub use metrics::{METRICS, Metric, MetricKind};
+pub use metrics::METRICS;
 pub use mirror::MirrorConfig;
 pub use node::NodeError;
 pub use node_entry::NodeEntry;

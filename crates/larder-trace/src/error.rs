@@ -20,7 +20,7 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened.
-    #[error("{path}: cannot be opened")]
+    #[error("cannot open {path}")]
     Open {
         /// The path, as given.
         path: PathBuf,
@@ -28,7 +28,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// Reading failed before the end of the file.
-    #[error("reading failed after {} good and {} malformed records", report.records, report.malformed)]
+    #[error("reading failed after {} valid and {} malformed records", report.records, report.malformed)]
     Io {
         /// The report of the part that was read.
         report: Box<ReadReport>,
@@ -37,7 +37,7 @@ pub enum TraceError {
     },
     /// The compressed stream is incomplete or damaged.
     #[error(
-        "the {} stream is cut short or damaged after {} unpacked bytes ({} good and {} malformed records until there)",
+        "the {} stream is truncated or damaged after {} decompressed bytes ({} valid and {} malformed records before)",
         report.compression, report.bytes_unpacked, report.records, report.malformed
     )]
     CutShort {
@@ -47,7 +47,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// The file has a compression format that is not supported.
-    #[error("the file is packed with {0}, which is not read here: unpack it first")]
+    #[error("the file is compressed with {0}, which is not supported: decompress it first")]
     UnknownCompression(&'static str),
     /// The first bytes have no known format.
     #[error("line {line} has no known format ({what}): \"{sample}\". Known are {known}. If the file has one of them, name \

@@ -61,11 +61,11 @@ impl ReadOptions {
     fn format(&self) -> Result<Option<Format>, TraceError> {
         match (self.format, &self.json_fields) {
             (None | Some(Format::Json), Some(_)) => Ok(Some(Format::Json)),
-            (Some(Format::Json), None) => {
-                Err(TraceError::JsonFields("the format 'json' needs them: give path=KEY at least".to_owned()))
-            }
+            (Some(Format::Json), None) => Err(TraceError::JsonFields(
+                "the format 'json' needs --json-fields: give path=KEY at least".to_owned(),
+            )),
             (Some(other), Some(_)) => Err(TraceError::JsonFields(format!(
-                "the format '{other}' has its own: leave one of the two out"
+                "the format '{other}' has its own fields: omit --format or --json-fields"
             ))),
             (format, None) => Ok(format),
         }

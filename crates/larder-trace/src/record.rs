@@ -104,7 +104,7 @@ impl fmt::Display for Reason {
             Self::NoTime => "no valid time",
             Self::NoRequest => "no request",
             Self::NoStatus => "no status code",
-            Self::BadSize => "the size is no number",
+            Self::BadSize => "the size is not a number",
             Self::NotJson => "not a JSON object with the expected fields",
             Self::NoFields => "no '#Fields:' line before it",
             Self::TooLong => "too long",

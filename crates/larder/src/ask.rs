@@ -69,7 +69,7 @@ impl AdminClient {
         if status != StatusCode::OK {
             let problem: Option<Value> = serde_json::from_slice(body).ok();
             let detail = problem.as_ref().and_then(|problem| problem["error"].as_str()).unwrap_or_default();
-            bail!("it answers {status} {detail}");
+            bail!("status {status} {detail}");
         }
         Ok(serde_json::from_slice(body)?)
     }
@@ -98,7 +98,7 @@ impl AdminClient {
 pub(crate) fn admin_address(admin: &str) -> anyhow::Result<(String, SocketAddr)> {
     let bare = admin.strip_prefix("http://").unwrap_or(admin).trim_end_matches('/');
     let full = if bare.contains(':') { bare.to_owned() } else { format!("127.0.0.1:{bare}") };
-    let mut found = full.to_socket_addrs().with_context(|| format!("'{admin}' is no address"))?;
-    let address = found.next().with_context(|| format!("'{admin}' leads nowhere"))?;
+    let mut found = full.to_socket_addrs().with_context(|| format!("cannot resolve '{admin}'"))?;
+    let address = found.next().with_context(|| format!("'{admin}' has no address"))?;
     Ok((full, address))
 }

@@ -8,7 +8,7 @@ use crate::cmd;
 const FIRST_STEPS: &str = "\
 First steps:
   larder demo                      compare policies in a cluster on this machine
-  larder plan ACCESS-LOG           how many servers and how much memory your own log needs
+  larder plan ACCESS-LOG           find how many servers and how much memory your log needs
   larder switch --listen 127.0.0.1:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
                                    put larder before two servers; see http://127.0.0.1:9900
   larder check larder.toml         find all errors of a config before you start it
@@ -18,8 +18,8 @@ stderr. Set LARDER_LOG=debug to see more.";
 
 /// A reverse proxy that sends each request to the server that has the reply in memory, and a cache server.
 ///
-/// The proxy is `larder switch`; it needs no change of your servers. The cache server is `larder node`. The other commands
-/// measure, plan, check and watch.
+/// The proxy is `larder switch`; your servers need no change. The cache server is `larder node`. The other commands
+/// measure, plan, check and monitor.
 #[derive(Debug, Parser)]
 #[command(
     name = "larder",

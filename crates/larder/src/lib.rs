@@ -16,6 +16,8 @@ pub mod config;
 pub mod demo;
 pub mod outcome;
 mod preflight;
+#[cfg(test)]
+mod reference;
 pub mod report;
 mod roster;
 mod top;

@@ -87,7 +87,7 @@ fn invalid_runs_are_refused() {
     let files = [
         ("model = \"modelled\"\n\ncores = 0\n", "costs.toml:3: cores: must be 1 to 1,024"),
         ("model = \"modelled\"\n[machine]\nrequest = 1.0\n", "costs.toml:3: machine.request: unknown field"),
-        ("model = \"moddeled\"\n", "costs.toml:1: model: there is no model 'moddeled'"),
+        ("model = \"moddeled\"\n", "costs.toml:1: model: unknown model 'moddeled'"),
         ("model = \"modern\"\n", "needs the model 'modelled'"),
     ];
     for (text, expected) in files {

@@ -453,7 +453,7 @@ mod tests {
             assert!(error.contains("'ceiling'"), "{refused}: {error}");
         }
         for (text, complaint) in [
-            ("policy = 'lrad'", "there is no policy 'lrad'"),
+            ("policy = 'lrad'", "unknown policy 'lrad'"),
             ("memory = 'mru'", "'mru' is no memory"),
             ("memroy = 'lru'", "unknown field `memroy`"),
         ] {

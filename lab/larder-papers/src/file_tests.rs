@@ -83,7 +83,7 @@ fn errors_name_file_line_and_key() {
             "x.toml:18: line.values: must be 1 to 1,000",
         ),
         ("values = [1, 4]", "values = [0]", "x.toml:18: line.name: at nodes = 0: 'nodes' = 0 must be from 1"),
-        ("{ policy = \"wrr\" }", "{ policy = \"wr\" }", "x.toml:19: line.set: there is no policy 'wr'"),
+        ("{ policy = \"wrr\" }", "{ policy = \"wr\" }", "x.toml:19: line.set: unknown policy 'wr'"),
         ("name = \"LARD/R\"", "name = \"WRR\"", "x.toml:22: line.name: another line is called 'WRR'"),
         (
             "metric = \"throughput\"",

@@ -209,7 +209,7 @@ mod tests {
             ("nodes = 4", "nodes = 0", "nodes: must be 1 to"),
             ("'wrr'", "'wrr 1.25'", "only bounded takes a factor"),
             ("bounded 1.25", "bounded 0.5", "only bounded takes a factor"),
-            ("'wrr'", "'wr'", "there is no policy 'wr'"),
+            ("'wrr'", "'wr'", "unknown policy 'wr'"),
             ("'wrr'", "'lard-r'", "twice"),
             ("0.001", "0", "over_p99_ms: must be"),
             ("memory_share = 0.1", "memory_share = 2.0", "memory_share: must be"),

@@ -58,7 +58,7 @@ impl fmt::Display for CacheKind {
 
 /// A name that no cache kind has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no cache kind: write gds, gds-packets or lru")]
+#[error("'{0}' is not a cache kind: write gds, gds-packets or lru")]
 pub struct UnknownCacheKind(String);
 
 impl FromStr for CacheKind {

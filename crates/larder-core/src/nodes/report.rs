@@ -143,7 +143,7 @@ impl fmt::Display for Signal {
 
 /// A name that no signal has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no signal '{0}': use one of {names}", names = Signal::ALL.map(Signal::name).join(", "))]
+#[error("unknown signal '{0}': use one of {names}", names = Signal::ALL.map(Signal::name).join(", "))]
 pub struct UnknownSignal(String);
 
 impl FromStr for Signal {

@@ -232,7 +232,7 @@ impl fmt::Display for PolicyKind {
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy '{0}': use one of {names}", names = PolicyKind::ALL.map(PolicyKind::name).join(", "))]
+#[error("unknown policy '{0}': use one of {names}", names = PolicyKind::ALL.map(PolicyKind::name).join(", "))]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyKind {

@@ -70,7 +70,7 @@ fn names_parse_back() {
         assert_eq!(kind.name().parse(), Ok(kind));
     }
     let error = "maglev9".parse::<PolicyKind>().expect_err("it is no policy").to_string();
-    assert!(error.starts_with("there is no policy 'maglev9': use one of random, rr, wrr, "), "{error}");
+    assert!(error.starts_with("unknown policy 'maglev9': use one of random, rr, wrr, "), "{error}");
 }
 
 #[test]

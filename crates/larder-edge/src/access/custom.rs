@@ -135,7 +135,7 @@ fn piece(name: &str, braced: &str, fields: &[&str]) -> Result<Piece, FormatError
     };
     let name = HeaderName::try_from(field);
     name.map(side).map_err(|_| {
-        FormatError::new(format!("'{}' is no field's name", field.escape_debug()), "such as {header:x-user}")
+        FormatError::new(format!("'{}' is not a field name", field.escape_debug()), "such as {header:x-user}")
     })
 }
 
@@ -217,7 +217,7 @@ mod tests {
     fn invalid_formats_are_refused() {
         for (format, what) in [
             ("{nod}", "there is no part {nod}"),
-            ("{header:a b}", "'a b' is no field's name"),
+            ("{header:a b}", "'a b' is not a field name"),
             ("{node", "a '{' is not closed"),
             ("node}", "a '}' closes nothing"),
             ("{node}\n", "a control character would end the line"),

@@ -255,7 +255,7 @@ impl<'a> PemFile<'a> {
 
     fn items<T: PemObject>(&self) -> Result<Vec<T>, CertificateFault> {
         let all: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&self.text).collect();
-        all.map_err(|error| CertificateFault::new(self.path, format!("is no PEM: {error}")))
+        all.map_err(|error| CertificateFault::new(self.path, format!("is not PEM: {error}")))
     }
 }
 
@@ -344,7 +344,7 @@ struct CertificateSummary {
 
 fn summarize(certificate: &CertificateDer<'_>) -> Result<CertificateSummary, String> {
     let (_, parsed) =
-        X509Certificate::from_der(certificate).map_err(|error| format!("is no certificate: {error}"))?;
+        X509Certificate::from_der(certificate).map_err(|error| format!("is not a certificate: {error}"))?;
     let alternatives =
         parsed.subject_alternative_name().map_err(|error| format!("its alternative names: {error}"))?;
     let names = alternatives.iter().flat_map(|names| &names.value.general_names);

@@ -12,10 +12,12 @@ const NAMES_MAX: usize = 5;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
     /// No trusted authority has signed the certificate.
-    #[error("no trusted authority has signed the server's certificate (name its authority's file in `ca`)")]
+    #[error(
+        "no trusted authority has signed the server's certificate (set `ca` to the file of its authority)"
+    )]
     UnknownIssuer,
     /// The certificate is for other names; contains those that are known.
-    #[error("the server's certificate is for another name (`name` sets the name that it must be for)")]
+    #[error("the server's certificate is for another name (set `name` to the expected name)")]
     NameMismatch(Vec<String>),
     /// The certificate has expired; contains the time if it is known.
     #[error("the server's certificate has expired, or this host's clock is wrong")]
@@ -24,24 +26,24 @@ pub enum TlsFault {
     #[error("the server's certificate is not valid yet, or this host's clock is wrong")]
     NotYetValid(Option<SystemTime>),
     /// The certificate is that of an authority.
-    #[error("the server shows the certificate of an authority (it needs one that its authority has signed)")]
+    #[error(
+        "the server sent the certificate of an authority (it needs a certificate that its authority has signed)"
+    )]
     AuthorityAsServer,
     /// The server's host is not a name that a certificate can have.
-    #[error("the server's host is not a name that a certificate can be for (set `name`)")]
+    #[error("no certificate can be issued for the server's host (set `name`)")]
     Name,
     /// The handshake took too long.
     #[error("the server did not finish the handshake in time")]
     Timeout,
     /// The server does not use TLS.
-    #[error(
-        "the server does not speak TLS on this port (is its address for plain HTTP, or its port another?)"
-    )]
+    #[error("the server does not speak TLS on this port (check its address and port)")]
     NotTls,
     /// The server requires a client certificate.
-    #[error("the server wants a certificate of its client (`certificate`)")]
+    #[error("the server requires a client certificate (set `certificate`)")]
     CertificateRequired,
     /// The server supports none of the offered protocols (ALPN).
-    #[error("the server speaks none of the protocols that it is offered")]
+    #[error("the server supports none of the offered protocols (ALPN)")]
     NoProtocol,
     /// The connection ended.
     #[error("the server closed the connection during the handshake")]

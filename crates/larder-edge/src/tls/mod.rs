@@ -389,7 +389,7 @@ fn verifier(
     for certificate in certificates::chain(file)? {
         roots
             .add(certificate)
-            .map_err(|error| named(format!("is no certificate of an authority: {error}")))?;
+            .map_err(|error| named(format!("is not a certificate of an authority: {error}")))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
     let builder = if required { builder } else { builder.allow_unauthenticated() };

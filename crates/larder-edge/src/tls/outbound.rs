@@ -113,7 +113,7 @@ fn authorities(config: &OutboundTls) -> Result<Vec<CertificateDer<'static>>, Cer
     let chain = certificates::chain(file)?;
     for der in &chain {
         check_certificate(der).map_err(|what| {
-            CertificateFault::new(file, format!("is no certificate of an authority: {what}"))
+            CertificateFault::new(file, format!("is not a certificate of an authority: {what}"))
         })?;
     }
     Ok(chain)
@@ -130,7 +130,7 @@ fn own(config: &OutboundTls) -> Result<Option<OwnCertificate>, CertificateFault>
     let chain = certificates::chain(file)?;
     for der in &chain {
         let parsed = X509Certificate::from_der(der);
-        parsed.map_err(|error| CertificateFault::new(file, format!("is no certificate: {error}")))?;
+        parsed.map_err(|error| CertificateFault::new(file, format!("is not a certificate: {error}")))?;
     }
     let key = certificates::private_key(config.key.as_ref().unwrap_or(file))?;
     Ok(Some((chain, key)))

@@ -60,7 +60,7 @@ fn check(response: &[u8], certificate: &CertificateDer<'_>, now_s: u64) -> Resul
     if response.len() as u64 > RESPONSE_BYTES_MAX {
         return Err(format!("it is larger than {RESPONSE_BYTES_MAX} bytes"));
     }
-    let no_response = |error: der::Error| format!("it is no OCSP response in DER: {error}");
+    let no_response = |error: der::Error| format!("it is not an OCSP response in DER: {error}");
     let outer = OcspResponse::from_der(response).map_err(no_response)?;
     let Some(bytes) = outer.response_bytes else {
         return Err(format!("the responder has answered with an error: {:?}", outer.response_status));
@@ -78,7 +78,7 @@ fn check(response: &[u8], certificate: &CertificateDer<'_>, now_s: u64) -> Resul
     }
     let seconds = |time: &OcspGeneralizedTime| time.0.to_unix_duration().as_secs();
     if seconds(&single.this_update) > now_s {
-        return Err("it is not valid yet: is the clock right?".to_owned());
+        return Err("it is not valid yet: check the clock".to_owned());
     }
     match &single.next_update {
         Some(end) if seconds(end) <= now_s => Err("it is no longer valid: fetch a new one".to_owned()),

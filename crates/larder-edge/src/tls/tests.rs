@@ -74,7 +74,7 @@ fn faults_are_described() {
         (at.join("none.pem"), "none.pem: cannot be read"),
         (write(at, "text.pem", "hello"), "text.pem: holds no certificate"),
         (write(at, "bare.pem", &a.0), "bare.pem: has no key: put it into the same file, or into"),
-        (write(at, "wrong.pem", &(a.0.clone() + &b.1)), "wrong.pem: its key is that of another certificate"),
+        (write(at, "wrong.pem", &(a.0.clone() + &b.1)), "wrong.pem: its key belongs to another certificate"),
         (write(at, "cut.pem", &a.0[..a.0.len() / 2]), "cut.pem: "),
         (write(at, "empty/README", "x").parent().unwrap().to_path_buf(), "empty: holds no certificate"),
         (write(at, "large.pem", &"x".repeat((1 << 20) + 1)), "large.pem: is larger than 1048576 bytes"),

@@ -32,7 +32,7 @@ pub enum KeyError {
     #[error("a key has {KEY_BYTES} bytes (44 characters of base64), this has {0}")]
     Length(usize),
     /// The file holds too many keys.
-    #[error("the file has {found} lines with keys, at most {max} can be used; remove the oldest")]
+    #[error("the file has {found} keys, at most {max} are allowed; remove the oldest")]
     Count {
         /// Number of lines that are not empty.
         found: usize,
@@ -91,7 +91,7 @@ pub enum IdentityError {
         source: KeyError,
     },
     /// Random numbers or X25519 are not available. A retry does not help.
-    #[error("cannot make a key: the system has no random numbers")]
+    #[error("cannot create a key: the system has no random numbers")]
     Random,
 }
 
@@ -276,7 +276,7 @@ mod tests {
         assert!(said("AAAA\n", 0o640).contains("chmod 600"));
         assert!(said("\n", 0o600).contains("this has 0"));
         let key = format!("{}=\n", "A".repeat(43));
-        assert!(said(&key.repeat(2), 0o600).contains("2 lines with keys, at most 1"));
+        assert!(said(&key.repeat(2), 0o600).contains("2 keys, at most 1"));
         std::fs::write(&path, format!("{key}\n{}A=\n", "AB".repeat(21))).expect("written");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("set");
         assert_eq!(load_secrets(&path, 2).expect("two secrets").len(), 2);

@@ -46,10 +46,10 @@ pub enum Fault {
     #[error("the status line is not a version of HTTP/1, a status of three digits and a reason")]
     StatusLine,
     /// The target is malformed, or does not suit the method (RFC 9112 section 3.2).
-    #[error("the target has a form that its method does not allow, or a character that no target may have")]
+    #[error("the target has a form that its method does not allow, or an invalid character")]
     Target,
     /// A field line is malformed or folded (RFC 9112 sections 5 and 5.2).
-    #[error("a line is not a field, or a field goes on in the next line")]
+    #[error("a line is not a field, or a field is folded over several lines")]
     Field,
     /// A field has a control character (RFC 9110 section 5.5), or a CR has no LF (RFC 9112 section 2.2).
     #[error("a field has a control character, or a CR has no LF")]
@@ -67,10 +67,10 @@ pub enum Fault {
     #[error("there are a length and a transfer coding")]
     TwoLengths,
     /// A TRACE request has a body (RFC 9110 section 9.3.8).
-    #[error("there is a body where none may be")]
+    #[error("there is a body where none is allowed")]
     Body,
     /// The chunked coding is malformed (RFC 9112 section 7.1).
-    #[error("the size of a chunk, or what follows a size or a chunk, is not as it must be")]
+    #[error("the size of a chunk, or the bytes after a size or a chunk, are invalid")]
     Chunk,
     /// A trailer field is malformed, or the trailer section is too large (RFC 9112 section 7.1.2).
     #[error("a trailer is not a field, or there are too many bytes of trailers")]

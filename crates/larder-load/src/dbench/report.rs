@@ -220,7 +220,7 @@ impl DbenchReport {
             "users           {} after {:.1} s, {} more a second",
             self.users, self.climb_s, setup.users_per_s
         )?;
-        writeln!(text, "climb ended by  {}", self.stopped.text(setup.judged))?;
+        writeln!(text, "ramp ended by  {}", self.stopped.text(setup.judged))?;
         if let Some(stable) = &self.stable {
             writeln!(
                 text,

@@ -51,7 +51,7 @@ impl Report {
         if let Some(busy) = self.requests_per_s_busy
             && self.tail_s > self.measured_s * TAIL_SHOWN_MIN
         {
-            write!(text, " ({busy:.1} without the last {:.2} s, when clients ran out of work)", self.tail_s)?;
+            write!(text, " ({busy:.1} without the last {:.2} s, when clients were idle)", self.tail_s)?;
         }
         writeln!(text)?;
         writeln!(
@@ -65,7 +65,7 @@ impl Report {
         }
         writeln!(
             text,
-            "connections     {} opened, {} stale ones replaced",
+            "connections     {} opened, {} stale connections replaced",
             self.connections.opened, self.connections.stale_retries
         )?;
         let generator = &self.generator;

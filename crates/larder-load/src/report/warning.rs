@@ -100,20 +100,20 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NothingMeasured { warmup } => {
-                write!(f, "nothing was measured: the warm-up took all {warmup} requests")
+                write!(f, "nothing was measured: the warm-up used all {warmup} requests")
             }
             Self::TooFewSamples { samples, needed } => {
-                write!(f, "only {samples} good replies: percentiles need {needed}")
+                write!(f, "only {samples} valid replies: percentiles need {needed}")
             }
             Self::ShortRun { measured_s, needed_s } => {
                 write!(f, "the measured part lasted {measured_s:.3} s, less than {needed_s} s")
             }
             Self::Failures { failed, of } => {
-                write!(f, "{failed} of {of} requests failed, and no latency below includes them")
+                write!(f, "{failed} of {of} requests failed: the latencies below do not include them")
             }
             Self::LateSends { lag_us_p99, limit_us } => write!(
                 f,
-                "requests were sent late, {:.1} ms at the 99th percentile (limit {:.1} ms): the clients are part of what was measured",
+                "requests were sent late, {:.1} ms at the 99th percentile (limit {:.1} ms): the clients are part of the measurement",
                 lag_us_p99 / 1e3,
                 limit_us / 1e3
             ),
@@ -122,19 +122,19 @@ impl fmt::Display for Warning {
             }
             Self::RateNotReached { asked, reached } => write!(
                 f,
-                "{asked:.1} requests/s were due and {reached:.1} were answered: not a steady state, latencies grow with the run"
+                "{asked:.1} requests/s were due and {reached:.1} were answered: no steady state, so latencies grow with the run"
             ),
             Self::SaturatedClient { running, waiting } => write!(
                 f,
-                "a client thread ran {:.0} % and waited for a processor {:.0} % of the time: the clients are the bottleneck",
+                "a client thread ran {:.0} % of the time and waited for a processor {:.0} %: the clients are the bottleneck",
                 running * 100.0,
                 waiting * 100.0
             ),
             Self::LongTail { tail_s, measured_s } => {
-                write!(f, "clients were without work for {tail_s:.2} s of {measured_s:.2} s")
+                write!(f, "clients were idle for {tail_s:.2} s of {measured_s:.2} s")
             }
             Self::UnnamedReplies { unnamed, of } => {
-                write!(f, "{unnamed} of {of} good replies did not say which cache answered")
+                write!(f, "{unnamed} of {of} valid replies do not name the cache that answered")
             }
             Self::Interrupted => write!(f, "the run was stopped early"),
         }

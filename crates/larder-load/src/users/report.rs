@@ -168,7 +168,7 @@ impl std::fmt::Display for UsersWarning {
         match self {
             Self::VisitsWaited { waits, missed, at_once_max } => write!(
                 f,
-                "{waits} visits were due while all {at_once_max} users allowed were there, and {missed} never began: no latency includes those"
+                "{waits} visits were due while all {at_once_max} users were busy, and {missed} never began: latencies do not include them"
             ),
             Self::VisitsRanOut { last_s, until_s } => {
                 write!(
@@ -177,11 +177,11 @@ impl std::fmt::Display for UsersWarning {
                 )
             }
             Self::PagesFailed { failed, of } => {
-                write!(f, "{failed} of {of} pages failed, and no page latency includes them")
+                write!(f, "{failed} of {of} pages failed: page latencies do not include them")
             }
             Self::PagesLate { late_us_p99, limit_us } => write!(
                 f,
-                "pages began late, {:.1} ms at the 99th percentile (limit {:.1} ms): the users are part of what was measured",
+                "pages began late, {:.1} ms at the 99th percentile (limit {:.1} ms): the users are part of the measurement",
                 late_us_p99 / 1e3,
                 limit_us / 1e3
             ),
@@ -287,7 +287,7 @@ impl UsersReport {
         match (setup.clients, setup.at_once_max) {
             (Some(clients), _) => writeln!(text, ", {clients} clients")?,
             (None, most) => {
-                writeln!(text, ", users come by themselves, at most {} at once", most.unwrap_or(0))?;
+                writeln!(text, ", open load, at most {} users at once", most.unwrap_or(0))?;
             }
         }
         writeln!(

@@ -1,12 +1,11 @@
 //! The TLS state of a node, for the admin interface and the metrics.
 
-use larder_edge::{CertificateStatus, Tls, TlsHandshakeOutcome};
+use crate::metric_table::{Row, Topic, definitions, describe, encode_rows, encode_text};
+use larder_edge::{CertificateStatus, Metric, MetricKind, Tls, TlsHandshakeOutcome};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::fmt;
 
@@ -39,34 +38,48 @@ impl TlsView {
         }
     }
 
-    /// Returns the metrics in the Prometheus text format, with the prefix `larder_node_tls_`.
+    /// Returns the definitions of the metrics.
+    pub(crate) fn metrics() -> Vec<Metric> {
+        [HANDSHAKES, NOT_AFTER].into_iter().chain(definitions(ROWS)).collect()
+    }
+
+    /// Returns the metrics in the Prometheus text format.
     pub(crate) fn metrics_text(&self) -> String {
-        let labels = [("node".into(), self.name.clone().into())];
-        let mut registry = Registry::with_prefix_and_labels("larder_node_tls", labels.into_iter());
-        registry.register_collector(Box::new(self.clone()));
-        let mut out = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut out, &registry);
-        out
+        encode_text(&[("node", &self.name)], self.clone())
     }
 }
 
+const TOPIC: Topic = Topic { name: "Node: TLS" };
+
+const HANDSHAKES: Metric = TOPIC.labelled(
+    MetricKind::Counter,
+    "larder_node_tls_handshakes_total",
+    &["outcome"],
+    "TLS handshakes, by outcome (done, failed, timed_out)",
+);
+const NOT_AFTER: Metric = TOPIC.labelled(
+    MetricKind::Gauge,
+    "larder_node_tls_certificate_not_after_seconds",
+    &["file"],
+    "Expiry of a certificate in use, in seconds since 1970",
+);
+const ROWS: &[Row<TlsView>] = &[TOPIC.gauge(
+    "larder_node_tls_certificates_stale",
+    "1 if the certificate files are invalid and older certificates are in use, otherwise 0",
+    |view| u64::from(view.trouble.is_some()),
+)];
+
 impl Collector for TlsView {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Handshakes that have ended, by how";
-        let mut handshakes = encoder.encode_descriptor("handshakes", help, None, MetricType::Counter)?;
+        let mut handshakes = describe(&mut encoder, &HANDSHAKES)?;
         for (how, count) in OUTCOMES.iter().zip(self.handshakes) {
             ConstCounter::new(count).encode(handshakes.encode_family(&[("outcome", how.name())])?)?;
         }
-        let help = "When a certificate in force ends, seconds since 1970";
-        let name = "certificate_not_after_seconds";
-        let mut ends = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut ends = describe(&mut encoder, &NOT_AFTER)?;
         for certificate in &self.certificates {
             let labels = [("file", certificate.file.as_str())];
             ConstGauge::new(certificate.not_after).encode(ends.encode_family(&labels)?)?;
         }
-        let help = "1 if the certificates in force are not those of the files, which make no sense";
-        let stale = ConstGauge::new(u64::from(self.trouble.is_some()));
-        stale.encode(encoder.encode_descriptor("certificates_stale", help, None, MetricType::Gauge)?)
+        encode_rows(ROWS, self, &mut encoder)
     }
 }

@@ -116,11 +116,11 @@ pub struct PeerHandoffConfig {
 pub enum PeerHandoffError {
     /// No service address belongs to this node.
     #[error(
-        "no interface but the loopback one has any of the service addresses: one of them must be this node's"
+        "no service address is on an interface other than lo: add this node's service address to an interface"
     )]
     NoneOwn,
     /// This node's service addresses are on several interfaces.
-    #[error("this node's service addresses are on {0} and on {1}: one interface takes the clients' packets")]
+    #[error("this node's service addresses are on {0} and on {1}: put them on one interface")]
     Interfaces(String, String),
     /// TCP_REPAIR cannot be used.
     #[error("connections cannot be moved: {0}")]

@@ -1,10 +1,10 @@
 //! The state of handoffs between peers, for operators.
 
 use super::{PeerHandoff, lock};
+use crate::metric_table::{Row, Topic, definitions, describe, encode_rows};
+use larder_edge::{Metric, MetricKind};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,23 +34,43 @@ pub struct PeerHandoffView {
     pub relayed: BTreeMap<&'static str, u64>,
 }
 
+const TOPIC: Topic = Topic { name: "Node: handoff between peers" };
+
+const ROWS: &[Row<PeerHandoffView>] = &[
+    TOPIC.counter("larder_node_peers_connections_moved_total", "Connections handed off to peers", |view| {
+        view.moved
+    }),
+    TOPIC.counter("larder_node_peers_connections_taken_total", "Connections accepted from peers", |view| {
+        view.taken
+    }),
+    TOPIC.gauge(
+        "larder_node_peers_connections_away",
+        "Connections of this node that are at peers now",
+        |view| view.connections as u64,
+    ),
+    TOPIC.ratio(
+        "larder_node_peers_requests_expected",
+        "Expected number of requests on a connection after its first, as learned",
+        |view| view.requests_expected,
+    ),
+];
+
+const STAYED: Metric = TOPIC.labelled(
+    MetricKind::Counter,
+    "larder_node_peers_connections_stayed_total",
+    &["why"],
+    "Requests that were relayed without a handoff, by reason (small, size-unknown, request, elsewhere, peer, full, kept, failed)",
+);
+
 impl PeerHandoffView {
+    /// Returns the definitions of the metrics.
+    pub(crate) fn metrics() -> Vec<Metric> {
+        definitions(ROWS).chain([STAYED]).collect()
+    }
+
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in [
-            ("connections_moved", "Connections handed over to peers", self.moved),
-            ("connections_taken", "Connections that peers have handed over", self.taken),
-        ] {
-            let metric = ConstCounter::new(value);
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
-        let metric = ConstGauge::new(self.connections as u64);
-        let help = "Connections that peers have now";
-        metric.encode(encoder.encode_descriptor("connections_away", help, None, metric.metric_type())?)?;
-        let metric = ConstGauge::new(self.requests_expected);
-        let help = "Requests that a connection is expected to bring after its first";
-        metric.encode(encoder.encode_descriptor("requests_expected", help, None, metric.metric_type())?)?;
-        let help = "Requests that were relayed, and their connection not handed over, by why";
-        let mut relayed = encoder.encode_descriptor("connections_stayed", help, None, MetricType::Counter)?;
+        encode_rows(ROWS, self, encoder)?;
+        let mut relayed = describe(encoder, &STAYED)?;
         for (why, count) in &self.relayed {
             ConstCounter::new(*count).encode(relayed.encode_family(&[("why", *why)])?)?;
         }

@@ -24,7 +24,7 @@ const NAMES_MAX: u32 = 100;
 
 /// The reason why there is no scratch file. The operator must choose another directory.
 #[derive(Debug, thiserror::Error)]
-#[error("no scratch file can be made in {}", directory.display())]
+#[error("cannot create a scratch file in {}", directory.display())]
 pub struct ScratchError {
     directory: PathBuf,
     source: io::Error,

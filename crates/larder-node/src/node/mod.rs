@@ -1,6 +1,9 @@
 //! A content node: it creates its parts, applies reloads, and is the interface for the process that runs it.
 
+mod metrics;
 mod peers;
+
+pub use metrics::metrics;
 
 use crate::accept::{DrainReport, IncomingHandoffs, ServeError, Server};
 use crate::access_log::AccessLogger;

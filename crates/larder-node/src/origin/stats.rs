@@ -1,8 +1,9 @@
 //! The statistics of an origin, each declared once with its meaning.
 
 use super::failover::OriginStatus;
+use crate::metric_table::{Row, Topic, definitions, describe, encode_rows};
+use larder_edge::{Metric, MetricKind};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
@@ -44,55 +45,102 @@ pub struct OriginStats {
     pub origins: Vec<OriginStatus>,
 }
 
-impl OriginStats {
-    /// Returns the counters, each with its help text.
-    pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 11] {
-        [
-            ("origin_full", "Requests for which no slot of the origin came free", self.origin_full),
-            (
-                "origin_client_share",
-                "Requests beyond their client's share of the origin's slots",
-                self.origin_client_share,
-            ),
-            ("origin_late_bodies", "Requests with a body that came too slowly", self.origin_late_bodies),
-            ("origin_write_timeouts", "Requests that the origin took too slowly", self.origin_write_timeouts),
-            ("origin_slow_replies", "Replies that the origin sent too slowly", self.origin_slow_replies),
-            ("origin_failovers", "Attempts at another origin after one had failed", self.origin_failovers),
-            ("origin_tunnels_opened", "WebSocket connections opened", self.origin_tunnels_opened),
-            ("origin_tunnels_full", "Requests for a WebSocket beyond the limit", self.origin_tunnels_full),
-            (
-                "origin_tunnels_idle",
-                "WebSocket connections closed for their silence",
-                self.origin_tunnels_idle,
-            ),
-            (
-                "origin_tunnel_received_bytes",
-                "Bytes of clients on WebSocket connections",
-                self.origin_tunnel_received_bytes,
-            ),
-            (
-                "origin_tunnel_sent_bytes",
-                "Bytes of the origin on WebSocket connections",
-                self.origin_tunnel_sent_bytes,
-            ),
-        ]
-    }
-}
+const ORIGIN: Topic = Topic { name: "Node: origin" };
+
+const ROWS: &[Row<OriginStats>] = &[
+    ORIGIN.gauge("larder_node_origin_requests", "Slots of the origin in use", |s| s.origin_requests),
+    ORIGIN.gauge("larder_node_origin_waiting", "Requests that wait for a slot of the origin", |s| {
+        s.origin_waiting
+    }),
+    ORIGIN.counter(
+        "larder_node_origin_full_total",
+        "Requests for which no slot of the origin became free in time (origin-full)",
+        |s| s.origin_full,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_client_share_total",
+        "Requests beyond their client's share of the origin's slots (client-share)",
+        |s| s.origin_client_share,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_late_bodies_total",
+        "Requests whose client sent the body too slowly (request-body-timeout)",
+        |s| s.origin_late_bodies,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_write_timeouts_total",
+        "Requests that the origin received too slowly (origin-write-timeout)",
+        |s| s.origin_write_timeouts,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_slow_replies_total",
+        "Replies aborted because the origin sent them too slowly",
+        |s| s.origin_slow_replies,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_failovers_total",
+        "Attempts at another origin after a failed attempt",
+        |s| s.origin_failovers,
+    ),
+    ORIGIN.gauge("larder_node_origin_tunnels", "Open WebSocket connections through the node", |s| {
+        s.origin_tunnels
+    }),
+    ORIGIN.counter("larder_node_origin_tunnels_opened_total", "WebSocket connections opened", |s| {
+        s.origin_tunnels_opened
+    }),
+    ORIGIN.counter(
+        "larder_node_origin_tunnels_full_total",
+        "Requests for a WebSocket beyond the limit (tunnels-full)",
+        |s| s.origin_tunnels_full,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_tunnels_idle_total",
+        "WebSocket connections closed because they were idle",
+        |s| s.origin_tunnels_idle,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_tunnel_received_bytes_total",
+        "Bytes from clients on WebSocket connections",
+        |s| s.origin_tunnel_received_bytes,
+    ),
+    ORIGIN.counter(
+        "larder_node_origin_tunnel_sent_bytes_total",
+        "Bytes from the origin on WebSocket connections",
+        |s| s.origin_tunnel_sent_bytes,
+    ),
+];
+
+const LEFT: Metric = ORIGIN.labelled(
+    MetricKind::Gauge,
+    "larder_node_origin_left",
+    &["origin"],
+    "1 while an origin gets no requests after failures, otherwise 0; no line with a single origin",
+);
+const FAILURES: Metric = ORIGIN.labelled(
+    MetricKind::Counter,
+    "larder_node_origin_failures_total",
+    &["origin"],
+    "Failed attempts, by origin; no line with a single origin",
+);
 
 impl OriginStats {
-    /// Encodes the state of each origin, if there are several.
-    pub(crate) fn encode_origin_status(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    /// Returns the definitions of the metrics.
+    pub(crate) fn metrics() -> impl Iterator<Item = Metric> {
+        definitions(ROWS).chain([LEFT, FAILURES])
+    }
+
+    /// Encodes the metrics. The state of each origin is encoded only if there are several.
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        encode_rows(ROWS, self, encoder)?;
         if self.origins.is_empty() {
             return Ok(());
         }
-        let (name, help) = ("origin_left", "1 while others are asked in place of an origin that has failed");
-        let mut left = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut left = describe(encoder, &LEFT)?;
         for origin in &self.origins {
             let labels = [("origin", origin.url.as_str())];
             ConstGauge::new(u64::from(origin.left)).encode(left.encode_family(&labels)?)?;
         }
-        let (name, help) = ("origin_failures", "Attempts that have failed, by origin");
-        let mut failures = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut failures = describe(encoder, &FAILURES)?;
         for origin in &self.origins {
             let labels = [("origin", origin.url.as_str())];
             ConstCounter::new(origin.failures).encode(failures.encode_family(&labels)?)?;

@@ -3,13 +3,12 @@
 use crate::counters::{Counter, Counters};
 use crate::machine::Usage;
 use crate::memory::MemoryStats;
+use crate::metric_table::{Row, Topic, definitions, encode_rows, encode_text};
 use crate::origin::OriginStats;
 use crate::store::StoreStats;
+use larder_edge::Metric;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::encoding::DescriptorEncoder;
 use serde::Serialize;
 use std::fmt;
 
@@ -194,136 +193,147 @@ impl NodeStats {
     }
 }
 
+const REQUESTS: Topic = Topic { name: "Node: requests" };
+const LATER: Topic = Topic { name: "Node: later requests on handed-off connections" };
+const CONNECTIONS: Topic = Topic { name: "Node: connections" };
+const CACHE: Topic = Topic { name: "Node: memory and store" };
+const MACHINE: Topic = Topic { name: "Node: processors and disks" };
+const PURGES: Topic = Topic { name: "Node: purges" };
+
+const ROWS: &[Row<NodeStats>] = &[
+    REQUESTS.counter("larder_node_requests_total", "Requests for contents", |s| s.requests),
+    REQUESTS.counter("larder_node_hits_total", "Requests answered from memory only", |s| s.hits),
+    REQUESTS.counter("larder_node_misses_total", "Requests that needed the store", |s| s.misses),
+    REQUESTS.counter("larder_node_collapsed_total", "Misses served by the read of another request", |s| s.collapsed),
+    REQUESTS.counter("larder_node_dynamic_total", "Requests for dynamic content", |s| s.dynamic),
+    REQUESTS.counter("larder_node_not_modified_total", "Replies with status 304", |s| s.not_modified),
+    REQUESTS.counter("larder_node_partial_content_total", "Replies with status 206", |s| s.partial_content),
+    REQUESTS.counter("larder_node_client_errors_total", "Replies with status 400 to 499", |s| s.client_errors),
+    REQUESTS.counter("larder_node_server_errors_total", "Replies with status 500 to 599", |s| s.server_errors),
+    REQUESTS.counter("larder_node_aborted_total", "Replies that ended before their last byte", |s| s.aborted),
+    REQUESTS.counter("larder_node_sent_bytes_total", "Bytes of reply bodies", |s| s.bytes_out),
+    REQUESTS.gauge("larder_node_in_flight", "Requests without a complete reply, and WebSocket connections: the load", |s| s.in_flight),
+    REQUESTS.counter(
+        "larder_node_header_fields_dropped_total",
+        "Header fields of requests dropped because of their names",
+        |s| s.header_fields_dropped,
+    ),
+    REQUESTS.counter(
+        "larder_node_own_paths_denied_total",
+        "Requests for the node's own paths from senders without permission, answered with 404",
+        |s| s.own_paths_denied,
+    ),
+    REQUESTS.counter(
+        "larder_node_access_log_dropped_total",
+        "Lines of the access log that were not written, because the writer could not keep up or failed",
+        |s| s.access_log_dropped,
+    ),
+    REQUESTS.gauge("larder_node_draining", "1 while the node drains, otherwise 0", |s| u64::from(s.draining)),
+    LATER.counter("larder_node_later_served_total", "Later requests served here as intended", |s| s.later_served),
+    LATER.counter(
+        "larder_node_later_fetched_total",
+        "Later requests whose reply was fetched from a node that has the target",
+        |s| s.later_fetched,
+    ),
+    LATER.counter(
+        "larder_node_later_unknown_total",
+        "Later requests served here, because no known node has the target",
+        |s| s.later_unknown,
+    ),
+    LATER.counter(
+        "larder_node_later_failed_total",
+        "Later requests served here, because the other node sent no usable reply",
+        |s| s.later_failed,
+    ),
+    CONNECTIONS.gauge("larder_node_connections", "Open client connections", |s| s.connections),
+    CONNECTIONS.counter("larder_node_connections_accepted_total", "Accepted connections", |s| s.connections_accepted),
+    CONNECTIONS.counter(
+        "larder_node_connections_refused_total",
+        "Connections beyond limits.connections_max, and HTTP/2 requests refused for lack of memory, answered with 503",
+        |s| s.connections_refused,
+    ),
+    CONNECTIONS.counter("larder_node_http2_connections_total", "Accepted connections that use HTTP/2", |s| {
+        s.http2_connections
+    }),
+    CONNECTIONS.counter(
+        "larder_node_http2_floods_total",
+        "HTTP/2 connections closed because of too many resets or empty frames",
+        |s| s.http2_floods,
+    ),
+    CONNECTIONS.counter("larder_node_accept_errors_total", "Failed accept calls", |s| s.accept_errors),
+    CONNECTIONS.counter(
+        "larder_node_head_timeouts_total",
+        "Connections closed because a request's head was too slow",
+        |s| s.head_timeouts,
+    ),
+    CONNECTIONS.counter("larder_node_idle_timeouts_total", "Connections closed because they were idle", |s| {
+        s.idle_timeouts
+    }),
+    CONNECTIONS.counter(
+        "larder_node_write_timeouts_total",
+        "Connections closed, and HTTP/2 requests ended, because the client took no bytes",
+        |s| s.write_timeouts,
+    ),
+    CONNECTIONS.counter(
+        "larder_node_announcements_refused_total",
+        "Connections of a balancer closed because the PROXY protocol header was missing or invalid",
+        |s| s.announcements_refused,
+    ),
+    CONNECTIONS.counter("larder_node_panics_total", "Connections and HTTP/2 requests lost to a bug in the node", |s| {
+        s.panics
+    }),
+    CACHE.gauge("larder_node_cache_used_bytes", "Bytes in the cache", |s| s.cache_bytes),
+    CACHE.gauge("larder_node_cache_max_bytes", "Size of the cache in bytes", |s| s.cache_bytes_max),
+    CACHE.gauge("larder_node_cache_objects", "Objects and chunks in the cache", |s| s.cache_objects),
+    CACHE.counter("larder_node_cache_insertions_total", "Objects and chunks stored in the cache", |s| s.cache_insertions),
+    CACHE.counter("larder_node_cache_evictions_total", "Objects and chunks evicted from the cache", |s| s.cache_evictions),
+    CACHE.counter("larder_node_cache_evicted_bytes_total", "Bytes of evicted objects and chunks", |s| {
+        s.cache_evicted_bytes
+    }),
+    CACHE.counter("larder_node_cache_refused_total", "Objects and chunks larger than the cache", |s| s.cache_refused),
+    CACHE.counter("larder_node_store_reads_total", "Completed reads of the store", |s| s.store_reads),
+    CACHE.counter("larder_node_store_read_bytes_total", "Bytes read from the store", |s| s.store_bytes),
+    CACHE.seconds("larder_node_store_busy_seconds_total", "Busy time of the store in seconds, summed over reads", |s| {
+        s.store_busy_seconds
+    }),
+    CACHE.gauge("larder_node_store_reading", "Reads of the store in progress or waiting", |s| s.store_reading),
+    MACHINE.seconds("larder_node_cpu_busy_seconds_total", "Busy time of the processors in seconds", |s| {
+        s.usage.cpu_busy_us as f64 / 1e6
+    }),
+    MACHINE.gauge("larder_node_cpu_queue", "Jobs at the processors or waiting for them", |s| s.usage.cpu_queue.into()),
+    MACHINE.gauge("larder_node_cpus", "Processors of the node", |s| s.usage.cpus.into()),
+    MACHINE.seconds("larder_node_disk_busy_seconds_total", "Busy time of the disks in seconds", |s| {
+        s.usage.disk_busy_us as f64 / 1e6
+    }),
+    MACHINE.counter("larder_node_disk_reads_total", "Reads from the disks", |s| s.usage.disk_reads),
+    MACHINE.counter("larder_node_disk_read_bytes_total", "Bytes read from the disks", |s| s.usage.disk_bytes),
+    MACHINE.gauge("larder_node_disk_queue", "Reads at the disks or waiting for them", |s| s.usage.disk_queue.into()),
+    MACHINE.gauge("larder_node_disks", "Disks of the node", |s| s.usage.disks.into()),
+    PURGES.counter("larder_node_purges_total", "Completed purges", |s| s.purges),
+    PURGES.counter("larder_node_purged_total", "Objects and chunks removed by purges", |s| s.purged),
+    PURGES.counter("larder_node_purges_denied_total", "Purges refused without a valid token", |s| s.purges_denied),
+    PURGES.counter(
+        "larder_node_purge_unkept_total",
+        "Objects and chunks not stored because of a purge during their read or fetch",
+        |s| s.purge_unkept,
+    ),
+];
+
 impl NodeStats {
-    /// Returns the metrics in the Prometheus text format, with the prefix `larder_node_`.
+    /// Returns the definitions of the metrics.
+    pub(crate) fn metrics() -> Vec<Metric> {
+        definitions(ROWS).chain(OriginStats::metrics()).collect()
+    }
+
+    /// Returns the metrics in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
-        let labels = [("node".into(), self.name.clone().into()), ("store".into(), self.store.into())];
-        let mut registry = Registry::with_prefix_and_labels("larder_node", labels.into_iter());
-        registry.register_collector(Box::new(self.clone()));
-        let mut out = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut out, &registry);
-        out
-    }
-}
-
-impl NodeStats {
-    fn purge_counters(&self) -> [(&'static str, &'static str, u64); 4] {
-        [
-            ("purges", "Purges that were done", self.purges),
-            ("purged", "Objects and chunks that purges have removed", self.purged),
-            ("purges_denied", "Purges that were refused for want of a token", self.purges_denied),
-            (
-                "purge_unkept",
-                "Objects and chunks not kept because a purge came while they were read or fetched",
-                self.purge_unkept,
-            ),
-        ]
-    }
-
-    fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let counters = [
-            ("requests", "Requests for contents", self.requests),
-            ("hits", "Requests answered from memory alone", self.hits),
-            ("misses", "Requests for which the store was asked", self.misses),
-            ("collapsed", "Misses served by another request's read", self.collapsed),
-            ("dynamic", "Requests for dynamic content", self.dynamic),
-            ("later_served", "Later requests on handed-over connections, served here", self.later_served),
-            ("later_fetched", "Those fetched from a node that has the target", self.later_fetched),
-            ("later_unknown", "Those served here for want of a node that has it", self.later_unknown),
-            ("later_failed", "Those served here since the other node failed", self.later_failed),
-            ("not_modified", "Replies 304", self.not_modified),
-            ("partial_content", "Replies 206", self.partial_content),
-            ("client_errors", "Replies 400 to 499", self.client_errors),
-            ("server_errors", "Replies 500 to 599", self.server_errors),
-            ("aborted", "Replies that ended before their last byte", self.aborted),
-            ("sent_bytes", "Bytes of reply bodies", self.bytes_out),
-            ("connections_accepted", "Connections accepted", self.connections_accepted),
-            ("http2_connections", "Connections of clients that speak HTTP/2", self.http2_connections),
-            ("http2_floods", "Connections closed for resets or frames without content", self.http2_floods),
-            ("panics", "Requests and connections lost to a fault in the node", self.panics),
-            (
-                "connections_refused",
-                "Connections, and requests of HTTP/2, beyond the limit",
-                self.connections_refused,
-            ),
-            ("accept_errors", "Failed accept calls", self.accept_errors),
-            ("head_timeouts", "Connections closed for a slow request head", self.head_timeouts),
-            ("idle_timeouts", "Connections closed for their silence", self.idle_timeouts),
-            (
-                "write_timeouts",
-                "Connections closed, and requests of HTTP/2 ended, for taking no bytes",
-                self.write_timeouts,
-            ),
-            (
-                "announcements_refused",
-                "Connections of a balancer without announcement",
-                self.announcements_refused,
-            ),
-            (
-                "header_fields_dropped",
-                "Header fields of requests dropped for their names",
-                self.header_fields_dropped,
-            ),
-            ("own_paths_denied", "Requests for own paths by senders that may not ask", self.own_paths_denied),
-            (
-                "access_log_dropped",
-                "Access log lines not written because the writer could not keep up or failed",
-                self.access_log_dropped,
-            ),
-            ("cache_insertions", "Objects and chunks put into the cache", self.cache_insertions),
-            ("cache_evictions", "Objects and chunks that left to make room", self.cache_evictions),
-            ("cache_evicted_bytes", "Bytes of objects that left to make room", self.cache_evicted_bytes),
-            ("cache_refused", "Objects and chunks larger than the cache", self.cache_refused),
-            ("store_reads", "Reads of the store", self.store_reads),
-            ("store_read_bytes", "Bytes read from the store", self.store_bytes),
-            ("disk_reads", "Reads of the disks", self.usage.disk_reads),
-            ("disk_read_bytes", "Bytes read from the disks", self.usage.disk_bytes),
-        ];
-        for (name, help, value) in
-            counters.into_iter().chain(self.purge_counters()).chain(self.origin.counters())
-        {
-            let metric = ConstCounter::new(value);
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
-        Ok(())
+        encode_text(&[("node", &self.name), ("store", self.store)], self.clone())
     }
 }
 
 impl Collector for NodeStats {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        self.encode_counters(&mut encoder)?;
-        let busy = [
-            ("store_busy", "Time the store has worked", self.store_busy_seconds),
-            ("cpu_busy", "Time the processors have worked", self.usage.cpu_busy_us as f64 / 1e6),
-            ("disk_busy", "Time the disks have worked", self.usage.disk_busy_us as f64 / 1e6),
-        ];
-        for (name, help, seconds) in busy {
-            let metric = ConstCounter::new(seconds);
-            let unit = Unit::Seconds;
-            metric.encode(encoder.encode_descriptor(name, help, Some(&unit), metric.metric_type())?)?;
-        }
-        let gauges = [
-            ("in_flight", "Requests whose reply is not all sent", self.in_flight),
-            ("connections", "Open client connections", self.connections),
-            ("cache_used_bytes", "Bytes in the cache", self.cache_bytes),
-            ("cache_max_bytes", "Most bytes in the cache", self.cache_bytes_max),
-            ("cache_objects", "Objects and chunks in the cache", self.cache_objects),
-            ("store_reading", "Reads under way or waiting", self.store_reading),
-            ("origin_requests", "Slots of the origin that are taken", self.origin.origin_requests),
-            ("origin_tunnels", "WebSocket connections through the node", self.origin.origin_tunnels),
-            ("origin_waiting", "Requests that wait for a slot of the origin", self.origin.origin_waiting),
-            ("cpu_queue", "Jobs at the processors or waiting", u64::from(self.usage.cpu_queue)),
-            ("disk_queue", "Reads at the disks or waiting", u64::from(self.usage.disk_queue)),
-            ("cpus", "Processors of the node", u64::from(self.usage.cpus)),
-            ("disks", "Disks of the node", u64::from(self.usage.disks)),
-            ("draining", "1 while the node drains", u64::from(self.draining)),
-        ];
-        for (name, help, value) in gauges {
-            let metric = ConstGauge::new(value);
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
-        self.origin.encode_origin_status(&mut encoder)?;
-        Ok(())
+        encode_rows(ROWS, self, &mut encoder)?;
+        self.origin.encode(&mut encoder)
     }
 }

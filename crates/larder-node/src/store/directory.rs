@@ -32,7 +32,7 @@ const PROBED_MAX: usize = 1_000;
 
 /// The reason why a directory cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("the directory {} cannot be served", root.display())]
+#[error("cannot serve the directory {}", root.display())]
 pub struct DirectoryError {
     root: PathBuf,
     source: io::Error,

@@ -28,7 +28,7 @@ pub(super) type Manifest = HashMap<Box<[u8]>, ManifestEntry>;
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// The file cannot be read.
-    #[error("the manifest cannot be read")]
+    #[error("cannot read the manifest")]
     Read(#[from] std::io::Error),
     /// A line is not `size<TAB>target`, or its target is listed twice.
     #[error("manifest line {line}: {problem}")]
@@ -67,7 +67,7 @@ pub(super) fn read(mut source: impl BufRead) -> Result<Manifest, ManifestError> 
         let (size, target) = split(text).map_err(problem)?;
         let index = u32::try_from(manifest.len()).map_err(|_| problem("more than 4,294,967,296 targets"))?;
         if manifest.insert(target.into(), ManifestEntry { size, index }).is_some() {
-            return Err(problem("the target has been there before"));
+            return Err(problem("the target is listed twice"));
         }
     }
 }
@@ -77,7 +77,7 @@ fn split(text: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     let size = &text[..tab];
     let target = &text[tab + 1..];
     let digits = std::str::from_utf8(size).ok().filter(|size| size.bytes().all(|b| b.is_ascii_digit()));
-    let size = digits.and_then(|size| size.parse().ok()).ok_or("the size is no number of bytes")?;
+    let size = digits.and_then(|size| size.parse().ok()).ok_or("the size is not a number of bytes")?;
     if !target.starts_with(b"/") {
         return Err("the target does not start with '/'");
     }

@@ -36,7 +36,7 @@ impl Costs {
         };
         let at = table.get_ref().get("model").map_or(0, |value| value.span().start);
         let Some(base) = Self::by_name(&name) else {
-            return Err(error(text, at, "model", &format!("there is no model '{name}': {}", names())));
+            return Err(error(text, at, "model", &format!("unknown model '{name}': {}", names())));
         };
         table.get_mut().remove("model");
         let costs = base.read(table).map_err(refused)?;

@@ -383,7 +383,7 @@ impl World for EdgeWorld {
     fn draw_downtime(sim: &mut Simulation<'_, Self>, node: Id) -> Duration {
         sim.world.host_dies = node != SWITCH && sim.rng.draw_permille(300);
         if sim.world.host_dies {
-            sim.log(|| format!("the host of {node} is gone"));
+            sim.log(|| format!("the host of {node} failed"));
             // The absence is longer than the switch needs to notice it in any state.
             sim.rng.draw_micros(10_000_000, 13_000_000)
         } else {

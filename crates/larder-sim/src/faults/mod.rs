@@ -174,15 +174,15 @@ mod tests {
             assert!(seen(protocol, BrokenRule::ForgetsRequests).contains("has not ended"));
             assert!(seen(protocol, BrokenRule::EndsTwice).contains("ends twice"));
         }
-        assert!(seen(Protocol::Press, BrokenRule::ForgetsEnds).contains("are under way"));
+        assert!(seen(Protocol::Press, BrokenRule::ForgetsEnds).contains("are in flight"));
         assert!(seen(Protocol::Press, BrokenRule::NeverAsks).contains("does not know"));
-        assert!(seen(Protocol::Card, BrokenRule::ForgetsEnds).contains("are under way"));
-        assert!(seen(Protocol::Press, BrokenRule::EndsCountTwice).contains("are under way"));
-        assert!(seen(Protocol::Card, BrokenRule::EndsCountTwice).contains("are under way"));
+        assert!(seen(Protocol::Card, BrokenRule::ForgetsEnds).contains("are in flight"));
+        assert!(seen(Protocol::Press, BrokenRule::EndsCountTwice).contains("are in flight"));
+        assert!(seen(Protocol::Card, BrokenRule::EndsCountTwice).contains("are in flight"));
         assert!(seen(Protocol::Card, BrokenRule::NeverAsks).contains("has not ended"));
         assert!(seen(Protocol::Ward, BrokenRule::NeverAsks).contains("table"));
         assert!(seen(Protocol::Switches, BrokenRule::EndsTwice).contains("ends twice"));
-        assert!(seen(Protocol::Switches, BrokenRule::ForgetsEnds).contains("none are under way"));
+        assert!(seen(Protocol::Switches, BrokenRule::ForgetsEnds).contains("none are in flight"));
         assert!(seen(Protocol::Switches, BrokenRule::NeverAsks).contains("has"));
     }
 
@@ -190,9 +190,9 @@ mod tests {
     fn broken_rules_of_switch_handoff_are_detected() {
         for (broken, what) in [
             (BrokenRule::ThawsInDoubt, "is served twice"),
-            (BrokenRule::ForgetsToTell, "its client was not told"),
-            (BrokenRule::NeverNames, "its client was not told"),
-            (BrokenRule::NeverRests, "rests and counts"),
+            (BrokenRule::ForgetsToTell, "its client was not reset"),
+            (BrokenRule::NeverNames, "its client was not reset"),
+            (BrokenRule::NeverRests, "is idle but counts"),
             (BrokenRule::EndsCountTwice, "the dispatcher counts"),
         ] {
             let seen = |seed| {
@@ -208,10 +208,10 @@ mod tests {
             (BrokenRule::ThawsInDoubt, "is served twice"),
             (BrokenRule::HearsTheOld, "is served twice"),
             (BrokenRule::SendsByAny, "is served twice"),
-            (BrokenRule::NeverNames, "has ended and is still at"),
+            (BrokenRule::NeverNames, "has ended but is still at"),
             (BrokenRule::NeverNames, "in its table"),
-            (BrokenRule::ForgetsToTell, "its client was not told"),
-            (BrokenRule::NeverPointsBack, "has ended and is still at"),
+            (BrokenRule::ForgetsToTell, "its client was not reset"),
+            (BrokenRule::NeverPointsBack, "has ended but is still at"),
             (BrokenRule::NeverRests, "a dispatcher counts"),
             (BrokenRule::ForgetsEnds, "in its table"),
         ] {

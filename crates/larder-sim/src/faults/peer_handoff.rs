@@ -370,7 +370,7 @@ impl World for PeerHandoffWorld {
         }
         match sim.world.death {
             Death::Host => {
-                sim.log(|| format!("the host of {node} is gone"));
+                sim.log(|| format!("the host of {node} failed"));
                 sim.rng.draw_micros(HOST_AWAY_US.0, HOST_AWAY_US.1)
             }
             Death::Process | Death::GoodOrder => sim.rng.draw_micros(10_000, 8_000_000),
@@ -450,14 +450,14 @@ impl Simulation<'_, PeerHandoffWorld> {
         self.schedule_between(0, 100_000, Event::Flush { node, epoch });
     }
 
-    // -- a node that ends in good order
+    // -- a node that ends after its drain
 
     fn begin_departure(&mut self) -> Result<(), Violation> {
         let Some(node) = self.pick_running_node().filter(|node| !self.nodes[*node].machine.agent.ending)
         else {
             return Ok(());
         };
-        self.log(|| format!("{node} is to end"));
+        self.log(|| format!("{node} gets a signal to end"));
         self.announce_ending(node);
         let epoch = self.nodes[node].epoch;
         self.schedule_between(500_000, 2_000_000, Event::Stop { node, epoch, tries: 0 });
@@ -474,7 +474,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             self.schedule_between(100_000, 100_000, Event::Stop { node, epoch, tries: tries + 1 });
             return Ok(());
         }
-        self.log(|| format!("{node} ends in good order"));
+        self.log(|| format!("{node} ends after its drain"));
         self.world.death = Death::GoodOrder;
         self.crash_node(node);
         for by in (0..self.nodes.len()).filter(|by| *by != node) {

@@ -305,7 +305,7 @@ impl Simulation<'_, PlacementWorld> {
         let mut leaders = self.nodes.iter().map(|node| node.machine.leader()).enumerate();
         leaders
             .find(|(_, leader)| leader.index() != first)
-            .map(|(at, leader)| format!("node {at} takes {leader:?} for the first, not {first}"))
+            .map(|(at, leader)| format!("node {at} believes that {leader:?} is the first node, not {first}"))
     }
 
     /// Returns an error if a node's desk counts a wrong load for another node, as far as the two have no
@@ -322,7 +322,7 @@ impl Simulation<'_, PlacementWorld> {
         match at.miscount(of, out.map(|(_, token)| *token)) {
             None => Ok(()),
             Some(Miscount { counted, in_progress: under_way }) => Err(self.violation(format!(
-                "the desk of node {desk} counts {counted} for node {asker}, and {under_way} are under way"
+                "the dispatcher of node {desk} counts {counted} for node {asker}, but {under_way} are in flight"
             ))),
         }
     }
@@ -338,7 +338,7 @@ impl Simulation<'_, PlacementWorld> {
                 let load = card.dispatcher_load(node_id(of));
                 if load > 0 {
                     return Some(format!(
-                        "the desk of node {at} counts {load} at {of}, and none are under way"
+                        "the dispatcher of node {at} counts {load} at {of}, but none are in flight"
                     ));
                 }
             }
@@ -362,6 +362,6 @@ impl Simulation<'_, PlacementWorld> {
         let mut tables = all.into_iter();
         tables
             .find(|(_, status)| status.id != first.id)
-            .map(|(at, status)| format!("node {at} goes by {:?}, node 0 by {:?}", status.id, first.id))
+            .map(|(at, status)| format!("node {at} uses table {:?}, node 0 uses {:?}", status.id, first.id))
     }
 }

@@ -344,7 +344,7 @@ impl Simulation<'_, PressWorld> {
 
     fn release_connection(&mut self, node: Id) -> Result<(), Violation> {
         if self.nodes[node].machine.under_way == 0 {
-            return Err(self.violation(format!("node {node} ends what it has not begun")));
+            return Err(self.violation(format!("node {node} ends a request that it has not begun")));
         }
         self.count_connection(node, false)
     }
@@ -363,7 +363,7 @@ impl Simulation<'_, PressWorld> {
         if press.load() == *under_way {
             return Ok(());
         }
-        Err(self.violation(format!("node {node} counts {}, and {under_way} are under way", press.load())))
+        Err(self.violation(format!("node {node} counts {}, but {under_way} are in flight", press.load())))
     }
 
     /// Applies an input to a node's state machine and sends the resulting messages.
@@ -392,7 +392,7 @@ impl Simulation<'_, PressWorld> {
         let nodes = || self.nodes.iter().enumerate().map(|(at, node)| (at, &node.machine));
         for (a, PressNode { press, under_way, .. }) in nodes() {
             if *under_way != 0 || press.load() != 0 {
-                return Some(format!("node {a} counts {}, and {under_way} are under way", press.load()));
+                return Some(format!("node {a} counts {}, but {under_way} are in flight", press.load()));
             }
             let unknown =
                 |b: Id| !press.is_current(node_id(b)) || press.peer_load(self.now, node_id(b)) != Some(0);
@@ -420,7 +420,7 @@ impl Simulation<'_, PressWorld> {
                     if forgets { believed.iter().all(|b| truth.contains(b)) } else { believed == truth };
                 if !right {
                     return Some(format!(
-                        "node {a} takes {believed:?} for servers of {target}: they are {truth:?}"
+                        "node {a} believes that {believed:?} serve {target}, but {truth:?} do"
                     ));
                 }
             }

@@ -262,7 +262,7 @@ impl<'t, W: World> Simulation<'t, W> {
                 continue;
             }
             let Some(((at, _), sim_event)) = self.queue.pop_first() else {
-                return Err(self.violation("nothing is left to happen".to_owned()));
+                return Err(self.violation("no events are left".to_owned()));
             };
             self.now = at;
             self.handle(sim_event)?;
@@ -270,7 +270,7 @@ impl<'t, W: World> Simulation<'t, W> {
                 self.faults_enabled = false;
                 fault_free_since = self.now;
                 check_at = self.now + CHECK_INTERVAL;
-                self.log(|| "no more troubles".to_owned());
+                self.log(|| "no more faults".to_owned());
             }
         }
     }

@@ -161,7 +161,7 @@ impl World for SwitchesWorld {
         })?;
         match strange {
             None => Ok(()),
-            Some(error) => Err(sim.violation(format!("{to} does not understand {from}: {error}"))),
+            Some(error) => Err(sim.violation(format!("{to} cannot decode a message of {from}: {error}"))),
         }
     }
 
@@ -234,7 +234,7 @@ impl Simulation<'_, SwitchesWorld> {
                 if row.load + elsewhere > 0 {
                     let name = &row.name;
                     return Some(format!(
-                        "switch {at} counts {} of its own and {elsewhere} of others at {name}, and none are under way",
+                        "switch {at} counts {} own requests and {elsewhere} of others at {name}, but none are in flight",
                         row.load
                     ));
                 }
@@ -251,7 +251,7 @@ impl Simulation<'_, SwitchesWorld> {
             let differs = |target: &&TargetId| sets.get(target) != first.get(target);
             if let Some(target) = sets.keys().chain(first.keys()).find(differs) {
                 return Some(format!(
-                    "switch {at} has {target} at {:?}, switch 0 at {:?}",
+                    "switch {at} has {target} at {:?}, but switch 0 at {:?}",
                     sets.get(target),
                     first.get(target)
                 ));

@@ -228,30 +228,30 @@ pub(super) fn explain_cluster(chosen: &Cell, cells: &[Cell], requirement: Requir
             let times = chosen.throughput.low() / peak.max(f64::MIN_POSITIVE);
             let times = if times >= 10.0 { format!("{times:.0}") } else { format!("{times:.1}") };
             format!(
-                "One node with {} serves {times} times the {} of your busiest minute (or of --load) and hits \
+                "One node with {} serves {times} times the {} of your busiest minute (or of --load), with hits \
                  within 2 points of the best in the grid; no cluster is needed. If more is to come, state it with \
                  --load or --goal.",
                 Bytes(chosen.memory_bytes).exact(),
                 rate(peak)
             )
         }
-        (None, _) => "No goal was stated, so this is the knee: the least memory in all that brings the hit ratio within 2 \
+        (None, _) => "No goal was given, so this is the knee: the least total memory with a hit ratio within 2 \
                       points of the best in the grid, on the fewest nodes within 5 % of the most that so much memory \
                       serves."
             .to_owned(),
         (Some(Goal::Cost), _) if requirement.load > 0.0 => format!(
-            "It serves a million requests for the lowest price of the clusters in the grid that carry {}.",
+            "It has the lowest price per million requests of the simulated clusters that carry {}.",
             rate(requirement.load)
         ),
-        (Some(Goal::Cost), _) => "It serves a million requests for the lowest price in the grid.".to_owned(),
+        (Some(Goal::Cost), _) => "It has the lowest price per million requests of the simulated clusters.".to_owned(),
         (Some(goal), _) if requirement.prices.is_some() => {
-            format!("It is the cheapest cluster of the grid that honours {goal}.")
+            format!("It is the cheapest simulated cluster that meets {goal}.")
         }
         (Some(goal @ (Goal::Hit(_) | Goal::Origin(_))), _) => {
-            format!("It has the least memory in all of the clusters in the grid that honour {goal}.")
+            format!("It has the least total memory of the simulated clusters that meet {goal}.")
         }
         (Some(goal), _) => format!(
-            "It has the fewest nodes, then the least memory, of the clusters in the grid that honour {goal}."
+            "It has the fewest nodes, then the least memory, of the simulated clusters that meet {goal}."
         ),
     }
 }
@@ -299,10 +299,7 @@ pub(super) fn explain_policy(
         _ if knows => {
             format!("It is the simplest policy within 2 % (or the error) of the best, {}.", knowing.policy)
         }
-        _ => format!(
-            "It honours the goal already, although {} would serve {ratio:.2} times as many.",
-            knowing.policy
-        ),
+        _ => format!("It meets the goal, although {} would serve {ratio:.2} times as many.", knowing.policy),
     };
     (text, pays)
 }
@@ -325,20 +322,23 @@ fn explain_low_gain(nodes: u16, memory: u64, knowing: &Cell, facts: &LogFacts) -
     if nodes == 1 {
         "there is one node only".to_owned()
     } else if memory >= facts.working_set_bytes {
-        format!("the whole working set ({}) fits into one node", Bytes(facts.working_set_bytes))
+        format!("the whole working set ({}) fits into the memory of one node", Bytes(facts.working_set_bytes))
     } else if memory >= facts.core98_bytes {
-        format!("what 98 % of the requests ask for ({}) fits into one node", Bytes(facts.core98_bytes))
+        format!(
+            "the targets of 98 % of the requests ({}) fit into the memory of one node",
+            Bytes(facts.core98_bytes)
+        )
     } else if knowing.front_busy >= 0.9 {
-        "the switch is the limit, not the nodes".to_owned()
+        "the switch limits the throughput, not the nodes".to_owned()
     } else if knowing.cpu_busy >= 0.9 {
-        "processors are the limit, not memory".to_owned()
+        "processors limit the throughput, not memory".to_owned()
     } else if facts.cold_share >= 0.5 {
         format!(
-            "{:.0} % of the measured requests are the first for their target, which no memory answers",
+            "{:.0} % of the measured requests are the first for their target, so no cache can have the reply",
             facts.cold_share * 100.0
         )
     } else {
-        "nodes do not wait long enough for what they read".to_owned()
+        "nodes do not wait long enough for reads".to_owned()
     }
 }
 

@@ -135,7 +135,7 @@ impl<'w> Study<'w> {
             let cluster =
                 |cell: &Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
             self.load.get_or_insert_with(|| {
-                let text = "70 % of what the recommended cell serves saturated".to_owned();
+                let text = "70 % of the throughput of the recommended cluster at saturation".to_owned();
                 (chosen.throughput.value * USUAL_LOAD, text)
             });
             if chosen.at_load.is_none() {

@@ -16,7 +16,7 @@ pub(super) fn describe_unmet_goal(cells: &[Cell], goal: Goal, load: f64, ceiling
         .map_or_else(String::new, |text| format!(": {text}, its error counted against it"));
     let advice = explain_limit(cells, goal, load, ceilings)
         .unwrap_or_else(|| "Try more nodes (--nodes) or memory (--memory).".to_owned());
-    format!("No cluster in the grid honours {goal}{nearest}. {advice}")
+    format!("No simulated cluster meets {goal}{nearest}. {advice}")
 }
 
 fn find_best(cells: &[Cell], merit: impl Fn(&Cell) -> f64) -> Option<&Cell> {

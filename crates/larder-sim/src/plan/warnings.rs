@@ -45,16 +45,18 @@ pub(super) fn collect_warnings(
     let Some(chosen) = chosen else { return warnings };
     if nodes.len() > 1 && nodes.iter().all(|count| *count <= chosen.nodes) {
         warnings.push(
-            "The recommended number of nodes is the largest that was tried; more may be better.".to_owned(),
+            "The recommended number of nodes is the largest that was simulated; more may be better."
+                .to_owned(),
         );
     }
     let largest = memory.len() > 1 && memory.iter().all(|size| size.get() <= chosen.memory_bytes);
     if largest && !is_everything_cached(chosen, facts) {
-        warnings.push("The recommended memory is the largest that was tried; more may be better.".to_owned());
+        warnings
+            .push("The recommended memory is the largest that was simulated; more may be better.".to_owned());
     }
     if let Some(at) = chosen.at_load.filter(|at| at.refused_share > 0.0) {
         warnings.push(format!(
-            "At {} the recommended cell refuses {:.1} % of the requests.",
+            "At {} the recommended cluster refuses {:.1} % of the requests.",
             rate(at.load),
             at.refused_share * 100.0
         ));

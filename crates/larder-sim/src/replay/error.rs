@@ -14,7 +14,7 @@ pub enum ReplayError {
     #[error("the record cannot be read: {0}")]
     Io(#[from] io::Error),
     /// The file does not begin with the magic bytes of a record.
-    #[error("this is no record of a switch: it does not begin with LARDEREC")]
+    #[error("not a record of a switch: it does not begin with LARDEREC")]
     Magic,
     /// The record has an unsupported version.
     #[error("the record is of version {found}, this release reads version {expected}")]
@@ -44,7 +44,7 @@ pub enum ReplayError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The file ends before or within the frame.
-    #[error("the file ends here without saying that the record does: it was cut, or the switch was killed")]
+    #[error("the record has no end: the file was truncated, or the switch was killed")]
     NoEnd,
     /// The bytes are not a valid frame.
     #[error(transparent)]

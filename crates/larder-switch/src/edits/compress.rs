@@ -186,7 +186,7 @@ fn pattern(text: &str) -> Result<Box<str>, EditError> {
         _ => lower.strip_prefix("*+").filter(|suffix| token(suffix)).map(|suffix| format!("+{suffix}")),
     };
     known.map(Into::into).ok_or_else(|| {
-        let what = format!("'{}' is no media type", text.escape_debug());
+        let what = format!("'{}' is not a media type", text.escape_debug());
         EditError::new(what, "write \"text/*\", \"application/json\" or \"*+xml\"").at("types")
     })
 }

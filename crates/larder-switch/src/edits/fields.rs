@@ -114,12 +114,12 @@ impl FieldRules {
     pub fn set(&mut self, kind: MessageKind, name: &str, value: &str) -> Result<(), EditError> {
         let (name, value) = rule(kind, FieldAction::Set, name, value)?;
         if self.set.iter().any(|(other, _)| other.eq_ignore_ascii_case(&name)) {
-            return Err(EditError::new(format!("'{name}' is set twice"), "leave one of them out"));
+            return Err(EditError::new(format!("'{name}' is set twice"), "remove one of the two"));
         }
         let removes = |removal: &Removal| matches!(removal, Removal::One(other) if *other == *name);
         if self.remove.iter().any(removes) {
             let what = format!("'{name}' is removed and set");
-            return Err(EditError::new(what, "leave the removal out: set replaces what is there"));
+            return Err(EditError::new(what, "omit the removal: set replaces existing values"));
         }
         room(&self.set)?;
         self.set.push((name, value));
@@ -243,7 +243,7 @@ fn allowed(
     let refuse = |what: &str, right: &str| Err(EditError::new(format!("'{name}' {what}"), right));
     if is_framing_field(name) {
         return refuse(
-            "concerns one connection alone, or the framing of a message: the switch writes it itself",
+            "is for one connection or the framing of a message: the switch writes it itself",
             "leave it out",
         );
     }
@@ -263,14 +263,14 @@ fn allowed(
             }
         }
         (MessageKind::Request, "larder-target", _) => {
-            refuse("is the switch's word to its nodes about their caches", "leave it out")
+            refuse("is reserved: the switch sends it to nodes", "leave it out")
         }
         (MessageKind::Request, "range" | "if-range", FieldAction::Set | FieldAction::Add) => refuse(
-            "would have nodes answer with a part that the client has not asked for",
-            "leave it out; remove is possible",
+            "would make nodes reply with a part that the client has not requested",
+            "omit it; only removal is possible",
         ),
         (MessageKind::Reply, "content-encoding" | "content-range", _) => {
-            refuse("says what the body is, which a rule does not change", "leave it out")
+            refuse("describes the body, which a rule does not change", "leave it out")
         }
         _ => Ok(()),
     }

@@ -26,7 +26,9 @@ impl PathRewrite {
             let path = text.starts_with('/') || what == "to" && text.is_empty();
             if !path || text.bytes().any(|byte| !is_uri_byte(byte) || b"?#".contains(&byte)) {
                 let right = "it begins with '/', and holds no '?', '#' or space: write '%20' for a space";
-                return Err(EditError::new(format!("'{}' is no path", text.escape_debug()), right).at(what));
+                return Err(
+                    EditError::new(format!("'{}' is not a path", text.escape_debug()), right).at(what)
+                );
             }
         }
         let (prefix, to) = (prefix.trim_end_matches('/'), to.trim_end_matches('/'));

@@ -85,13 +85,13 @@ impl StickyCookie {
         secret: Option<&[u8]>,
     ) -> Result<Self, EditError> {
         if field_name(name).is_err() || name.len() > 64 {
-            let what = format!("'{}' is no name of a cookie", name.escape_debug());
+            let what = format!("'{}' is not a cookie name", name.escape_debug());
             return Err(EditError::new(what, "1 to 64 letters, digits and !#$%&'*+-.^_`|~").at("cookie"));
         }
         let fits =
             path.starts_with('/') && path.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && byte != b';');
         if !fits {
-            let what = format!("'{}' is no path of a cookie", path.escape_debug());
+            let what = format!("'{}' is not a cookie path", path.escape_debug());
             return Err(EditError::new(what, "it begins with '/', and holds no space or ';'").at("path"));
         }
         let mut attributes = format!("; Path={path}; HttpOnly");

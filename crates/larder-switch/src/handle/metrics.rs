@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::hedge::RouteHedging;
 use crate::metrics::QUEUE_WAIT;
 use crate::metrics::cells::{HISTOGRAM_CELLS, bounds_s};
-use crate::metrics::table::{self, Metric, MetricKind};
+use crate::metrics::table;
 use crate::metrics::{
     BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, EJECTIONS, FAILURE, FIELDS_DROPPED, FIRST_BYTE,
     HANDED_OFF, HANDED_OFF_BYTES, HANDED_OFF_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, RetryKind,
@@ -17,7 +17,7 @@ use crate::metrics::{
 use crate::shared::Shared;
 use larder_core::{CacheResult, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
-use larder_edge::{Acme, AcmeStatus, TlsHandshakeOutcome};
+use larder_edge::{Acme, AcmeStatus, Metric, MetricKind, TlsHandshakeOutcome};
 use larder_spans::Tracer;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -452,13 +452,10 @@ pub(super) fn describe<'a>(
     encoder: &'a mut DescriptorEncoder<'_>,
     metric: &'a Metric,
 ) -> Result<MetricEncoder<'a>, Error> {
-    let (kind, name) = match metric.kind {
-        // The encoder adds the suffix itself.
-        MetricKind::Counter => {
-            (MetricType::Counter, metric.name.strip_suffix("_total").unwrap_or(metric.name))
-        }
-        MetricKind::Gauge => (MetricType::Gauge, metric.name),
-        MetricKind::Histogram => (MetricType::Histogram, metric.name),
+    let kind = match metric.kind {
+        MetricKind::Counter => MetricType::Counter,
+        MetricKind::Gauge => MetricType::Gauge,
+        MetricKind::Histogram => MetricType::Histogram,
     };
-    encoder.encode_descriptor(name, metric.help, None, kind)
+    encoder.encode_descriptor(metric.family(), metric.help, None, kind)
 }

@@ -60,7 +60,7 @@ pub struct ClassStatus {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// There is no such route.
-    #[error("there is no route named '{0}'")]
+    #[error("unknown route '{0}'")]
     Unknown(String),
     /// Its policy uses no routing table.
     #[error("route '{route}' has policy '{policy}', which uses no routing table: use ward or part")]
@@ -76,10 +76,10 @@ pub enum RouteError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ShareError {
     /// There is no such route.
-    #[error("there is no route named '{0}'")]
+    #[error("unknown route '{0}'")]
     Unknown(String),
     /// It takes no share of another route.
-    #[error("route '{0}' takes no share of another route: it has matchers")]
+    #[error("route '{0}' cannot take a share of another route, because it has matchers")]
     NoShare(String),
     /// The value is not a share.
     #[error("{0} is not a valid share: use 0 to 100 percent")]

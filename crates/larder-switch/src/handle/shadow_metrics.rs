@@ -3,8 +3,9 @@
 use super::metrics::{count, describe};
 use super::shadow::{PolicyShadow, ShadowFigures};
 use super::status::SwitchHandle;
-use crate::metrics::table::{self, Metric};
+use crate::metrics::table;
 use crate::shared::Shared;
+use larder_edge::Metric;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
 use std::sync::Arc;

@@ -121,7 +121,7 @@ pub struct SwitchStatus {
 
 /// Error: no node has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no node named '{0}'")]
+#[error("unknown node '{0}'")]
 pub struct UnknownNode(pub String);
 
 /// Error of adding a node.

@@ -109,7 +109,7 @@ impl MechanismSetting {
 
 /// Error: the name is not a setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no mechanism '{0}': use auto, cookie, repair, splice or relay")]
+#[error("unknown mechanism '{0}': use auto, cookie, repair, splice or relay")]
 pub struct UnknownMechanism(String);
 
 impl FromStr for MechanismSetting {

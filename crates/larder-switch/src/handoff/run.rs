@@ -70,7 +70,7 @@ pub enum HandoffError {
     /// Programs of an earlier process would answer clients without a switch behind them, and cannot be removed. Fault
     /// of this process's privileges.
     #[error(
-        "a switch of this name has left programs in the kernel that answer clients, and they cannot be taken off ({0}): \
+        "a switch of this name has left programs in the kernel that answer clients, and they cannot be removed ({0}): \
          start it with the rights that it had, or remove its directory under the bpffs"
     )]
     Remains(#[source] larder_kernel::plane::PlaneError),

@@ -26,9 +26,9 @@ pub(super) async fn probe(what: &HealthCheck, dial: &Dialer) -> Result<(), Strin
     let mut line = Vec::new();
     loop {
         let mut chunk = [0; 256];
-        let read = tcp.read(&mut chunk).await.map_err(|error| format!("no answer: {error}"))?;
+        let read = tcp.read(&mut chunk).await.map_err(|error| format!("no reply: {error}"))?;
         if read == 0 || line.len() > STATUS_LINE_MAX {
-            return Err("the answer is no HTTP".to_owned());
+            return Err("the reply is not HTTP".to_owned());
         }
         line.extend_from_slice(&chunk[..read]);
         if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
@@ -47,7 +47,7 @@ fn check_status(line: &[u8]) -> Result<(), String> {
     match status {
         Some(200..=399) => Ok(()),
         Some(status) => Err(format!("status {status}")),
-        None => Err("the answer is no HTTP".to_owned()),
+        None => Err("the reply is not HTTP".to_owned()),
     }
 }
 

@@ -7,7 +7,7 @@
 pub(crate) mod cells;
 pub(crate) mod table;
 
-pub use table::{METRICS, Metric, MetricKind};
+pub use table::METRICS;
 
 use crate::failure::Failure;
 use cells::{Cells, HISTOGRAM_CELLS, bounds_s};

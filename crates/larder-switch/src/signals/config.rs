@@ -43,7 +43,7 @@ impl fmt::Display for SignalSource {
 
 /// Error: the name is not a source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no signal source '{0}': use off, larder, node-exporter or orca")]
+#[error("unknown signal source '{0}': use off, larder, node-exporter or orca")]
 pub struct UnknownSource(String);
 
 impl FromStr for SignalSource {

@@ -62,7 +62,7 @@ impl Stats {
         }
         write_row(f, "hottest target", &format!("{:.1} % of requests", self.hottest_share * 100.0))?;
         let endless = format!("{:.1} % of requests hit", self.endless_hit_ratio * 100.0);
-        write_row(f, "with endless memory", &endless)?;
+        write_row(f, "with unlimited memory", &endless)?;
         if let Some(tokens) = self.tokens_mean {
             write_row(f, "mean tokens", &format!("{:.0} in, {:.0} out", tokens.input, tokens.output))?;
         }

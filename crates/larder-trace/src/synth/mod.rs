@@ -61,7 +61,7 @@ pub enum SynthError {
         range: &'static str,
     },
     /// The scaled trace is too small for the shape of the recipe.
-    #[error("too small for this recipe's shape ({what}): take a larger scale, or more targets and requests")]
+    #[error("too small for this recipe ({what}): use a larger scale, or more targets and requests")]
     TooSmall {
         /// The part of the shape that does not fit.
         what: &'static str,

@@ -35,7 +35,7 @@ pub enum WardError {
     #[error("ward-analysis is for 1 to {WARD_NODES_MAX} nodes, not {0}")]
     Nodes(u16),
     /// The nodes have no memory.
-    #[error("ward-analysis needs memory to place targets in: 0 bytes a node is none")]
+    #[error("the memory of a node must be above 0")]
     NoMemory,
     /// A price is not a number of at least 0.
     #[error("the costs of a handoff and of a byte from disk must be numbers of at least 0")]

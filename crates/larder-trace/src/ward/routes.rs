@@ -138,7 +138,7 @@ pub enum RoutesProblem {
     #[error("a routing table of version \"{0}\"; this program reads version 1")]
     Version(String),
     /// The second line is not a valid header.
-    #[error("the header is not understood: {0}")]
+    #[error("invalid header: {0}")]
     Header(serde_json::Error),
     /// The number of nodes is out of range.
     #[error("a routing table is for 1 to {WARD_NODES_MAX} nodes, not {0}")]
@@ -152,7 +152,7 @@ pub enum RoutesProblem {
         nodes: u16,
     },
     /// A name is invalid.
-    #[error("\"{0}\" is no name of a node: 1 to {NAME_BYTES_MAX} visible ASCII characters")]
+    #[error("\"{0}\" is not a name of a node: 1 to {NAME_BYTES_MAX} visible ASCII characters")]
     Name(String),
     /// Two nodes have the same name.
     #[error("two nodes are named \"{0}\"")]
@@ -161,7 +161,7 @@ pub enum RoutesProblem {
     #[error("the costs of a handoff and of a byte from disk must be numbers of at least 0")]
     Costs,
     /// A line is not a valid row.
-    #[error("\"{0}\" is no row: `core` or an owner's number, a space, a target")]
+    #[error("\"{0}\" is not a row: write `core` or an owner's number, a space, a target")]
     Row(String),
     /// An owner is not one of the nodes.
     #[error("\"{name}\" belongs to node {node}, and the table is for {nodes} nodes, which count from 0")]
@@ -192,10 +192,10 @@ pub enum RoutesProblem {
         expected_core: u64,
     },
     /// The last line is missing.
-    #[error("the file is cut short: there is no line \"end\"")]
+    #[error("the file is truncated: it has no line \"end\"")]
     Truncated,
     /// There is a line after the last line.
-    #[error("something stands behind the line \"end\"")]
+    #[error("the file continues after the line \"end\"")]
     AfterEnd,
     /// The places do not form a table.
     #[error(transparent)]

@@ -82,11 +82,8 @@ fn errors_have_file_line_and_problem() {
         (String::new(), "t.routes:1: not a routing table"),
         ("GET / HTTP/1.1".to_owned(), "t.routes:1: not a routing table: it starts with \"GET / HTTP/1.1\""),
         (with(1, "larder-routes 2"), "t.routes:1: a routing table of version \"2\""),
-        (with(2, "{}"), "t.routes:2: the header is not understood: missing field"),
-        (
-            good.replacen("\"log\"", "\"lok\"", 1),
-            "t.routes:2: the header is not understood: unknown field `lok`",
-        ),
+        (with(2, "{}"), "t.routes:2: invalid header: missing field"),
+        (good.replacen("\"log\"", "\"lok\"", 1), "t.routes:2: invalid header: unknown field `lok`"),
         (
             good.replacen("\"nodes\":3", "\"nodes\":0", 1),
             "t.routes:2: a routing table is for 1 to 1024 nodes, not 0",

@@ -38,7 +38,7 @@ impl Analysis {
     fn write_input(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TargetTotals { targets, bytes, requests, .. } = self.log;
         let log = format!("{} requests to {} targets", format_thousands(requests), format_thousands(targets));
-        write_row(f, "log", &format!("{log} of together {}", Bytes(bytes)))?;
+        write_row(f, "log", &format!("{log}, {} in total", Bytes(bytes)))?;
         let each = self.memory_per_node_bytes;
         let all = Bytes(each.saturating_mul(u64::from(self.nodes)));
         let share = all.get() as f64 / bytes.max(1) as f64;
@@ -63,7 +63,7 @@ impl Analysis {
             ("core", &self.core, "where they arrive, from every node's memory"),
             ("partition", &self.partition, "by their owner, from its memory"),
             ("on disk", &self.on_disk, "where they arrive; the core's copies take their memory"),
-            ("other", &self.other, "where they arrive; too rare or too large for the memory there is"),
+            ("other", &self.other, "where they arrive; too rare or too large for the memory"),
         ];
         for (name, totals, served) in classes {
             let share = totals.requests as f64 / self.log.requests.max(1) as f64;
@@ -121,7 +121,10 @@ impl Analysis {
 impl fmt::Display for Stability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.days.is_empty() {
-            return writeln!(f, "The log has less than two whole days: nothing to say of yesterday's table.");
+            return writeln!(
+                f,
+                "The log has less than two whole days, so yesterday's table cannot be compared."
+            );
         }
         writeln!(
             f,

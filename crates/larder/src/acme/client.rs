@@ -66,7 +66,7 @@ impl HttpsClient {
 /// Connects to the authority of a URL.
 async fn connect(to: &Uri, tls: &LoadedTls) -> io::Result<ServerIo> {
     let host = to.host().filter(|_| to.scheme_str() == Some("https"));
-    let host = host.ok_or_else(|| io::Error::other("no https URL"))?;
+    let host = host.ok_or_else(|| io::Error::other("not an https URL"))?;
     let name = tls.server_name(host).map_err(io::Error::other)?;
     let tcp = tcp(&format!("{host}:{}", to.port_u16().unwrap_or(443))).await?;
     ServerIo::secure(tcp, name, Arc::new(tls.client.clone())).await

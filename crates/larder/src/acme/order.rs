@@ -210,7 +210,7 @@ async fn answer_challenges(order: &mut Order, store: &Store, host: &str) -> Resu
             AcmeChallenge::Http01 => {
                 let file = store.files.answer(&challenge.token);
                 let file =
-                    file.ok_or_else(|| Failure::refused("the authority's token is none (RFC 8555)"))?;
+                    file.ok_or_else(|| Failure::refused("the authority sent an invalid token (RFC 8555)"))?;
                 (file, answer.as_str().to_owned())
             }
             AcmeChallenge::TlsAlpn01 => {

@@ -4,12 +4,35 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use larder_edge::{Metric, MetricKind};
 use larder_handoff::channel::server::{HandshakeCounters, HandshakeOutcome};
 
 use super::{AdminReply, AdminRequest, AdminService};
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Heading of the metrics in the reference.
+const TOPIC: &str = "Control channels of agents and nodes";
+
+const ATTEMPTS: Metric = Metric {
+    topic: TOPIC,
+    name: "larder_agent_control_attempts_total",
+    kind: MetricKind::Counter,
+    labels: &["outcome"],
+    help: "Attempts of switches to connect, by outcome (accepted, stranger: unknown key, forged, foreign: another protocol, malformed, slow: timeout, displaced, network)",
+};
+const REVOKED: Metric = Metric {
+    topic: TOPIC,
+    name: "larder_agent_channels_revoked_total",
+    kind: MetricKind::Counter,
+    labels: &[],
+    help: "Control channels of switches that were closed because their key was revoked",
+};
+
+/// Every metric of an agent, which a node that takes handoffs also has.
+#[cfg(test)]
+pub(crate) const AGENT_METRICS: [Metric; 2] = [ATTEMPTS, REVOKED];
 
 const ROUTES: [&str; 3] = ["/stats", "/metrics", "/healthz"];
 
@@ -35,17 +58,19 @@ impl AgentAdmin {
 
 /// Formats the counts of an agent in the Prometheus text format.
 pub(super) fn metrics(outcomes: &HandshakeCounters) -> String {
-    let name = "larder_agent_control_attempts_total";
-    let mut text =
-        format!("# HELP {name} Attempts of switches to connect, by outcome.\n# TYPE {name} counter\n");
+    let mut text = header(&ATTEMPTS);
     for (outcome, count) in attempts(outcomes) {
         // Writing to a `String` cannot fail.
-        let _ = writeln!(text, "{name}{{outcome=\"{outcome}\"}} {count}");
+        let _ = writeln!(text, "{}{{outcome=\"{outcome}\"}} {count}", ATTEMPTS.name);
     }
-    let (name, count) = ("larder_agent_channels_revoked_total", outcomes.revoked());
-    let help = "Channels of switches ended because their key was revoked.";
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}");
+    text += &header(&REVOKED);
+    let _ = writeln!(text, "{} {}", REVOKED.name, outcomes.revoked());
     text
+}
+
+fn header(metric: &Metric) -> String {
+    let Metric { name, kind, help, .. } = metric;
+    format!("# HELP {name} {help}.\n# TYPE {name} {}\n", kind.name())
 }
 
 fn attempts(outcomes: &HandshakeCounters) -> BTreeMap<&'static str, u64> {

@@ -56,7 +56,7 @@ impl AdminReply {
                 body.push('\n');
                 Self { status: 200, content_type: "application/json", body, allow: None }
             }
-            Err(error) => Self::problem(500, "the answer cannot be written as JSON", &error.to_string()),
+            Err(error) => Self::problem(500, "cannot encode the reply as JSON", &error.to_string()),
         }
     }
 
@@ -73,13 +73,13 @@ impl AdminReply {
 
     /// Returns 405.
     pub(crate) fn wrong_method(allow: &'static str) -> Self {
-        let hint = format!("this path answers {allow}");
+        let hint = format!("allowed methods: {allow}");
         Self { allow: Some(allow), ..Self::problem(405, "method not allowed", &hint) }
     }
 
     /// Returns 404 with the list of paths.
     pub(crate) fn no_such_path(routes: &[&str]) -> Self {
-        Self::problem(404, "no such path", &format!("there are: {}", routes.join(", ")))
+        Self::problem(404, "no such path", &format!("known paths: {}", routes.join(", ")))
     }
 }
 

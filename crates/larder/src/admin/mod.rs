@@ -15,6 +15,8 @@ mod purge;
 mod server;
 mod switch;
 
+#[cfg(test)]
+pub(crate) use agent::AGENT_METRICS;
 pub(crate) use agent::AgentAdmin;
 pub(crate) use message::{AdminReply, AdminRequest, AdminService};
 pub(crate) use node::NodeAdmin;

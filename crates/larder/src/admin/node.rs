@@ -44,14 +44,14 @@ impl NodeAdmin {
             Ok(status) => match status.last_error() {
                 None => AdminReply::json(&status),
                 Some(why) => {
-                    AdminReply::problem(409, why, "the config before stays in force; GET /reload tells more")
+                    AdminReply::problem(409, why, "the previous config stays in force; see GET /reload")
                 }
             },
             Err(unread @ ReloadError::NoFile) => {
                 AdminReply::problem(409, &unread.to_string(), "start it with --config FILE")
             }
             Err(unread @ ReloadError::Starting) => {
-                AdminReply::problem(503, &unread.to_string(), "ask again in a moment")
+                AdminReply::problem(503, &unread.to_string(), "try again in a moment")
             }
         }
     }

@@ -16,13 +16,13 @@ pub(super) fn parse_purge(
     match permitted {
         Ok(()) => {}
         Err(PermissionError::Off) => {
-            let what = format!("this {role} has no purge token, so nobody may purge");
+            let what = format!("this {role} has no purge token, so purges are disabled");
             let hint = format!("set {role}.purge_token to a file with a token, and reload");
             return Err(AdminReply::problem(403, &what, &hint));
         }
         Err(PermissionError::Wrong) => {
             let hint = format!("send 'Authorization: Bearer TOKEN' with the token of {role}.purge_token");
-            return Err(AdminReply::problem(401, "no purge token is shown, or a wrong one", &hint));
+            return Err(AdminReply::problem(401, "missing or wrong purge token", &hint));
         }
     }
     Purge::from_parameters(|kind| request.param(kind))

@@ -210,8 +210,8 @@ impl Connection {
 fn full() -> Response<Full<Bytes>> {
     respond(AdminReply::problem(
         503,
-        "all connections of the admin interface are taken",
-        "close some and try again; GET /healthz is answered nevertheless",
+        "the admin interface has no free connection",
+        "close connections and try again; GET /healthz is always answered",
     ))
 }
 
@@ -224,13 +224,13 @@ async fn reply(
     let answer = match *request.method() {
         _ if !origin::is_read_permitted(request.headers(), is_loopback) => AdminReply::problem(
             403,
-            "this host is not known here",
-            "ask by an IP address or as localhost: another name could be a web page's way in",
+            "unknown host",
+            "use an IP address or localhost; other names are refused, because a web page could use them (DNS rebinding)",
         ),
         Method::POST if !origin::is_change_permitted(request.headers()) => AdminReply::problem(
             403,
             "requests from other web pages are refused",
-            "use the page at /, by an IP address or as localhost, or a client that sends no Origin header",
+            "use the page at / with an IP address or localhost, or a client that sends no Origin header",
         ),
         Method::GET | Method::HEAD | Method::POST => {
             let uri = request.uri().clone();
@@ -243,7 +243,7 @@ async fn reply(
             // A blocking thread, because the reply may read a file or build a table.
             tokio::task::spawn_blocking(answer).await.unwrap_or_else(|error| {
                 tracing::error!(%error, "the admin interface has failed");
-                AdminReply::problem(500, "the answer failed", "this is a fault of larder itself; see its log")
+                AdminReply::problem(500, "internal error", "this is a bug in larder; see its log")
             })
         }
         _ => AdminReply::wrong_method("GET, HEAD, POST"),

@@ -172,11 +172,11 @@ impl SwitchAdmin {
                 AdminReply::problem(503, &format!("the store: {error}"), "nothing has changed")
             }
             Err(None) => {
-                let what = format!("no certificate for '{host}' is ordered here");
+                let what = format!("this switch orders no certificate for '{host}'");
                 AdminReply::problem(
                     404,
                     &what,
-                    "GET /certificates lists them; switch.tls.acme.domains says which",
+                    "GET /certificates lists certificates; set switch.tls.acme.domains",
                 )
             }
         })
@@ -188,11 +188,11 @@ impl SwitchAdmin {
             ReloadMode::Master(reload_client) => reload_client,
             ReloadMode::Unsupported(status) if !post => return AdminReply::json(status),
             ReloadMode::Unsupported(_) => {
-                let what = "this switch is one process, which is not replaced";
+                let what = "this switch runs as one process, which cannot reload";
                 return AdminReply::problem(
                     409,
                     what,
-                    "start it without --one-process and --exit-with-stdin",
+                    "start the switch without --one-process and --exit-with-stdin",
                 );
             }
         };
@@ -203,9 +203,9 @@ impl SwitchAdmin {
             Ok(status) if !status.counts.last_failed => AdminReply::json(&status),
             Ok(status) => {
                 let why = status.last.and_then(|last| last.error).unwrap_or_default();
-                AdminReply::problem(409, &why, "the config before stays in force; GET /reload tells more")
+                AdminReply::problem(409, &why, "the previous config stays in force; see GET /reload")
             }
-            Err(error) => AdminReply::problem(503, error, "GET /reload tells how the last one went"),
+            Err(error) => AdminReply::problem(503, error, "see GET /reload for the last reload"),
         }
     }
 
@@ -215,18 +215,19 @@ impl SwitchAdmin {
         let reload_client = match &self.reloads {
             ReloadMode::Master(reload_client) => reload_client,
             ReloadMode::Unsupported(_) => {
-                let what = "this switch is one process, which is not replaced";
+                let what = "this switch runs as one process, which cannot reload";
                 return AdminReply::problem(
                     409,
                     what,
-                    "start it without --one-process and --exit-with-stdin",
+                    "start the switch without --one-process and --exit-with-stdin",
                 );
             }
         };
         let route = request.param("route").unwrap_or_else(|| DEFAULT_ROUTE.to_owned());
         let Some(policy) = request.param("value") else {
-            let hint = "write value=lard-r, and if wanted route=NAME; `larder check --policies` lists them";
-            return AdminReply::problem(400, "which policy?", hint);
+            let hint =
+                "write value=lard-r, optionally route=NAME; `larder check --policies` lists the policies";
+            return AdminReply::problem(400, "no policy is given", hint);
         };
         let mut policies = reload_client.status().policies;
         policies.insert(route, policy);
@@ -236,25 +237,24 @@ impl SwitchAdmin {
             }
             Ok(status) if !status.counts.last_failed => AdminReply::problem(
                 409,
-                "another reload came before",
-                "GET /reload tells what is in force; ask again",
+                "another reload was first",
+                "see GET /reload for the current state, and try again",
             ),
             Ok(status) => {
                 let why = status.last.and_then(|last| last.error).unwrap_or_default();
-                AdminReply::problem(409, &why, "the policies before stay in force")
+                AdminReply::problem(409, &why, "the previous policies stay in force")
             }
-            Err(error) => AdminReply::problem(503, error, "GET /reload tells how the last one went"),
+            Err(error) => AdminReply::problem(503, error, "see GET /reload for the last reload"),
         }
     }
 
     fn explain(&self, request: &AdminRequest<'_>) -> AdminReply {
-        let hint =
-            "ask /explain?target=HOST/PATH, percent-encoded, such as /explain?target=www.example.org/a%3Fb=c";
+        let hint = "write /explain?target=HOST/PATH, percent-encoded, such as /explain?target=www.example.org/a%3Fb=c";
         let Some(target) = request.param("target") else {
-            return AdminReply::problem(400, "which target?", hint);
+            return AdminReply::problem(400, "no target is given", hint);
         };
         let Some((host, path)) = split_target(&target) else {
-            return AdminReply::problem(400, "this is no target", hint);
+            return AdminReply::problem(400, "invalid target", hint);
         };
         let method = request.param("method").unwrap_or_else(|| "GET".to_owned());
         let mut headers = Vec::new();
@@ -262,7 +262,7 @@ impl SwitchAdmin {
             let Some((name, value)) = header.split_once(':') else {
                 return AdminReply::problem(
                     400,
-                    "this is no header",
+                    "invalid header",
                     "write header=NAME:VALUE, percent-encoded",
                 );
             };
@@ -273,7 +273,7 @@ impl SwitchAdmin {
             Err(_) => {
                 return AdminReply::problem(
                     400,
-                    "this is no client",
+                    "invalid client address",
                     "write client=ADDRESS, such as client=192.0.2.7",
                 );
             }
@@ -331,11 +331,11 @@ impl SwitchAdmin {
         }
         let name = percent_decode(name);
         let Some(table_manager) = self.table_manager(&name) else {
-            let what = format!("no route '{name}' goes by a routing table");
+            let what = format!("no route '{name}' uses a routing table");
             return Some(AdminReply::problem(
                 404,
                 &what,
-                "GET /routes lists them; ward and part go by tables",
+                "GET /routes lists routes; the policies ward and part use tables",
             ));
         };
         let done = if verb == "reload" {
@@ -345,7 +345,7 @@ impl SwitchAdmin {
         };
         Some(match done {
             Ok(()) => AdminReply::json(&table_manager.status()),
-            Err(error) => AdminReply::problem(409, &error.to_string(), "the table before stays in force"),
+            Err(error) => AdminReply::problem(409, &error.to_string(), "the previous table stays in force"),
         })
     }
 
@@ -357,7 +357,7 @@ impl SwitchAdmin {
         }
         let text = request.param("percent").unwrap_or_default();
         let Ok(percent) = text.parse::<f64>() else {
-            let what = format!("percent '{text}' is no number");
+            let what = format!("percent '{text}' is not a number");
             return Some(AdminReply::problem(400, &what, "write percent=5: 0 to 100"));
         };
         Some(match self.switch.set_share(&percent_decode(name), percent) {
@@ -384,7 +384,7 @@ impl SwitchAdmin {
         }
         let name = percent_decode(name);
         let unknown =
-            |error: UnknownNode| AdminReply::problem(404, &error.to_string(), "GET /nodes lists them");
+            |error: UnknownNode| AdminReply::problem(404, &error.to_string(), "GET /nodes lists nodes");
         let changed = match verb {
             "drain" => self.switch.drain(&name).map(drop).map_err(unknown),
             "undrain" => self.switch.undrain(&name).map(drop).map_err(unknown),
@@ -401,9 +401,9 @@ impl SwitchAdmin {
 
 fn refusal_reply(error: &RosterError) -> AdminReply {
     let (status, hint) = match error {
-        RosterError::UnknownNode(_) => (404, "GET /nodes lists them"),
-        RosterError::NameTaken(..) => (409, "take another name"),
-        RosterError::NamedBySource(..) => (409, "take it out there, or drain it: POST /nodes/NAME/drain"),
+        RosterError::UnknownNode(_) => (404, "GET /nodes lists nodes"),
+        RosterError::NameTaken(..) => (409, "choose another name"),
+        RosterError::NamedBySource(..) => (409, "remove it there, or drain it: POST /nodes/NAME/drain"),
         RosterError::Failed(_) => (409, "nothing has changed"),
     };
     AdminReply::problem(status, &error.to_string(), hint)
@@ -419,21 +419,21 @@ fn parse_weight(request: &AdminRequest<'_>) -> Result<Weight, AdminReply> {
     let text = request.param("value").unwrap_or_default();
     let weight = text.parse().ok().and_then(Weight::from_f64);
     weight.ok_or_else(|| {
-        let what = format!("value '{text}' is no weight");
-        AdminReply::problem(400, &what, "write value=1.5: 0.001 to 100, of which 1 is an ordinary node")
+        let what = format!("value '{text}' is not a weight");
+        AdminReply::problem(400, &what, "write value=1.5: 0.001 to 100; 1 is the default")
     })
 }
 
 /// Parses a node to join, with the checks of the config.
 fn node_entry(name: &str, request: &AdminRequest<'_>) -> Result<NodeEntry, AdminReply> {
     let wrong = |error: &dyn std::fmt::Display| {
-        let hint = "write ?address=HOST:PORT, and if wanted weight=1.5, cache=8GiB, group=NAME, backup=true";
+        let hint = "write ?address=HOST:PORT, optionally weight=1.5, cache=8GiB, group=NAME, backup=true";
         AdminReply::problem(400, &error.to_string(), hint)
     };
     let number = |name: &str| match request.param(name) {
         None => Ok(None),
         Some(text) => {
-            text.parse::<f64>().map(Some).map_err(|_| wrong(&format!("{name} '{text}' is no number")))
+            text.parse::<f64>().map(Some).map_err(|_| wrong(&format!("{name} '{text}' is not a number")))
         }
     };
     let cache = match request.param("cache") {
@@ -472,8 +472,8 @@ impl AdminService for SwitchAdmin {
             "/switches" => match self.switch.switches() {
                 Some(switches) => AdminReply::json(&switches),
                 None => {
-                    let hint = "write [switch.switches], docs/operate/switches.md tells how";
-                    return AdminReply::problem(404, "this switch is to have no others beside it", hint);
+                    let hint = "add [switch.switches] to the config; see docs/operate/switches.md";
+                    return AdminReply::problem(404, "this switch has no peer switches", hint);
                 }
             },
             "/explain" => self.explain(request),

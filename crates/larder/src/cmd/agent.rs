@@ -15,17 +15,19 @@ use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 use crate::preflight;
 
-/// Let a server that is not larder take handed-off connections on this host.
+/// Let a server other than larder accept handed-off connections on this host.
 ///
-/// The server stays as it is and sees clients by their own addresses. The agent looks after programs in the kernel by
-/// which it accepts connections that a switch has begun, and tells the switch which have ended and how busy the host
-/// is. It is on no connection's way: if it ends, connections live on, and new ones are relayed.
+/// The server needs no change and sees the addresses of its clients. The agent manages the kernel programs that
+/// accept connections from a switch. It reports ended connections and the load of this host to the switch. No
+/// traffic passes the agent: if it ends, handed-off connections continue, and new connections are relayed.
 ///
-/// SIGHUP reads the config anew. Its `switches` replace those before: a switch whose key is removed loses its channel. If any other
-/// key of `[agent]` has changed, the agent goes on as before.
+/// SIGHUP reads the config again and applies `switches`. If a switch's key was removed, its control channel is
+/// closed. If another key of `[agent]` has changed, the reload is refused.
 ///
-/// For example: larder agent --config agent.toml, with an `[agent]` section. Needs `CAP_BPF` and `CAP_NET_ADMIN`; larder
-/// doctor says what else.
+/// For example: larder agent --config agent.toml
+///
+/// The config needs an `[agent]` section. The agent needs `CAP_BPF` and `CAP_NET_ADMIN`; `larder doctor` lists all
+/// requirements.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
@@ -36,7 +38,9 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     serve::ignore_hangup()?;
     let file = args.serve.read_config()?;
     if args.serve.config.is_none() {
-        return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
+        return Err(usage(
+            "the agent cannot start without a config: give --config FILE with an [agent] section",
+        ));
     }
     let config = file.validate()?;
     super::logging::start(&config.log)?;

@@ -22,36 +22,40 @@ use crate::config::{
 use crate::outcome::usage;
 use crate::preflight::{self, Purpose, Severity};
 
-/// Check a config file and what this machine lacks for it, or print what a config file may say.
+/// Check a config file and whether this machine meets its requirements.
 ///
-/// A wrong file ends with exit code 2. Every error names the file, the line, the key and the remedy. Then the check looks at
-/// what a start needs of this machine: names that resolve, addresses that can be bound, files, secrets and rights. If something
-/// is missing, the exit code is 1. Run the check as the user that starts larder. A right file is printed back as understood;
-/// warnings and notes go to stderr.
+/// Every error names the file, the line, the key and the remedy. If the file is invalid, the exit code is 2. Then
+/// the check examines what a start needs of this machine: names that resolve, addresses that can be bound, files,
+/// secrets and rights. If something is missing, the exit code is 1. Run the check as the user that starts larder.
+/// If the file is valid, its settings are printed to stdout; warnings and notes go to stderr.
+///
+/// The options --schema, --defaults and --policies print references instead.
+///
+/// For example: larder check larder.toml
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The config file.
     #[arg(required_unless_present_any = ["schema", "defaults", "policies"])]
     file: Option<PathBuf>,
-    /// Print the JSON Schema of the config file, for editors, and nothing else.
+    /// Print the JSON Schema of the config file, for editors.
     #[arg(long, conflicts_with_all = ["file", "defaults", "effective"])]
     schema: bool,
-    /// Print a config file with every key, its meaning and its default, and nothing else.
+    /// Print a config file with every key, its meaning and its default.
     #[arg(long, conflicts_with_all = ["file", "effective"])]
     defaults: bool,
-    /// Print every policy and what it does, and nothing else.
+    /// Print every policy with a short description.
     #[arg(long, conflicts_with_all = ["file", "schema", "defaults", "effective"])]
     policies: bool,
-    /// Print the effective config as TOML instead of a summary; this machine is not looked at.
+    /// Print the effective config as TOML instead of a summary. This machine is not examined.
     #[arg(long)]
     effective: bool,
-    /// Print the file with the new spellings of keys that have moved, and nothing else. Comments and order stay.
+    /// Print the file with the current spellings of renamed keys. Comments and order are kept.
     #[arg(long, requires = "file", conflicts_with_all = ["schema", "defaults", "policies", "effective", "no_preflight"])]
     migrate: bool,
-    /// With --migrate: write the file in place instead of printing it.
+    /// With --migrate: rewrite the file instead of printing it.
     #[arg(long, requires = "migrate")]
     write: bool,
-    /// Check the file alone, not this machine: no names, addresses, files, secrets or rights. For CI.
+    /// Check the file only, not this machine: no names, addresses, files, secrets or rights. For CI.
     #[arg(long, conflicts_with_all = ["schema", "defaults", "policies"])]
     no_preflight: bool,
 }
@@ -102,7 +106,7 @@ fn migrate(path: &Path, in_place: bool, out: &mut impl Write) -> anyhow::Result<
     for key in config::in_comments(&old) {
         writeln!(
             io::stderr(),
-            "warning: {}:{}: {}: old spelling in a comment, which is not rewritten and may now stand in another table: write {}",
+            "warning: {}:{}: {}: old spelling in a comment, which is not rewritten; the key may have moved to another table: write {}",
             path.display(),
             key.line,
             key.old,
@@ -132,7 +136,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     if (old.uid(), old.gid()) != (now.uid(), now.gid()) {
         let reason = kept.err().map_or_else(|| "no reason given".to_owned(), |error| error.to_string());
         let (owner, group) = (old.uid(), old.gid());
-        let what = format!("its owner {owner} and group {group} cannot be kept: {reason}; run this as root");
+        let what = format!("cannot keep owner {owner} and group {group}: {reason}; run this command as root");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     new.as_file().set_permissions(old.permissions())?;
@@ -172,7 +176,7 @@ fn write_summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         handoff_summary(handoff, out)?;
     }
     if config.switch.is_none() && config.node.is_none() && config.agent.is_none() {
-        writeln!(out, "neither [switch] nor [node] nor [agent]: this file starts nothing")?;
+        writeln!(out, "the file has no section [switch], [node] or [agent], so it starts nothing")?;
     }
     let admin = match config.admin {
         AdminListen::Unset if config.switch.is_some() => "127.0.0.1:9900 (the default)".to_owned(),
@@ -266,7 +270,7 @@ fn format_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
 
 fn format_seeds(seeds: &[larder_peers::Seed]) -> String {
     match seeds {
-        [] => "none: the others name this one".to_owned(),
+        [] => "none: other switches name this switch".to_owned(),
         seeds => seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     }
 }
@@ -334,7 +338,7 @@ fn ward_summary(ward: &WardRole, out: &mut impl Write) -> anyhow::Result<()> {
     let refresh = ward.refresh.as_ref().map_or("never".to_owned(), |refresh| {
         format!("every {} from its own traffic, {} a node", Span(refresh.every), Size(refresh.memory))
     });
-    writeln!(out, "  routing table of route {}: {table}, made anew {refresh}", ward.route)?;
+    writeln!(out, "  routing table of route {}: {table}, rebuilt {refresh}", ward.route)?;
     Ok(())
 }
 
@@ -342,7 +346,7 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
     let NodeRole { listen, node, .. } = role;
     let content = match &node.store {
         StoreConfig::Directory { root, bypass_page_cache } => {
-            let past = if *bypass_page_cache { ", past the page cache" } else { "" };
+            let past = if *bypass_page_cache { ", without the page cache" } else { "" };
             format!("the directory {}{past}", root.display())
         }
         StoreConfig::Origin(origin) => format!("the origin {}", origin.url),
@@ -376,15 +380,23 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
         let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
         let (min, services) = (Size(handoff.min), services.join(" and "));
-        writeln!(out, "  hands connections over to peers for {min} and more; clients connect to {services}")?;
+        writeln!(
+            out,
+            "  hands off connections to peers for replies of {min} and more; clients connect to {services}"
+        )?;
     }
     role.handoff.as_ref().map_or(Ok(()), |handoff| handoff_summary(handoff, out))
 }
 
 fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<()> {
     let services: Vec<String> = role.services.iter().map(ToString::to_string).collect();
-    let how = if role.repair { "by cookie or with their state" } else { "by cookie" };
-    writeln!(out, "  takes connections to {} on {} {how}", services.join(" and "), role.interface)?;
+    let how = if role.repair { "by cookie or repair" } else { "by cookie" };
+    writeln!(
+        out,
+        "  accepts handed-off connections to {} on {} {how}",
+        services.join(" and "),
+        role.interface
+    )?;
     let switches = match role.switches.len() {
         1 => "1 switch".to_owned(),
         many => format!("{many} switches"),
@@ -402,13 +414,17 @@ fn write_admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Resul
         match requests {
             Some(requests) => writeln!(
                 out,
-                "  admits {requests} requests at once{at}, {} more wait up to {}",
+                "  admits {requests} concurrent requests{at}; {} more wait up to {}",
                 settings.queue_max,
                 Span(settings.queue_timeout)
             )?,
-            None => writeln!(out, "  admits any number of requests at once{at}")?,
+            None => writeln!(out, "  admits any number of concurrent requests{at}")?,
         }
     }
-    writeln!(out, "  long-lived requests do not count there: at most {} per node", settings.long_lived_max)?;
+    writeln!(
+        out,
+        "  long-lived requests do not count against this limit: at most {} per node",
+        settings.long_lived_max
+    )?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// Print what a shell needs to complete larder's commands and options.
+/// Print a shell completion script for larder's commands and options.
 ///
 /// For example: larder completions bash > /usr/share/bash-completion/completions/larder
 #[derive(Clone, Copy, Debug, Args)]
@@ -17,12 +17,12 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Write the manual, a page for each command.
+/// Write the manual pages, one for each command.
 ///
 /// For example: larder manual /usr/local/share/man/man1
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ManualArgs {
-    /// Folder for the pages; made if it is not there.
+    /// Directory for the pages; created if it does not exist.
     folder: PathBuf,
 }
 
@@ -37,20 +37,36 @@ pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow
 /// Writes the manual pages of `command`.
 pub(crate) fn manual(args: &ManualArgs, command: Command) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.folder)
-        .with_context(|| format!("cannot make {}", args.folder.display()))?;
-    let mut command = command.disable_help_subcommand(true);
-    command.build();
-    pages(&args.folder, "larder", command)
+        .with_context(|| format!("cannot create {}", args.folder.display()))?;
+    let mut written = Ok(());
+    visit_commands(command, &mut |name, command| {
+        if written.is_ok() {
+            written = write_page(&args.folder, name, command);
+        }
+    });
+    written
 }
 
-/// Writes the page of a command and the pages of its subcommands.
-fn pages(folder: &Path, name: &str, command: Command) -> anyhow::Result<()> {
-    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-        pages(folder, &format!("{name}-{}", subcommand.get_name()), subcommand.clone())?;
+/// Calls `visit` for the command and all its subcommands that are not hidden, with full names such as
+/// `larder keys new`.
+pub(crate) fn visit_commands(command: Command, visit: &mut impl FnMut(&str, &Command)) {
+    fn descend(name: &str, command: &Command, visit: &mut impl FnMut(&str, &Command)) {
+        visit(name, command);
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            descend(&format!("{name} {}", subcommand.get_name()), subcommand, visit);
+        }
     }
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    descend("larder", &command, visit);
+}
+
+/// Writes the page of a command.
+fn write_page(folder: &Path, name: &str, command: &Command) -> anyhow::Result<()> {
+    let name = name.replace(' ', "-");
     let path = folder.join(format!("{name}.1"));
     // clap requires a name that lives as long as the command.
-    let man = Man::new(command.display_name(name.to_owned())).title(name.to_uppercase());
+    let man = Man::new(command.clone().display_name(name.clone())).title(name.to_uppercase());
     let mut text = Vec::new();
     man.render(&mut text)?;
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))

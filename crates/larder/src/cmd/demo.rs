@@ -22,95 +22,101 @@ use crate::demo::{self, Demo, Setup, handoff};
 use crate::outcome::usage;
 use crate::report;
 
-/// Run a cluster on this machine and compare policies on one log.
+/// Run a cluster on this machine, and compare policies on one log.
 ///
-/// Nodes and switch are real processes on loopback; only the nodes' disks and processors are modelled. Every policy gets a cluster of its
-/// own and the same requests; the first third warms the caches and is not measured. The result is a table on stdout
-/// and a report to look at (demo-report.html).
+/// Switch and nodes are real processes on loopback; only disks and processors of the nodes are modelled. Every
+/// policy gets its own cluster and the same requests. The first third of the requests warms the caches and is not
+/// measured. The result is a table on stdout and an HTML report (demo-report.html).
 ///
-/// Without --log, the requests are made by a generator fitted to the trace of the LARD paper (rice-like).
+/// Without --log, a generator fitted to the trace of the LARD paper makes the requests (rice-like).
 ///
-/// With --peers it shows instead a cluster without a front-end (PRESS), beside nodes that work alone and beside a switch; see
+/// With --peers, the demo compares a cluster without a switch (PRESS) with independent nodes and with a switch; see
 /// docs/operate/peers.md.
 ///
-/// With --handoff it shows instead what is gained when nodes answer clients directly: hosts in network namespaces, the
-/// same requests by each mechanism in turn, the front-end's processor time, and one connection packet by packet. Needs the
-/// rights for that (root); `larder doctor` says which.
+/// With --handoff, the demo shows the gain if nodes answer clients directly. Hosts run in network namespaces and
+/// serve the same requests with each mechanism in turn. The result has the CPU time of the switch, and the packets
+/// of one connection. This needs root; `larder doctor` lists the required rights.
+///
+/// For example: larder demo --log access.log --nodes 4
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Compare mechanisms of delivery (relay, repair, cookie) instead of policies. Takes about half a minute.
+    /// Compare handoff mechanisms (relay, repair, cookie) instead of policies. Takes about half a minute.
     #[arg(long, conflicts_with_all = ["peers", "policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "output", "no_report", "svg"])]
     handoff: bool,
-    /// Longest measured part of each run, with --handoff or --peers. Seconds, 1 to 3600. Default: 4 with --handoff; to the
-    /// end of the trace with --peers, 15 with --warm.
+    /// Longest measured part of each run with --handoff or --peers, in seconds, 1 to 3600. Default: 4 with
+    /// --handoff, 15 with --warm; otherwise --peers measures to the end of the trace.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: Option<u64>,
     #[command(flatten)]
     without: peers::PeersArgs,
-    /// Replay this access log instead, in any format that `larder trace` tells from the content, packed or not.
+    /// Replay this access log, in any format that `larder trace` detects, compressed or not.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["trace_recipe", "scale"])]
     log: Option<PathBuf>,
-    /// Recipe of the synthetic trace; `larder trace synth --help` lists them. Default: rice-like; with --peers clarknet-like.
+    /// Recipe of the synthetic trace; `larder trace synth --help` lists the recipes. Default: rice-like; with
+    /// --peers clarknet-like.
     #[arg(long, value_name = "NAME")]
     trace_recipe: Option<String>,
     /// Size of the synthetic trace relative to the original: targets and requests. Default: 0.1.
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
-    /// Nodes, each a process. 1 to 64. Default: 8; with --handoff 3.
+    /// Number of nodes, each a process, 1 to 64. Default: 8; with --handoff 3.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: Option<u16>,
     /// Memory of each node.
     #[arg(long, value_name = "SIZE", default_value = "16MB")]
     cache: Size,
-    /// What the nodes evict first: gds (Greedy-Dual-Size, as in the paper), gds-packets or lru. Default: gds; with --peers lru.
+    /// Cache policy of the nodes: gds (Greedy-Dual-Size, as in the paper), gds-packets or lru. Default: gds; with
+    /// --peers lru.
     #[arg(long, value_name = "KIND")]
     cache_kind: Option<CacheKind>,
-    /// Policies to compare, in this order; `all` for every one, which takes as much longer. They are told what they go by:
-    /// load reports and cache events of the nodes, and a routing table made of the requests that warm the caches. Default:
-    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,card,ward,ward-own,part,lard-r, where `trad` (or `rr`) are nodes by themselves,
-    /// `press`, `card`, `ward` and `part` nodes that work together, and others policies of a switch.
+    /// Policies to compare, in this order; `all` for every policy, which takes longer. They get the signals that
+    /// they need: load reports, cache events, and a routing table computed from the warm-up requests. Default:
+    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,card,ward,ward-own,part,lard-r. With --peers, `trad` (or
+    /// `rr`) are independent nodes, `press`, `card`, `ward` and `part` are cooperating nodes, and all others are
+    /// policies of a switch.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     policies: Vec<String>,
-    /// Seed of the synthetic trace and of the policies that draw lots.
+    /// Seed of the synthetic trace and of randomised policies.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Clients, each with one request outstanding. Default: S = (nodes-1) T_high + T_low - 1, which keeps the
-    /// cluster full, as in the paper; with --handoff 16, with --peers 40 for each node.
+    /// Number of clients, each with one request outstanding. Default: S = (nodes-1) T_high + T_low - 1, which
+    /// saturates the cluster as in the paper; with --handoff 16, with --peers 40 per node.
     #[arg(long)]
     clients: Option<u32>,
-    /// T_low of the policies and of the admission limit.
+    /// T_low of the policies and of the admission limit, in requests.
     #[arg(long, default_value_t = 25)]
     t_low: u32,
-    /// T_high of the policies and of the admission limit.
+    /// T_high of the policies and of the admission limit, in requests.
     #[arg(long, default_value_t = 65)]
     t_high: u32,
-    /// How many times faster than a node of 1998 (disk and processor, as in the LARD paper) the modelled nodes are.
-    /// Faster shortens the demo and loads the real processors more; the ratios stay.
+    /// Speed of the modelled nodes relative to a node of 1998 (disk and processor, as in the LARD paper). A higher
+    /// speed shortens the demo and loads the real processors more; the ratios between policies stay the same.
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     speed: f64,
-    /// Model the nodes' disks only: what a node can send is then bounded by this machine, which all nodes share. Always so with
-    /// --peers.
+    /// Model only the disks of the nodes. This machine, which all nodes share, then limits how much the nodes can
+    /// send. Always on with --peers.
     #[arg(long)]
     disk_only: bool,
-    /// Replay only the first requests of the trace. Default: all of a log, 36000 of a synthetic trace, 90000 with --peers.
+    /// Replay only this number of requests, from the start of the trace. Default: all of a log, 36000 of a
+    /// synthetic trace, 90000 with --peers.
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
-    /// Runs of each policy, interleaved; the run with the median throughput counts.
+    /// Number of runs of each policy, interleaved; the run with the median throughput is reported.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
     runs: u16,
-    /// The report.
+    /// File for the HTML report.
     #[arg(short, long, alias = "out", value_name = "FILE", default_value = "demo-report.html")]
     output: PathBuf,
-    /// Write no report.
+    /// Do not write a report.
     #[arg(long, conflicts_with = "output")]
     no_report: bool,
     /// Also write the main chart as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON instead of the table, or with a name (--json=FILE) write it to that file beside the table.
+    /// Print JSON instead of the table. With a name (--json=FILE), write the JSON to this file and print the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Print the JSON Schema of --json and end.
+    /// Print the JSON Schema of the output of --json, and exit.
     #[arg(long)]
     json_schema: bool,
 }
@@ -204,7 +210,7 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => {}
             _ = term.recv() => {}
         }
-        print_message("ending: what was made is removed");
+        print_message("interrupted: removing network namespaces and files");
         interrupt.request();
         work.await.context("the demo failed")?
     })?;
@@ -257,7 +263,9 @@ impl DemoArgs {
 
     fn check(&self) -> anyhow::Result<()> {
         if self.t_low == 0 || self.t_low >= self.t_high || self.t_high > 100_000 {
-            return Err(usage("--t-low must be at least 1 and below --t-high, which may be up to 100000"));
+            return Err(usage(
+                "--t-low must be at least 1 and below --t-high; --t-high must be at most 100000",
+            ));
         }
         if self.cache.0 == Bytes::ZERO {
             return Err(usage("--cache must be above 0, such as 16MB"));
@@ -272,7 +280,7 @@ impl DemoArgs {
             return Err(usage("--clients must be from 1 to 100000"));
         }
         if self.seconds.is_some() && !self.handoff && !self.without.peers {
-            return Err(usage("--seconds goes with --handoff or --peers: other runs end with the trace"));
+            return Err(usage("--seconds needs --handoff or --peers: other runs end with the trace"));
         }
         Ok(())
     }

@@ -22,34 +22,38 @@ use self::side::SideInput;
 use crate::config::{Config, ConfigError, Written};
 use crate::preflight::{self, Purpose, ResolvedNames, Severity};
 
-/// Examine what a start needs of this machine, what it reaches, and connection handoff.
+/// Examine whether this machine can start a config, reach its hosts, and hand off connections.
 ///
-/// Changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a config it
-/// does the checks of `larder check`, connects to the nodes and to the origin with TLS where the config says so, compares
-/// clocks, and says which mechanism of handoff each listen address gets. Exit code 0 if the config can start, the mechanism
-/// that it asks for is available (auto always is, because it falls back to relay), and this machine's clock is right enough
-/// for the origin; 1 if not.
+/// The command changes nothing. Run it as the user that runs larder, in the same network namespace, because
+/// capabilities count. With --config it also makes the checks of `larder check`, connects to nodes and origin (with
+/// TLS if the config says so), and compares clocks. It reports which handoff mechanism each listen address gets.
+///
+/// Exit code 0: the config can start, the requested mechanism is available, and this machine's clock is accurate
+/// enough for the origin. Otherwise the exit code is 1. The mechanism `auto` is always available, because it falls
+/// back to relay.
+///
+/// For example: larder doctor --config larder.toml
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// The config file; its roles, addresses and nodes are looked at.
+    /// Config file; its roles, addresses and nodes are examined.
     #[arg(long)]
     config: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Only this side; by default those of the config, or both.
+    /// Examine only this side. Default: the sides in the config, or both.
     #[arg(long, value_enum)]
     role: Option<Side>,
-    /// What must be available.
+    /// Handoff mechanism that must be available. Default: from the config, or auto.
     #[arg(long, value_enum)]
     mechanism: Option<RequestedMechanism>,
-    /// The interface by which clients' packets come in, in place of the config's.
+    /// Network interface on which clients' packets arrive, instead of the interface in the config.
     #[arg(long)]
     interface: Option<String>,
-    /// A service address, beside those of the config; may be repeated.
+    /// Service address, in addition to those in the config; may be repeated.
     #[arg(long)]
     service: Vec<SocketAddr>,
-    /// Packets to the nodes go through tunnels, whatever the config says.
+    /// Assume that packets to the nodes are tunnelled, whatever the config says.
     #[arg(long)]
     tunnels: bool,
 }
@@ -63,13 +67,13 @@ enum Side {
 /// A handoff mechanism that a user or a config requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RequestedMechanism {
-    /// The best there is.
+    /// The best available mechanism.
     Auto,
     Cookie,
     Repair,
     Splice,
     Relay,
-    /// By `repair` between peers, as far as that goes.
+    /// Handoff between peers, which uses `repair`.
     Peers,
 }
 
@@ -191,7 +195,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     for one in &all.sides {
         if let Some(mechanism) = one.requested.required_mechanism().filter(|_| !one.available()) {
             bail!(
-                "{mechanism} is asked for on the {}, which lacks {}",
+                "the {} cannot use the requested mechanism {mechanism}: this machine lacks {}",
                 one.report.role,
                 one.lacks(mechanism)
             );
@@ -246,7 +250,7 @@ fn describe_costs(finding: &Finding) -> Option<String> {
     let names: Vec<&str> = finding.needed_for.iter().map(|mechanism| mechanism.name()).collect();
     let rest = Mechanism::ALL.into_iter().find(|mechanism| !finding.needed_for.contains(mechanism));
     let rest = rest.unwrap_or(Mechanism::Relay);
-    Some(format!("{}; at best {rest} is left", names.join(" and ")))
+    Some(format!("{}; the best remaining mechanism is {rest}", names.join(" and ")))
 }
 
 fn as_json(all: &Examination) -> Value {
@@ -302,10 +306,7 @@ fn side_as_json(one: &SideReport) -> Value {
 fn print_all(all: &Examination, out: &mut impl Write) -> io::Result<()> {
     if let Some(start) = &all.start {
         match all.start_errors() {
-            0 => writeln!(
-                out,
-                "start: possible; names, addresses, files and secrets are as the config needs them"
-            )?,
+            0 => writeln!(out, "start: possible; names, addresses, files and secrets meet the config")?,
             _ => writeln!(out, "start: not possible")?,
         }
         for (severity, error) in start {
@@ -326,19 +327,19 @@ fn print_all(all: &Examination, out: &mut impl Write) -> io::Result<()> {
 
 fn print_side(one: &SideReport, out: &mut impl Write) -> io::Result<()> {
     let report = &one.report;
-    writeln!(out, "handoff, {}: {} asked for, {} is used", report.role, one.requested, one.mechanism())?;
+    writeln!(out, "handoff, {}: {} requested, {} used", report.role, one.requested, one.mechanism())?;
     for mechanism in Mechanism::ALL {
         match one.lacks(mechanism) {
             lacks if lacks.is_empty() => writeln!(out, "  {mechanism:<8} possible")?,
-            lacks => writeln!(out, "  {mechanism:<8} not possible: lacks {lacks}")?,
+            lacks => writeln!(out, "  {mechanism:<8} not possible: this machine lacks {lacks}")?,
         }
     }
     for listen in &one.listen {
-        writeln!(out, "  connections to {listen} get {}", one.mechanism_at(*listen))?;
+        writeln!(out, "  connections to {listen} use {}", one.mechanism_at(*listen))?;
     }
     if !one.relayed.is_empty() {
         let names = one.relayed.join(", ");
-        writeln!(out, "  relayed to, having no `handoff` in the config: {names}")?;
+        writeln!(out, "  nodes without `handoff` in the config, which get relayed connections: {names}")?;
     }
     print_findings(&report.findings, out)?;
     writeln!(out)
@@ -351,10 +352,10 @@ fn print_findings(findings: &[Finding], out: &mut impl Write) -> io::Result<()> 
         if finding.state != FindingState::Works {
             writeln!(out, "  {:<8}  {:<width$}  why: {}", "", "", finding.why)?;
             if let Some(remedy) = &finding.remedy {
-                writeln!(out, "  {:<8}  {:<width$}  get it: {remedy}", "", "")?;
+                writeln!(out, "  {:<8}  {:<width$}  remedy: {remedy}", "", "")?;
             }
             if let Some(costs) = describe_costs(finding) {
-                writeln!(out, "  {:<8}  {:<width$}  it costs: {costs}", "", "")?;
+                writeln!(out, "  {:<8}  {:<width$}  lost: {costs}", "", "")?;
             }
         }
     }
@@ -413,16 +414,16 @@ mod tests {
         let mut out = Vec::new();
         print_side(&examined(RequestedMechanism::Auto), &mut out).expect("written");
         let text = String::from_utf8(out).expect("text");
-        assert!(text.contains("cookie   not possible: lacks another\n"), "{text}");
+        assert!(text.contains("cookie   not possible: this machine lacks another\n"), "{text}");
         assert!(text.contains("repair   possible\n"), "{text}");
-        assert_eq!(text.matches("get it: do this").count(), 2, "{text}");
+        assert_eq!(text.matches("remedy: do this").count(), 2, "{text}");
         assert_eq!(text.matches("why: it matters").count(), 2, "{text}");
         for line in [
-            "it costs: cookie; at best repair is left",
-            "connections to 10.9.0.100:80 get repair",
+            "lost: cookie; the best remaining mechanism is repair",
+            "connections to 10.9.0.100:80 use repair",
             // Packets cannot be matched by an unspecified address.
-            "connections to 0.0.0.0:80 get relay",
-            "no `handoff` in the config: b",
+            "connections to 0.0.0.0:80 use relay",
+            "nodes without `handoff` in the config, which get relayed connections: b",
         ] {
             assert_eq!(text.matches(line).count(), 1, "{line} in\n{text}");
         }

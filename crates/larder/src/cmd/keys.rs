@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use larder_handoff::channel::identity::Identity;
 
-/// Make and show the secret keys by which switches and nodes know each other.
+/// Create and show the key pairs with which switches and nodes authenticate each other.
 ///
-/// A secret key stays in its file, which only its owner may read. Its public key is printed; it stands in the config of
-/// the other side.
+/// A secret key stays in its file, which only the owner may read. The command prints the public key, which the
+/// config of the other side needs.
+///
+/// For example: larder keys new /etc/larder/switch.key
 #[derive(Debug, Args)]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
@@ -18,14 +20,14 @@ pub(crate) struct KeysArgs {
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Make a new secret key and print its public key. A file that exists is left as it is.
+    /// Create a secret key and print its public key. An existing file is not changed.
     New {
-        /// Where the secret key is kept.
+        /// File with the secret key.
         file: PathBuf,
     },
     /// Print the public key of a secret key.
     Show {
-        /// Where the secret key is kept.
+        /// File with the secret key.
         file: PathBuf,
     },
 }

@@ -26,32 +26,35 @@ use crate::outcome::usage;
 /// Default number of clients in a closed loop.
 const CLIENTS: u32 = 64;
 
-/// Put load on an HTTP server and measure throughput and latency.
+/// Load an HTTP server, and measure throughput and latency.
 ///
-/// Closed loop (--closed): clients that each send their next request when the last is answered; finds the highest
-/// throughput. Open loop (--rate, --open-trace): requests are due by a schedule whatever the server does, and their
-/// latency counts from when they were due.
+/// Closed loop (--closed): each client sends its next request when it has received the last reply. This finds the
+/// highest throughput. Open loop (--rate, --open-trace): requests are due at fixed times, whatever the server does.
+/// Latency then counts from the due time.
 ///
-/// Asks for the URL's own path, or for what a trace asks for, in its order. The first third warms the caches and is
-/// not counted. The result is a table on stdout; reasons to doubt it are printed as warnings.
+/// The requests are for the path of the URL, or for the targets of a trace in their order. The first third warms
+/// the caches and is not measured. The result is a table on stdout; reasons to doubt the result are printed as
+/// warnings.
 ///
-/// Users who fetch pages and think are commands of their own: sessions, mix and dbench; manifest lists what they ask
-/// for, so that a node can serve it.
+/// The subcommands sessions, mix and dbench simulate users who fetch pages and pause. The subcommand manifest lists
+/// the targets of these workloads, so that a node can serve them.
+///
+/// For example: larder load http://127.0.0.1:8080 --trace access.log --closed 64
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct LoadArgs {
     #[command(subcommand)]
     command: Option<LoadCommand>,
-    /// Where to send requests: `http://HOST[:PORT][/PATH]`.
+    /// URL that gets the requests: `http://HOST[:PORT][/PATH]`.
     #[arg(required_unless_present = "json_schema")]
     url: Option<String>,
     /// Replay the requests of this trace or access log, in their order. Any format `larder trace` reads.
     #[arg(long, value_name = "FILE", conflicts_with = "targets")]
     trace: Option<PathBuf>,
-    /// Replay the targets in this file, one a line: PATH, or SIZE, tab and PATH.
+    /// Replay the targets in this file, one per line: PATH, or SIZE, tab and PATH.
     #[arg(long, value_name = "FILE")]
     targets: Option<PathBuf>,
-    /// Closed loop of this many clients. The default, with 64.
+    /// Closed loop with this many clients. Default, with 64 clients.
     #[arg(long, value_name = "CLIENTS", group = "model")]
     closed: Option<u32>,
     /// Open loop at this many requests per second.
@@ -60,48 +63,48 @@ pub(crate) struct LoadArgs {
     /// Open loop at the times of the trace.
     #[arg(long, group = "model", requires = "trace")]
     open_trace: bool,
-    /// With --open-trace: how many times faster than recorded.
+    /// With --open-trace: speed relative to the recorded times.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "open_trace")]
     speedup: f64,
-    /// With --open-trace: requests logged at the same time are spread over up to this span; 0s sends them together.
+    /// With --open-trace: requests with the same time are spread over at most this span; 0s sends them together.
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "open_trace")]
     resolution: Span,
-    /// Number of requests; a list that is shorter starts again. Default: once through the list, or as many as fit
-    /// with --duration. For a single URL without --duration: 10000.
+    /// Number of requests; a shorter list is repeated. Default: once through the list; with --duration, as many as
+    /// fit; for a single URL without --duration, 10000.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Send for this long, such as 30s.
+    /// Duration of the run, such as 30s.
     #[arg(short, long, value_name = "TIME")]
     duration: Option<Span>,
-    /// What does not count at the start: a share of the run (0.25, 25%), a number of requests (1000), or a time (5s).
+    /// Warm-up that is not measured: a share of the run (0.25, 25%), a number of requests (1000), or a time (5s).
     /// Default: a third of the run.
     #[arg(long, value_name = "AMOUNT")]
     warmup: Option<Warmup>,
-    /// Limit for one request.
+    /// Timeout of a request.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     timeout: Span,
     /// Open loop: most connections at a time.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: u32,
-    /// Make a new connection for each request.
+    /// Open a new connection for each request.
     #[arg(long)]
     no_keep_alive: bool,
-    /// Threads that drive the clients. With 1, requests leave exactly in order.
+    /// Threads that run the clients. With 1, requests are sent exactly in order.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
     /// Send HEAD instead of GET.
     #[arg(long)]
     head: bool,
-    /// Further request header, such as "Accept: text/html". May be given several times.
+    /// Additional request header, such as "Accept: text/html". May be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The Host header, if it is not that of the URL.
+    /// Host header. Default: from the URL.
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Count a reply whose size is not the one in the trace or list as failed.
+    /// Count a reply as failed if its size differs from the size in the trace or list.
     #[arg(long)]
     check_sizes: bool,
-    /// Number of nodes that should answer, so that one that never does shows in the imbalance.
+    /// Number of nodes that should answer. A node that never answers then shows in the imbalance.
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     /// Print JSON instead of the table.
@@ -110,16 +113,16 @@ pub(crate) struct LoadArgs {
     /// Also write the JSON to this file.
     #[arg(short, long, alias = "out", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Compare with the JSON of an earlier run.
+    /// Compare with the JSON report of an earlier run.
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// End with exit code 1 if there is any reason to doubt the figures.
+    /// Exit with code 1 if there is a reason to doubt the result.
     #[arg(long)]
     strict: bool,
-    /// Show no progress.
+    /// Do not show progress.
     #[arg(short, long)]
     quiet: bool,
-    /// Print the JSON Schema of the JSON and end.
+    /// Print the JSON Schema of the report, and exit.
     #[arg(long)]
     json_schema: bool,
 }
@@ -168,7 +171,7 @@ pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
         out.flush()?;
     }
     if args.strict && !report.warnings.is_empty() {
-        anyhow::bail!("{} reasons to doubt the figures (--strict)", report.warnings.len());
+        anyhow::bail!("{} reasons to doubt the result (--strict)", report.warnings.len());
     }
     Ok(())
 }
@@ -230,17 +233,17 @@ impl LoadArgs {
 }
 
 fn parse_url(url: &str) -> anyhow::Result<http::Uri> {
-    url.parse().map_err(|error| usage(format!("'{url}' is no URL: {error}")))
+    url.parse().map_err(|error| usage(format!("'{url}' is not a URL: {error}")))
 }
 
 /// Returns the socket address of a URL, and its `Host` header.
 fn resolve_url(url: &str, uri: &http::Uri) -> anyhow::Result<(SocketAddr, String)> {
     if uri.scheme().is_some_and(|scheme| *scheme != http::uri::Scheme::HTTP) {
-        return Err(usage(format!("'{url}': only http:// is spoken")));
+        return Err(usage(format!("'{url}': only http:// is supported")));
     }
     let authority = uri.authority().ok_or_else(|| usage(format!("'{url}' names no host")))?;
     if authority.as_str().contains('@') {
-        return Err(usage(format!("'{url}': credentials do not belong in the URL; use --header")));
+        return Err(usage(format!("'{url}': credentials in the URL are not supported; use --header")));
     }
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = authority.port_u16().unwrap_or(80);
@@ -320,7 +323,7 @@ fn progress_bar(plan: &Plan, quiet: bool) -> ProgressBar {
 fn read_report(path: &Path) -> anyhow::Result<Report> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let report: Report = serde_json::from_str(&text)
-        .map_err(|error| usage(format!("{} is no report of larder load: {error}", path.display())))?;
+        .map_err(|error| usage(format!("{} is not a report of larder load: {error}", path.display())))?;
     if report.schema != larder_load::SCHEMA {
         return Err(usage(format!(
             "{} has the schema '{}', not '{}'",

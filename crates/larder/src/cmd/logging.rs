@@ -37,7 +37,9 @@ pub(crate) fn filter(configured: &str) -> anyhow::Result<EnvFilter> {
     // unchanged.
     let quiet = if text.contains('=') { "" } else { ",rustls=error" };
     EnvFilter::try_new(format!("{text}{quiet}")).map_err(|error| {
-        usage(format!("{from}: '{text}' is no log filter ({error}); write error, warn, info, debug or trace"))
+        usage(format!(
+            "{from}: '{text}' is not a log filter ({error}); write error, warn, info, debug or trace"
+        ))
     })
 }
 

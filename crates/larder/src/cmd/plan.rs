@@ -26,14 +26,17 @@ use crate::report::plan::{PlanReport, page, write};
 
 use classifier::RequestClassifier;
 
-/// Say which policy, how many nodes and how much memory suit your access log.
+/// Recommend a policy, a number of nodes and a memory size for your access log.
 ///
-/// The log's requests go through a simulated cluster for every policy, number of nodes and size of memory; the
-/// dispatcher, the policies and the caches are those of the live switch and node. The answer comes in sentences, with a
-/// table, and if wanted as JSON, as an HTML report and as a config that `larder check` accepts. Nothing is started.
+/// The requests of the log pass a simulated cluster for every policy, number of nodes and memory size. Dispatcher,
+/// policies and caches are those of the live switch and node. The result is a recommendation with a table;
+/// optionally also JSON, an HTML report, and a config that `larder check` accepts. Nothing is started.
+///
+/// For example: larder plan access.log --nodes 2,4,8 --html plan.html
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Access logs, merged by time; --format lists the formats. gzip, zstd, xz and bzip2 are unpacked. `-` reads stdin.
+    /// Access logs, merged by time; --format lists the formats. gzip, zstd, xz and bzip2 are decompressed. `-`
+    /// reads stdin.
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     #[command(flatten)]
@@ -41,8 +44,9 @@ pub(crate) struct PlanArgs {
     /// Size of a reply in formats without sizes.
     #[arg(long, value_name = "SIZE", default_value = "10KB")]
     unsized_bytes: Size,
-    /// Policies to compare; `all` for every one, which samples more or takes longer. They are told what they go by: load
-    /// reports and cache events of the simulated nodes, and the routing table of the log's first part.
+    /// Policies to compare; `all` for every policy, which samples more or takes longer. They get the signals that
+    /// they need: load reports and cache events of the simulated nodes, and a routing table computed from the first
+    /// part of the log.
     #[arg(
         long,
         value_delimiter = ',',
@@ -50,47 +54,48 @@ pub(crate) struct PlanArgs {
         default_value = "rr,least-conn,wrr,hash,lard,lard-r"
     )]
     policies: Vec<PolicySelection>,
-    /// Numbers of nodes to try, 1 to 1024 each.
+    /// Numbers of nodes to simulate, 1 to 1024 each.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "1,2,4,8,16")]
     nodes: Vec<u16>,
-    /// Memories of a node for contents to try. Default: four sizes from a sixteenth of the working set to all of it.
+    /// Memory sizes of a node for contents. Default: four sizes from a sixteenth of the working set to all of it.
     #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
     memory: Vec<Size>,
-    /// What the cluster must reach: throughput=N/s, p99=TIME, hit=P%, origin=BYTES/s, or cost. Default: the knee, the
-    /// least memory in all that hits within 2 points of the best.
+    /// Goal of the cluster: throughput=N/s, p99=TIME, hit=P%, origin=BYTES/s, or cost. Default: the knee, which is
+    /// the least total memory with a hit ratio within 2 points of the best.
     #[arg(long)]
     goal: Option<Goal>,
-    /// Requests per second that p99, origin bytes and delays speak of. Default: the log's busiest minute for a goal, 70 %
-    /// of the recommended cell's throughput for the delays shown.
+    /// Requests per second for p99, origin bytes and delays. Default: for a goal, the busiest minute of the log;
+    /// for the delays shown, 70 % of the throughput of the recommended cluster.
     #[arg(long, value_name = "N")]
     load: Option<f64>,
-    /// Price of a node for an hour, without its memory; any currency.
+    /// Price of a node per hour without its memory, in any currency.
     #[arg(long, value_name = "PRICE")]
     node_price: Option<f64>,
-    /// Price of 10^9 bytes of memory for an hour.
+    /// Price of 10^9 bytes of memory per hour.
     #[arg(long, value_name = "PRICE")]
     gb_price: Option<f64>,
-    /// What requests take of a node: the name of a cost model, or a TOML file with one (`model = "..."` and its keys).
+    /// Cost model of requests at a node: a name, or a TOML file (`model = "..."` and its keys).
     #[arg(long, value_name = "MODEL|FILE")]
     costs: Option<String>,
-    /// What nodes evict first: gds, gds-packets or lru.
+    /// Cache policy of the nodes: gds, gds-packets or lru.
     #[arg(long, value_name = "KIND", default_value = "gds")]
     cache_kind: CacheKind,
-    /// T_low of the policies and of the admission limit.
+    /// T_low of the policies and of the admission limit, in requests.
     #[arg(long, default_value_t = 25)]
     t_low: u32,
-    /// T_high of the policies and of the admission limit.
+    /// T_high of the policies and of the admission limit, in requests.
     #[arg(long, default_value_t = 65)]
     t_high: u32,
-    /// Config of a switch whose keys, service classes and policy parameters apply: of each target the first route that takes
-    /// it says key and class, and each policy compared serves all routes, on all nodes, by the default route's.
+    /// Config of a switch, for its keys, service classes and policy parameters. The first matching route determines
+    /// the key and class of a target. Each compared policy serves all routes, on all nodes, with the parameters of
+    /// the default route.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["t_low", "t_high"])]
     switch: Option<PathBuf>,
-    /// Host of all requests, for rules of --switch that look at it; logs do not say it.
+    /// Host of all requests, for rules of --switch that match hosts. Logs do not contain it.
     #[arg(long, value_name = "NAME", default_value = "", requires = "switch")]
     host: String,
-    /// Seeds: the first draws samples and arrivals; with each, the recommended cell is replayed under other names of
-    /// targets.
+    /// Seeds. The first seed draws samples and arrivals. The recommended cluster is simulated with each seed, under
+    /// other names of the targets.
     #[arg(
         long = "seeds",
         visible_alias = "seed",
@@ -99,16 +104,17 @@ pub(crate) struct PlanArgs {
         default_value = "1,2,3,4,5"
     )]
     seeds: Vec<u64>,
-    /// How much of the log is replayed: auto, exact, or a share of the targets such as 5%, at most 50%.
+    /// Part of the log that is simulated: auto, exact, or a share of the targets such as 5%, at most 50%.
     #[arg(long, value_name = "RATE|auto|exact", default_value = "auto", value_parser = sampling)]
     sample: Sampling,
-    /// Share of the requests, from the first, that warms the memories and is not measured: 0% to 90%. Default: a third.
+    /// Share of the requests, from the start, that warms the caches and is not measured: 0% to 90%. Default: a
+    /// third.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     warmup: Option<f64>,
-    /// Print JSON instead of sentences and tables.
+    /// Print JSON instead of text.
     #[arg(long)]
     json: bool,
-    /// Write a report to look at: one HTML file.
+    /// Write an HTML report to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write a config for the recommended cluster to this file, which must not exist.
@@ -117,7 +123,7 @@ pub(crate) struct PlanArgs {
     /// Let --write-config replace an existing file.
     #[arg(long, requires = "write_config")]
     force: bool,
-    /// Not an option of this command: other commands read the file that --config names.
+    /// Not an option of this command: other commands read a config with --config.
     #[arg(long, value_name = "FILE", hide = true)]
     config: Option<PathBuf>,
 }
@@ -190,7 +196,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     out.flush()?;
     drop(out);
     if let Some(path) = unwritten {
-        anyhow::bail!("{} is not written: no cluster in the grid honours the goal", path.display());
+        anyhow::bail!("cannot write {}: no simulated cluster meets the goal", path.display());
     }
     Ok(())
 }
@@ -207,7 +213,7 @@ impl PlanArgs {
             (Some(node_hour), gb) => Some(Prices { node_hour, gb_hour: gb.unwrap_or(0.0) }),
         };
         if self.goal == Some(Goal::Cost) && prices.is_none() {
-            return Err(usage("--goal cost needs --node-price, and --gb-price where memory costs extra"));
+            return Err(usage("--goal cost needs --node-price, and --gb-price if memory costs extra"));
         }
         let usual = Options::new(costs);
         let mut memory: Vec<Bytes> = self.memory.iter().map(|size| size.0).collect();
@@ -244,7 +250,9 @@ fn costs(text: &str) -> anyhow::Result<Costs> {
     let path = Path::new(text);
     if !path.exists() {
         let known = Costs::NAMES.join(", ");
-        return Err(usage(format!("--costs '{text}' is neither a cost model ({known}) nor a file")));
+        return Err(usage(format!(
+            "--costs '{text}' is neither the name of a cost model ({known}) nor a file"
+        )));
     }
     let content = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Costs::from_toml(&content).map_err(|error| usage(format!("{}: {error}", path.display())))
@@ -264,7 +272,7 @@ fn share(text: &str) -> Result<f64, String> {
     let value = f64::from_str(number.trim()).ok().map(|value| value * unit);
     value
         .filter(|value| (0.0..=1.0).contains(value))
-        .ok_or_else(|| format!("'{text}' is no share: write 5% or 0.05"))
+        .ok_or_else(|| format!("'{text}' is not a share: write 5% or 0.05"))
 }
 
 /// An output file. Its old content stays until the new content is written.

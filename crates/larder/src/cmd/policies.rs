@@ -36,7 +36,9 @@ pub fn expand_selection(selections: &[PolicySelection]) -> Result<Vec<PolicyKind
     let mut policies = Vec::with_capacity(selections.len());
     for name in selections {
         match name {
-            PolicySelection::All => return Err("--policies: 'all' stands alone".to_owned()),
+            PolicySelection::All => {
+                return Err("--policies: 'all' cannot be combined with other policies".to_owned());
+            }
             PolicySelection::One(kind) if policies.contains(kind) => {
                 return Err(format!("--policies names '{kind}' twice"));
             }
@@ -63,7 +65,7 @@ mod tests {
         assert_eq!(select("all"), Ok(PolicyKind::ALL.to_vec()));
         assert_eq!(select("rr,cap"), Ok(vec![PolicyKind::Rr, PolicyKind::Cap]));
         for (text, complaint) in
-            [("all,rr", "stands alone"), ("rr,rr", "'rr' twice"), ("lrad", "no policy 'lrad'")]
+            [("all,rr", "cannot be combined"), ("rr,rr", "'rr' twice"), ("lrad", "no policy 'lrad'")]
         {
             assert!(select(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }

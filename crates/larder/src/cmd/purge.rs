@@ -15,19 +15,19 @@ use crate::outcome::usage;
 ///
 /// For example: larder purge --token /etc/larder/purge.token --tag product-17
 ///
-/// It asks the admin interface of a switch, which passes the purge to all its nodes, or those of nodes. Exit code 1: at least
-/// one node may still have the objects.
+/// The command asks the admin interface of a switch, which sends the purge to all its nodes, or the admin
+/// interfaces of nodes. Exit code 1: at least one node may still have the objects.
 #[derive(Debug, Args)]
 pub(crate) struct PurgeArgs {
     #[command(flatten)]
     what: PurgeTarget,
-    /// File with the purge token: switch.purge_token, or node.purge_token.
+    /// File with the purge token: the file of switch.purge_token or node.purge_token.
     #[arg(long, value_name = "FILE")]
     token: PathBuf,
-    /// Where an admin interface is: HOST:PORT, or a port of this machine; may be given several times.
+    /// Address of an admin interface: HOST:PORT, or a port of this machine; may be repeated.
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:9900")]
     admin: Vec<String>,
-    /// The answers as JSON, one a line.
+    /// Print the replies as JSON, one per line.
     #[arg(long)]
     json: bool,
 }
@@ -36,13 +36,13 @@ pub(crate) struct PurgeArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct PurgeTarget {
-    /// A URL, as clients ask for it.
+    /// URL as clients request it.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// The beginning of URLs: scheme, host, and the beginning of the path.
+    /// Beginning of URLs: scheme, host, and the beginning of the path.
     #[arg(long, value_name = "URL")]
     prefix: Option<String>,
-    /// A tag in Cache-Tag or Surrogate-Key of replies.
+    /// Tag in Cache-Tag or Surrogate-Key of replies.
     #[arg(long, value_name = "TAG")]
     tag: Option<String>,
 }
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &PurgeArgs) -> anyhow::Result<()> {
         writeln!(out, "{}", text.trim_end())?;
     }
     if failed > 0 {
-        anyhow::bail!("{purge}: not everywhere");
+        anyhow::bail!("{purge}: failed at {failed} of the given admin interfaces; repeat the purge");
     }
     Ok(())
 }

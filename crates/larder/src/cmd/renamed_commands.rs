@@ -21,7 +21,7 @@ pub(crate) fn check_old_command(arguments: &[String]) -> Option<anyhow::Error> {
     let words: Vec<&str> =
         [new].into_iter().chain(arguments[old.len()..].iter().map(String::as_str)).collect();
     Some(usage(format!(
-        "`larder {}` has moved to a program of its own: run `{}` (`cargo build --release -p larder-lab` builds it)",
+        "`larder {}` has moved to the separate program larder-lab, which is not part of the packages: run `{}` (in a checkout of larder, `cargo build --release -p larder-lab` builds it)",
         old.join(" "),
         words.join(" ")
     )))

@@ -21,22 +21,22 @@ use crate::demo::cluster::Ready;
 /// Options of the roles that serve.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Config file (TOML); other options win over it. `larder check --defaults` prints all keys.
+    /// Config file (TOML); other options override it. `larder check --defaults` prints all keys.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where the admin interface listens: ADDRESS:PORT, or "off".
+    /// Address of the admin interface: ADDRESS:PORT, or "off".
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
-    /// Worker threads; 0 takes one for each core.
+    /// Worker threads; 0 means one per core.
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Least severity written to stderr: error, warn, info, debug, trace, or a filter.
+    /// Log level on stderr: error, warn, info, debug, trace, or a filter.
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
-    /// Print one line of JSON to stdout once serving: {"listen":["127.0.0.1:8080"],"admin":"127.0.0.1:9900"}.
+    /// Print one line of JSON to stdout when ready: {"listen":["127.0.0.1:8080"],"admin":"127.0.0.1:9900"}.
     #[arg(long)]
     ready_line: bool,
-    /// Drain and end when stdin reaches its end: for a parent that must not leave this process behind.
+    /// Drain and exit at the end of stdin, so that this process ends with its parent.
     #[arg(long)]
     exit_with_stdin: bool,
 }
@@ -194,7 +194,7 @@ pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpLis
     listener.map_err(|error| match error {
         larder_switch::SwitchError::Listen { source, .. } => {
             let what = format!(
-                "cannot bind the admin interface to {address}: write another admin.listen (or --admin), or \"off\""
+                "cannot bind the admin interface to {address}: set admin.listen (or --admin) to another address, or to \"off\""
             );
             anyhow::Error::new(source).context(what)
         }

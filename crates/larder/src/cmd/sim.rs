@@ -8,7 +8,7 @@ mod replay;
 
 use clap::{Args, Subcommand};
 
-/// Simulate clusters: recorded switches decided anew, nodes that come and go, faults, the model of PRESS.
+/// Simulate clusters: replay recorded decisions, join and remove nodes, inject faults, solve the model of PRESS.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     #[command(subcommand)]

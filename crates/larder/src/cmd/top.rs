@@ -14,21 +14,22 @@ use crate::top::{self, Sources, overview_text};
 ///
 /// For example: larder top, or: larder top --admin 10.0.0.1:9900 --admin 10.0.0.2:9900
 ///
-/// It asks the admin interfaces of switches, and of nodes without a front-end, and shows figures of the whole, the nodes, the
-/// hottest targets with their servers, why nodes were chosen, and what other policies would have made of the requests. Keys:
-/// q quits, s sorts the nodes otherwise, up and down choose one, d drains it and u takes it back, each after a question.
+/// The command reads the admin interfaces of switches, or of nodes without a switch. It shows totals, nodes, the
+/// hottest targets with their servers, the reasons of decisions, and the results of other policies (shadow mode).
+/// Keys: q quits, s changes the order of nodes, up and down select a node, d drains it and u undrains it, both
+/// after confirmation.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Where an admin interface is: HOST:PORT, or a port of this machine; may be given several times.
+    /// Address of an admin interface: HOST:PORT, or a port of this machine; may be repeated.
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:9900")]
     admin: Vec<String>,
-    /// Time from one look to the next: 100ms to 1h.
+    /// Interval between updates: 100ms to 1h.
     #[arg(short, long, value_name = "TIME", default_value = "1s")]
     interval: Span,
-    /// Look twice, print what was seen, and end.
+    /// Read the values twice, print them, and exit.
     #[arg(long)]
     once: bool,
-    /// As JSON. Needs --once.
+    /// Print JSON. Needs --once.
     #[arg(long, requires = "once")]
     json: bool,
 }
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         if args.json { serde_json::to_string_pretty(&overview)? + "\n" } else { overview_text(&overview) };
     write!(std::io::stdout(), "{text}")?;
     if overview.sources.iter().all(|source| source.error.is_some()) {
-        anyhow::bail!("nobody answers");
+        anyhow::bail!("no admin interface answers");
     }
     Ok(())
 }

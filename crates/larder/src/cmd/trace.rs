@@ -20,7 +20,7 @@ use larder_trace::{
 
 use crate::outcome::usage;
 
-/// Read, describe, make and convert access logs; compute WARD's routing table.
+/// Describe, generate and convert access logs; compute WARD's routing table.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -39,12 +39,13 @@ enum TraceCommand {
 /// Format of a log.
 #[derive(Debug, Args)]
 pub(crate) struct FormatArgs {
-    /// The format: clf (Common or Combined Log Format), haproxy, w3c (IIS, CloudFront), alb, s3, larder, caddy, envoy, nginx,
-    /// traefik (JSON), json, sdsc, worldcup98, oracle-general, u64be or mooncake. Told from the first bytes by default.
+    /// Format: clf (Common or Combined Log Format), haproxy, w3c (IIS, CloudFront), alb, s3, larder, caddy, envoy,
+    /// nginx, traefik (JSON), json, sdsc, worldcup98, oracle-general, u64be or mooncake. Default: detected from the
+    /// first bytes.
     #[arg(long)]
     pub(crate) format: Option<Format>,
-    /// Keys of JSON lines of another server, nested ones with points: time=ts,path=request.uri and so on. Fields: time,
-    /// method, path, query, request (a request line), status, bytes, client. One of path and request is needed.
+    /// Keys of JSON lines of other servers, nested keys with dots: time=ts,path=request.uri and so on. Fields:
+    /// time, method, path, query, request (a request line), status, bytes, client. path or request is required.
     #[arg(long, value_name = "FIELD=KEY,...")]
     pub(crate) json_fields: Option<JsonFields>,
 }
@@ -52,23 +53,26 @@ pub(crate) struct FormatArgs {
 /// The input file and its format.
 #[derive(Debug, Args)]
 struct InputArgs {
-    /// The trace: an access log or another list of requests; --format lists the formats. gzip, zstd, xz and bzip2 are
-    /// unpacked. `-` reads stdin.
+    /// Trace: an access log or another list of requests; --format lists the formats. gzip, zstd, xz and bzip2 are
+    /// decompressed. `-` reads stdin.
     file: PathBuf,
     #[command(flatten)]
     format: FormatArgs,
-    /// Longest line in bytes; longer ones are counted as malformed.
+    /// Longest line in bytes; longer lines count as malformed.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().line_bytes_max)]
     line_bytes_max: usize,
-    /// Most distinct targets; requests for further ones are counted and left out.
+    /// Most distinct targets; requests for further targets are counted and omitted.
     #[arg(long, value_name = "N", default_value_t = Limits::default().targets_max)]
     targets_max: usize,
 }
 
 /// Describe a trace: counts, working set, coverage, Zipf exponent, locality curves.
 ///
-/// Counted are the requests that can be replayed: GET, status 200, a body. Malformed lines are counted and the first
-/// ones named. Sizes are decimal (1 MB = 10^6 bytes); a target's size is its largest reply.
+/// Only requests that can be replayed are counted: GET, status 200, with a body. Malformed lines are counted, and
+/// the first ones are printed. Sizes are decimal (1 MB = 10^6 bytes); the size of a target is that of its largest
+/// reply.
+///
+/// For example: larder trace stats access.log
 #[derive(Debug, Args)]
 struct StatsArgs {
     #[command(flatten)]
@@ -78,22 +82,25 @@ struct StatsArgs {
     json: bool,
 }
 
-/// Make a seeded trace, as an access log.
+/// Generate a trace from a seed, as an access log.
 ///
-/// The recipes named `...-like` have the published targets, bytes, hottest share and coverage of the trace they are
-/// named after; `zipf` is a plain one. The same recipe, seed and scale give the same trace on every machine.
+/// The recipes named `...-like` have the published number of targets, bytes, hottest share and coverage of the
+/// trace in their name; `zipf` has a plain Zipf distribution. The same recipe, seed and scale give the same trace
+/// on every machine.
+///
+/// For example: larder trace synth rice-like --scale 0.1 --output rice.log.gz
 #[derive(Debug, Args)]
 struct SynthArgs {
-    /// The recipe.
+    /// Recipe.
     #[arg(value_parser = PossibleValuesParser::new(recipe_names()))]
     recipe: String,
-    /// The seed.
+    /// Seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Part of the full length, above 0 and at most 1: fewer targets, requests and bytes in the same shape.
+    /// Share of the full size, above 0 and at most 1: fewer targets, requests and bytes with the same distribution.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Where to write; packed if the name ends in .gz or .zst. Default: stdout.
+    /// Output file; compressed if the name ends in .gz or .zst. Default: stdout.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// zipf: number of targets.
@@ -116,15 +123,17 @@ struct SynthArgs {
     hot_size: Bytes,
 }
 
-/// Write a trace of any format as an access log.
+/// Convert a trace of any format to an access log.
 ///
-/// Kept are the requests that can be replayed, in time order. Targets of formats with numbers become /NUMBER; in
-/// formats without sizes each reply counts --unsized-bytes; tokens are written as bytes.
+/// Requests that can be replayed are kept, in the order of time. Numeric targets become /NUMBER. In formats without
+/// sizes, each reply has the size --unsized-bytes; tokens are written as bytes.
+///
+/// For example: larder trace convert requests.bin --format u64be --output access.log
 #[derive(Debug, Args)]
 struct ConvertArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Where to write; packed if the name ends in .gz or .zst. Default: stdout.
+    /// Output file; compressed if the name ends in .gz or .zst. Default: stdout.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Size of a target in formats without sizes.
@@ -217,7 +226,7 @@ fn synth(args: &SynthArgs) -> anyhow::Result<()> {
     let size = trace.working_set();
     writeln!(
         io::stderr(),
-        "{name}, seed {seed}, scale {scale}: {requests} requests to {targets} targets of together {size}"
+        "{name}, seed {seed}, scale {scale}: {requests} requests to {targets} targets, {size} in total"
     )?;
     Ok(())
 }
@@ -248,7 +257,7 @@ fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
 
 fn write(trace: &Trace, output: Option<&Path>) -> anyhow::Result<()> {
     match output {
-        Some(path) => save_clf(trace, path).with_context(|| format!("{}: cannot be written", path.display())),
+        Some(path) => save_clf(trace, path).with_context(|| format!("cannot write {}", path.display())),
         None => {
             let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
             write_clf(trace, &mut out)?;

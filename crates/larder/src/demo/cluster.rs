@@ -83,14 +83,14 @@ impl Cluster {
         }
         for (process, name) in processes.iter_mut().zip(&mut members) {
             let ready = ready(process, name).await?;
-            let address = ready.listen.first().context("a node says it listens nowhere")?;
+            let address = ready.listen.first().context("a node reported no listen address")?;
             *name = format!("{name}={address}");
         }
         let mut switch = spawn(&spec.larder, &switch_arguments(spec, policy, &members), "the switch")?;
         let ready = ready(&mut switch, "the switch").await?;
         processes.push(switch);
-        let address = *ready.listen.first().context("the switch says it listens nowhere")?;
-        let admin = ready.admin.context("the switch says it has no admin interface")?;
+        let address = *ready.listen.first().context("the switch reported no listen address")?;
+        let admin = ready.admin.context("the switch reported no admin interface")?;
         Ok(Self { processes, address, admin })
     }
 
@@ -190,5 +190,5 @@ pub async fn ready(process: &mut Child, name: &str) -> anyhow::Result<Ready> {
         Err(_) => bail!("{name} did not start within {} s", READY_TIMEOUT.as_secs()),
     };
     let line = line.with_context(|| format!("{name} ended instead of serving; see its message above"))?;
-    serde_json::from_str(&line).with_context(|| format!("{name} said '{line}' instead of where it serves"))
+    serde_json::from_str(&line).with_context(|| format!("{name} printed '{line}' instead of its ready line"))
 }

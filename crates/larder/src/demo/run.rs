@@ -101,7 +101,7 @@ impl Demo {
     /// # Errors
     /// Returns an error if a cluster does not start, or the load generator fails.
     pub async fn run(&self) -> anyhow::Result<DemoReport> {
-        let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
         self.plan.write_manifest(&manifest, &[])?;
         let spec = self.spec(manifest);
@@ -272,15 +272,15 @@ impl Demo {
             let Figures { cpu_busy, cpu_own, .. } = run.figures;
             if let Some(busy) = cpu_busy.filter(|busy| *busy > CPU_BUSY_MAX) {
                 warnings.push(format!(
-                    "{policy}: the processors were {:.0} % busy ({:.0} % with the demo), so this machine may have set \
-                     the limit and not the policy; use a smaller --speed",
+                    "{policy}: the processors were {:.0} % busy ({:.0} % with the demo), so this machine may limit the result and not the policy; use a lower \
+             --speed",
                     busy * 100.0,
                     cpu_own.unwrap_or(0.0) * 100.0
                 ));
             }
             if run.samples < SAMPLES_MIN {
                 warnings.push(format!(
-                    "{policy}: imbalance and idle time rest on {} samples of the nodes' loads only",
+                    "{policy}: imbalance and idle time are based on only {} samples of the nodes' loads",
                     run.samples
                 ));
             }

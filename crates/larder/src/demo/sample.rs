@@ -79,7 +79,7 @@ pub(crate) async fn sample(
 }
 
 async fn query_loads(admin: &mut AdminClient) -> anyhow::Result<Vec<NodeLoadRow>> {
-    admin.get("/nodes").await.context("cannot ask the switch's admin interface")
+    admin.get("/nodes").await.context("cannot read the switch's admin interface")
 }
 
 impl Samples {

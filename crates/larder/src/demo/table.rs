@@ -59,7 +59,7 @@ pub(crate) fn write(report: &DemoReport, out: &mut impl Write) -> io::Result<()>
 pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
     let cluster = &report.cluster;
     let load = format!(
-        "closed loop, {}; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the nodes)",
+        "closed loop, {}; T_low {}, T_high {}, K {} s (20 s of the paper, divided by the speed of the nodes)",
         counted(cluster.clients, "client"),
         cluster.t_low,
         cluster.t_high,
@@ -73,12 +73,12 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
     );
     let imbalance = "largest time-averaged node load over the mean of all nodes; 1.00 is even; sampled while every client has work";
     let idle = format!(
-        "share of the time a node has fewer than {} active requests (40 % of T_low), mean over nodes",
+        "share of time in which a node has fewer than {} active requests (40 % of T_low), mean over nodes",
         cluster.idle_below
     );
     let interleaved = match cluster.runs {
         1 => "",
-        _ => ", interleaved; figures of the run with the median throughput",
+        _ => ", interleaved; results of the run with the median throughput",
     };
     let runs = format!(
         "{} of each policy{interleaved}; every run starts a new cluster with cold caches",
@@ -107,9 +107,9 @@ fn describe_processors(report: &DemoReport) -> String {
     let own = report.policies.iter().filter_map(|policy| policy.median.cpu_own);
     match own.reduce(f64::max) {
         Some(most) => {
-            format!("clients, switch and nodes together took at most {:.0} % of all cores", most * 100.0)
+            format!("clients, switch and nodes together used at most {:.0} % of all cores", most * 100.0)
         }
-        None => "their use could not be read".to_owned(),
+        None => "the use of the processors could not be read".to_owned(),
     }
 }
 
@@ -131,7 +131,7 @@ fn describe_trace(trace: &TraceInfo) -> [String; 3] {
         number(trace.warmup_requests as f64)
     );
     let cold = format!(
-        "{} of the measured requests ({:.1} %) are the first for their target: no policy can hit on them",
+        "{} of the measured requests ({:.1} %) are the first for their target, so no policy can hit",
         number(trace.cold_misses as f64),
         100.0 * trace.cold_misses as f64 / measured.max(1) as f64
     );

@@ -66,7 +66,7 @@ type FaultAndHint = (String, String);
 
 fn check_directory(path: &Path) -> Result<(), FaultAndHint> {
     let shown = path.display();
-    let there = metadata(path, &format!("make it (mkdir -p {shown}), or name another directory"))?;
+    let there = metadata(path, &format!("create it (mkdir -p {shown}), or name another directory"))?;
     if !there.is_dir() {
         return Err((format!("{shown} is not a directory"), "name the directory to serve".to_owned()));
     }
@@ -77,7 +77,7 @@ fn check_directory(path: &Path) -> Result<(), FaultAndHint> {
 }
 
 fn check_readable(path: &Path, run_as: Option<RunAs>) -> Result<(), FaultAndHint> {
-    let there = metadata(path, "correct the path, or make the file")?;
+    let there = metadata(path, "correct the path, or create the file")?;
     if there.is_dir() {
         return Err((format!("{} is a directory", path.display()), "name a file".to_owned()));
     }
@@ -97,22 +97,22 @@ fn check_writable(path: &Path, run_as: Option<RunAs>) -> Result<(), FaultAndHint
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let shown = folder.display();
-    let there = metadata(folder, &format!("make the directory: mkdir -p {shown}"))?;
+    let there = metadata(folder, &format!("create the directory: mkdir -p {shown}"))?;
     if !there.is_dir() {
         return Err((format!("{shown} is not a directory"), "name a file in a directory".to_owned()));
     }
     let makes = may(run_as, folder, Access::WRITE_OK | Access::EXEC_OK);
-    if makes { Ok(()) } else { Err(permission_error(folder, "make files in", run_as)) }
+    if makes { Ok(()) } else { Err(permission_error(folder, "create files in", run_as)) }
 }
 
 fn check_secret(path: &Path, run_as: Option<RunAs>, loaded: Result<(), String>) -> Result<(), FaultAndHint> {
-    let make = format!("`larder keys new {}` makes one", path.display());
+    let make = format!("`larder keys new {}` creates one", path.display());
     let there = metadata(path, &make)?;
     if there.is_file() && there.len() == 0 {
         return Err((format!("{} is empty", path.display()), format!("remove the file; {make}")));
     }
     check_readable(path, run_as)?;
-    loaded.map_err(|what| (what, format!("the file holds 32 bytes in base64 a line; {make}")))
+    loaded.map_err(|what| (what, format!("the file must have 32 bytes in base64 per line; {make}")))
 }
 
 fn check_tokens(path: &Path, run_as: Option<RunAs>) -> Result<(), FaultAndHint> {

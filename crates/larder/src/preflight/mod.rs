@@ -166,8 +166,7 @@ fn check_certificates(config: &Config) -> Vec<Finding> {
                 0..SOON_S => format!("the certificate in {file} expires in {} days", left_s / 86_400),
                 _ => continue,
             };
-            let hint =
-                "replace the file by a renewed certificate; a running larder reads it within tls.reload";
+            let hint = "replace the file by a renewed certificate; a running larder reads it after at most tls.reload";
             found.push(Finding::warning(Fault::new(key, what).hint(hint)));
         }
     }
@@ -207,8 +206,7 @@ fn find_missing(requirement: &RequiredMechanism) -> Option<Finding> {
         requirement.mechanism,
         lacks.join(", ")
     );
-    let hint =
-        "`larder doctor --config FILE` says how to get each of these; without them connections are relayed";
+    let hint = "`larder doctor --config FILE` lists the remedies; without these requirements connections are relayed";
     let fault = Fault::new(requirement.key, what).hint(hint);
     Some(if requirement.required { Finding::error(fault) } else { Finding::warning(fault) })
 }

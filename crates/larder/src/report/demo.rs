@@ -76,7 +76,7 @@ fn warnings_section(report: &DemoReport) -> String {
     }
     let items: String =
         report.warnings.iter().map(|warning| format!("<li>{}</li>", escape(warning))).collect();
-    format!("<div class=\"warning\" role=\"note\"><b>Read the figures with care</b><ul>{items}</ul></div>\n")
+    format!("<div class=\"warning\" role=\"note\"><b>Reasons to doubt the result</b><ul>{items}</ul></div>\n")
 }
 
 fn cards_section(report: &DemoReport) -> String {
@@ -178,11 +178,11 @@ fn figures_section(report: &DemoReport) -> String {
         .collect();
     let marks = [("T_low", f64::from(report.cluster.t_low)), ("T_high", f64::from(report.cluster.t_high))];
     [
-        figure("Throughput", "Requests answered a second by the whole cluster.", &throughput(report, ("", ""))),
+        figure("Throughput", "Requests per second of the whole cluster.", &throughput(report, ("", ""))),
         figure("Hit ratio", "Share of requests answered from a node's memory.", &bars("Hit ratio by policy", ("", ""), 1.0, &hits)),
-        figure("Latency", "Share of requests answered within a time, from the moment the client sends.", &lines(&latency, &series(|policy| &policy.latency_cdf))),
+        figure("Latency", "Share of requests answered within a time, measured from sending.", &lines(&latency, &series(|policy| &policy.latency_cdf))),
         figure("Node load", "Mean active requests of each node (dots) and their mean (bar). Dots close together: an even load.", &strips("Mean load of each node by policy", "active requests", &marks, &loads)),
-        figure("Throughput over time", "Each policy starts with cold caches; what warms them is not shown.", &lines(&over_time, &series(|policy| &policy.throughput))),
+        figure("Throughput over time", "Each policy starts with cold caches; the warm-up is not shown.", &lines(&over_time, &series(|policy| &policy.throughput))),
     ]
     .concat()
 }

@@ -42,7 +42,7 @@ pub(crate) fn page(report: &PeersReport) -> serde_json::Result<String> {
     let warnings = match &report.warnings[..] {
         [] => String::new(),
         some => format!(
-            "<div class=\"warning\" role=\"note\"><b>Read the figures with care</b><ul>{}</ul></div>\n",
+            "<div class=\"warning\" role=\"note\"><b>Reasons to doubt the result</b><ul>{}</ul></div>\n",
             list(some)
         ),
     };
@@ -57,7 +57,7 @@ pub(crate) fn page(report: &PeersReport) -> serde_json::Result<String> {
             "<title>larder demo --peers: {source}</title>\n<style>\n{style}{page}</style>\n</head>\n<body>\n<main>\n",
             "<p class=\"eyebrow\">larder demo --peers</p>\n<h1>{headline}</h1>\n",
             "<p class=\"lead\">{lead}</p>\n{warnings}<div class=\"figures\">\n{figures}</div>\n{tables}",
-            "<h2>What that says</h2>\n<ul>{notes}</ul>\n<h2>How this was measured</h2>\n<dl>\n{method}</dl>\n",
+            "<h2>Conclusions</h2>\n<ul>{notes}</ul>\n<h2>How this was measured</h2>\n<dl>\n{method}</dl>\n",
             "<details><summary>All figures as JSON</summary>\n<pre tabindex=\"0\">{json}</pre></details>\n",
             "</main>\n</body>\n</html>\n"
         ),
@@ -80,11 +80,13 @@ fn headline(report: &PeersReport) -> String {
         report.points.iter().filter_map(|point| point.system("press")?.over_trad).collect();
     match (&ratios[..], report.sweep) {
         ([ratio], _) => {
-            format!("Without a front-end, nodes together serve {ratio:.2} times what they serve alone")
+            format!(
+                "Without a switch, cooperating nodes serve {ratio:.2} times as many requests as independent nodes"
+            )
         }
-        ([], _) | (_, Some(Sweep::LoadStep) | None) => "A cluster without a front-end".to_owned(),
+        ([], _) | (_, Some(Sweep::LoadStep) | None) => "A cluster without a switch".to_owned(),
         (ratios, Some(Sweep::Memory)) => format!(
-            "From {:.2} to {:.2} times what nodes serve alone, by how much memory they have",
+            "{:.2} to {:.2} times as many requests as independent nodes, depending on memory",
             ratios.iter().copied().fold(f64::INFINITY, f64::min),
             ratios.iter().copied().fold(0.0, f64::max)
         ),
@@ -166,11 +168,31 @@ fn system_figures(report: &PeersReport, point: &SweepPoint) -> String {
         .map(|system| Series { label: system.system.clone(), points: system.latency_cdf.clone() })
         .collect();
     [
-        figure("Throughput", "Requests answered a second by the whole cluster; of the model, what it predicts from service rates.", &throughput(report, ("", ""))),
-        figure("From memory", "Share of all requests answered from the memory of the node that served them.", &bars("Hit ratio by system", ("", ""), 1.0, &hits)),
-        figure("Forwarded", "Share of the requests that another node served than the one that took them.", &bars("Forwarded share by system", ("", ""), 1.0, &moved)),
-        figure("Processor", "Processor time of nodes and switch for each request, clients not counted.", &bars("Processor time by system", ("", ""), most, &cpu)),
-        figure("Latency", "Share of requests answered within a time, from the moment the client sends.", &lines(&latency, &curves)),
+        figure(
+            "Throughput",
+            "Requests per second of the whole cluster; for the model, its prediction from service rates.",
+            &throughput(report, ("", "")),
+        ),
+        figure(
+            "From memory",
+            "Share of all requests answered from the memory of the node that served them.",
+            &bars("Hit ratio by system", ("", ""), 1.0, &hits),
+        ),
+        figure(
+            "Forwarded",
+            "Share of the requests that were served by another node than the one that received them.",
+            &bars("Forwarded share by system", ("", ""), 1.0, &moved),
+        ),
+        figure(
+            "Processor",
+            "Processor time of nodes and switch for each request, clients not counted.",
+            &bars("Processor time by system", ("", ""), most, &cpu),
+        ),
+        figure(
+            "Latency",
+            "Share of requests answered within a time, measured from sending.",
+            &lines(&latency, &curves),
+        ),
     ]
     .concat()
 }
@@ -284,7 +306,7 @@ fn sweep_figures(report: &PeersReport) -> String {
     [
         figure(
             "Throughput",
-            "Requests answered a second by the whole cluster; dashed: the model.",
+            "Requests per second of the whole cluster; dashed: the model.",
             &plot(&throughput_sweep(report)),
         ),
         figure(
@@ -294,7 +316,7 @@ fn sweep_figures(report: &PeersReport) -> String {
         ),
         figure(
             "Forwarded",
-            "Share of the requests that another node served than the one that took them.",
+            "Share of the requests that were served by another node than the one that received them.",
             &plot(&forwarded),
         ),
         figure("Broadcasts of load", "Each goes to every other node.", &plot(&broadcasts)),

@@ -27,7 +27,7 @@ const NODES_MAX: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DnsError {
     /// The resolver cannot be created, for example because /etc/resolv.conf is invalid.
-    #[error("the name servers are not known: {0}")]
+    #[error("cannot determine the name servers: {0}")]
     Setup(String),
     /// The DNS has no such name or record, or returned an error.
     #[error("{name}: {reason}")]

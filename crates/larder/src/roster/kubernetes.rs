@@ -36,13 +36,13 @@ const RECOVERY_TIME: Duration = Duration::from_secs(45);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SlicesError {
     /// The configuration is incomplete: there is no kubeconfig and no service account.
-    #[error("how to reach the API server is not known: {0}")]
+    #[error("cannot determine the address of the API server: {0}")]
     Setup(String),
     /// The API server refused the request or did not answer. The request is repeated.
     #[error("{0}")]
     Watch(String),
     /// No list arrived in time.
-    #[error("no list of the API server within {} s", FIRST_LIST_TIMEOUT.as_secs())]
+    #[error("no list from the API server within {} s", FIRST_LIST_TIMEOUT.as_secs())]
     Late,
     /// No endpoint has a port of this name.
     #[error("the service has endpoints and no port {0}")]
@@ -84,7 +84,7 @@ impl Slices {
                     .map_err(|error| setup(&error_chain(&error)))?
             }
             None => Config::incluster().map_err(|error| {
-                setup(&format!("{} (outside of a cluster, give kubeconfig)", error_chain(&error)))
+                setup(&format!("{} (outside a cluster, set kubeconfig)", error_chain(&error)))
             })?,
         };
         let client = Client::try_from(config).map_err(|error| setup(&error_chain(&error)))?;
@@ -148,7 +148,7 @@ fn describe(error: &watcher::Error) -> String {
         | WatchFailed(kube::Error::Api(status)) => status,
         _ => return error_chain(error),
     };
-    format!("the API server answers {} {}: {}", status.code, status.reason, status.message)
+    format!("the API server replied with {} {}: {}", status.code, status.reason, status.message)
 }
 
 /// Formats an error with its causes.

@@ -227,13 +227,13 @@ pub(crate) struct RosterManager {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum RosterError {
     /// The name is in use.
-    #[error("there is a node named '{0}' already, by {1}")]
+    #[error("a node named '{0}' already exists, from {1}")]
     NameTaken(String, String),
     /// Another source lists the node and would add it again.
-    #[error("the node '{0}' is named by {1}")]
+    #[error("the node '{0}' comes from {1}")]
     NamedBySource(String, String),
     /// There is no such node.
-    #[error("there is no node named '{0}'")]
+    #[error("unknown node '{0}'")]
     UnknownNode(String),
     /// The change failed.
     #[error("{0}")]

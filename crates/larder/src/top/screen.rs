@@ -106,7 +106,7 @@ fn show(
                     view.message = Some((message.unwrap_or_else(|error| error), Instant::now()));
                 }
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => anyhow::bail!("nobody asks any more"),
+                Err(TryRecvError::Disconnected) => anyhow::bail!("the program has ended"),
             }
         }
         view.message = view.message.take().filter(|(_, since)| since.elapsed() < MESSAGE_TIME);
@@ -142,7 +142,7 @@ impl Screen {
                 // The result arrives as a message.
                 let _ = actions.send(action);
             } else {
-                self.message = Some(("left as it is".to_owned(), Instant::now()));
+                self.message = Some(("not changed".to_owned(), Instant::now()));
             }
             return KeyOutcome::Continue;
         }
@@ -158,8 +158,8 @@ impl Screen {
                 self.overview.nodes.clone_from(&overview.nodes);
                 self.set_overview(overview);
             }
-            KeyCode::Char('d') => self.confirm("drain", "finishes what it has and takes no new requests"),
-            KeyCode::Char('u') => self.confirm("undrain", "takes requests again"),
+            KeyCode::Char('d') => self.confirm("drain", "finishes its requests and gets no new ones"),
+            KeyCode::Char('u') => self.confirm("undrain", "gets requests again"),
             _ => {}
         }
         KeyOutcome::Continue
@@ -173,7 +173,7 @@ impl Screen {
         } else {
             format!("/{verb}")
         };
-        let confirmation = format!("{verb} {}: it {what}. y: do it, any other key: leave it", row.name);
+        let confirmation = format!("{verb} {}: it {what}. y: confirm, any other key: cancel", row.name);
         self.confirmation = Some((Action { source: row.source, path }, confirmation));
     }
 }

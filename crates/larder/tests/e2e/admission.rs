@@ -96,7 +96,7 @@ fn sixty_slow_requests_to_a_single_node_are_admitted_at_once() {
     let config = folder.path().join("larder.toml");
     let checked = Command::new(LARDER).arg("check").arg(config).output().unwrap();
     let checked = String::from_utf8(checked.stdout).unwrap();
-    let admits = format!("admits {} requests at once,", status["admission_limit"]);
+    let admits = format!("admits {} concurrent requests;", status["admission_limit"]);
     assert!(checked.contains(&admits), "{admits}\n{checked}");
 
     held.release();

@@ -37,7 +37,7 @@ fn a_small_run_has_every_policy_and_event() {
 #[test]
 fn bad_arguments_are_named() {
     for (arguments, complaint) in [
-        (&["--policies", "all,rr"][..], "'all' stands alone"),
+        (&["--policies", "all,rr"][..], "'all' cannot be combined"),
         (&["--policies", "lrad"], "no policy 'lrad'"),
         (&["--costs", "free"], "'free' is no cost model"),
         (&["--limit", "100"], "at least 10,000 requests"),

@@ -42,7 +42,7 @@ fn options_are_checked_like_the_file() {
         (&["node", "--root", "/", "--listen", "127.0.0.1:0", "--cache", "lots"], "is not a size"),
         (&["demo", "--t-low", "65"], "--t-low"),
         (&["demo", "--trace-recipe", "soup"], "'soup' is not a recipe"),
-        (&["demo", "--policies", "all,wrr"], "stands alone"),
+        (&["demo", "--policies", "all,wrr"], "cannot be combined"),
         (&["demo", "--policies", "wrr,wrr"], "names 'wrr' twice"),
     ];
     for (arguments, word) in cases {

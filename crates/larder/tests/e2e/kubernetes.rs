@@ -290,7 +290,7 @@ fn a_refusal_of_the_server_is_reported() {
     let lines = format!("[[switch.discover]]\nkubernetes = \"default/store:http\"\nkubeconfig = {file:?}\n");
     let refused = switch(folder.path(), &lines);
     let error = source(&refused, "kubernetes ")["error"].as_str().unwrap().to_owned();
-    assert_eq!(error, "the API server answers 401 Unauthorized: the stub says Unauthorized");
+    assert_eq!(error, "the API server replied with 401 Unauthorized: the stub says Unauthorized");
     assert_eq!(names(&refused), [""; 0]);
     drop(refused);
     fs::remove_file(&file).unwrap();

@@ -73,7 +73,7 @@ fn dbench_replays_the_profiles_of_a_log() {
     assert_eq!(report["stable"]["failed"], 0);
     assert!(report["stable"]["completed"].as_u64().unwrap() > 10);
     let talk = String::from_utf8_lossy(&output.stderr);
-    assert!(talk.contains("5 profiles of 8 visits by 8 clients"), "{talk}");
+    assert!(talk.contains("5 profiles from 8 visits of 8 clients"), "{talk}");
 }
 
 #[test]

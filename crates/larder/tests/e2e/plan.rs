@@ -227,7 +227,7 @@ fn bad_arguments_and_logs_are_named() {
         (&[&good, "--gb-price", "1"], 2, "--node-price"),
         (&[&good, "--policies", "rr,best"], 2, "no policy 'best'"),
         (&[&good, "--policies", "rr,rr"], 2, "twice"),
-        (&[&good, "--policies", "all,ward"], 2, "stands alone"),
+        (&[&good, "--policies", "all,ward"], 2, "cannot be combined"),
         (&[&good, "--nodes", "0"], 2, "1 to 1024"),
         (&[&good, "--sample", "80%"], 2, "0.5"),
         (&[&good, "--costs", "soup"], 2, "neither a cost model"),

@@ -164,7 +164,8 @@ fn the_command_line_purges_and_names_failures() {
         run(&["--admin", &of_node, "--admin", "127.0.0.1:1", "--prefix", "http://localhost/"]);
     assert_eq!(code, 1);
     assert!(
-        told.starts_with(&format!("{of_node}: 0 removed\n127.0.0.1:1: ")) && talk.contains("not everywhere"),
+        told.starts_with(&format!("{of_node}: 0 removed\n127.0.0.1:1: "))
+            && talk.contains("repeat the purge"),
         "{told}{talk}"
     );
     assert_eq!(run(&["--admin", &at, "--url", "x"]).0, 2);

@@ -58,7 +58,7 @@ fn a_recorded_switch_is_replayed_to_the_byte() {
     for (spoilt, place) in [
         (text.replacen(" 0 first\n", " 1 first\n", 1), "line "),
         (text[..text.len() / 2].to_owned(), "line "),
-        (format!("{text}more\n"), &*format!("it goes on after line {last}")),
+        (format!("{text}more\n"), &*format!("the log has more lines than the record, from line {last}")),
     ] {
         fs::write(&log, spoilt).unwrap();
         let output = replay(&[name, "--check", log.to_str().unwrap()]);

@@ -157,7 +157,7 @@ fn unsupported_tables_are_refused_with_the_remedy() {
     for (nodes, expected) in [
         ("a=h:80,b=h:80", "node c of the table has no address"),
         ("a=h:80,b=h:80,c=h:80,d=h:80", "the table has no node d"),
-        ("a=h:80,a=h:81,b=h:80,c=h:80", "a stands there twice"),
+        ("a=h:80,a=h:81,b=h:80,c=h:80", "a is given twice"),
         ("a=h:80,b=h,c=h:80", "should be NAME=HOST:PORT"),
         ("a=h:80,b=h;}:80,c=h:80", "should be NAME=HOST:PORT"),
         ("a=h:80,b=h:0,c=h:80", "should be NAME=HOST:PORT"),
@@ -166,7 +166,7 @@ fn unsupported_tables_are_refused_with_the_remedy() {
         assert!(said.contains(expected), "{nodes}: {said}");
     }
     let good = "a=h:80,b=h:80,c=h:80";
-    assert!(of(good, "/no/such/folder").contains("no folder to write to"));
+    assert!(of(good, "/no/such/folder").contains("cannot write to directory"));
     let odd = folder.path().join("a b");
     fs::create_dir(&odd).unwrap();
     let said = of(good, odd.to_str().unwrap());

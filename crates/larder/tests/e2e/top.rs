@@ -99,7 +99,7 @@ fn a_terminal_shows_the_cluster_and_drains_a_node_when_that_is_meant() {
         terminal.keys(&["Down", "d"]);
         terminal.wait("it asks", |screen| screen.contains("drain lima: it finishes"));
         terminal.keys(&["n"]);
-        terminal.wait("it is left", |screen| screen.contains("left as it is"));
+        terminal.wait("it is left", |screen| screen.contains("not changed"));
         assert_eq!(state("lima"), "up");
         terminal.keys(&["d"]);
         terminal.wait("it asks", |screen| screen.contains("drain lima: it finishes"));

@@ -34,7 +34,7 @@ fn it_reports_on_every_machine() {
     }
     let table = Command::new(LARDER).arg("doctor").output().unwrap();
     let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.contains("switch: auto asked for") && table.contains("node: auto asked for"), "{table}");
+    assert!(table.contains("switch: auto requested") && table.contains("node: auto requested"), "{table}");
 }
 
 #[test]
@@ -44,7 +44,8 @@ fn an_unavailable_mechanism_fails_and_is_named() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("cookie is asked for on the switch") && said.contains("address 192.0.2.1"),
+        said.contains("the switch cannot use the requested mechanism cookie")
+            && said.contains("address 192.0.2.1"),
         "{said}"
     );
     let wrong = Command::new(LARDER).args(["doctor", "--mechanism", "magic"]).output().unwrap();

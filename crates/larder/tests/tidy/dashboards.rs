@@ -1,27 +1,14 @@
 //! Check that the example dashboard and the alert rules use existing metrics and labels.
 
 use larder_core::policy::Reason;
-use larder_switch::{METRICS, MetricKind};
+use larder_edge::{Metric, MetricKind};
+use larder_switch::METRICS;
 
 use crate::none;
 use crate::repo::text;
 
-/// Labels that Prometheus adds, and those of buckets.
-const ADDED: [&str; 3] = ["job", "instance", "le"];
-
-/// Documents that describe the metrics of nodes, one per table row.
-const NODES: [&str; 6] = [
-    "docs/operate/node.md",
-    "docs/operating.md",
-    "docs/operate/peers.md",
-    "docs/operate/tls.md",
-    "docs/reference/access-log.md",
-    "docs/reference/reload.md",
-];
-
-fn text_has(page: &str, metric: &str) -> bool {
-    text(page).contains(&format!("`{metric}`"))
-}
+/// Labels that Prometheus adds, those of buckets, and those of all metrics of a node.
+const ADDED: [&str; 5] = ["job", "instance", "le", "node", "store"];
 
 /// Returns every metric that a text names, with the text in braces after it.
 fn uses(text: &str) -> Vec<(&str, &str)> {
@@ -42,22 +29,21 @@ fn uses(text: &str) -> Vec<(&str, &str)> {
 
 fn wrong(file: &str, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
+    let metrics: Vec<Metric> = METRICS.iter().copied().chain(larder_node::metrics()).collect();
     for (name, braces) in uses(text) {
-        let known = METRICS.iter().find(|metric| {
+        let known = metrics.iter().find(|metric| {
             let parts = ["_bucket", "_sum", "_count"];
             let part = parts.iter().any(|part| name.strip_suffix(part) == Some(metric.name));
             if metric.kind == MetricKind::Histogram { part } else { metric.name == name }
         });
-        if name.starts_with("larder_node_") && NODES.iter().any(|page| text_has(page, name)) {
-            continue;
-        }
         let Some(metric) = known else {
             problems.push(format!("{file}: there is no metric {name}"));
             continue;
         };
         for condition in braces.split(',').filter(|condition| !condition.is_empty()) {
             let label = condition.split(['=', '!']).next().unwrap_or_default().trim();
-            if !ADDED.contains(&label) && !metric.labels.contains(&label) {
+            let is_added = ADDED.contains(&label) && (label != "node" || !name.starts_with("larder_switch_"));
+            if !is_added && !metric.labels.contains(&label) {
                 problems.push(format!("{file}: {name} has no label {label}"));
             }
         }

@@ -235,7 +235,7 @@ impl Simulation<'_, EdgeWorld> {
         let at = self.rng.draw_below(open.len() as u64) as usize;
         let Some(session) = open.get(at).copied().filter(|_| self.faults_enabled) else { return Ok(()) };
         self.world.excused = true;
-        self.log(|| format!("session {session} breaks"));
+        self.log(|| format!("session {session} fails"));
         for at_switch in [true, false] {
             if self.rng.draw_permille(700) {
                 let keep = self.rng.draw_below(4) as usize;

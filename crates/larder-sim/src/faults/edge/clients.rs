@@ -84,7 +84,7 @@ impl Simulation<'_, EdgeWorld> {
             stays,
         });
         self.world.latest.insert(key, conn);
-        self.log(|| format!("connection {conn} comes from port {key}, {parts} packets"));
+        self.log(|| format!("connection {conn} arrives from port {key}, {parts} packets"));
         self.receive_syn(key, conn);
         if self.world.mode == HandoffMode::Stack {
             self.world.conns[conn].here = Some(LocalSocket::Coming);
@@ -153,7 +153,7 @@ impl Simulation<'_, EdgeWorld> {
             return Ok(());
         }
         let says = self.rng.draw_permille(600);
-        self.log(|| format!("the client of {conn} leaves{}", if says { " with a reset" } else { "" }));
+        self.log(|| format!("the client closes {conn}{}", if says { " with a reset" } else { "" }));
         if says {
             self.receive_packet(conn, ClientPacket::Reset)?;
         }

@@ -29,7 +29,11 @@ impl Simulation<'_, EdgeWorld> {
         let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
         let machine = &switch.machine;
         if machine.held() + machine.moves() > 0 {
-            return Some(format!("{} are held, {} on their way", machine.held(), machine.moves()));
+            return Some(format!(
+                "{} connections are held, {} are in transit",
+                machine.held(),
+                machine.moves()
+            ));
         }
         let conns = 0..self.world.conns.len();
         conns.into_iter().find_map(|conn| self.find_unserved(conn)).or_else(|| self.find_miscount())
@@ -46,7 +50,7 @@ impl Simulation<'_, EdgeWorld> {
             |node: &Id| self.world.hosts[*node].sockets.get(&one.key).filter(|socket| socket.conn == conn);
         let at = (1..self.nodes.len()).find(|node| socket(node).is_some());
         if one.client != ClientState::Open {
-            return at.map(|node| format!("connection {conn} has ended and is still at {node}"));
+            return at.map(|node| format!("connection {conn} has ended but is still at {node}"));
         }
         let to = self
             .world
@@ -65,7 +69,7 @@ impl Simulation<'_, EdgeWorld> {
         if served {
             None
         } else {
-            Some(format!("connection {conn} is served nowhere, and its client was not told"))
+            Some(format!("connection {conn} is served nowhere, and its client was not reset"))
         }
     }
 
@@ -85,7 +89,7 @@ impl Simulation<'_, EdgeWorld> {
             };
             if flow.is_none_or(|flow| flow.silence(self.now) > after(flow)) {
                 return Some(format!(
-                    "the connection from port {key} at {} rests and counts",
+                    "the connection from port {key} at {} is idle but counts",
                     index_of(node)
                 ));
             }
@@ -96,7 +100,7 @@ impl Simulation<'_, EdgeWorld> {
                 (loads.get(&node).copied().unwrap_or(0), counted.get(&node).copied().unwrap_or(0));
             if held != known {
                 return Some(format!(
-                    "the dispatcher counts {held} at {}, {known} are there",
+                    "the dispatcher counts {held} at {}, but {known} are there",
                     index_of(node)
                 ));
             }
@@ -119,7 +123,7 @@ impl Simulation<'_, EdgeWorld> {
             let waits = one.asked.is_some_and(|since| self.now - since > lag);
             let missing =
                 one.client == ClientState::Open && at && waits && active.binary_search(&one.key).is_err();
-            missing.then(|| format!("connection {conn} waits for a reply and does not count"))
+            missing.then(|| format!("connection {conn} waits for a reply but does not count"))
         })
     }
 }

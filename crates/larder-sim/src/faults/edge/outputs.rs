@@ -152,7 +152,7 @@ impl Simulation<'_, EdgeWorld> {
             *ended.load.loads.borrow_mut().entry(ended.decision.node).or_default() -= 1;
         }
         let (key, end) = (ended.key, ended.end);
-        self.log(|| format!("the switch takes the connection from port {key} for {}", end.name()));
+        self.log(|| format!("the switch believes that the connection from port {key} is {}", end.name()));
     }
 
     /// Returns whether the client of a connection is not reset, because a rule is broken.

@@ -301,7 +301,7 @@ impl Simulation<'_, EdgeWorld> {
     /// Delivers a reset to a client.
     pub(super) fn reset_client(&mut self, conn: Id) {
         if self.world.conns[conn].client == ClientState::Open {
-            self.log(|| format!("the client of {conn} is told"));
+            self.log(|| format!("the client of {conn} is reset"));
             self.world.conns[conn].client = ClientState::Told;
             self.stats.aborted += 1;
         }

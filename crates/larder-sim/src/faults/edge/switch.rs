@@ -219,7 +219,7 @@ impl Simulation<'_, EdgeWorld> {
         }
         self.read_plane_events()?;
         self.handle_input(Input::ReleasePlane)?;
-        self.log(|| "the process lets go of the plane".to_owned());
+        self.log(|| "the process releases the forwarding plane".to_owned());
         self.cut_sessions_of_switch();
         self.nodes[SWITCH].epoch += 1;
         self.start_switch();

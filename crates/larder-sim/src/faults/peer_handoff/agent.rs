@@ -118,7 +118,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         // A socket here has the same addresses, or the kernel rejects the connection for another reason.
         let refused = full || host.sockets.contains_key(&key) || self.rng.draw_permille(10);
         if refused {
-            let why = if full { "full" } else { "the kernel refuses" }.to_owned();
+            let why = if full { "full" } else { "rejected by the kernel" }.to_owned();
             self.report_to(node, front, PeerEvent::Refused { id, full, reason: why });
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             return Ok(());
         }
         Err(self
-            .violation(format!("connection {conn} of {} is served twice: at {at:?} too", one.key.initial)))
+            .violation(format!("connection {conn} of {} is served twice: also at {at:?}", one.key.initial)))
     }
 
     /// Records the end of a connection at a node, so that its agent reports it.

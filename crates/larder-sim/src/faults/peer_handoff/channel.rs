@@ -340,7 +340,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             |(at, session): (Id, &Session)| (session.initial.open && session.service.open).then_some(at);
         let open: Vec<Id> = self.world.sessions.iter().enumerate().filter_map(open).collect();
         let Some(&session) = open.get(self.rng.draw_below(open.len() as u64) as usize) else { return Ok(()) };
-        self.log(|| format!("connection {session} breaks"));
+        self.log(|| format!("connection {session} fails"));
         for side in [ChannelSide::Initial, ChannelSide::Service] {
             if self.rng.draw_permille(700) {
                 let keep = self.rng.draw_below(4) as usize;

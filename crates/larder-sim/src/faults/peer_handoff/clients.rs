@@ -98,7 +98,9 @@ impl Simulation<'_, PeerHandoffWorld> {
     /// denied it.
     fn deny_connection(&mut self, conn: Id) {
         let node = self.world.conns[conn].key.initial;
-        self.log(|| format!("a client begins anew on the addresses of {conn}, which is in doubt"));
+        self.log(|| {
+            format!("a client opens a connection with the addresses of {conn}, whose state is unknown")
+        });
         let epoch = self.nodes[node].epoch;
         self.schedule_between(SENT_US, LOOK_US, Event::DoubtOver { node, epoch, conn });
     }

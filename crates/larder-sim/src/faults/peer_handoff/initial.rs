@@ -105,7 +105,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             flow.to = FlowTarget::Reset;
             flow.of
         });
-        self.log(|| format!("{node} gives {key:?} up"));
+        self.log(|| format!("{node} gives up {key:?}"));
         match seen.or(first_ack.map(ClientConnection::of_number)) {
             Some(conn) => self.reset_client(conn),
             None => Ok(()),
@@ -114,10 +114,10 @@ impl Simulation<'_, PeerHandoffWorld> {
 
     /// Sends a reset to a client, with the numbers of a connection.
     fn reset_client(&mut self, conn: Id) -> Result<(), Violation> {
-        self.log(|| format!("the client of {conn} is told"));
+        self.log(|| format!("the client of {conn} is reset"));
         let one = &mut self.world.conns[conn];
         if one.told {
-            return Err(self.violation(format!("the client of connection {conn} is told twice")));
+            return Err(self.violation(format!("the client of connection {conn} is reset twice")));
         }
         one.told = true;
         if one.client == ClientState::Open {
@@ -131,7 +131,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         if self.is_broken(BrokenRule::NeverPointsBack) {
             return;
         }
-        self.log(|| format!("{node} hears that {slot:?} still has {key:?}"));
+        self.log(|| format!("{node} learns that {slot:?} still has {key:?}"));
         let flow = self.world.hosts[node].plane.get_mut(&key).filter(|flow| flow.to == FlowTarget::Reset);
         if let Some(flow) = flow {
             (flow.to, flow.ended) = (FlowTarget::Node(slot), true);
@@ -306,7 +306,7 @@ impl Simulation<'_, PeerHandoffWorld> {
     /// Continues a connection at its initial node.
     fn thaw_connection(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
         let key = self.world.conns[conn].key;
-        self.log(|| format!("connection {conn} goes on here"));
+        self.log(|| format!("connection {conn} continues here"));
         let machine = &mut self.nodes[node].machine;
         machine.answers.remove(&conn);
         if let Some((id, _)) = machine.moves.remove(&conn) {

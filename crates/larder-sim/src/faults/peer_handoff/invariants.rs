@@ -28,14 +28,16 @@ impl Simulation<'_, PeerHandoffWorld> {
         let here = one.here == Some(LocalSocket::Live);
         if one.client != ClientState::Open {
             let place = if here { Some(of) } else { at };
-            return place.map(|node| format!("connection {conn} of {of} has ended and is still at {node}"));
+            return place.map(|node| format!("connection {conn} of {of} has ended but is still at {node}"));
         }
         let served = match at {
             Some(node) => self.is_routed_to(one.key, node),
             None => here && !self.world.hosts[of].plane.contains_key(&one.key),
         };
         if !served {
-            return Some(format!("connection {conn} of {of} is served nowhere, and its client was not told"));
+            return Some(format!(
+                "connection {conn} of {of} is served nowhere, and its client was not reset"
+            ));
         }
         (served && !one.stays).then(|| format!("connection {conn} of {of} has not ended"))
     }
@@ -47,7 +49,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             return Some(format!("the move of connection {conn} has not ended at {node}"));
         }
         let counted = machine.handing.counted_connections();
-        counted.first().map(|key| format!("a dispatcher counts {key:?}, which rests or has ended"))
+        counted.first().map(|key| format!("a dispatcher counts {key:?}, which is idle or has ended"))
     }
 
     /// Returns a difference between a node's table, its plane, and the connections of its peers.
@@ -59,7 +61,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             if there.is_none_or(|there| {
                 handed.first_seq.is_some_and(|ours| ours != ClientConnection::number(there))
             }) {
-                return Some(format!("{node} has {key:?} in its table, and {at:?} has {there:?}"));
+                return Some(format!("{node} has {key:?} in its table, but {at:?} has {there:?}"));
             }
         }
         let away: std::collections::BTreeSet<_> = handing.connections().map(|(key, _)| key).collect();

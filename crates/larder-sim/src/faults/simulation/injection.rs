@@ -32,7 +32,7 @@ impl<W: World> Simulation<'_, W> {
             return Ok(());
         }
         self.nodes[by].sees[of] = there;
-        self.log(|| format!("{by} takes {of} for {}", if there { "present" } else { "gone" }));
+        self.log(|| format!("{by} believes that {of} is {}", if there { "present" } else { "gone" }));
         W::update_liveness(self, by, of, there)
     }
 
@@ -97,7 +97,7 @@ impl<W: World> Simulation<'_, W> {
     pub(super) fn inject_pause(&mut self) {
         let Some(node) = self.pick_running_node() else { return };
         self.stats.pauses += 1;
-        self.log(|| format!("{node} stands still"));
+        self.log(|| format!("{node} pauses"));
         self.nodes[node].paused = true;
         let wait = self.rng.draw_micros(10_000, 4_000_000);
         self.schedule(wait, SimEvent::Resume { node });
@@ -105,7 +105,7 @@ impl<W: World> Simulation<'_, W> {
 
     pub(super) fn resume_node(&mut self, node: Id) -> Result<(), Violation> {
         self.nodes[node].paused = false;
-        self.log(|| format!("{node} goes on"));
+        self.log(|| format!("{node} continues"));
         let backlog = core::mem::take(&mut self.nodes[node].backlog);
         backlog.into_iter().try_for_each(|sim_event| self.handle(sim_event))
     }
@@ -116,14 +116,14 @@ impl<W: World> Simulation<'_, W> {
         }
         self.stats.partitions += 1;
         let partition: Vec<bool> = (0..self.nodes.len()).map(|_| self.rng.draw_permille(500)).collect();
-        self.log(|| format!("the network falls apart: {partition:?}"));
+        self.log(|| format!("network partition: {partition:?}"));
         self.partition = Some(partition);
         let wait = self.rng.draw_micros(100_000, 6_000_000);
         self.schedule(wait, SimEvent::Heal);
     }
 
     pub(super) fn heal_partition(&mut self) {
-        self.log(|| "the network is whole".to_owned());
+        self.log(|| "the network partition ends".to_owned());
         self.partition = None;
     }
 }

@@ -148,10 +148,10 @@ function nodes(now, gone) {
       cells.forEach((cell, at) => row.cells[at].replaceWith(cell));
     } else {
       row.replaceChildren(...cells, make("td", { "data-offered": offered },
-        drained ? button("undrain", "takes requests again", () => change(`Node ${node.name} takes requests again?`, `nodes/${encodeURIComponent(node.name)}/undrain`))
-          : button("drain", "takes no new requests", () => change(`Node ${node.name} finishes what it has and takes no new requests? Its targets are placed anew.`, `nodes/${encodeURIComponent(node.name)}/drain`)),
+        drained ? button("undrain", "send requests to this node again", () => change(`Undrain node ${node.name}? It gets requests again.`, `nodes/${encodeURIComponent(node.name)}/undrain`))
+          : button("drain", "send no new requests to this node", () => change(`Drain node ${node.name}? It finishes its requests and gets no new ones. Its targets move to other nodes.`, `nodes/${encodeURIComponent(node.name)}/drain`)),
         " ",
-        button("weight", "its share of the load", () => change(`The weight of node ${node.name}: 1 is an ordinary node.`, `nodes/${encodeURIComponent(node.name)}/weight`, node.weight))));
+        button("weight", "change its share of the load", () => change(`Weight of node ${node.name}; the default is 1.`, `nodes/${encodeURIComponent(node.name)}/weight`, node.weight))));
     }
     return row;
   });
@@ -179,17 +179,17 @@ function shadow(now) {
   const status = now.shadow;
   id("shadow").hidden = !status;
   if (!status) {
-    id("shadow-note").textContent = "Off. With [switch.shadow] policies = \"all\" in the config, this is what each other policy would have made of the same requests.";
+    id("shadow-note").textContent = "Shadow mode is off. Set [switch.shadow] policies = \"all\" in the config to compare all policies on the live requests.";
     return;
   }
   const unknown = status.memory.filter((row) => row.from === "unknown").map((row) => row.node);
   const parts = [
-    `The last ${status.lately_s / 60} minutes, as each policy would have served them.`,
-    status.one_in === 1 ? "All targets are looked at;" : `One target in ${number(status.one_in)} is looked at;`,
-    `the shadow takes ${number(status.state_mb, 1)} MB.`,
+    `Simulated results of each policy for the requests of the last ${status.lately_s / 60} minutes.`,
+    status.one_in === 1 ? "All targets are included;" : `One target in ${number(status.one_in)} is included;`,
+    `the shadow uses ${number(status.state_mb, 1)} MB of memory.`,
   ];
-  if (status.dropped > 0) parts.push(`${number(status.dropped)} requests were left out: the shadow could not keep up.`);
-  if (unknown.length > 0) parts.push(`Memory unknown, so nothing is said to hit there: ${unknown.join(", ")}.`);
+  if (status.dropped > 0) parts.push(`${number(status.dropped)} requests were omitted, because the shadow could not keep up.`);
+  if (unknown.length > 0) parts.push(`Nodes of unknown memory, which count as without hits: ${unknown.join(", ")}.`);
   id("shadow-note").textContent = parts.join(" ");
   const row = (name, policy) => {
     const { hit_ratio: hits, imbalance, load_imbalance: load, missed_bytes: missed } = policy.lately;
@@ -219,7 +219,7 @@ function draw(now) {
   id("failed").hidden = Object.keys(now.failures).length === 0;
   counts("failures", Object.entries(now.failures));
   shadow(now);
-  id("footing").textContent = `Counts are since the process began. Asked every ${PERIOD_MS / 1000} s.`;
+  id("footing").textContent = `Counts start with the process. Updated every ${PERIOD_MS / 1000} s.`;
   before = now;
 }
 
@@ -248,7 +248,7 @@ async function change(question, path, weight) {
     const said = await reply.json();
     trouble(reply.ok ? null : `${said.error}: ${said.hint}`, true);
   } catch (error) {
-    trouble(`The switch cannot be told: ${error.message}`, true);
+    trouble(`The switch does not answer: ${error.message}`, true);
   }
   await ask();
 }
@@ -263,7 +263,7 @@ function trouble(text, byHand = false) {
 
 async function json(path) {
   const reply = await fetch(path, { credentials: "omit", cache: "no-store" });
-  if (!reply.ok) throw new Error(`${path} answers ${reply.status}`);
+  if (!reply.ok) throw new Error(`${path}: status ${reply.status}`);
   return reply.json();
 }
 
@@ -282,8 +282,8 @@ async function choices() {
   const reload = await json("reload");
   const byHand = Object.entries(reload.policies ?? {}).map(([route, policy]) => `${route}: ${policy}`);
   id("policy-note").textContent = byHand.length > 0
-    ? `Chosen here, until the next reload, which goes by the config again: ${byHand.join(", ")}.`
-    : "No request is lost by it. What is chosen here holds until the next reload, which goes by the config again.";
+    ? `Set here until the next reload, which restores the config: ${byHand.join(", ")}.`
+    : "A change loses no request. It lasts until the next reload, which restores the config.";
 }
 
 let asking = false;
@@ -295,7 +295,7 @@ async function ask() {
     await choices();
     trouble(null);
   } catch (error) {
-    trouble(`The switch does not answer (${error.message}); what is shown is old.`);
+    trouble(`The switch does not answer (${error.message}); the values are old.`);
   }
   asking = false;
 }
@@ -303,7 +303,7 @@ async function ask() {
 id("policy").addEventListener("submit", (event) => {
   event.preventDefault();
   const { route, policy } = event.target.elements;
-  change(`Route ${route.value} goes by ${policy.value} from now on? Another process takes over; targets that the new policy places otherwise are read anew.`,
+  change(`Change the policy of route ${route.value} to ${policy.value}? A new process takes over. Targets that the new policy places at other nodes are read again.`,
     `policy?route=${encodeURIComponent(route.value)}&value=${encodeURIComponent(policy.value)}`);
 });
 ask();

@@ -21,27 +21,31 @@ const CLIENTS_PER_NODE: u32 = 40;
 /// Options of the demo without a front-end.
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
-    /// A cluster without a front-end, beside nodes by themselves and beside a switch. Takes two or three minutes.
+    /// Compare a cluster without a switch with independent nodes and with a switch. Takes two or three minutes.
     #[arg(long, conflicts_with_all = ["cache", "disk_only"])]
     pub(super) peers: bool,
-    /// Memory of each node with --peers: a size, or a share of the trace's working set. The paper's nodes had 9 to 13 %.
+    /// With --peers: memory of each node, as a size or as a share of the trace's working set. The nodes of the
+    /// paper had 9 to 13 %.
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "12%", requires = "peers")]
     memory: MemorySize,
-    /// With --peers: run all systems with different memories (3 % of the working set to the whole), or `press` with different
-    /// steps by which loads are told (1, 2, 4, 8, 16).
+    /// With --peers: repeat all systems with different memory sizes (3 % of the working set to all of it), or
+    /// `press` with different steps of load reports (1, 2, 4, 8, 16).
     #[arg(long, value_name = "WHAT", requires = "peers")]
     sweep: Option<Sweep>,
-    /// With --peers: a node tells its load when it differs by so much from what it told last. 1 to 10000.
+    /// With --peers: a node reports its load if it differs by this many connections from its last report. 1 to
+    /// 10000.
     #[arg(long, default_value_t = 4, requires = "peers", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     load_step: u32,
-    /// With --peers: objects of this size and more are served where they are asked for and kept by nobody.
+    /// With --peers: objects of this size and larger are served by the node that receives the request, and no node
+    /// stores them.
     #[arg(long, value_name = "SIZE", default_value = "128KiB", requires = "peers")]
     large_min: Size,
-    /// With --peers: warm the memories with the whole trace instead of its first third, then replay it again and again for
-    /// --seconds (15 unless told otherwise), each time at other nodes: figures of a cluster that has run for long.
+    /// With --peers: warm the caches with the whole trace instead of its first third. Then replay the trace
+    /// repeatedly for --seconds (default 15), each time at other nodes. The result shows a cluster that has run for
+    /// a long time.
     #[arg(long, requires = "peers")]
     warm: bool,
-    /// With --peers: do not measure what requests take, and let the analytic model say nothing.
+    /// With --peers: do not measure the cost of requests, and leave the analytic model out.
     #[arg(long, requires = "peers")]
     no_model: bool,
 }

@@ -45,7 +45,7 @@ impl Tolerance {
     const fn consequence(self) -> &'static str {
         match self {
             Self::Signatures => "; S3 refuses signed requests above 15 minutes",
-            Self::Certificates => "; certificates may seem to have ended or not to be valid yet",
+            Self::Certificates => "; valid certificates may look expired or not yet valid",
             Self::Seconds => "",
         }
     }
@@ -72,15 +72,15 @@ pub(super) fn finding(comparisons: &[ClockComparison<'_>]) -> Finding {
     };
     let (state, found, remedy) = match comparisons.iter().max_by(order) {
         None => {
-            let found = "no host replied with a Date: there is no clock to compare".to_owned();
-            let remedy = "`timedatectl` says whether this machine's clock is synchronized";
+            let found = "no host sent a Date header, so there is no clock to compare".to_owned();
+            let remedy = "run `timedatectl`: it shows whether this machine's clock is synchronized";
             (FindingState::Unknown, found, Some(remedy))
         }
         Some(worst) if weight(worst) > 0 => {
             let way = if worst.ahead_s > 0.0 { "behind" } else { "ahead of" };
             let (difference, consequence) = (worst.ahead_s.abs(), worst.tolerance.consequence());
             let found = format!(
-                "this machine's clock is {difference:.0} s {way} that of {}{consequence}",
+                "this machine's clock is {difference:.0} s {way} the clock of {}{consequence}",
                 worst.host
             );
             let remedy = "run chrony or systemd-timesyncd on both machines";
@@ -102,7 +102,7 @@ pub(super) fn finding(comparisons: &[ClockComparison<'_>]) -> Finding {
         what: FINDING_NAME.to_owned(),
         state,
         found,
-        why: "certificates, signatures, the age of content and logs go by the clock",
+        why: "certificates, signatures, the age of content and logs depend on the clock",
         remedy: remedy.map(str::to_owned),
         needed_for: &[],
     }
@@ -133,9 +133,9 @@ mod tests {
         let said = of(Tolerance::Signatures, 301.0).1;
         assert_eq!(
             said,
-            "this machine's clock is 301 s behind that of origin; S3 refuses signed requests above 15 minutes"
+            "this machine's clock is 301 s behind the clock of origin; S3 refuses signed requests above 15 minutes"
         );
-        assert!(of(Tolerance::Seconds, -600.0).1.ends_with("600 s ahead of that of origin"));
+        assert!(of(Tolerance::Seconds, -600.0).1.ends_with("600 s ahead of the clock of origin"));
         assert_eq!(of(Tolerance::Seconds, 0.4).1, "within 3 s of 1 host");
         assert_eq!(of(Tolerance::Signatures, 12.3).1, "within 13 s of 1 host");
     }
@@ -145,7 +145,10 @@ mod tests {
         let node = ClockComparison { host: "node a", tolerance: Tolerance::Seconds, ahead_s: 900.0 };
         let origin = ClockComparison { host: "origin", tolerance: Tolerance::Signatures, ahead_s: 400.0 };
         let found = finding(&[node, origin]);
-        assert!(found.state == FindingState::Missing && found.found.contains("that of origin"), "{found:?}");
+        assert!(
+            found.state == FindingState::Missing && found.found.contains("the clock of origin"),
+            "{found:?}"
+        );
         assert_eq!(finding(&[]).state, FindingState::Unknown);
     }
 }

@@ -53,7 +53,7 @@ impl TimedStream {
 }
 
 fn timeout_error() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("none within {} s", STEP_TIMEOUT.as_secs()))
+    io::Error::new(ErrorKind::TimedOut, format!("no answer within {} s", STEP_TIMEOUT.as_secs()))
 }
 
 /// Maps `WouldBlock`, which the system reports when a socket's timeout expires.

@@ -38,7 +38,7 @@ fn compare(allowed: Option<u64>, required_files: Option<u64>) -> Finding {
     let (state, found, remedy) = match (short, required_files) {
         (Some(required_files), _) => {
             let remedy = format!(
-                "systemd: LimitNOFILE={required_files}; a shell: ulimit -Hn {required_files}; or a lower limits.connections_max"
+                "systemd: LimitNOFILE={required_files}; a shell: ulimit -Hn {required_files}; or lower limits.connections_max"
             );
             (
                 FindingState::Degraded,
@@ -55,7 +55,7 @@ fn compare(allowed: Option<u64>, required_files: Option<u64>) -> Finding {
         what: "open files (nofile)".to_owned(),
         state,
         found,
-        why: "each connection is an open file; beyond the limit none is accepted",
+        why: "each connection is an open file; at the limit no connection is accepted",
         remedy,
         needed_for: &[],
     }

@@ -81,9 +81,9 @@ pub(super) fn check_hosts(config: &Config, names: &ResolvedNames) -> Vec<Finding
         findings.push(Finding {
             what: "other nodes".to_owned(),
             state: FindingState::Unknown,
-            found: format!("{left_out} more nodes were not asked: at most {HOSTS_MAX} are"),
-            why: "requests go to every node of the config",
-            remedy: Some("start larder and look at /nodes of the admin interface".to_owned()),
+            found: format!("{left_out} more nodes were not checked: the limit is {HOSTS_MAX}"),
+            why: "the switch sends requests to every node of the config",
+            remedy: Some("start larder, and read /nodes of the admin interface".to_owned()),
             needed_for: &[],
         });
     }
@@ -243,7 +243,7 @@ fn evaluate(host: &Host, connected: &str, reply: std::io::Result<Reply>) -> Host
     let Reply { status, ahead_s } = match reply {
         Ok(reply) => reply,
         Err(error) => {
-            return unreachable_host(host, &format!("{connected}, but there is no HTTP reply: {error}"));
+            return unreachable_host(host, &format!("{connected}, but no HTTP reply: {error}"));
         }
     };
     match &host.probe {
@@ -263,8 +263,7 @@ fn reachable(host: &Host, found: String, ahead_s: Option<f64>) -> HostResult {
 }
 
 fn unreachable_host(host: &Host, found: &str) -> HostResult {
-    let remedy =
-        "start the server, correct its address or port, or let the firewall between pass the connection";
+    let remedy = "start the server, correct its address or port, or allow the connection in the firewall";
     let finding = finding(host, FindingState::Missing, found.to_owned(), Some(remedy.to_owned()));
     HostResult { finding, ahead_s: None }
 }
@@ -283,7 +282,8 @@ fn describe_fault(fault: &TlsFault, secure: &HostTls, authority: &str) -> (Strin
     let date = |at: &Option<SystemTime>, word: &str| {
         at.map(|at| format!(" {word} {}", httpdate::fmt_http_date(at))).unwrap_or_default()
     };
-    let own = "renew the certificate on the server; if it is the right one, set this machine's clock";
+    let own =
+        "renew the certificate on the server; if the certificate is valid, correct this machine's clock";
     match fault {
         TlsFault::NameMismatch(names) => {
             let (of, right) = match &names[..] {
@@ -293,7 +293,7 @@ fn describe_fault(fault: &TlsFault, secure: &HostTls, authority: &str) -> (Strin
             (
                 format!("its certificate is for {of}, not for {name}"),
                 format!(
-                    "write name = \"{right}\" in [{table}] if that is the server, or give it a certificate for {name}"
+                    "write name = \"{right}\" in [{table}] if this is the right server, or install a certificate for {name}"
                 ),
             )
         }
@@ -306,33 +306,32 @@ fn describe_fault(fault: &TlsFault, secure: &HostTls, authority: &str) -> (Strin
             format!("write ca = \"FILE\" in [{table}], with the certificate of the server's authority"),
         ),
         TlsFault::CertificateRequired => (
-            "it wants a certificate of its client".to_owned(),
+            "it requires a client certificate".to_owned(),
             format!("write certificate = \"FILE\" in [{table}], with a certificate that the server trusts"),
         ),
         TlsFault::Name => (
-            format!("no certificate can be for {authority}"),
+            format!("no certificate can be issued for {authority}"),
             format!("write name = \"NAME\" in [{table}], with the name that the server's certificate is for"),
         ),
         TlsFault::NotTls => (
-            "it does not speak TLS on this port".to_owned(),
+            "this port does not speak TLS".to_owned(),
             match table.strip_suffix(".tls") {
                 Some("node.origin") => "correct the port, or write http:// in the URL".to_owned(),
                 _ => "correct the port, or write tls = false for this node".to_owned(),
             },
         ),
-        other => (
-            format!("TLS fails: {other}"),
-            format!("look at the server's TLS settings and log, and at [{table}]"),
-        ),
+        other => {
+            (format!("TLS fails: {other}"), format!("check the server's TLS settings and log, and [{table}]"))
+        }
     }
 }
 
 fn finding(host: &Host, state: FindingState, found: String, remedy: Option<String>) -> Finding {
     let why = match host.what.as_str() {
         what if what.starts_with("origin") => {
-            "content that is not in memory comes from the origin; without it requests get 502"
+            "content that is not in memory is fetched from the origin; if it is unreachable, requests get 502"
         }
-        _ => "requests go to the nodes; a node that does not answer counts as down",
+        _ => "the switch sends requests to its nodes; a node that does not answer is marked down",
     };
     Finding { what: host.what.clone(), state, found, why, remedy, needed_for: &[] }
 }

@@ -163,7 +163,7 @@ fn certificate_faults_are_described_with_their_remedies() {
         (
             &right,
             Some(authority.ca()),
-            "it wants a certificate of its client",
+            "it requires a client certificate",
             "write certificate = \"FILE\" in [switch.connect.tls]",
         ),
     ] {
@@ -225,7 +225,7 @@ fn a_server_without_tls_and_a_silent_server_are_reported() {
     let tls = OutboundTls { verify: false, ..OutboundTls::default() };
     let (at, thread) = server("HTTP/1.1 400 Bad Request\r\n\r\n");
     let answer = probe_host(&secure_host(at, &tls, false), &ResolvedNames::default()).finding;
-    assert!(answer.found.contains("it does not speak TLS on this port"), "{answer:?}");
+    assert!(answer.found.contains("this port does not speak TLS"), "{answer:?}");
     thread.join().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let answer =

@@ -104,11 +104,11 @@ impl SideInput {
             let (state, found) = match holder(service.ip()) {
                 Ok(Some(name)) if name == "lo" => {
                     self.subject.services.push(*service);
-                    (FindingState::Works, "a peer's: on the loopback interface".to_owned())
+                    (FindingState::Works, "a peer's address: on the loopback interface".to_owned())
                 }
                 Ok(Some(name)) => {
                     self.listen.push(*service);
-                    let found = format!("this node's: on {name}");
+                    let found = format!("this node's address: on {name}");
                     own = Some(name);
                     (FindingState::Works, found)
                 }
@@ -124,7 +124,7 @@ impl SideInput {
                 what: format!("service address {service}"),
                 state,
                 found,
-                why: "a node takes connections only to addresses that it has",
+                why: "a node accepts connections only to addresses that are on its interfaces",
                 remedy: (state != FindingState::Works).then_some(remedy),
                 needed_for: &[],
             });
@@ -133,9 +133,9 @@ impl SideInput {
             self.findings.push(Finding {
                 what: "service address of this node".to_owned(),
                 state: FindingState::Missing,
-                found: "none of them is on an interface".to_owned(),
-                why: "clients connect to it, and their connections are told by it",
-                remedy: Some("give it to the interface that clients' packets come by".to_owned()),
+                found: "no service address is on an interface".to_owned(),
+                why: "clients connect to it, and it identifies their connections",
+                remedy: Some("add it to the interface on which clients' packets arrive".to_owned()),
                 needed_for: &[Mechanism::Repair],
             });
         }
@@ -154,8 +154,8 @@ fn unresolved_route(address: &str, error: &str) -> Finding {
         what: format!("route to {address}"),
         state: FindingState::Unknown,
         found: error.to_owned(),
-        why: "packets are forwarded on it, unchanged or in a tunnel",
-        remedy: Some("let the name be known here, or give the address".to_owned()),
+        why: "clients' packets are forwarded to the node on this route, unchanged or in a tunnel",
+        remedy: Some("make the name resolvable on this machine, or write the IP address".to_owned()),
         needed_for: &[],
     }
 }

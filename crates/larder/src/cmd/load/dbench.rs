@@ -13,11 +13,14 @@ use super::workload::{ExtractArgs, MakeArgs, hacc_kind};
 use crate::config::Span;
 use crate::outcome::usage;
 
-/// Ever more users who each replay a profile, until the cluster gives in: how many it carries.
+/// Find how many users a cluster carries: add users until a limit is exceeded.
 ///
-/// DBench, as the HACC paper (USENIX NT 1999) uses it. Users come at --ramp until a request fails, the mean connect time
-/// of a sub-epoch or any connect time exceeds its limit, or --users-max are there. Then nobody comes any more, and the
-/// stable phase gives the figures. Profiles are those of the paper's workloads (--hacc), or extracted from a log (--log).
+/// This is DBench as in the HACC paper (USENIX NT 1999). Each user replays a profile. Users are added at the rate
+/// --ramp until a request fails, a connect time exceeds its limit (the mean of a sub-epoch, or any value), or
+/// --users-max is reached. Then the stable phase measures the result. The profiles are those of the paper's
+/// workloads (--hacc), or are extracted from a log (--log).
+///
+/// For example: larder load dbench http://127.0.0.1:8080 --hacc fas
 #[derive(Debug, Args)]
 pub(super) struct DbenchArgs {
     #[command(flatten)]
@@ -25,34 +28,35 @@ pub(super) struct DbenchArgs {
     /// A workload of the HACC paper: baseline, fas, domino or asp. Default: baseline.
     #[arg(long, value_name = "WORKLOAD", conflicts_with = "log")]
     hacc: Option<String>,
-    /// Profiles of this access log's clients instead. Any format `larder trace` reads that names clients.
+    /// Extract profiles from this access log. Any format of `larder trace` that identifies clients.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]
     extract: ExtractArgs,
-    /// Users at the start.
+    /// Number of users at the start.
     #[arg(long, value_name = "N", default_value_t = 1)]
     first: u32,
-    /// Users who come in a second.
+    /// Users added per second.
     #[arg(long, value_name = "PER_SECOND", default_value_t = 1.0)]
     ramp: f64,
     /// Most users.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     users_max: u32,
-    /// Limits: static (1 s on average, 2 s at most) or dynamic (3 s, 5 s). Default: dynamic if programs are asked.
+    /// Limits: static (mean 1 s, maximum 2 s) or dynamic (mean 3 s, maximum 5 s). Default: dynamic if the workload
+    /// has programs.
     #[arg(long, value_name = "WHICH", value_parser = ["static", "dynamic"])]
     rules: Option<String>,
-    /// Which time the limits are on: connect, or first-byte (from asking for the connection to the first byte of the
-    /// reply; for servers that accept at once and let requests wait behind).
+    /// Time to which the limits apply: connect, or first-byte. first-byte counts from the start of connecting to
+    /// the first byte of the reply; use it for servers that accept at once and queue requests.
     #[arg(long, value_name = "WHICH", default_value = "connect")]
     judge: RuleMetric,
-    /// Limit of the mean, if it is not that of --rules.
+    /// Limit of the mean. Default: from --rules.
     #[arg(long, value_name = "TIME")]
     mean_max: Option<Span>,
-    /// Limit of the maximum, if it is not that of --rules.
+    /// Limit of the maximum. Default: from --rules.
     #[arg(long, value_name = "TIME")]
     most_max: Option<Span>,
-    /// Failed requests that are tolerated.
+    /// Tolerated failed requests.
     #[arg(long, value_name = "N", default_value_t = 0)]
     failures_max: u64,
     /// Length of a sub-epoch.
@@ -118,7 +122,7 @@ impl DbenchArgs {
             // Messages to a closed stderr are dropped.
             let _ = writeln!(
                 io::stderr(),
-                "{}: {} profiles of {} visits by {} clients ({} too short, {} cut; {} requests left out)",
+                "{}: {} profiles from {} visits of {} clients ({} too short, {} truncated; {} requests omitted)",
                 log.display(),
                 found.profiles,
                 found.visits,

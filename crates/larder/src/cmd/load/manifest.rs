@@ -11,9 +11,12 @@ use larder_load::{ManifestScope, Script};
 use super::workload::{ExtractArgs, MakeArgs, MixFigures, hacc_kind, session_recipe};
 use crate::outcome::usage;
 
-/// List what a workload asks for: a line `size<TAB>path` each.
+/// List the targets of a workload: one line `size<TAB>path` for each.
 ///
-/// A node's modelled store reads its targets from such a list. Give the same figures and seed as to the load.
+/// A node's modelled store reads its targets from this list ([node.model] manifest). Give the same options and seed
+/// as for the load.
+///
+/// For example: larder load manifest --site commerce-a --output site.manifest
 #[derive(Debug, Args)]
 pub(super) struct ManifestArgs {
     /// A site of `larder load sessions`.
@@ -25,10 +28,10 @@ pub(super) struct ManifestArgs {
     /// A workload of the HACC paper: baseline, fas, domino or asp.
     #[arg(long, value_name = "WORKLOAD", group = "of")]
     hacc: Option<String>,
-    /// Profiles of an access log's clients.
+    /// Extract profiles from this access log.
     #[arg(long, value_name = "FILE", group = "of")]
     log: Option<PathBuf>,
-    /// Documents of a site or mix, if not its default.
+    /// Number of documents of the site or mix. Default: that of the workload.
     #[arg(long, value_name = "N")]
     documents: Option<u32>,
     #[command(flatten)]
@@ -37,9 +40,9 @@ pub(super) struct ManifestArgs {
     extract: ExtractArgs,
     #[command(flatten)]
     make: MakeArgs,
-    /// Also list what programs make, with the bytes that it takes in a server's memory: for nodes without programs,
-    /// which then answer a query with what it is made from. Such replies have another size than the load expects of
-    /// programs, which it does not check.
+    /// Also list the replies of programs, with their size in a server's memory, for nodes without programs. Such a
+    /// node answers a query with a reply of this size. It differs from the size that the load expects, which is not
+    /// checked for programs.
     #[arg(long)]
     everything: bool,
     /// Write to this file instead of stdout.
@@ -76,6 +79,6 @@ impl ManifestArgs {
         if let Some(log) = &self.log {
             return Ok(self.extract.script(log, self.make.seed, true)?.0);
         }
-        Err(usage("of which workload? Give one of --site, --mix, --hacc and --log"))
+        Err(usage("no workload is given: add one of --site, --mix, --hacc and --log"))
     }
 }

@@ -48,7 +48,10 @@ impl RequestList {
         let (trace, _) = loaded?;
         let replay = Replay::from(&trace);
         if replay.order.is_empty() {
-            return Err(usage(format!("{} has no request that can be replayed", path.display())));
+            return Err(usage(format!(
+                "{} has no request that can be replayed (GET, status 200, with a body)",
+                path.display()
+            )));
         }
         Ok(Self {
             targets: replay.targets,
@@ -80,7 +83,8 @@ impl RequestList {
             if line.len() as u64 == limit || order.len() == LINES_MAX {
                 return Err(usage(format!("line {number}: too long, or more than {LINES_MAX} lines")));
             }
-            let text = std::str::from_utf8(&line).map_err(|_| usage(format!("line {number}: no UTF-8")))?;
+            let text =
+                std::str::from_utf8(&line).map_err(|_| usage(format!("line {number}: invalid UTF-8")))?;
             let text = text.trim_end_matches(['\n', '\r']);
             if text.is_empty() {
                 continue;
@@ -97,7 +101,7 @@ impl RequestList {
             if index == next {
                 sizes.push(size);
             } else if sizes[index as usize] != size {
-                return Err(usage(format!("line {number}: the target was listed before with another size")));
+                return Err(usage(format!("line {number}: the target is listed twice with different sizes")));
             }
             order.push(index);
         }
@@ -141,7 +145,7 @@ mod tests {
             (b"\n\n", "empty"),
             (b"/a\nbig\t/b", "line 2: no size"),
             (b"1\t/a\n2\t/a", "line 2: the target"),
-            (b"/\xff", "line 1: no UTF-8"),
+            (b"/\xff", "line 1: invalid UTF-8"),
             (long.as_bytes(), "line 2: too long"),
         ] {
             let error = RequestList::read_list(text).unwrap_err().to_string();

@@ -17,37 +17,37 @@ use crate::outcome::usage;
 /// Options of a stage: its target, and the way in which pages are fetched.
 #[derive(Debug, Args)]
 pub(super) struct StageArgs {
-    /// The site: `http://HOST[:PORT]`. Paths are the workload's.
+    /// URL of the site: `http://HOST[:PORT]`. The workload sets the paths.
     #[arg(required_unless_present = "json_schema")]
     url: Option<String>,
-    /// Most connections of one user at a time, 1 to 64: a page's base comes first, then what it embeds over this many.
-    /// Default: 2; of dbench 1.
+    /// Most connections of one user at a time, 1 to 64. The base of a page is fetched first, then its embedded
+    /// objects over these connections. Default: 2; for dbench 1.
     #[arg(long, value_name = "N")]
     parallel: Option<u32>,
-    /// For how long a user keeps a connection: a request, a page or a visit. Default: a page; of mix and dbench a
+    /// Lifetime of a user's connection: a request, a page or a visit. Default: a page; for mix and dbench a
     /// request.
     #[arg(long, value_name = "SPAN")]
     keep: Option<ConnectionLifetime>,
-    /// Limit for one request.
+    /// Timeout of a request.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     timeout: Span,
-    /// Factor on users' pauses, 0 to 1000: 0.1 makes them think a tenth as long.
+    /// Factor on the pauses of users, 0 to 1000; 0.1 makes pauses ten times shorter.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     time_scale: f64,
-    /// Threads that drive the users.
+    /// Threads that run the users.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
-    /// Accept documents of any size. By default one that has not the workload's is a failure; see `larder load
-    /// manifest`.
+    /// Accept documents of any size. By default, a reply fails if its size differs from that of the workload; see
+    /// `larder load manifest`.
     #[arg(long)]
     any_size: bool,
-    /// Further request header, such as "Accept: text/html". May be given several times.
+    /// Additional request header, such as "Accept: text/html". May be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The Host header, if it is not that of the URL.
+    /// Host header. Default: from the URL.
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Number of nodes that should answer, so that one that never does shows in the imbalance.
+    /// Number of nodes that should answer. A node that never answers then shows in the imbalance.
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
 }
@@ -61,13 +61,13 @@ pub(super) struct OutputArgs {
     /// Also write the JSON to this file.
     #[arg(short, long, alias = "out", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// End with exit code 1 if there is any reason to doubt the figures.
+    /// Exit with code 1 if there is a reason to doubt the result.
     #[arg(long)]
     strict: bool,
-    /// Show no progress.
+    /// Do not show progress.
     #[arg(short, long)]
     quiet: bool,
-    /// Print the JSON Schema of the JSON and end.
+    /// Print the JSON Schema of the report, and exit.
     #[arg(long)]
     pub(super) json_schema: bool,
 }
@@ -84,13 +84,11 @@ impl StageArgs {
         let (address, host) = resolve_url(url, &uri)?;
         if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
             return Err(usage(format!(
-                "'{url}': a path means nothing here, as the workload has its own (--path)"
+                "'{url}': the URL must have no path, because the workload sets the paths (--path)"
             )));
         }
         if !(0.0..=larder_load::TIME_SCALE_MAX).contains(&self.time_scale) {
-            return Err(usage(
-                "--time-scale must be from 0 to 1000; 1 lets users think as long as the workload says",
-            ));
+            return Err(usage("--time-scale must be from 0 to 1000; 1 keeps the pauses of the workload"));
         }
         Ok(UserSettings {
             headers: self.headers.iter().map(|header| split_header(header)).collect::<Result<_, _>>()?,
@@ -181,7 +179,7 @@ impl OutputArgs {
             out.flush()?;
         }
         if self.strict && doubtful {
-            anyhow::bail!("there are reasons to doubt the figures (--strict)");
+            anyhow::bail!("there are reasons to doubt the result (--strict)");
         }
         Ok(())
     }

@@ -13,29 +13,31 @@ use super::workload::{MakeArgs, MixFigures, session_recipe};
 use crate::config::Span;
 use crate::outcome::usage;
 
-/// Users who visit a site of several services: page latency.
+/// Simulate users who visit a site of several services: page latency.
 ///
-/// The workload of the CAP paper (WWW 2001): sessions begin at random, so many a second; a user fetches a page (its base,
-/// then what it embeds), thinks, and goes on. Pages per session are inverse Gaussian (mean 3.86), objects per page and
-/// think times Pareto. Classes of requests are told by their paths: /static, /cgi/light, /cgi/db, /cgi/cpu, /cgi/disk.
-/// Latency of a page counts from when it was due.
+/// This is the workload of the CAP paper (WWW 2001). Sessions begin at random at a given rate. A user fetches a
+/// page (its base, then its embedded objects), pauses, and fetches the next page. Pages per session are inverse
+/// Gaussian (mean 3.86); objects per page and pauses are Pareto. The path determines the class of a request:
+/// /static, /cgi/light, /cgi/db, /cgi/cpu, /cgi/disk. Latency of a page counts from its due time.
+///
+/// For example: larder load sessions http://127.0.0.1:8080 --site commerce-a --rate 200
 #[derive(Debug, Args)]
 pub(super) struct SessionsArgs {
     #[command(flatten)]
     stage: StageArgs,
-    /// The site: publishing-static, publishing-light, transaction, commerce-a, commerce-b or commerce-c.
+    /// Site: publishing-static, publishing-light, transaction, commerce-a, commerce-b or commerce-c.
     #[arg(long, value_name = "SITE", default_value = "publishing-static")]
     site: String,
-    /// Open load: sessions that begin in a second, above 0, at most 100000. The paper's are 100 to 300.
+    /// Open load: sessions that begin per second, above 0, at most 100000. The paper has 100 to 300.
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100.0, conflicts_with = "clients")]
     rate: f64,
-    /// Closed load instead: this many users, each beginning another session when it has finished one.
+    /// Closed load with this many users; each begins a new session when its last one ends.
     #[arg(long, value_name = "N")]
     clients: Option<u32>,
-    /// Open load: most users at a time. A session that finds as many there waits, and its latency shows it.
+    /// Open load: most users at a time. Further sessions wait, which shows in their latency.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     users_max: u32,
-    /// Documents of the site. Default 8000.
+    /// Number of documents of the site. Default: 8000.
     #[arg(long, value_name = "N")]
     documents: Option<u32>,
     #[command(flatten)]
@@ -46,22 +48,24 @@ pub(super) struct SessionsArgs {
     output: OutputArgs,
 }
 
-/// Clients of a mixed site, ever more of them: connections per second.
+/// Simulate growing numbers of clients of a mixed site: connections per second.
 ///
-/// The prototype's workload of the CAP paper (WWW 2001): clients as WebStone's, with think times, embedded objects and
-/// Pareto sizes. Mixes: static; light, with 20 % CPU-light programs; intensive, with 10 % CPU-light, 6 % CPU-intensive
-/// and 4 % CPU-and-disk programs. Each number of --clients is a run of its own.
+/// This is the workload of the prototype in the CAP paper (WWW 2001): clients as in WebStone, with pauses, embedded
+/// objects and Pareto sizes. Mixes: static; light, with 20 % CPU-light programs; intensive, with 10 % CPU-light, 6
+/// % CPU-intensive and 4 % CPU-and-disk programs. Each number in --clients is a separate run.
+///
+/// For example: larder load mix http://127.0.0.1:8080 --mix light --clients 40,80,120
 #[derive(Debug, Args)]
 pub(super) struct MixArgs {
     #[command(flatten)]
     stage: StageArgs,
-    /// The mix: static, light or intensive.
+    /// Mix: static, light or intensive.
     #[arg(long, value_name = "MIX", default_value = "intensive")]
     mix: String,
     /// Numbers of clients, one run for each, such as 40,80,120,160,200,240.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "40")]
     clients: Vec<u32>,
-    /// Documents of the site. Default 2000.
+    /// Number of documents of the site. Default: 2000.
     #[arg(long, value_name = "N")]
     documents: Option<u32>,
     #[command(flatten)]
@@ -77,10 +81,10 @@ pub(super) struct MixArgs {
 /// Options of the measured window.
 #[derive(Debug, Args)]
 struct WindowArgs {
-    /// How long pages begin, from the start of the run.
+    /// Time in which pages begin, from the start of the run.
     #[arg(short, long, value_name = "TIME", default_value = "60s")]
     duration: Span,
-    /// Pages due before do not count. Default: a third of the run.
+    /// Warm-up: pages that are due in this time are not measured. Default: a third of the run.
     #[arg(long, value_name = "TIME")]
     warmup: Option<Span>,
 }
@@ -91,7 +95,7 @@ impl WindowArgs {
         if warmup < self.duration.0 {
             return Ok(warmup);
         }
-        Err(usage("--warmup must be shorter than --duration, which contains it"))
+        Err(usage("--warmup must be shorter than --duration, which includes it"))
     }
 }
 

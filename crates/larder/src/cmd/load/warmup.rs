@@ -24,7 +24,9 @@ impl Default for Warmup {
 
 /// The text is not a valid warm-up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no amount: write a share below 1 (0.25, 25%), a number of requests (1000), or a time (5s)")]
+#[error(
+    "'{0}' is not a warm-up: write a share below 1 (0.25, 25%), a number of requests (1000), or a time (5s)"
+)]
 pub(super) struct WarmupError(String);
 
 impl FromStr for Warmup {

@@ -17,12 +17,11 @@ use crate::outcome::usage;
 /// Path prefixes and seed of a workload.
 #[derive(Debug, Args)]
 pub(super) struct MakeArgs {
-    /// What paths of a kind begin with: KIND is static (default /static), light (/cgi/light), db (/cgi/db), cpu
-    /// (/cgi/cpu; ASP scripts of --hacc: /asp) or disk (/cgi/disk; Domino's database of --hacc: /domino). May be given
-    /// several times.
+    /// Path prefix of a kind: KIND is static (default /static), light (/cgi/light), db (/cgi/db), cpu (/cgi/cpu;
+    /// ASP scripts of --hacc: /asp) or disk (/cgi/disk; Domino database of --hacc: /domino). May be repeated.
     #[arg(long = "path", value_name = "KIND=PREFIX")]
     paths: Vec<String>,
-    /// Seed of everything drawn. The same seed and figures give the same workload, and the same manifest.
+    /// Seed. The same seed and options give the same workload and manifest.
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
 }
@@ -33,7 +32,7 @@ impl MakeArgs {
             let known = path.split_once('=').is_some_and(|(kind, prefix)| paths.set(kind, prefix));
             if !known {
                 let kinds = PathPrefixes::DEFAULTS.map(|(kind, usual)| format!("{kind}={usual}")).join(", ");
-                return Err(usage(format!("--path '{path}' is no KIND=PREFIX; such are {kinds}")));
+                return Err(usage(format!("--path '{path}' is not KIND=PREFIX; the defaults are {kinds}")));
             }
         }
         Ok(paths)
@@ -69,10 +68,10 @@ pub(super) fn session_recipe(site: &str, documents: Option<u32>) -> anyhow::Resu
 /// Figures of a mix.
 #[derive(Debug, Args)]
 pub(super) struct MixFigures {
-    /// URLs of each kind of program of a mix, each equally likely.
+    /// Number of URLs of each kind of program in a mix, all equally likely.
     #[arg(long, value_name = "N", default_value_t = 1)]
     programs: u32,
-    /// What the shares of a mix are of: requests, or pages, whose embedded objects then are static.
+    /// Unit of the shares of a mix: requests, or pages. With pages, embedded objects are static.
     #[arg(long, value_name = "WHAT", default_value = "requests", value_parser = ["requests", "pages"])]
     shares: String,
 }
@@ -101,13 +100,13 @@ pub(super) struct ExtractArgs {
     /// With --log: a longer pause of a client ends its visit.
     #[arg(long, value_name = "TIME", default_value = "30m")]
     gap: Span,
-    /// With --log: how many profiles are drawn of all visits.
+    /// With --log: number of profiles that are drawn from all visits.
     #[arg(long, value_name = "N", default_value_t = 500)]
     profiles: u32,
-    /// With --log: visits with fewer requests are left out.
+    /// With --log: visits with fewer requests are omitted.
     #[arg(long, value_name = "N", default_value_t = 2)]
     requests_min: u32,
-    /// With --log: longer visits are cut.
+    /// With --log: longer visits are truncated.
     #[arg(long, value_name = "N", default_value_t = 200)]
     requests_max: u32,
 }

@@ -9,44 +9,45 @@ use crate::outcome::usage;
 /// Serve a directory or an HTTP origin from a memory cache of bounded size (cache server).
 ///
 /// For example: larder node --root /srv/www --listen 127.0.0.1:9001 --name a --cache 1GB
-/// or, before an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
 ///
-/// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT end the node when the replies in flight are
-/// finished. SIGHUP, and POST /reload on the admin interface, read the config file again and keep the memory. Keys that need a
-/// restart are named in the log. Both open the access log's file anew, for log rotation.
+/// In front of an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
+///
+/// Cache-Status in every reply says whether it came from memory. SIGTERM and SIGINT end the node after the replies
+/// in flight. SIGHUP, and POST /reload on the admin interface, read the config file again, keep the memory, and
+/// reopen the access log. If a changed key needs a restart, the log names it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
-    /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
+    /// Address that accepts requests: ADDRESS:PORT; port 0 takes any free port.
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Option<String>,
     /// Name of the node in Cache-Status and logs.
     #[arg(short, long)]
     name: Option<String>,
-    /// The directory to serve.
+    /// Directory to serve.
     #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks", "processor_speed"])]
     root: Option<String>,
-    /// An HTTP origin to stand before, instead of a directory: http://HOST:PORT or https://HOST:PORT.
+    /// HTTP origin to serve instead of a directory: http://HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "URL", conflicts_with_all = ["root", "manifest", "bypass_page_cache"])]
     origin: Option<String>,
     /// Memory for content, such as 64MB or 1GiB.
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
-    /// What is evicted first: gds, gds-packets or lru.
+    /// Cache policy: gds, gds-packets or lru.
     #[arg(long, value_name = "KIND")]
     cache_kind: Option<String>,
-    /// Read files past the page cache of the operating system.
+    /// Read files without the page cache of the operating system.
     #[arg(long)]
     bypass_page_cache: bool,
-    /// Serve a modelled store instead of a directory: a file with a line `size<TAB>target` for each target.
+    /// Serve a modelled store instead of a directory; the file has a line `size<TAB>target` for each target.
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
-    /// How many times faster than a disk of 1998 the modelled disk is.
+    /// Speed of the modelled disk relative to a disk of 1998.
     #[arg(long, value_name = "FACTOR", requires = "manifest")]
     disk_speed: Option<f64>,
     /// Number of modelled disks.
     #[arg(long, value_name = "N", requires = "manifest")]
     disks: Option<u16>,
-    /// Model the processor too, and how many times faster than one of 1998 it is.
+    /// Also model the processor, with this speed relative to a processor of 1998.
     #[arg(long, value_name = "FACTOR", requires = "manifest")]
     processor_speed: Option<f64>,
     /// File to append the access log to, or "-" for stdout.
@@ -58,7 +59,7 @@ pub(crate) struct NodeArgs {
 
 pub(super) fn missing_section() -> anyhow::Error {
     usage(
-        "the config has no [node] section: write one with listen and root or origin, or start the role that it has",
+        "the config has no [node] section: add one with listen and root or origin, or start the role that the config has",
     )
 }
 
@@ -75,7 +76,7 @@ impl NodeArgs {
         let mut written = self.serve.read_config()?;
         if written.raw.node.is_none() && self.serve.config.is_none() && self.listen.is_none() {
             return Err(usage(
-                "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
+                "the node cannot start without content and an address: give --root DIR or --origin URL, and --listen 127.0.0.1:9001; or --config FILE",
             ));
         }
         self.apply_options(written.raw.node.get_or_insert_default());

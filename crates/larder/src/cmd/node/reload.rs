@@ -40,10 +40,10 @@ pub(crate) struct NodeReloadStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReloadError {
     /// The node was started without a config file.
-    #[error("this node was started without a config file: there is nothing to read anew")]
+    #[error("the node cannot reload: it was started without a config file")]
     NoFile,
     /// The node has not applied its first config yet.
-    #[error("the node is starting: once it serves, its config can be read anew")]
+    #[error("the node cannot reload yet: it is still starting")]
     Starting,
 }
 

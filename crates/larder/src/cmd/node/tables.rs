@@ -26,13 +26,13 @@ pub(super) enum NodeTableError {
     #[error(transparent)]
     Read(#[from] RoutesError),
     /// The table does not name its nodes.
-    #[error("{}:2: the table does not name its nodes: make it with larder trace ward --names a,b,c", .0.display())]
+    #[error("{}:2: the table has no names of nodes: create it with larder trace ward --names a,b,c", .0.display())]
     NoNames(PathBuf),
     /// The table exceeds a limit.
-    #[error("{}: it has {targets} targets and {owners} owners; node.peers.ward.targets_max is {targets_max}, and owners are at most 1024", path.display())]
+    #[error("{}: the table is too large: {targets} targets (node.peers.ward.targets_max is {targets_max}) and {owners} owners (at most 1024)", path.display())]
     TooLarge { path: PathBuf, targets: usize, owners: usize, targets_max: usize },
     /// The task that read the file failed.
-    #[error("{}: reading it failed", .0.display())]
+    #[error("cannot read {}: the task failed", .0.display())]
     Failed(PathBuf),
 }
 

@@ -46,7 +46,7 @@ impl RequestClassifier {
             self.config.routes.iter().filter(own).map(|route| format!("'{}'", route.name)).collect();
         (!names.is_empty()).then(|| {
             let names = names.join(", ");
-            format!("parameters of a route's own are passed over, all go by those of [switch]: {names}")
+            format!("policy parameters of routes are ignored, and those of [switch] are used for all routes: {names}")
         })
     }
 

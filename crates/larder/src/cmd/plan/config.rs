@@ -19,12 +19,17 @@ pub(super) fn text(
     let (t_low, t_high) = report.plan.method.thresholds;
     let memory = Size(Bytes(it.memory_bytes));
     let mut text = String::new();
-    writeln!(text, "# {} on {}, from larder plan", it.policy, cluster(it.nodes, Bytes(it.memory_bytes)))?;
+    writeln!(
+        text,
+        "# {} on {}, written by larder plan",
+        it.policy,
+        cluster(it.nodes, Bytes(it.memory_bytes))
+    )?;
     for log in &report.logs {
         let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         writeln!(text, "# {name}")?;
     }
-    writeln!(text, "#\n# Write your own addresses, then: larder check FILE\n")?;
+    writeln!(text, "#\n# Replace the addresses by your own, then run: larder check FILE\n")?;
     writeln!(text, "[switch]\nlisten = \"0.0.0.0:8080\"\npolicy = \"{}\"", it.policy)?;
     writeln!(text, "nodes = [")?;
     for node in 1..=it.nodes {
@@ -37,7 +42,7 @@ pub(super) fn text(
     let targets = report.plan.log.targets as usize;
     if targets > defaults.targets_max {
         writeln!(text, "\n[switch.policies]")?;
-        writeln!(text, "# The log has {targets} targets; all are to be remembered.")?;
+        writeln!(text, "# The log has {targets} targets; the limit has room for all.")?;
         writeln!(text, "targets_max = {}", targets.next_power_of_two())?;
     }
     writeln!(text, "\n[switch.policies.lard]\nt_low = {t_low}\nt_high = {t_high}")?;
@@ -47,7 +52,7 @@ pub(super) fn text(
         let shares: Vec<String> = shares.map(|(class, share)| format!("{class} = {share}")).collect();
         writeln!(text, "\n[switch.policies.static]\nshares = {{ {} }}", shares.join(", "))?;
     }
-    writeln!(text, "\n# Each node has a file of its own, and runs: larder node --config FILE")?;
+    writeln!(text, "\n# Each node has its own file, and runs: larder node --config FILE")?;
     writeln!(text, "# [node]\n# listen = \"0.0.0.0:9001\"\n# root = \"/srv/www\"\n# [node.cache]")?;
     writeln!(text, "# kind = \"{}\"\n# size = \"{memory}\"", report.plan.method.cache)?;
     Ok(Some(text))

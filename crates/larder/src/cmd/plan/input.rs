@@ -22,7 +22,7 @@ pub(super) fn read(
     unsized_bytes: Bytes,
 ) -> anyhow::Result<(Vec<Trace>, Vec<LogInfo>)> {
     if paths.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
-        return Err(usage("stdin (-) can be read once only"));
+        return Err(usage("stdin (-) can be given only once"));
     }
     if unsized_bytes == Bytes::ZERO {
         return Err(usage("--unsized-bytes must be above 0"));

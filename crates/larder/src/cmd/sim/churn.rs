@@ -18,22 +18,25 @@ use crate::cmd::policies::{PolicySelection, expand_selection};
 use crate::config::{Size, Span};
 use crate::outcome::usage;
 
-/// Say how many keys move and how many hits are lost when a node joins, leaves, or goes and comes back.
+/// Measure how many keys move and how many hits are lost when a node joins, leaves, or fails and returns.
 ///
-/// Every policy serves the same requests in a simulated cluster, once undisturbed and once for each event, with what it
-/// needs to know: load reports, cache events, a routing table. The result is a table on stdout.
+/// Every policy serves the same requests in a simulated cluster: once undisturbed, and once for each event. The
+/// policies get the signals that they need: load reports, cache events, a routing table. The result is a table on
+/// stdout.
+///
+/// For example: larder sim churn --nodes 8 --policies hash,lard-r
 #[derive(Debug, Args)]
 pub(crate) struct ChurnArgs {
     /// Replay this access log instead of a synthetic trace.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recipe", "scale"])]
     log: Option<PathBuf>,
-    /// Recipe of the synthetic trace; `larder trace synth --help` lists them.
+    /// Recipe of the synthetic trace; `larder trace synth --help` lists the recipes.
     #[arg(long, value_name = "NAME", default_value = "rice-like")]
     recipe: String,
     /// Size of the synthetic trace relative to the original, above 0, at most 1.
     #[arg(long, value_name = "FACTOR", default_value_t = 0.2)]
     scale: f64,
-    /// Seed of the synthetic trace and of the policies that draw lots.
+    /// Seed of the synthetic trace and of randomised policies.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Replay only the first requests.
@@ -42,28 +45,28 @@ pub(crate) struct ChurnArgs {
     /// Policies, or `all`.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "all")]
     policies: Vec<PolicySelection>,
-    /// Nodes before anything happens, 2 to 1000.
+    /// Number of nodes before the event, 2 to 1000.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1000))]
     nodes: u16,
     /// Memory of each node. Default: a sixteenth of the working set.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// What nodes evict first: gds, gds-packets or lru.
+    /// Cache policy of the nodes: gds, gds-packets or lru.
     #[arg(long, value_name = "KIND", default_value = "gds")]
     cache_kind: CacheKind,
-    /// What requests take: the name of a cost model.
+    /// Name of the cost model of requests.
     #[arg(long, value_name = "MODEL", default_value = "lard98")]
     costs: String,
-    /// How often nodes report their load, in simulated time.
+    /// Interval of load reports, in simulated time.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     report_every: Span,
-    /// How often the routing table of `ward` and `part` is made anew, in simulated time.
+    /// Interval at which the routing table of `ward` and `part` is rebuilt, in simulated time.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     refresh: Span,
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Also write a page of Markdown.
+    /// Also write the table as Markdown to this file.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -74,7 +77,7 @@ const MEMORY_PARTS: u64 = 16;
 pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
     let policies = expand_selection(&args.policies).map_err(usage)?;
     let costs = Costs::by_name(&args.costs).ok_or_else(|| {
-        usage(format!("--costs '{}' is no cost model: use one of {}", args.costs, Costs::NAMES.join(", ")))
+        usage(format!("--costs '{}' is not a cost model: use one of {}", args.costs, Costs::NAMES.join(", ")))
     })?;
     let (workload, name) = args.workload()?;
     let memory = args.memory.map_or(Bytes((workload.bytes() / MEMORY_PARTS).max(1)), |size| size.0);

@@ -12,29 +12,33 @@ use serde::Serialize;
 use crate::outcome::usage;
 use crate::report::counted;
 
-/// Run nodes that cooperate through lost, late, repeated and reordered messages, crashes, pauses and partitions, and
-/// check that every request ends once and that all views of the cluster become exact when the faults end.
+/// Test the protocols between nodes with simulated faults: lost, late, duplicated and reordered messages, crashes,
+/// pauses and partitions.
 ///
-/// Six protocols are run, each in so many worlds: PRESS, CARD (one node decides for all), WARD (every node has a routing
-/// table), switches side by side, nodes that hand clients' connections over to each other, and a switch that hands clients'
-/// connections off to nodes. Each world is drawn from a
-/// seed. The first seed whose world shows a fault ends the command with exit code 1 and is named; `--only` runs it again and
-/// tells all that happens.
+/// The test checks that every request ends exactly once, and that all views of the cluster become exact after the
+/// last fault. Six protocols are tested: PRESS, CARD (one node decides for all), WARD (every node has a routing
+/// table), several switches, handoff between nodes, and handoff from a switch to nodes.
+///
+/// Each protocol runs in many worlds, each drawn from a seed. The first seed with a fault ends the command with
+/// exit code 1, and its number is printed. `--only` runs this seed again and prints all its events.
+///
+/// For example: larder sim faults --seeds 1000 --protocol press
 #[derive(Debug, Args)]
 pub(crate) struct FaultsArgs {
-    /// Worlds, 1 to 10 million.
+    /// Number of worlds, 1 to 10 million.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
-    /// Only this protocol: press, card, ward, switches, handing or edge. All if not said; with `--only` and `--break` press.
+    /// Test only this protocol: press, card, ward, switches, handing or edge. Default: all; with `--only` and
+    /// `--break` press.
     #[arg(long, value_parser = parse_protocol)]
     protocol: Option<Protocol>,
-    /// The first seed.
+    /// First seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Run this seed alone, and tell what happens, line by line.
+    /// Run only this seed, and print its events.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     only: Option<u64>,
-    /// Let the nodes break a rule, to see that the breach is found.
+    /// Make the nodes break a rule, to test that the test finds it.
     #[arg(long = "break", value_name = "RULE", value_parser = parse_rule)]
     broken: Option<BrokenRule>,
     /// Print JSON.
@@ -59,7 +63,7 @@ struct ProtocolResult {
 
 pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
     let (first, seeds) = args.only.map_or((args.first, args.seeds), |only| (only, 1));
-    let end = first.checked_add(seeds).ok_or_else(|| usage("--first: there are no seeds beyond 2^64 - 1"))?;
+    let end = first.checked_add(seeds).ok_or_else(|| usage("--first is too large: seeds end at 2^64 - 1"))?;
     let single = args.only.is_some() || args.broken.is_some();
     let protocols = match args.protocol {
         Some(protocol) => vec![protocol],
@@ -69,7 +73,8 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
     let mut report = FaultsReport { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
     for protocol in protocols {
         let survived = run_worlds(args, protocol, first..end);
-        let survived = survived.with_context(|| format!("{}: what must hold does not", protocol.name()))?;
+        let survived =
+            survived.with_context(|| format!("{}: an invariant does not hold", protocol.name()))?;
         report.protocols.push(ProtocolResult { protocol: protocol.name(), survived });
     }
     write(&report, args.json)
@@ -95,7 +100,9 @@ fn run_worlds(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Resul
 
 fn parse_protocol(name: &str) -> Result<Protocol, String> {
     let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
-    found.ok_or_else(|| format!("no such protocol: one of {}", Protocol::ALL.map(Protocol::name).join(", ")))
+    found.ok_or_else(|| {
+        format!("unknown protocol: use one of {}", Protocol::ALL.map(Protocol::name).join(", "))
+    })
 }
 
 fn parse_rule(name: &str) -> Result<BrokenRule, String> {
@@ -103,7 +110,7 @@ fn parse_rule(name: &str) -> Result<BrokenRule, String> {
     BrokenRule::ALL
         .into_iter()
         .find(|broken| broken.name() == name)
-        .ok_or(format!("no such rule: one of {names}"))
+        .ok_or(format!("unknown rule: use one of {names}"))
 }
 
 fn write(report: &FaultsReport, json: bool) -> anyhow::Result<()> {
@@ -129,10 +136,10 @@ fn write(report: &FaultsReport, json: bool) -> anyhow::Result<()> {
             )?;
             writeln!(
                 out,
-                "failed once    aborted in mid-reply {}, cut off with their node {}",
+                "failed once    aborted within the reply {}, lost with their node {}",
                 s.aborted, s.cut
             )?;
-            writeln!(out, "messages       {} heard, {} lost", s.heard, s.lost)?;
+            writeln!(out, "messages       {} received, {} lost", s.heard, s.lost)?;
             writeln!(
                 out,
                 "faults         {} crashes, {} pauses, {} partitions",
@@ -140,7 +147,7 @@ fn write(report: &FaultsReport, json: bool) -> anyhow::Result<()> {
             )?;
             writeln!(out, "views exact    {} ms after the last fault at most", s.converged_ms)?;
         }
-        writeln!(out, "what must hold held in every world")?;
+        writeln!(out, "all invariants held in every world")?;
     }
     out.flush()?;
     Ok(())

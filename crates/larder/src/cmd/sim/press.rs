@@ -11,90 +11,92 @@ use crate::report::number;
 /// Network between the nodes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum NetworkArg {
-    /// User-level, over a network of its own.
+    /// User-level communication over a separate network.
     Fast,
-    /// Kernel TCP, over the clients' network.
+    /// Kernel TCP over the network of the clients.
     Slow,
 }
 
-/// Which text of the model.
+/// Interpretation of the model in the paper.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReadingArg {
-    /// By the letter.
+    /// As printed in the paper.
     M0,
-    /// The service node parses forwarded requests too.
+    /// The service node also parses forwarded requests.
     M1,
 }
 
-/// Solve the analytic model of PRESS: what locality can gain and portability cost at most.
+/// Solve the analytic model of PRESS: the largest gain of locality and the largest cost of portability.
 ///
-/// Throughput of the traditional server (trad: every node for itself), the portable one (port: nodes relay replies)
-/// and the non-portable one (non-port: nodes hand connections over), for each number of nodes. The size of the working
-/// set is given by the hit rate that one node by itself has. Defaults are the paper's (Carrera and Bianchini, PPoPP
-/// 2001, table 1); KB are 1,024 bytes.
+/// The result is the throughput for each number of nodes of three servers: traditional (trad: independent nodes),
+/// portable (port: nodes relay replies) and non-portable (non-port: nodes hand off connections). The hit rate of a
+/// single node determines the size of the working set. Defaults are those of the paper (Carrera and Bianchini,
+/// PPoPP 2001, table 1); KB are 1,024 bytes.
+///
+/// For example: larder sim press --json
 #[derive(Debug, Args)]
 pub(crate) struct PressArgs {
     /// Numbers of nodes, 1 to 65534.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "1,2,4,8,16,32,64,96")]
     nodes: Vec<u32>,
-    /// Hit rate of one node by itself, above 0 and at most 1.
+    /// Hit rate of a single node, above 0 and at most 1.
     #[arg(long, default_value_t = Press::default().hit_rate)]
     hit_rate: f64,
-    /// Mean file in KB.
+    /// Mean file size in KB.
     #[arg(long, default_value_t = Press::default().file_kb)]
     file_kb: f64,
     /// Memory of a node in MB (1,024 KB).
     #[arg(long, default_value_t = Press::default().memory_mb)]
     memory_mb: f64,
-    /// Share of the memory that holds the same files on every node, 0 to 1.
+    /// Share of the memory with the same files on every node, 0 to 1.
     #[arg(long, default_value_t = Press::default().replicated)]
     replicated: f64,
     /// Zipf exponent of popularity, 0 to 5.
     #[arg(long, default_value_t = Press::default().alpha)]
     alpha: f64,
-    /// How nodes talk to one another.
+    /// Network between the nodes.
     #[arg(long, value_enum, default_value = "fast")]
     network: NetworkArg,
-    /// Which text of the model.
+    /// Interpretation of the model in the paper.
     #[arg(long, value_enum, default_value = "m1")]
     reading: ReadingArg,
-    /// Requests that a processor reads and parses in a second.
+    /// Requests that a processor reads and parses per second.
     #[arg(long, default_value_t = Press::default().parse_per_s)]
     parse_per_s: f64,
-    /// Time to begin sending a reply to a client, in s.
+    /// Time before the first byte of a reply to a client, in s.
     #[arg(long, default_value_t = Press::default().reply_s)]
     reply_s: f64,
-    /// And KB it sends in a second.
+    /// Rate of replies to clients, in KB/s.
     #[arg(long, default_value_t = Press::default().reply_kb_per_s)]
     reply_kb_per_s: f64,
-    /// Disk time to the first byte, in s.
+    /// Disk time before the first byte, in s.
     #[arg(long, default_value_t = Press::default().disk_s)]
     disk_s: f64,
-    /// And KB it reads in a second.
+    /// Rate of disk reads, in KB/s.
     #[arg(long, default_value_t = Press::default().disk_kb_per_s)]
     disk_kb_per_s: f64,
-    /// Requests that a portable server forwards in a second. Default: 60000 fast, 7000 slow.
+    /// Requests that a portable server forwards per second. Default: 60000 fast, 7000 slow.
     #[arg(long)]
     forward_per_s: Option<f64>,
-    /// Connections that a non-portable server hands over in a second. Default: 55000 fast, 6900 slow.
+    /// Connections that a non-portable server hands off per second. Default: 55000 fast, 6900 slow.
     #[arg(long)]
     handoff_per_s: Option<f64>,
-    /// Time to begin sending, and receiving, a reply between nodes, in s. Default: 0.00001 fast, 0.0001 slow.
+    /// Time before the first byte of a reply between nodes, in s. Default: 0.00001 fast, 0.0001 slow.
     #[arg(long)]
     relay_s: Option<f64>,
-    /// And KB in a second. Default: 80000 fast, 11500 slow.
+    /// Rate of replies between nodes, in KB/s. Default: 80000 fast, 11500 slow.
     #[arg(long)]
     relay_kb_per_s: Option<f64>,
-    /// Time of a message at the interface to clients, in s.
+    /// Time of a message at the client interface, in s.
     #[arg(long, default_value_t = Press::default().external_s)]
     external_s: f64,
-    /// And KB in a second.
+    /// Rate at the client interface, in KB/s.
     #[arg(long, default_value_t = Press::default().external_kb_per_s)]
     external_kb_per_s: f64,
     /// Time of a message at the interface between nodes of a fast cluster, in s.
     #[arg(long, default_value_t = Press::default().internal_s)]
     internal_s: f64,
-    /// And KB in a second.
+    /// Rate at the interface between nodes of a fast cluster, in KB/s.
     #[arg(long, default_value_t = Press::default().internal_kb_per_s)]
     internal_kb_per_s: f64,
     /// Size of a request in KB.

@@ -8,25 +8,25 @@ use anyhow::{Context, bail};
 use clap::Args;
 use larder_sim::replay::{LogLine, Replay, Summary};
 
-/// Decide a recorded live run anew and compare.
+/// Replay the recorded decisions of a live switch, and compare.
 ///
-/// A switch started with --record FILE writes down what its dispatcher was told and what its decisions read. This
-/// feeds it to the simulator's dispatcher and prints the decision log, one line per decision or change: generation,
-/// lane, place, time in ns, target, node (by its slot), reason. Exit code 1 if any line differs from what was decided
-/// live, or if the record cannot be replayed.
+/// A switch with --record FILE records the inputs of its dispatcher. This command feeds them to the dispatcher of
+/// the simulator and prints the decision log, one line per decision or change: generation, lane, place, time in ns,
+/// target, node (by its slot), reason. Exit code 1: a line differs from the live decision, or the record cannot be
+/// replayed.
 ///
 /// For example: larder switch --record run.rec ... && larder sim replay run.rec > decisions.log
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// The record.
+    /// Record file.
     record: PathBuf,
-    /// Compare with this decision log too (--record-log of the switch), byte for byte, instead of printing.
+    /// Also compare with this decision log (--record-log of the switch), byte for byte, instead of printing.
     #[arg(long, value_name = "LOG")]
     check: Option<PathBuf>,
     /// Print only the summary.
     #[arg(short, long)]
     quiet: bool,
-    /// Print the summary as JSON, and no log.
+    /// Print only the summary, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     match summary.differing {
         0 => Ok(()),
-        differing => bail!("{name}: {differing} lines differ: live and simulated did not decide alike"),
+        differing => bail!("{name}: {differing} lines differ between the live switch and the replay"),
     }
 }
 
@@ -82,9 +82,9 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 fn print_summary(summary: &Summary) -> io::Result<()> {
     let Summary { policy, decisions, changes, differing, left_out, .. } = summary;
     let mut err = io::stderr();
-    writeln!(err, "{policy}: {decisions} decisions and {changes} changes made anew, {differing} differ")?;
+    writeln!(err, "{policy}: {decisions} decisions and {changes} changes replayed, {differing} differ")?;
     if let Some(end) = summary.end.filter(|end| *end != "complete") {
-        writeln!(err, "the recording ended early ({end}); {left_out} records behind the gap are left out")?;
+        writeln!(err, "the recording ended early ({end}); {left_out} records after the gap are omitted")?;
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ impl LogComparison {
     /// Checks that the log ends here. After a recording that ended early, the log may continue.
     fn end(mut self, summary: &Summary) -> anyhow::Result<()> {
         if summary.left_out == 0 && !self.lines.fill_buf()?.is_empty() {
-            bail!("{}: it goes on after line {}, the record does not", self.name, self.number);
+            bail!("{}: the log has more lines than the record, from line {}", self.name, self.number);
         }
         Ok(())
     }

@@ -10,53 +10,53 @@ use crate::config::{Config, HighKey, LowKey, NodeKey, Span, SwitchSection, Texts
 use crate::outcome::usage;
 
 /// Error for a config without the section.
-pub(super) const NO_SECTION: &str =
-    "the config has no [switch] section: write one with listen and nodes, or start the role that it has";
+pub(super) const NO_SECTION: &str = "the config has no [switch] section: add one with listen and nodes, or start the role that the config has";
 
 /// Send each request to the server that has the reply in memory (reverse proxy).
 ///
 /// For example: larder switch --listen 0.0.0.0:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
 ///
-/// A node is a server behind the switch: `larder node`, or any HTTP server. The admin interface (http://127.0.0.1:9900 by
-/// default) shows the cluster in a browser. It lists the nodes (/nodes), their sources (/discovery), the routes (/routes) and other
-/// switches (/switches), explains where a target goes (/explain?target=HOST/PATH), and has the metrics (/metrics).
+/// A node is a server behind the switch: `larder node`, or any HTTP server. The admin interface (default
+/// http://127.0.0.1:9900) shows the cluster in a browser. It also has metrics (/metrics) and JSON: nodes (/nodes),
+/// sources of nodes (/discovery), routes (/routes), peer switches (/switches), and the decision for a target
+/// (/explain?target=HOST/PATH).
 ///
-/// SIGTERM and SIGINT end the switch when the requests in flight are finished. SIGHUP reads the config, the routing tables and
-/// the access log's name again. SIGUSR2 also starts a new binary. Neither loses a request.
+/// SIGTERM and SIGINT end the switch after the requests in flight. SIGHUP reads the config and the routing tables
+/// again, and reopens the access log. SIGUSR2 does the same with a new binary. No request is lost.
 #[derive(Debug, Args)]
 pub(crate) struct SwitchArgs {
-    /// Where clients connect: ADDRESS:PORT; may be given several times; port 0 takes any free port.
+    /// Address for clients: ADDRESS:PORT; may be repeated; port 0 takes any free port.
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// A node: HOST:PORT, or NAME=HOST:PORT; give one for each. Replaces the nodes of the config file.
+    /// A node: HOST:PORT or NAME=HOST:PORT; may be repeated. Replaces the nodes of the config file.
     #[arg(short, long, value_name = "[NAME=]HOST:PORT")]
     node: Vec<String>,
-    /// Which node serves a target, such as lard-r; `larder check --policies` lists them.
+    /// Policy that picks the node of a target, such as lard-r; `larder check --policies` lists the policies.
     #[arg(short, long)]
     policy: Option<String>,
-    /// Seed of the policies that draw lots.
+    /// Seed of randomised policies.
     #[arg(long)]
     seed: Option<u64>,
-    /// T_low: below this load a node has room to spare.
+    /// T_low: below this load a node has spare capacity.
     #[arg(long, value_name = "REQUESTS")]
     t_low: Option<u32>,
-    /// T_high: above this load a node is relieved.
+    /// T_high: above this load a node is overloaded.
     #[arg(long, value_name = "REQUESTS")]
     t_high: Option<u32>,
-    /// K of lard-r: a server set that did not change for this long shrinks by one, such as 20s.
+    /// K of lard-r: a server set that has not changed for this time shrinks by one, such as 20s.
     #[arg(long, value_name = "TIME")]
     replication_decay: Option<Span>,
     /// File to append the access log to, or "-" for stdout.
     #[arg(long, value_name = "FILE")]
     access_log: Option<String>,
-    /// File to record decisions in, for `larder sim replay`; replaced if it exists.
+    /// File in which decisions are recorded, for `larder sim replay`; replaced if it exists.
     #[arg(long, value_name = "FILE")]
     record: Option<String>,
-    /// File for the recorded decisions as text, one line each; replaced if it exists. Needs a record.
+    /// File for recorded decisions as text, one per line; replaced if it exists. Needs a record.
     #[arg(long, value_name = "FILE")]
     record_log: Option<String>,
-    /// Serve in this process instead of one that it starts and can replace: no reload and no upgrade, and SIGHUP only opens
-    /// the access log and reads the routing tables anew. So it is with --exit-with-stdin.
+    /// Serve in this process instead of a worker process. There is then no upgrade, and no reload of the config:
+    /// SIGHUP only reopens the access log and reads the routing tables again. Implied by --exit-with-stdin.
     #[arg(long)]
     pub(super) one_process: bool,
     /// What this process is to be, for the one that starts it.
@@ -99,7 +99,7 @@ pub(super) fn override_policies(
         } else if let Some(raw) = raw.routes.iter_mut().find(|raw| raw.name == *route) {
             raw.policy = Some(policy.clone());
         } else {
-            return Err(usage(format!("there is no route named '{route}'")));
+            return Err(usage(format!("unknown route '{route}'")));
         }
     }
     Ok(())
@@ -118,7 +118,7 @@ impl SwitchArgs {
         self.serve.apply_options(written);
         if written.raw.switch.is_none() && self.listen.is_empty() && self.node.is_empty() {
             return Err(usage(
-                "a switch needs an address and nodes: --listen 0.0.0.0:8080 --node 10.0.0.1:80, or --config FILE",
+                "the switch cannot start without an address and nodes: give --listen 0.0.0.0:8080 --node 10.0.0.1:80, or --config FILE",
             ));
         }
         self.apply_to_section(written.raw.switch.get_or_insert_default());

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
     };
     if role.run_as.is_some() {
         return Err(usage(
-            "switch.process.user needs a process that keeps the listeners: start the switch without --one-process",
+            "switch.process.user needs a separate master process: start the switch without --one-process",
         ));
     }
     let tables = load_tables(&mut role)?;

@@ -53,14 +53,14 @@ impl ReloadClient {
         {
             let mut state = self.state();
             if state.waiting.len() >= REQUESTS_MAX {
-                return Err("too many wait for a reload");
+                return Err("too many reload requests are waiting");
             }
             state.waiting.insert(request, sender);
         }
         let sent = self.link.send_now(&FromWorker::Reload { request, policies });
         let result = match sent {
-            Ok(()) => result.recv_timeout(RELOAD_TIMEOUT).map_err(|_| "the master does not answer"),
-            Err(_) => Err("the master cannot be asked"),
+            Ok(()) => result.recv_timeout(RELOAD_TIMEOUT).map_err(|_| "the master process does not answer"),
+            Err(_) => Err("the master process cannot be reached"),
         };
         self.state().waiting.remove(&request);
         result

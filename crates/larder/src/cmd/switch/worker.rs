@@ -47,7 +47,7 @@ struct WorkerInput {
 pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     // This is set before anything blocks. If the master has ended already, the link is closed.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .context("cannot be tied to the master")?;
+        .context("cannot tie the worker process to the master process")?;
     // Without this, the name would be "exe", because the process was started through the link to the running
     // binary.
     let _ = rustix::thread::set_name(c"larder");
@@ -71,11 +71,11 @@ fn receive_input(end: &OwnedFd) -> anyhow::Result<Option<WorkerInput>> {
         return Ok(None);
     };
     let ToWorker::Start(start) = message else {
-        return Err(usage("a worker is started by its master, with everything it needs"));
+        return Err(usage("a worker process cannot be started by hand: start `larder switch`"));
     };
-    anyhow::ensure!(start.protocol == PROTOCOL, "the master is of another version");
+    anyhow::ensure!(start.protocol == PROTOCOL, "the master process has an incompatible version");
     let mut files = files.into_iter();
-    let mut file = || files.next().context("the master has sent too few files");
+    let mut file = || files.next().context("the master process has sent too few files");
     let config = String::from_utf8(read_memory_file(file()?)?)?;
     let listeners = (0..start.listeners).map(|_| file().map(Into::into)).collect::<Result<_, _>>()?;
     let admin = if start.admin.is_some() { Some(file()?.into()) } else { None };

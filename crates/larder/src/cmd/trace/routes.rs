@@ -23,24 +23,28 @@ const CACHE_LINE_BYTES: usize = 64;
 /// targets are left out.
 const TARGET_BYTES_MAX: usize = 2_048;
 
-/// Write WARD's routing table as a config for HAProxy or nginx.
+/// Convert WARD's routing table to a config for HAProxy or nginx.
 ///
-/// What they can express of it: the partition goes to its owners, with the other nodes as backup; the core, and what the table does
-/// not have, to any node by least connections. Loads, replication and tables made anew from traffic they cannot.
+/// The config sends each target of the partition to its owner, with the other nodes as backup. The core and all
+/// other targets go to any node by least connections. Load balancing by owner, replication and refresh from traffic
+/// are not converted.
+///
+/// For example: larder trace routes table.txt --to haproxy --nodes a=10.0.0.1:80,b=10.0.0.2:80 --output
+/// /etc/haproxy
 #[derive(Debug, Args)]
 pub(super) struct RoutesArgs {
-    /// The table, as `larder trace ward --output` writes it.
+    /// Routing table, as written by `larder trace ward --output`.
     file: PathBuf,
-    /// For whom.
+    /// Target proxy.
     #[arg(long, value_enum)]
     to: Proxy,
-    /// Address of each node by its name in the table, or by its number from 0.
+    /// Address of each node, by its name in the table or its number from 0.
     #[arg(long, value_name = "NAME=HOST:PORT,..", value_delimiter = ',', required = true)]
     nodes: Vec<String>,
-    /// Where clients connect.
+    /// Address for clients.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "*:80")]
     listen: String,
-    /// Folder for larder.cfg (or larder.conf) and larder.map; it has to be where the proxy will find it.
+    /// Directory for larder.cfg (or larder.conf) and larder.map; the config refers to this path.
     #[arg(long, short, value_name = "FOLDER")]
     output: PathBuf,
 }
@@ -55,7 +59,7 @@ enum Proxy {
 
 pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
     let folder = fs::canonicalize(&args.output)
-        .with_context(|| format!("{}: no folder to write to", args.output.display()))?;
+        .with_context(|| format!("cannot write to directory {}", args.output.display()))?;
     let mut map = MapFile::new(args.to);
     let header = for_each_route(&args.file, &Limits::default(), |place, name| map.row(place, name))?;
     let nodes = resolve_nodes(&header, &args.nodes)?;
@@ -77,7 +81,7 @@ pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
         header.core_targets,
     )?;
     if map.left_out > 0 {
-        writeln!(io::stderr(), "{} targets are left out: {}", map.left_out, args.to.exclusion_reason())?;
+        writeln!(io::stderr(), "{} targets are omitted: {}", map.left_out, args.to.exclusion_reason())?;
     }
     Ok(())
 }
@@ -85,8 +89,10 @@ pub(super) fn run(args: &RoutesArgs) -> anyhow::Result<()> {
 impl Proxy {
     const fn exclusion_reason(self) -> &'static str {
         match self {
-            Self::Haproxy => "longer than 2048 bytes, or beginning with \"#\", which is a comment in a map",
-            Self::Nginx => "longer than 2048 bytes",
+            Self::Haproxy => {
+                "they are longer than 2048 bytes, or begin with \"#\", which is a comment in a map"
+            }
+            Self::Nginx => "they are longer than 2048 bytes",
         }
     }
 }
@@ -95,7 +101,7 @@ impl Proxy {
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let temporary = path.with_extension("partial");
     let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
-    written.with_context(|| format!("{}: cannot be written", path.display()))
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The map from targets to backends.
@@ -163,7 +169,7 @@ fn resolve_nodes(header: &RoutesHeader, given: &[String]) -> anyhow::Result<Vec<
                 usage(format!("--nodes: \"{one}\" should be NAME=HOST:PORT, such as a=10.0.0.1:80"))
             })?;
         if addresses.insert(name, address).is_some() {
-            return Err(usage(format!("--nodes: {name} stands there twice")));
+            return Err(usage(format!("--nodes: {name} is given twice")));
         }
     }
     let names: Vec<String> = if header.names.is_empty() {
@@ -180,7 +186,7 @@ fn resolve_nodes(header: &RoutesHeader, given: &[String]) -> anyhow::Result<Vec<
         };
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte)) {
             return Err(usage(format!(
-                "node {name}: HAProxy's and nginx's configs have no such names: letters, digits, \"-\", \"_\", \".\" and \":\" only"
+                "node {name}: HAProxy and nginx allow only letters, digits, \"-\", \"_\", \".\" and \":\" in names"
             )));
         }
         nodes.push(ProxyNode { name, address: address.to_owned() });
@@ -207,7 +213,7 @@ fn map_path(folder: &Path) -> anyhow::Result<String> {
         Ok(text)
     } else {
         Err(usage(format!(
-            "--output: {text}: a folder's name of letters, digits and \"/._-+\" is needed in a config"
+            "--output: {text}: a path in the config may have only letters, digits and \"/._-+\""
         )))
     }
 }

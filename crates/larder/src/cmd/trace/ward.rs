@@ -20,16 +20,18 @@ use crate::outcome::usage;
 /// Largest cost file that is read, bytes.
 const COSTS_BYTES_MAX: u64 = 1 << 20;
 
-/// Compute WARD's routing table from a log: which targets every node serves, and who owns the others.
+/// Compute WARD's routing table from a log: the targets that every node serves, and the owners of others.
 ///
-/// The few most requested targets (the core) are served by every node, those behind them have an owner, and all others
-/// are served where they arrive. The size of the core weighs handoffs against memory (Cherkasova and Karlsson,
-/// HPL-2001-2). Counted are the requests that can be replayed: GET, status 200, a body.
+/// Every node serves the most requested targets (the core). The targets after them have an owner, and all others
+/// are served where they arrive. The size of the core balances the cost of handoffs against memory (Cherkasova and
+/// Karlsson, HPL-2001-2). Only requests that can be replayed are counted: GET, status 200, with a body.
+///
+/// For example: larder trace ward access.log --names a,b,c --memory 1GB --output table.txt
 #[derive(Debug, Args)]
 pub(super) struct WardArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Number of nodes. Default: as many as --names has.
+    /// Number of nodes. Default: the number of --names.
     #[arg(long, value_name = "N", required_unless_present = "names")]
     nodes: Option<u16>,
     /// Names of the nodes, in the order of their numbers.
@@ -38,26 +40,26 @@ pub(super) struct WardArgs {
     /// Memory of each node's cache.
     #[arg(long, value_name = "SIZE")]
     memory: Bytes,
-    /// Prices of a handoff and of a byte from disk: ward01 and lard98 (the papers' machines), or a TOML file with
-    /// `forward_us` and `disk_us_per_byte` in a table `[ward]`.
+    /// Costs of a handoff and of a byte from disk: ward01 and lard98 (the machines of the papers), or a TOML file
+    /// with `forward_us` and `disk_us_per_byte` in a table `[ward]`.
     #[arg(long, value_name = "NAME|FILE", default_value = "ward01")]
     costs: String,
-    /// Price of a handoff in microseconds, instead of that of --costs.
+    /// Cost of a handoff in microseconds. Default: from --costs.
     #[arg(long, value_name = "US")]
     forward_us: Option<f64>,
-    /// Extra time of a byte from disk over memory in microseconds, instead of that of --costs.
+    /// Additional time of a byte from disk over memory, in microseconds. Default: from --costs.
     #[arg(long, value_name = "US")]
     disk_us_per_byte: Option<f64>,
-    /// Put so many targets into the core instead of the number with the least overhead. 0: partition everything (PART).
+    /// Number of targets in the core. Default: the number with the least overhead. 0 partitions everything (PART).
     #[arg(long, value_name = "N")]
     core_targets: Option<u64>,
     /// Size of a target in formats without sizes.
     #[arg(long, value_name = "SIZE", default_value = "1")]
     unsized_bytes: Bytes,
-    /// Where to write the routing table; packed if the name ends in .gz or .zst. Default: nowhere.
+    /// File for the routing table; compressed if the name ends in .gz or .zst. Default: none.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print JSON instead of tables; it has the curve of overhead against core size.
+    /// Print JSON instead of tables; it includes the curve of overhead against core size.
     #[arg(long)]
     json: bool,
 }
@@ -86,7 +88,7 @@ pub(super) fn run(args: &WardArgs) -> anyhow::Result<()> {
     header.check().map_err(|problem| usage(problem.to_string()))?;
     if let Some(path) = &args.output {
         save_routes(&header, &analysis, &trace, path)
-            .with_context(|| format!("{}: cannot be written", path.display()))?;
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     print(args, &WardReport { read: &read, analysis: &analysis, stability: &Stability::of(&trace) })
 }
@@ -107,11 +109,11 @@ fn print(args: &WardArgs, report: &WardReport<'_>) -> anyhow::Result<()> {
 }
 
 fn node_count(args: &WardArgs) -> anyhow::Result<u16> {
-    let named = u16::try_from(args.names.len()).map_err(|_| usage("--names: too many"))?;
+    let named = u16::try_from(args.names.len()).map_err(|_| usage("--names: too many names"))?;
     match args.nodes {
-        Some(nodes) if named != 0 && named != nodes => {
-            Err(usage(format!("--nodes {nodes} and {named} --names: leave --nodes out or name them all")))
-        }
+        Some(nodes) if named != 0 && named != nodes => Err(usage(format!(
+            "--nodes is {nodes}, but --names has {named} names: omit --nodes, or name all nodes"
+        ))),
         Some(nodes) => Ok(nodes),
         None => Ok(named),
     }
@@ -152,7 +154,8 @@ struct CostsTable {
 
 fn read_costs(path: &Path) -> anyhow::Result<WardCosts> {
     let names = WardCosts::NAMES.join(" and ");
-    let known = || format!("{}: no file of costs; {names} are known by name", path.display());
+    let known =
+        || format!("cannot read the cost file {}; cost models with a name are {names}", path.display());
     let length = path.metadata().with_context(known)?.len();
     if length > COSTS_BYTES_MAX {
         return Err(usage(format!("{}: larger than {}", path.display(), Bytes(COSTS_BYTES_MAX))));

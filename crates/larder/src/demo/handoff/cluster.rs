@@ -143,15 +143,15 @@ impl<'t> HandoffCluster<'t> {
     pub(super) fn describe_accounting(&self) -> String {
         let front = match self.front {
             Some(_) => {
-                "front us: processor time of the switch's process and of the kernel threads that receive for its interface \
-                 (threaded NAPI: XDP, TCP and IP of what comes in)"
+                "front us: CPU time per request of the switch's process and of the kernel threads that receive on its interface \
+                 (threaded NAPI: XDP, TCP and IP of received packets)"
             }
             None => {
-                "front us: processor time of the switch's process alone: the kernel's receiving cannot be told apart here"
+                "front us: CPU time per request of the switch's process only, because the receive work of the kernel is not visible here"
             }
         };
-        let processor = self.processor.map_or("", |_| ", on a processor of its own");
-        format!("{front}{processor}, by request. all us: the same of all hosts, clients included")
+        let processor = self.processor.map_or("", |_| "; the switch has its own processor");
+        format!("{front}{processor}. all us: CPU time per request of all hosts, including clients")
     }
 
     fn service(&self) -> SocketAddr {

@@ -120,7 +120,7 @@ impl<'t> Process<'t> {
         while !namespace.run(|| listen.iter().all(|address| TcpStream::connect(address).is_ok()))? {
             if Instant::now() > until || !process.runs() {
                 let log = fs::read_to_string(folder.join("error.log")).unwrap_or_default();
-                bail!("nginx does not serve: {}", log.lines().last().unwrap_or("it says nothing"));
+                bail!("nginx does not serve: {}", log.lines().last().unwrap_or("no message"));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

@@ -102,7 +102,7 @@ impl Content {
 
 fn create_sparse_file(path: &Path, size: u64) -> anyhow::Result<()> {
     let made = fs::File::create(path).and_then(|file| file.set_len(size));
-    made.with_context(|| format!("cannot make {}", path.display()))
+    made.with_context(|| format!("cannot create {}", path.display()))
 }
 
 /// Runs the demo. `say` receives progress messages.
@@ -114,10 +114,10 @@ pub(crate) fn run(
 ) -> anyhow::Result<HandoffReport> {
     let best = best_mechanism()?;
     leftovers::sweep(&[cluster::NAME_PREFIX]);
-    say("making hosts in network namespaces");
+    say("creating hosts in network namespaces");
     let spec = TopologySpec { nodes: setup.nodes, ..TopologySpec::default() };
-    let topology = Topology::new(&spec).context("cannot make the hosts")?;
-    let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let topology = Topology::new(&spec).context("cannot create the hosts")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let root = folder.path().join("files");
     let content = Content::create(plan, &root)?;
     let mut cluster = HandoffCluster::new(&topology, folder.path(), setup)?;
@@ -155,8 +155,7 @@ pub(crate) fn run(
 /// # Errors
 /// Returns an error that names what is missing, if the machine supports no handoff.
 fn best_mechanism() -> anyhow::Result<Mechanism> {
-    const MORE: &str =
-        "`larder doctor` says all that handoff needs, and how to get it; `larder demo` needs none of it";
+    const MORE: &str = "`larder doctor` lists the requirements of handoff with remedies; `larder demo` without --handoff has no requirements";
     let tool = || installed("ethtool", "--version", "ethtool");
     available().and_then(|()| tool()).map_err(|error| anyhow::anyhow!("{error}. {MORE}"))?;
     let mut best = Mechanism::Cookie;
@@ -167,7 +166,7 @@ fn best_mechanism() -> anyhow::Result<Mechanism> {
         if report.best() == Mechanism::Relay {
             let lacks: Vec<&str> =
                 report.missing_for(Mechanism::Repair).map(|finding| finding.what.as_str()).collect();
-            bail!("connections cannot be handed over here: a {role} lacks {}. {MORE}", lacks.join(", "));
+            bail!("this machine cannot hand off connections: a {role} lacks {}. {MORE}", lacks.join(", "));
         }
         best = best.max(report.best());
     }
@@ -179,7 +178,7 @@ fn cases(best: Mechanism) -> (Vec<(&'static str, Server)>, Vec<String>) {
     let mut cases = vec![("relay", Server::Larder), ("repair", Server::Larder)];
     let mut left_out = Vec::new();
     if best != Mechanism::Cookie {
-        left_out.push("cookie: this kernel lacks what `larder doctor` says".to_owned());
+        left_out.push("cookie: this kernel lacks features that `larder doctor` lists".to_owned());
         return (cases, left_out);
     }
     cases.push(("cookie", Server::Larder));

@@ -166,14 +166,14 @@ fn explain<'p, 'f: 'p>(
     let quoted = line.filter(|line| line.contains("HTTP/")).map(|line| format!("\"{}\" ", clip(line, 40)));
     let quoted = quoted.unwrap_or_default();
     let said = match ends {
-        [Some(Front), Some(Node)] if is_rewritten => "the same packet, only its hardware addresses rewritten",
-        [Some(Front), Some(Client)] if flags & SYN != 0 => "the front-end answers",
+        [Some(Front), Some(Node)] if is_rewritten => "the same packet with new MAC addresses",
+        [Some(Front), Some(Client)] if flags & SYN != 0 => "the switch replies",
         [Some(Node), Some(Client)] if !payload.is_empty() => {
-            "straight to the client, from the service address"
+            "directly to the client, from the service address"
         }
-        [Some(Node), Some(Client)] => "straight to the client",
+        [Some(Node), Some(Client)] => "directly to the client",
         [Some(Front), Some(Node)] if flags & SYN != 0 => "a second connection",
-        [Some(Front), Some(Client)] if !payload.is_empty() => "copied by the front-end",
+        [Some(Front), Some(Client)] if !payload.is_empty() => "relayed by the switch",
         _ => "",
     };
     format!("{quoted}{said}").trim_end().to_owned()

@@ -9,7 +9,7 @@ use crate::report::{counted, number};
 const HEAD: [&str; 11] = [
     "mechanism",
     "server",
-    "handed over",
+    "handed off",
     "requests/s",
     "front us",
     "vs relay",
@@ -74,7 +74,7 @@ pub(crate) fn write(report: &HandoffReport, out: &mut impl Write) -> io::Result<
         )?;
     }
     for row in traced(report) {
-        writeln!(out, "\none connection by {}, as the wire has seen it:", row.setting)?;
+        writeln!(out, "\none connection with {}, as captured on the wire:", row.setting)?;
         write_connection(&row.trace, out)?;
     }
     writeln!(out)?;
@@ -115,7 +115,7 @@ fn write_connection(trace: &PacketTrace, out: &mut impl Write) -> io::Result<()>
     }
     writeln!(
         out,
-        "  {} packets; the front-end sent {} bytes, nodes sent {} bytes straight to the client",
+        "  {} packets; the switch sent {} bytes, nodes sent {} bytes directly to the client",
         trace.packets, trace.front_bytes, trace.direct_bytes
     )
 }

@@ -87,7 +87,7 @@ pub(super) async fn run_load(
 }
 
 fn plan(cluster: &PeersCluster, load: &LoadSpec, stop: &StopHandle) -> anyhow::Result<larder_load::Plan> {
-    let (first, others) = cluster.addresses.split_first().context("there is nobody to ask")?;
+    let (first, others) = cluster.addresses.split_first().context("there is no node to send requests to")?;
     let requests = if load.repeat { 1 << 53 } else { load.order.len() as u64 };
     Ok(larder_load::Plan {
         other_addresses: others.to_vec(),

@@ -124,8 +124,8 @@ impl PeersCluster {
     /// Waits for a node to serve. Returns its address for peers.
     async fn await_node(&mut self, index: usize) -> anyhow::Result<Option<SocketAddr>> {
         let ready = ready(&mut self.nodes[index], &format!("node-{}", index + 1)).await?;
-        self.addresses.push(*ready.listen.first().context("a node says it listens nowhere")?);
-        self.admins.push(ready.admin.context("a node says it has no admin interface")?);
+        self.addresses.push(*ready.listen.first().context("a node reported no listen address")?);
+        self.admins.push(ready.admin.context("a node reported no admin interface")?);
         Ok(ready.peers)
     }
 
@@ -133,12 +133,15 @@ impl PeersCluster {
     async fn await_peers(&self, how: Cooperation) -> anyhow::Result<()> {
         let ready =
             if how == Cooperation::WardOwn { ClusterSample::peers_known } else { ClusterSample::peers_ready };
-        self.wait_until("peers did not find one another", ready).await
+        self.wait_until("the peers did not connect to each other", ready).await
     }
 
     /// Waits until each node knows where all `targets` targets are cached. Every target is in some memory.
     pub(super) async fn await_targets(&self, targets: usize) -> anyhow::Result<()> {
-        self.wait_until("peers did not learn what others have", |watch| watch.targets_found(targets)).await
+        self.wait_until("the peers did not learn the contents of each other", |watch| {
+            watch.targets_found(targets)
+        })
+        .await
     }
 
     async fn wait_until(&self, otherwise: &str, met: impl Fn(&ClusterSample) -> bool) -> anyhow::Result<()> {
@@ -170,7 +173,7 @@ impl PeersCluster {
         words.extend(named.map(|(i, address)| ("--node", format!("node-{}={address}", i + 1))));
         let mut switch = spawn(&own_path()?, &arguments("switch", &words), "the switch")?;
         let ready = ready(&mut switch, "the switch").await?;
-        self.addresses = vec![*ready.listen.first().context("the switch says it listens nowhere")?];
+        self.addresses = vec![*ready.listen.first().context("the switch reported no listen address")?];
         self.switch = Some(switch);
         Ok(())
     }

@@ -28,8 +28,8 @@ pub(super) fn write_notes(report: &PeersReport) -> Vec<String> {
         None => {}
     }
     notes.push(format!(
-        "All nodes and the clients share the {} processors of this machine: a node has a part of one, and what forwarding costs the \
-         nodes the clients lose too. PRESS's nodes had a processor each, and its clients others",
+        "All nodes and clients share the {} processors of this machine, so forwarding at nodes also slows the clients. In the paper of PRESS, \
+         each node and the clients had their own processors",
         report.cluster.cores
     ));
     notes
@@ -50,15 +50,15 @@ fn gain(trad: &PeersFigures, press: &SystemReport) -> String {
     let (least, most) = range(|row| row.gain);
     let beside = match gain {
         gain if gain < 0.0 => {
-            "and here it is slower: forwarding costs more than the misses it saves".to_owned()
+            "but here it is slower, because forwarding costs more than the avoided misses".to_owned()
         }
         gain if gain < least - 5.0 => "less here".to_owned(),
         gain if gain > most + 5.0 => "more here".to_owned(),
         _ => "as here".to_owned(),
     };
     format!(
-        "PRESS serves {:.0} % {} than nodes by themselves (trad misses {:.1} %, PRESS {:.1} %); its authors measured 57, 48, 50 and 49 % \
-         more on their four traces, {beside}",
+        "PRESS serves {:.0} % {} than independent nodes (trad misses {:.1} %, PRESS {:.1} %); its authors measured 57, 48, 50 and 49 % more on \
+         their four traces, {beside}",
         gain.abs(),
         if gain < 0.0 { "less" } else { "more" },
         (1.0 - trad.hit_ratio) * 100.0,
@@ -71,8 +71,8 @@ fn explain_gain(model: Option<&Prediction>) -> Vec<String> {
     let Some(model) = model else { return Vec::new() };
     let (read, fast, slow) = published_ratios();
     let mut notes = vec![format!(
-        "What it gains hangs on what a read and a way through a second node cost beside a local reply: here {} and {} times as much, \
-         in the paper {} and {} times on its user-level network ({} on kernel TCP, which is what runs here)",
+        "The gain depends on the costs of a read and of a forwarded request relative to a local reply: here {} and {} times, in the paper {} \
+         and {} times on its user-level network ({} on kernel TCP, as here)",
         number(model.read_over_local),
         number(model.forward_over_local),
         number(read),
@@ -81,15 +81,15 @@ fn explain_gain(model: Option<&Prediction>) -> Vec<String> {
     )];
     if let Some(break_even) = model.break_even_ms {
         notes.push(format!(
-            "With reads of {} ms instead of {} ms, trad would be as fast, by the model: on faster stores, PRESS loses",
+            "By the model, trad would be as fast as PRESS with reads of {} ms instead of {} ms, and faster than PRESS on faster stores",
             number(break_even),
             number(model.read_ms)
         ));
     }
     if let [trad, press, shared] = &model.rows[..] {
         notes.push(format!(
-            "The model is off by {:+.0} % for trad (the paper's by up to {:.0} %), by {:+.0} % for PRESS, and by {:+.0} % with the measured \
-             shares (the paper's by {:.0} % on average)",
+            "The error of the model is {:+.0} % for trad (in the paper up to {:.0} %), {:+.0} % for PRESS, and {:+.0} % for PRESS with the \
+             measured shares (in the paper {:.0} % on average)",
             trad.error * 100.0,
             MODEL_ERROR.1 * 100.0,
             press.error * 100.0,
@@ -107,8 +107,8 @@ fn first_requests(report: &PeersReport) -> Option<String> {
     let share = trace.cold_misses as f64 / rest as f64;
     (share >= DIFFERENCE_MIN).then(|| {
         format!(
-            "{:.1} % of the requests after the warm-up are the first for their target, which no memory has; the shares that the model finds \
-             by itself are those of a trace without such",
+            "{:.1} % of the requests after the warm-up are the first for their target, so no cache has the reply; the model does not include them in \
+             the shares that it computes",
             share * 100.0
         )
     })
@@ -120,15 +120,15 @@ fn shares(trad: &PeersFigures, press: &PeersFigures, nodes: usize) -> Vec<String
     let hits = trad.hit_ratio * 100.0;
     if !(least - 1.0..=most + 1.0).contains(&hits) {
         notes.push(format!(
-            "Nodes by themselves find {hits:.1} % in memory, the paper's {least} to {most} %: there is {} to gain",
-            if hits < least { "more" } else { "less" }
+            "Independent nodes hit {hits:.1} % in memory, in the paper {least} to {most} %: the possible gain is {}",
+            if hits < least { "larger" } else { "smaller" }
         ));
     }
     let even = (nodes as f64 - 1.0) / nodes as f64;
     let (least, most) = range(|row| row.forwarded);
     if !(least / 100.0 - DIFFERENCE_MIN..=most / 100.0 + DIFFERENCE_MIN).contains(&press.forwarded) {
         notes.push(format!(
-            "{:.1} % are forwarded, in the paper {least} to {most} %: were each target at one of {nodes} nodes, it would be {:.1} %",
+            "{:.1} % are forwarded, in the paper {least} to {most} %; with each target at one of {nodes} nodes it would be {:.1} %",
             press.forwarded * 100.0,
             even * 100.0
         ));
@@ -137,7 +137,7 @@ fn shares(trad: &PeersFigures, press: &PeersFigures, nodes: usize) -> Vec<String
         && peers.sharing < nodes
     {
         notes.push(format!(
-            "{} of {nodes} nodes work by themselves at the end, since their own memory would miss few requests",
+            "{} of {nodes} nodes are independent at the end, because their own memory would miss few requests",
             nodes - peers.sharing
         ));
     }
@@ -151,8 +151,8 @@ fn switch(point: &SweepPoint) -> Vec<String> {
     };
     let ratio = lard.median.requests_per_s / press.median.requests_per_s.max(f64::MIN_POSITIVE);
     vec![format!(
-        "A switch with LARD/R serves {ratio:.2} times what PRESS does, for {} us of nodes and switch a request against {} us; every \
-         request passes it, none is forwarded between nodes",
+        "A switch with LARD/R serves {ratio:.2} times as many requests as PRESS; a request costs {} us at nodes and switch, against {} us. Every \
+         request passes the switch, and no request is forwarded between nodes",
         number(lard.median.cpu_us_nodes + lard.median.cpu_us_switch),
         number(press.median.cpu_us_nodes),
     )]
@@ -164,7 +164,7 @@ fn card(point: &SweepPoint) -> Option<String> {
     let lard = &point.system("lard-r")?.median;
     let messages = card.peers.as_ref().map_or(0.0, |peers| peers.messages);
     Some(format!(
-        "CARD, whose dispatcher is asked instead of passed, serves {:.2} times what the switch with LARD/R does, with {messages:.2} messages a \
+        "CARD, where nodes ask a dispatcher, serves {:.2} times as many requests as the switch with LARD/R, with {messages:.2} messages per \
          request; {:.1} % of its requests are forwarded",
         card.requests_per_s / lard.requests_per_s.max(f64::MIN_POSITIVE),
         card.forwarded * 100.0
@@ -177,7 +177,7 @@ fn ward(point: &SweepPoint) -> Vec<String> {
     let Some(ward) = speed("ward") else { return Vec::new() };
     let over = |what: &str, speed: Option<f64>, published: f64| {
         speed.filter(|speed| *speed > 0.0).map(|speed| {
-            format!("WARD serves {:.2} times what {what} does; its authors simulated up to {published} times at 16 nodes", ward / speed)
+            format!("WARD serves {:.2} times as many requests as {what}; its authors simulated up to {published} times at 16 nodes", ward / speed)
         })
     };
     let rows = [
@@ -194,8 +194,8 @@ fn ward_own(point: &SweepPoint, given: f64) -> Option<String> {
     let tables = own.peers.as_ref().map_or(0, |peers| peers.tables);
     (given > 0.0).then(|| {
         format!(
-            "By tables that the nodes make of their own counts ({tables} while it was measured) WARD serves {:.2} times what it does by one \
-             of the requests that warm up, {} of its requests forwarded",
+            "With tables from the counts of the nodes ({tables} tables during the measurement), WARD serves {:.2} times as many requests as with \
+             a table from the warm-up requests; {} of its requests are forwarded",
             own.requests_per_s / given,
             percent(own.forwarded),
         )
@@ -215,10 +215,10 @@ fn memory(report: &PeersReport) -> Vec<String> {
         .filter(|p| gain(p).is_some())
         .max_by(|a, b| gain(a).unwrap_or(0.0).total_cmp(&gain(b).unwrap_or(0.0)));
     let mut notes = vec![format!(
-        "With the least memory PRESS serves {first:.2} times what trad does, with the whole working set in each {last:.2} times; the paper: \
-         memory helps trad most, and both are equal once one memory holds the working set"
+        "With the least memory PRESS serves {first:.2} times as many requests as trad, and with room for the whole working set in each node \
+         {last:.2} times. In the paper, memory helps trad most, and both are equal if one memory holds the working set"
     )];
-    notes.extend(peak.map(|point| format!("It gains most with {}", report.setting(point))));
+    notes.extend(peak.map(|point| format!("The gain is largest with {}", report.setting(point))));
     notes
 }
 
@@ -235,8 +235,8 @@ fn steps(report: &PeersReport) -> Vec<String> {
         return Vec::new();
     };
     vec![format!(
-        "From step to step throughput differs by {:.0} % at most; the paper: steps of 2 to 8 are equal, 1 makes too many messages, \
-         more than 8 spreads the load badly",
+        "Throughput differs by at most {:.0} % between steps. In the paper, steps of 2 to 8 are equal; 1 causes too many messages, and more than \
+         8 balances the load badly",
         (most / least.max(f64::MIN_POSITIVE) - 1.0) * 100.0
     )]
 }
@@ -251,12 +251,12 @@ mod tests {
         let mut report = sample();
         let notes = write_notes(&report).join("\n");
         for expected in
-            ["50 % more", "57, 48, 50 and 49", "as here", "With reads of 5 ms", "by up to 38 %", "-10 %"]
+            ["50 % more", "57, 48, 50 and 49", "as here", "with reads of 5 ms", "up to 38 %", "-10 %"]
         {
             assert!(notes.contains(expected), "{expected} in\n{notes}");
         }
         report.points[0].systems[1].over_trad = Some(0.9);
-        assert!(write_notes(&report).join("\n").contains("10 % less than nodes by themselves"));
+        assert!(write_notes(&report).join("\n").contains("10 % less than independent nodes"));
         report.sweep = Some(Sweep::Memory);
         assert!(write_notes(&report).join("\n").contains("With the least memory PRESS serves 0.90 times"));
         report.points.clear();

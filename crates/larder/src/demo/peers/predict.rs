@@ -96,7 +96,10 @@ pub(super) fn predict(input: &ModelInput<'_>) -> Result<Prediction, String> {
 
 fn build_model(input: &ModelInput<'_>, read_ms: f64, processors: f64) -> Result<Press, String> {
     if !(0.0..=ALPHA_MAX).contains(&input.alpha) {
-        return Err(format!("the requests' exponent is {:.2}, the model takes 0 to 5", input.alpha));
+        return Err(format!(
+            "the Zipf exponent of the requests is {:.2}, but the model supports 0 to 5",
+            input.alpha
+        ));
     }
     // A node has only a part of a processor.
     let shared = input.nodes as f64 / processors;

@@ -73,7 +73,7 @@ impl RequestSample {
             order.push(*target);
         }
         if order.is_empty() {
-            bail!("all targets are as large as nodes keep none");
+            bail!("all targets are too large for the nodes to store");
         }
         sample.order = order.into();
         Ok(sample)
@@ -156,7 +156,7 @@ async fn run(
     let clients = CLIENTS_PER_NODE * u32::try_from(spec.nodes).context("too many nodes")?;
     let filled = run_load(&cluster, &sample.load(first, clients), &|_| {}).await?;
     if filled.report.failed > 0 {
-        bail!("{} requests failed while memories were filled", filled.report.failed);
+        bail!("{} requests failed while the caches were filled", filled.report.failed);
     }
     if matches!(system, System::Peers(_)) {
         cluster.await_targets(sample.distinct.len()).await?;

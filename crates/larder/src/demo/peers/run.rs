@@ -61,7 +61,7 @@ impl FromStr for MemorySize {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "'{text}' is no memory: write a size such as 16MB, or a share of the working set such as 12%"
+                "'{text}' is not a memory size: write a size such as 16MB, or a share of the working set such as 12%"
             )
         };
         match text.strip_suffix('%') {
@@ -140,7 +140,7 @@ impl PeersDemo {
 
     /// Measures the cost of a request, and then runs every system under every setting.
     pub(crate) async fn run(&self) -> anyhow::Result<PeersReport> {
-        let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
         self.plan.write_manifest(&manifest, &[])?;
         let mut warnings = Vec::new();
@@ -182,13 +182,13 @@ impl PeersDemo {
         if !self.setup.model {
             return Ok(None);
         }
-        self.bar.set_message("what a request takes");
+        self.bar.set_message("the cost of a request");
         let spec =
             self.spec(manifest, PointSetting { memory: Bytes::mib(1), load_step: self.setup.load_step });
         match rates::measure(&spec, &self.plan, folder).await {
             Ok(rates) => {
                 self.print_line(&format!(
-                    "a request takes {} us of a node, {} us of the clients, and {} us more of the nodes if forwarded",
+                    "a request costs {} us at a node and {} us at the clients; forwarding costs the nodes {} us more",
                     number(rates.local_us),
                     number(rates.client_us),
                     number(rates.forward_us)
@@ -196,7 +196,9 @@ impl PeersDemo {
                 Ok(Some(rates))
             }
             Err(error) => {
-                warnings.push(format!("the model is left out: what a request takes is not known: {error:#}"));
+                warnings.push(format!(
+                    "the model is left out, because the cost of a request is unknown: {error:#}"
+                ));
                 Ok(None)
             }
         }
@@ -476,7 +478,7 @@ fn warn(system: System, run: &SystemRun, warnings: &mut Vec<String>) {
         && busy - own > OTHERS_BUSY_MAX
     {
         warnings.push(format!(
-            "{system}: others used {:.0} % of the processors meanwhile, which this machine's processes lacked",
+            "{system}: other processes used {:.0} % of the processors during the run",
             (busy - own) * 100.0
         ));
     }

@@ -68,10 +68,10 @@ impl Cooperation {
 
     const fn describe(self) -> &'static str {
         match self {
-            Self::Press => "each node decides by what all tell of their memories",
+            Self::Press => "each node decides by the contents that all nodes report",
             Self::Card => "one node decides for all, by lard-r",
             Self::Ward => "a table decides: a core that every node serves, owners for the rest",
-            Self::WardOwn => "as ward, by tables that the nodes make of their own counts, again and again",
+            Self::WardOwn => "as ward, with tables that the nodes rebuild from their own counts",
             Self::Part => "a table decides: owners for everything",
         }
     }
@@ -108,9 +108,9 @@ impl System {
     /// Returns a short description.
     pub(crate) fn describe(self) -> String {
         match self {
-            Self::Trad => "no front-end, every node by itself".to_owned(),
-            Self::Peers(cooperation) => format!("no front-end, {}", cooperation.describe()),
-            Self::Switch(kind) => format!("a switch before the nodes, policy {kind}"),
+            Self::Trad => "no switch, independent nodes".to_owned(),
+            Self::Peers(cooperation) => format!("no switch, {}", cooperation.describe()),
+            Self::Switch(kind) => format!("a switch in front of the nodes, policy {kind}"),
         }
     }
 
@@ -121,7 +121,7 @@ impl System {
     pub(crate) fn parse_list(names: &[String]) -> Result<Vec<Self>, String> {
         let systems: Vec<Self> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
         if systems.is_empty() {
-            return Err("--policies must name at least one".to_owned());
+            return Err("--policies must name at least one policy".to_owned());
         }
         let mut seen = BTreeSet::new();
         match systems.iter().find(|system| !seen.insert(**system)) {

@@ -11,10 +11,10 @@ use crate::report::{counted, number};
 /// Describes the initial state of memories.
 const fn describe_start(warm: bool) -> &'static str {
     if warm {
-        "nodes by themselves start with what the trace leaves in a memory, and PRESS's where that is enough for them to stay by \
-         themselves; all others start with cold memories"
+        "independent nodes start with the cache contents after the trace, and so do nodes of PRESS if they stay independent with them; all others \
+         start with cold caches"
     } else {
-        "every run starts with cold memories"
+        "every run starts with cold caches"
     }
 }
 
@@ -122,7 +122,7 @@ fn served_table(report: &PeersReport) -> Table {
             figures.errors.to_string(),
         ]);
     }
-    Table { title: "What was served, and what a request took of the processors".to_owned(), rows }
+    Table { title: "Requests served, and CPU time per request".to_owned(), rows }
 }
 
 /// Builds the comparison with table 3 of the paper.
@@ -174,8 +174,9 @@ fn comparison_table(report: &PeersReport) -> Table {
         ]);
     }
     Table {
-        title: "Where requests were served and what nodes told one another, beside PRESS's table 3 (8 nodes of 1999): LHR and THR, hits of \
-                what the node served that took it and of all; load and caching, broadcasts for each request; messages, those and all others, one for each receiver"
+        title: "Places where requests were served, and messages of nodes, with table 3 of the PRESS paper (8 nodes of 1999). LHR: hit ratio of \
+                requests served by the node that received them; THR: hit ratio of all requests; load and caching: broadcasts per request; messages: \
+                these and all others per request, counted per receiver"
             .to_owned(),
         rows,
     }
@@ -228,8 +229,8 @@ fn model_table(report: &PeersReport, models: &[(&SweepPoint, &Prediction)]) -> T
         }
     }
     Table {
-        title: "The analytic model of PRESS, fed with what requests and reads take here, in requests/s (the paper's: PRESS within 9 % on \
-                average, trad within 38 %)"
+        title: "Analytic model of PRESS with the measured costs of requests and reads, in requests/s (in the paper, its error is 9 % on average for PRESS \
+                and up to 38 % for trad)"
             .to_owned(),
         rows,
     }
@@ -244,7 +245,7 @@ fn describe_measured(cluster: &PeersClusterInfo) -> String {
     match (cluster.warm, cluster.seconds) {
         (true, seconds) => {
             let seconds = seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
-            format!("the trace again and again{seconds}; a request comes to other nodes each time")
+            format!("the trace repeatedly{seconds}; each time, requests go to other nodes")
         }
         (false, Some(seconds)) => format!("for {seconds} s, or to the end of the trace"),
         (false, None) => "to the end of the trace".to_owned(),
@@ -271,8 +272,8 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         (
             "measured",
             format!(
-                "after the first {} requests, which warm the memories, {measured}; requests/s while every client had work; {} of the \
-                 rest of the trace are the first for their target, which nobody can hit on",
+                "after the first {} requests, which warm the caches, {measured}; requests/s while every client had work; {} of the other requests are \
+                 the first for their target, so no system can hit",
                 number(trace.warmup_requests as f64),
                 number(trace.cold_misses as f64)
             ),
@@ -280,7 +281,7 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         (
             "cluster",
             format!(
-                "{}, each a process of one thread ({}); {} and more are kept by nobody; {}",
+                "{}, each a process of one thread ({}); no node stores objects of {} and more; {}",
                 counted(cluster.nodes, "node"),
                 cluster.cache_kind,
                 Bytes(cluster.large_min_bytes).exact(),
@@ -291,7 +292,7 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         (
             "load",
             format!(
-                "closed loop, {}; requests go to the nodes in turn, or all to the switch; T {}, judging after {}",
+                "closed loop, {}; requests go to the nodes in turn, or all to the switch; T {}, evaluated after {}",
                 counted(cluster.clients, "client"),
                 cluster.overload,
                 counted(cluster.window, "request")
@@ -303,7 +304,7 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         rows.push((
             "rates",
             format!(
-                "with all in memory a request takes {} us of its node and {} us of the clients, {} us more of the nodes if forwarded \
+                "with all targets in memory, a request costs {} us at its node and {} us at the clients; forwarding costs the nodes {} us more \
                  ({} requests, mean reply {})",
                 number(rates.local_us),
                 number(rates.client_us),
@@ -315,7 +316,7 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
     }
     let runs = match cluster.runs {
         1 => "1 of each system".to_owned(),
-        many => format!("{many} of each system, interleaved; figures of the run with the median throughput"),
+        many => format!("{many} of each system, interleaved; results of the run with the median throughput"),
     };
     rows.push(("runs", format!("{runs}; seed {}", cluster.seed)));
     rows

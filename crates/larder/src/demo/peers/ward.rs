@@ -50,7 +50,7 @@ impl PeersDemo {
         let cluster = policy_config::cluster(spec.nodes, spec.memory, costs)?;
         let analysis = policy_config::write_table(&trace, &self.plan.info.source, &cluster, core, &path)?;
         self.print_line(&format!(
-            "the table of {how}: {} targets for all, {} with an owner, a forwarded request at {} us",
+            "the table of {how}: {} targets on all nodes, {} with an owner, a forwarded request costs {} us",
             number(analysis.core.targets as f64),
             number(analysis.partition.targets as f64),
             number(analysis.costs.forward_us),

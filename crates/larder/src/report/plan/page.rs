@@ -18,7 +18,7 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
     let plan = &report.plan;
     let title = match &plan.recommendation {
         Some(it) => format!("{} on {}", it.policy, cluster(it.nodes, Bytes(it.memory_bytes))),
-        None => "No cluster in the grid honours the goal".to_owned(),
+        None => "No simulated cluster meets the goal".to_owned(),
     };
     let answer: String =
         text::result_sentences(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
@@ -58,7 +58,7 @@ fn warnings(plan: &Plan) -> String {
         return String::new();
     }
     let items: String = plan.warnings.iter().map(|text| format!("<li>{}</li>", escape(text))).collect();
-    format!("<div class=\"warning\" role=\"note\"><b>Read the figures with care</b><ul>{items}</ul></div>\n")
+    format!("<div class=\"warning\" role=\"note\"><b>Reasons to doubt the result</b><ul>{items}</ul></div>\n")
 }
 
 fn table(label: &str, grid: &Grid) -> String {

@@ -51,7 +51,7 @@ pub(super) fn result_sentences(plan: &Plan) -> Vec<String> {
     ];
     sentences.extend(describe_gains(plan, it));
     if let Some(price) = it.price_per_million {
-        sentences.push(format!("A million requests cost {}, saturated.", price_text(price)));
+        sentences.push(format!("At saturation, a million requests cost {}.", price_text(price)));
     }
     sentences.extend(describe_no_gain(&plan.no_gain));
     sentences
@@ -65,7 +65,7 @@ fn describe_gains(plan: &Plan, it: &Recommendation) -> Option<String> {
         .map(|gain| format!("{} times as many as {}", ratio(gain.throughput_ratio), gain.over))
         .collect();
     let served = format!(
-        "Saturated it serves {} requests/s, and {} of the requests cause no read",
+        "At saturation it serves {} requests/s, and {} of the requests cause no read",
         plus_minus(cell.throughput, 1.0, ""),
         plus_minus(cell.hit_ratio, 100.0, " %")
     );
@@ -120,8 +120,8 @@ fn describe_no_gain(no_gain: &[LowGainCluster]) -> Option<String> {
     let parts: Vec<String> = reasons.iter().map(one).collect();
     (!parts.is_empty()).then(|| {
         format!(
-            "Knowing contents is not worth it (less than 5 % more throughput and less than 5 points more hits) {}. \
-             There the simplest policy will do.",
+            "Policies that look at contents gain little (less than 5 % more throughput and less than 5 points more hits) {}. \
+             There the simplest policy is enough.",
             parts.join("; ")
         )
     })
@@ -184,12 +184,12 @@ pub(super) fn method_rows(report: &PlanReport) -> Vec<(&'static str, String)> {
         "model",
         format!(
             "simulated nodes ({}{}), {} caches, T_low {}, T_high {}; throughput with S requests outstanding; \
-             'no read' and hits: requests that cause no read of their own",
+             'no read' and hits: requests that cause no read",
             method.costs,
             if report.costs_from_file {
                 ""
             } else {
-                ": default costs, not measured on your machine; see larder-lab calibrate"
+                ": default costs, not measured on your machine; --costs FILE sets your own"
             },
             method.cache,
             method.thresholds.0,

@@ -109,7 +109,7 @@ pub(super) async fn check_binary(path: &Path) -> Result<(), String> {
             if tokio::time::Instant::now() > end {
                 child.kill()?;
                 child.wait()?;
-                anyhow::bail!("it has not ended within {} s", CHECK_TIMEOUT.as_secs());
+                anyhow::bail!("no result within {} s", CHECK_TIMEOUT.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
@@ -121,11 +121,11 @@ pub(super) async fn check_binary(path: &Path) -> Result<(), String> {
         let said = String::from_utf8_lossy(&err[err.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned();
         return Err(what(&said.trim()));
     }
-    let version: BinaryVersion =
-        serde_json::from_slice(&out).map_err(|_| what(&"it is no larder, or one that knows no upgrade"))?;
+    let version: BinaryVersion = serde_json::from_slice(&out)
+        .map_err(|_| what(&"not a larder binary, or a version without upgrades"))?;
     if version.protocol != PROTOCOL {
         let differs = format!(
-            "version {} cannot take over from a running {}: stop the switch and start it anew",
+            "version {} cannot take over from the running version {}: restart the switch",
             version.version,
             env!("CARGO_PKG_VERSION")
         );
@@ -143,7 +143,7 @@ impl Master<'_> {
         if let Ok(stdin) = back {
             let _ = rustix::stdio::dup2_stdin(&stdin);
         }
-        failed.err().unwrap_or_else(|| io::Error::other("it has returned"))
+        failed.err().unwrap_or_else(|| io::Error::other("exec returned"))
     }
 
     fn try_exec(&mut self) -> io::Result<()> {
@@ -193,12 +193,15 @@ impl InheritedState {
     /// Returns an error if the state is missing or from an incompatible version. The switch ends then.
     pub(super) fn receive() -> anyhow::Result<Self> {
         let end = io::stdin().as_fd().try_clone_to_owned()?;
-        let packet =
-            link::recv_now::<UpgradeState>(end.as_fd()).context("what the program before has kept")?;
-        let (state, files) = packet.context("the program before has kept nothing")?;
-        anyhow::ensure!(state.protocol == PROTOCOL, "the program before is of another version");
+        let packet = link::recv_now::<UpgradeState>(end.as_fd())
+            .context("cannot read the state of the previous program")?;
+        let (state, files) = packet.context("the previous program left no state")?;
+        anyhow::ensure!(
+            state.protocol == PROTOCOL,
+            "the state of the previous program is from an incompatible version"
+        );
         let mut files = files.into_iter();
-        let mut file = || files.next().context("the program before has kept too few files");
+        let mut file = || files.next().context("the state of the previous program has too few files");
         let text = String::from_utf8(read_memory_file(file()?)?)?;
         rustix::stdio::dup2_stdin(file()?)?;
         let mut bound = |address: &ListenAddress| -> anyhow::Result<BoundListener> {
@@ -207,7 +210,7 @@ impl InheritedState {
         let clients = state.clients.iter().map(&mut bound).collect::<anyhow::Result<_>>()?;
         let admin = state.admin.as_ref().map(bound).transpose()?;
         let mut worker = |pid: &u32| -> anyhow::Result<(Pid, OwnedFd)> {
-            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw).context("a process id")?;
+            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw).context("invalid process id")?;
             Ok((pid, file()?))
         };
         let current = state.current.as_ref().map(&mut worker).transpose()?;

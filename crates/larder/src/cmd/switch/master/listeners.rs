@@ -57,7 +57,7 @@ impl Listeners {
     pub(super) fn rebind(&self, plan: &WorkerPlan) -> anyhow::Result<Self> {
         anyhow::ensure!(
             plan.listen.len() <= LISTENERS_MAX,
-            "switch.listen and switch.tls.listen name {} addresses: at most {LISTENERS_MAX}",
+            "switch.listen and switch.tls.listen have {} addresses; the limit is {LISTENERS_MAX}",
             plan.listen.len()
         );
         // If several addresses have port 0, each of their listeners is kept once.

@@ -362,7 +362,7 @@ impl Master<'_> {
         files.extend(self.listeners.files());
         files.extend(node_states.as_ref().map(OwnedFd::as_fd));
         let mut worker = WorkerProcess::spawn(self.plan.run_as)
-            .map_err(|error| failed(format!("a process cannot be started: {error}")))?;
+            .map_err(|error| failed(format!("cannot start a worker process: {error}")))?;
         worker.send(&ToWorker::Start(Box::new(start)), &files).await.map_err(failed)?;
         worker.wait_for(PREPARE_TIMEOUT, |message| matches!(message, FromWorker::Prepared)).await?;
 

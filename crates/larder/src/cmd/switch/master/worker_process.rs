@@ -81,7 +81,7 @@ impl WorkerProcess {
     pub(super) async fn send(&self, message: &ToWorker, files: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         match timeout(Duration::from_secs(5), self.link.send(message, files)).await {
             Ok(sent) => sent,
-            Err(_) => Err(std::io::Error::other("the process does not listen")),
+            Err(_) => Err(std::io::Error::other("the worker process does not answer")),
         }
     }
 
@@ -94,7 +94,7 @@ impl WorkerProcess {
             match self.link.recv().await {
                 Ok(Some((message, files))) => return WorkerEvent::Message(message, files),
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    tracing::warn!(pid = self.pid(), %error, "a process says something unknown");
+                    tracing::warn!(pid = self.pid(), %error, "unknown message from a worker process");
                 }
                 Ok(None) | Err(_) => return WorkerEvent::End,
             }
@@ -139,9 +139,9 @@ impl WorkerProcess {
                         self.requests.push(request);
                     }
                     WorkerEvent::Message(message, _) => {
-                        tracing::debug!(?message, "a process is before its time");
+                        tracing::debug!(?message, "unexpected message from a worker process");
                     }
-                    WorkerEvent::End => return Err(failed("the new process has ended")),
+                    WorkerEvent::End => return Err(failed("the new worker process has ended")),
                 }
             }
         };

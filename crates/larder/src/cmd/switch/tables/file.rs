@@ -25,16 +25,16 @@ pub(crate) enum TableError {
     #[error(transparent)]
     Read(#[from] RoutesError),
     /// The table names a node that the route does not have.
-    #[error("{}:2: the table is for a node named '{name}', and the route has {known}", path.display())]
+    #[error("{}:2: the table names a node '{name}' that the route does not have; the route has {known}", path.display())]
     UnknownNode { path: PathBuf, name: String, known: String },
     /// The table has no names, and more nodes than the route.
-    #[error("{}:2: the table is for {nodes} nodes, and the route has {known}", path.display())]
+    #[error("{}:2: the table is for {nodes} nodes, but the route has {known}", path.display())]
     Nodes { path: PathBuf, nodes: u16, known: usize },
     /// The placements are not a valid table.
     #[error("{}: {error}", path.display())]
     Table { path: PathBuf, error: RouteTableError },
     /// The route has no table file.
-    #[error("route '{0}' has its table from its own traffic: there is no file to read")]
+    #[error("route '{0}' has no table file: its table is built from traffic")]
     NoFile(String),
 }
 
@@ -139,11 +139,13 @@ mod tests {
         let error = |text: &str| table(text, "{path}").unwrap_err().to_string();
         let unknown = error(&text("[\"a\",\"c\"]", &["0 /a"]));
         assert!(
-            unknown.ends_with("t.routes:2: the table is for a node named 'c', and the route has a, b"),
+            unknown.ends_with(
+                "t.routes:2: the table names a node 'c' that the route does not have; the route has a, b"
+            ),
             "{unknown}"
         );
         let three = error(&text("[]", &["0 /a"]).replace("\"nodes\":2", "\"nodes\":3"));
-        assert!(three.ends_with("t.routes:2: the table is for 3 nodes, and the route has 2"), "{three}");
+        assert!(three.ends_with("t.routes:2: the table is for 3 nodes, but the route has 2"), "{three}");
         let owner = error(&text("[]", &["0 /a", "7 /b"]));
         assert!(owner.contains("t.routes:4: "), "{owner}");
         let none = TableFile {

@@ -76,13 +76,11 @@ pub(crate) enum TableChangeError {
     Build(#[from] TableBuildError),
     #[error(transparent)]
     Route(#[from] RouteError),
-    #[error(
-        "route '{0}' has its table from a file alone: set policies.ward.refresh to make it of its traffic"
-    )]
+    #[error("route '{0}' has its table from a file only: set policies.ward.refresh to build it from traffic")]
     NoRefresh(String),
-    #[error("nothing was asked for on route '{0}' since the last time: its table stays")]
+    #[error("route '{0}' got no requests since the last refresh: the table is unchanged")]
     NoTraffic(String),
-    #[error("no node of route '{0}' takes requests: its table stays")]
+    #[error("no node of route '{0}' accepts requests: the table is unchanged")]
     NoNode(String),
 }
 

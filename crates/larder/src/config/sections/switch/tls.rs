@@ -224,6 +224,6 @@ mod tests {
         );
         let error = Written::parse("f", &text).unwrap().validate().unwrap_err();
         assert_eq!((error.key.as_str(), error.more.len()), ("switch.connect.tls.certificate", 0), "{error}");
-        assert!(error.what.ends_with("its key is that of another certificate"), "{error}");
+        assert!(error.what.ends_with("its key belongs to another certificate"), "{error}");
     }
 }

@@ -1,0 +1,28 @@
+//! Pages of `docs/reference/` that are generated from the code.
+//!
+//! A test compares each page with the file. `LARDER_WRITE=1` writes the file instead.
+
+mod commands;
+mod metrics;
+
+use std::path::Path;
+
+/// Compares a generated page with its file, or writes the file.
+fn check(path: &str, page: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    if std::env::var_os("LARDER_WRITE").is_some() {
+        std::fs::write(&file, page).expect("the page is written");
+        return;
+    }
+    let written = std::fs::read_to_string(&file).unwrap_or_default();
+    let differing = written.lines().zip(page.lines()).find(|(old, new)| old != new);
+    assert!(
+        written == page,
+        "{path} is not up to date: run the test with LARDER_WRITE=1; first difference: {differing:?}"
+    );
+}
+
+/// Returns a text for a cell of a table.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
