@@ -70,7 +70,7 @@ pub use handoff::{
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
 pub use memory::PurgeReport;
-pub use node::{Node, NodeError};
+pub use node::{Node, NodeError, StartFacts};
 pub use origin::{OriginStats, OriginStatus};
 pub use report::{DeviceSource, LoadCounters, NodeStats, ReloadCounts};
 pub use signing::SigningKeys;

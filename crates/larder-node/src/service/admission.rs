@@ -135,10 +135,10 @@ impl Admission {
             && !self.relay_warned.swap(true, Relaxed)
         {
             // Any client can send `Via`. The line must not advise the operator to trust the address.
-            tracing::info!(
+            tracing::warn!(
                 %peer,
-                docs = "docs/operating.md#what-a-request-says-about-its-client",
-                "request with Via from an untrusted address: its identity fields are replaced"
+                docs = "docs/operate/clients.md",
+                "client: Via from an untrusted address, its identity fields are replaced"
             );
         }
         let host = headers.get(header::HOST).filter(|_| origin.sends_host_of_client()).cloned();

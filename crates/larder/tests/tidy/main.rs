@@ -10,7 +10,8 @@
 //! - documents ([`documents`]), their numbers ([`claims`]), the commands that they name ([`commands`]), and
 //!   their comparison with other programs ([`compare`]);
 //! - tests that docs/safety.md names for its promises ([`promises`]);
-//! - metrics in examples ([`dashboards`]).
+//! - metrics in examples ([`dashboards`]);
+//! - log lines, their catalogue and its page ([`logs`]).
 //!
 //! Each rule is a function from text to a list of violations, tested with a bad example.
 
@@ -25,6 +26,7 @@ mod dependencies;
 mod documents;
 mod files;
 mod imports;
+mod logs;
 mod markdown;
 mod promises;
 mod purity;
