@@ -14,7 +14,6 @@ mod client_io;
 mod entry;
 mod fields;
 mod header;
-mod log_limiter;
 mod metric;
 mod proxy_protocol;
 mod purge;
@@ -30,7 +29,6 @@ pub use client_io::{ClientIo, CountedTcp};
 pub use entry::{EntryRules, Forwarded, Sender, URL_FIELDS};
 pub use fields::{client_cert, https_url};
 pub use header::{Fields, Lookup};
-pub use log_limiter::LogLimiter;
 pub use metric::{Metric, MetricKind};
 pub use proxy_protocol::{
     AddressRange, AddressRanges, AnnouncedClient, AnnouncementError, read_announcement,

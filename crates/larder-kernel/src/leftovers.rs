@@ -31,7 +31,7 @@ fn is_removed(instance: &Path) -> bool {
     let Ok(_lock) = bpffs::lock(instance) else { return false };
     let removed = std::fs::remove_dir_all(instance);
     if let Err(error) = &removed {
-        tracing::debug!(?instance, %error, "could not remove the kernel programs of an ended process");
+        tracing::debug!(?instance, %error, "kernel programs: those of an ended process not removed");
     }
     removed.is_ok()
 }

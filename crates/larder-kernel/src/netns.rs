@@ -296,8 +296,8 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        if let Err(e) = ip(&["netns", "del", &self.name]) {
-            tracing::warn!("{e}");
+        if let Err(error) = ip(&["netns", "del", &self.name]) {
+            tracing::warn!(%error, "network namespace: not removed");
         }
     }
 }

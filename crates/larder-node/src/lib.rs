@@ -71,7 +71,7 @@ pub use handoff::{
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use machine::{ScratchError, Usage};
 pub use memory::PurgeReport;
-pub use node::{Node, NodeError, metrics};
+pub use node::{Node, NodeError, StartFacts, metrics};
 pub use origin::{OriginStats, OriginStatus};
 pub use report::{DeviceSource, LoadCounters, NodeStats, ReloadCounts};
 pub use signing::SigningKeys;

@@ -94,7 +94,7 @@ impl<S: Service> Acceptor<S> {
                 }
                 Ok((_, Err(_))) => increment(&acceptor.handshaker.counters.links_refused),
                 Err(error) => {
-                    tracing::warn!(%error, "peer listener: accept failed");
+                    larder_log::limited_warn!(%error, "peer link: accept failed");
                     sleep(ACCEPT_ERROR_DELAY).await;
                 }
             }
@@ -124,7 +124,7 @@ impl<S: Service> Acceptor<S> {
             }
             Err(error) => {
                 increment(&self.handshaker.counters.links_refused);
-                tracing::debug!(?address, %error, "incoming link: refused");
+                tracing::debug!(?address, %error, "peer link: refused");
             }
         }
     }

@@ -204,7 +204,7 @@ impl Network {
     pub fn set_secrets(&self, secrets: ClusterSecrets) {
         let accepted = secrets.all().count();
         if self.keyring.set(secrets) {
-            tracing::info!(accepted, "cluster secrets replaced");
+            tracing::info!(accepted, "cluster secret: replaced");
         }
     }
 

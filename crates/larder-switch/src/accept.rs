@@ -98,7 +98,7 @@ impl Acceptor {
                 accepted = listener.accept() => match accepted {
                     Ok((tcp, client)) => self.admit(&mut connections, tcp, client),
                     Err(error) => {
-                        tracing::warn!(%error, "accept failed");
+                        larder_log::limited_warn!(%error, "listener: accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -116,7 +116,7 @@ impl Acceptor {
         if tokio::time::timeout(self.shared.timeouts.drain, all_ended).await.is_err() {
             tracing::warn!(
                 connections = connections.len(),
-                "drain deadline passed: open connections are closed"
+                "drain: deadline passed, open connections are closed"
             );
             connections.shutdown().await;
         }
@@ -268,7 +268,7 @@ fn log_panic<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
         && error.is_panic()
     {
         metrics.panicked();
-        tracing::error!(%error, "connection lost: its task panicked");
+        larder_log::limited_warn!(%error, "connection: lost, its task panicked");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::routing::Routing;
 use larder_core::{Dispatcher, NodeId, Refusal, RouteId};
-use larder_edge::LogLimiter;
+use larder_log::LogLimiter;
 
 /// Warnings, each at most once every 10 s.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use crate::routing::Routing;
 use larder_core::Dispatcher;
-use larder_edge::LogLimiter;
+use larder_log::LogLimiter;
 use std::sync::{Mutex, PoisonError};
 
 /// Logs when a group starts or stops using its backups. A flapping node causes each line at most every 10 s per
@@ -41,18 +41,18 @@ impl BackupLog {
                     group,
                     nodes_up,
                     times,
-                    "backup nodes take requests: no ordinary node of the group is up"
+                    "backup nodes: take requests, no ordinary node of the group is up"
                 ),
-                (false, 0) => tracing::warn!(
+                (false, 0) => tracing::error!(
                     group,
                     times,
-                    "backup nodes take no requests: no node of the group is up, requests are answered with 503"
+                    "backup nodes: take no requests, no node of the group is up"
                 ),
                 (false, _) => tracing::info!(
                     group,
                     nodes_up,
                     times,
-                    "backup nodes take no new requests: an ordinary node of the group is up"
+                    "backup nodes: take no new requests, an ordinary node of the group is up"
                 ),
             }
         }

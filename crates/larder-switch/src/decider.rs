@@ -102,10 +102,12 @@ impl Decider {
         self.dispatcher.set_state(now, node.id, to, &mut started);
         drop(condition);
         self.metrics.transition(node.id, to);
-        if to == NodeState::Up {
-            tracing::info!(node = &*node.name, %from, %to, cause, "node state changed");
-        } else {
-            tracing::warn!(node = &*node.name, %from, %to, cause, "node state changed");
+        let node = &*node.name;
+        match to {
+            NodeState::Up => tracing::info!(node, %from, cause, "node: up"),
+            NodeState::Draining => tracing::info!(node, %from, cause, "node: draining"),
+            NodeState::Down => tracing::warn!(node, %from, cause, "node: marked down"),
+            NodeState::Removed => tracing::info!(node, %from, cause, "node: removed"),
         }
         self.follow_backups();
         self.deliver_started(now, started);

@@ -199,7 +199,7 @@ impl Node {
             let node = &entry.spec.name;
             tracing::warn!(
                 node,
-                "certificate of the node not verified (verify = false): an attacker on the path can read and change requests and replies"
+                "node: certificate not verified, an attacker on the path can change traffic"
             );
         }
         let load =

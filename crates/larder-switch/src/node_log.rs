@@ -1,7 +1,7 @@
 //! Log lines about requests that fail at a node, with cause and remedy.
 
 use crate::failure::Failure;
-use larder_edge::LogLimiter;
+use larder_log::LogLimiter;
 use std::error::Error as StdError;
 use std::sync::Arc;
 

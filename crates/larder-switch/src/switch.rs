@@ -263,7 +263,7 @@ impl Switch {
                         // connections itself.
                         edge.close();
                         self.shared.decider.metrics.panicked();
-                        tracing::error!("handoff stopped: its task panicked, new connections are relayed");
+                        tracing::error!("handoff: stopped, its task panicked, connections are relayed");
                     }
                 }
             }
@@ -285,7 +285,11 @@ impl Shared {
     fn stop_accepting(&self, retires: bool) {
         let (outstanding, connections) =
             (self.decider.dispatcher.outstanding(), self.guards.clients.load(Relaxed));
-        tracing::info!(outstanding, connections, "{}", if retires { "retiring" } else { "draining" });
+        if retires {
+            tracing::info!(outstanding, connections, "switch: retiring");
+        } else {
+            tracing::info!(outstanding, connections, "switch: draining");
+        }
         if let Some(edge) = &self.handoff {
             // The edge closes before the listeners, because the listeners must still accept connections that were
             // answered with a cookie.

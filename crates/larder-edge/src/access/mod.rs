@@ -151,7 +151,7 @@ impl AccessLog {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         // The writer drops its end of the channel when it has finished.
         if ended.recv_timeout(CLOSING_MAX) == Err(RecvTimeoutError::Timeout) {
-            tracing::error!(
+            tracing::warn!(
                 timeout_s = CLOSING_MAX.as_secs(),
                 "access log: closed before all lines were written"
             );

@@ -2,7 +2,7 @@
 
 use super::AccessLogOutput;
 use super::queue::{Batch, Queue};
-use crate::LogLimiter;
+use larder_log::LogLimiter;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Writer {
         let lines = text[written..].iter().filter(|byte| **byte == b'\n').count();
         self.dropped.fetch_add(lines as u64, Relaxed);
         if let Some(times) = self.log.due() {
-            tracing::error!(%error, lines, times, "access log: cannot write lines");
+            tracing::error!(%error, lines, times, "access log: write failed, lines are lost");
         }
     }
 
@@ -92,7 +92,7 @@ impl Writer {
         match open(&self.output) {
             Ok(sink) => (self.sink, self.is_partial) = (sink, false),
             Err(error) => {
-                tracing::error!(%error, "access log: cannot reopen the file; lines still go to the old one");
+                tracing::warn!(%error, "access log: reopen failed, lines go to the old file");
             }
         }
     }

@@ -159,13 +159,13 @@ impl Certificates {
         let now = now_s() as i64;
         for entry in &self.entries {
             if let Staple::Unusable { file, why } = &entry.staple {
-                tracing::warn!(file = %file.display(), error = why, "TLS: the OCSP response is not stapled");
+                tracing::warn!(file = %file.display(), error = why, "certificate: OCSP response not stapled");
             }
             let (file, left_s) = (entry.file.display(), entry.not_after - now);
             if left_s < 0 {
-                tracing::warn!(%file, "the certificate has expired: clients will reject it");
+                tracing::error!(%file, "certificate: expired, clients reject it");
             } else if left_s < EXPIRY_WARNING_S {
-                tracing::warn!(%file, days = left_s / 86_400, "the certificate expires soon");
+                tracing::warn!(%file, days = left_s / 86_400, "certificate: expires soon");
             }
         }
     }

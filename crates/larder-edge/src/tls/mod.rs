@@ -18,11 +18,11 @@ pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfi
 pub use fault::TlsFault;
 pub use outbound::{LoadedTls, OutboundTls, OwnCertificate};
 
-use crate::LogLimiter;
 use crate::client_io::CountedTcp;
 use crate::secret_file::CertificateFault;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
+use larder_log::LogLimiter;
 use plain_http::PlaintextClient;
 use rustls::NamedGroup;
 use rustls::RootCertStore;
@@ -207,7 +207,7 @@ impl Tls {
                     let client =
                         client.map_or_else(|_| "unknown".to_owned(), |client| client.ip().to_string());
                     let error = describe_error(&error);
-                    tracing::info!(client, error, times, "TLS: handshakes with clients failed");
+                    tracing::info!(client, error, times, "tls: handshakes with clients failed");
                 }
                 (if lacks { TlsHandshakeOutcome::NoCertificate } else { TlsHandshakeOutcome::Failed }, None)
             }
@@ -233,13 +233,13 @@ impl Tls {
                     tcp.peer_addr().map_or_else(|_| "unknown".to_owned(), |client| client.ip().to_string());
                 match clear {
                     PlaintextClient::Http => {
-                        tracing::info!(client, times, "TLS: clients use HTTP without TLS, and get 400");
+                        tracing::info!(client, times, "tls: clients use HTTP without TLS and get 400");
                     }
                     PlaintextClient::Announcement => tracing::warn!(
                         client,
                         times,
                         hint = "name the balancer's address in trust.proxy_protocol_from",
-                        "TLS: an untrusted balancer announces clients (PROXY protocol), and gets 400"
+                        "tls: PROXY protocol from an untrusted balancer gets 400"
                     ),
                 }
             }
@@ -286,7 +286,7 @@ impl Tls {
                         &self.tickets,
                     )?;
                     certificates.log_warnings();
-                    tracing::info!(certificates = certificates.len(), "certificates reloaded");
+                    tracing::info!(certificates = certificates.len(), "certificate: files reloaded");
                     self.acceptor.store(Arc::new(config));
                     *loaded = certificates;
                     Ok(())
@@ -294,7 +294,7 @@ impl Tls {
         let reload_error = renewed.err().map(|fault| fault.to_string());
         let mut before = self.reload_error.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = reload_error.as_ref().filter(|error| before.as_ref() != Some(error)) {
-            tracing::warn!(error, "certificates not reloaded: the previous ones stay in use");
+            tracing::warn!(error, "certificate: reload failed, the previous files stay in use");
         }
         *before = reload_error;
     }
@@ -317,7 +317,7 @@ impl Tls {
             tokio::time::sleep(self.config.reload).await;
             let tls = self.clone();
             if tokio::task::spawn_blocking(move || tls.renew()).await.is_err() {
-                tracing::error!("the reload of the certificates panicked (a bug in larder)");
+                tracing::error!("certificate: reload panicked, the previous files stay in use");
             }
         }
     }

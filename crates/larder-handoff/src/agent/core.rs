@@ -169,7 +169,7 @@ impl Core {
                 _ = &mut stop => break,
                 ready = readable(events.as_ref()) => {
                     if let Err(error) = ready {
-                        tracing::error!(%error, "agent stopped: kernel events cannot be read");
+                        tracing::error!(%error, "agent: stopped, kernel events cannot be read");
                         break;
                     }
                     self.read_events();
@@ -231,7 +231,7 @@ impl Core {
             self.report_closed();
         }
         while let Some((key, packets)) = self.stash.pop_expired(now) {
-            tracing::debug!(client = %key.client, packets = packets.len(), "early packets dropped: their connection was not handed off");
+            tracing::debug!(client = %key.client, packets = packets.len(), "handoff: early packets dropped, their connection was not handed off");
         }
         if self.report_load_at <= now {
             self.report_load_at = now + LOAD_INTERVAL;
@@ -363,7 +363,7 @@ impl Core {
             // longer.
             Ok(()) => return self.queue_restored(key, handoff.id),
             Err((reason, detail)) => {
-                tracing::warn!(client = %handoff.connection.client, ?reason, %detail, "handoff refused");
+                larder_log::limited_warn!(client = %handoff.connection.client, ?reason, %detail, "handoff: refused, the connection stays where it was");
                 if let Some(flow) = self.flow_key(key, handoff.connection) {
                     self.stash.remove(flow);
                 }
@@ -526,12 +526,12 @@ impl Core {
         let sent = match message.encode() {
             Ok(bytes) => switch.link.send(bytes),
             Err(error) => {
-                tracing::error!(%error, "message to the switch not sent: it exceeds a limit");
+                larder_log::limited_warn!(%error, "control channel: message not sent, it exceeds a limit");
                 return;
             }
         };
         if !sent {
-            tracing::warn!(address = %switch.link.address, "switch: disconnected, because it reads messages too slowly");
+            tracing::warn!(address = %switch.link.address, "switch: disconnected, it reads messages too slowly");
             self.remove_switch(key);
         }
     }
@@ -540,13 +540,13 @@ impl Core {
 /// Logs a failed injection. The client will retransmit the packet.
 fn log_injection(done: &io::Result<()>) {
     if let Err(error) = done {
-        tracing::warn!(%error, "packet not injected: the client must retransmit it");
+        larder_log::limited_warn!(%error, "handoff: packet not injected, the client must retransmit it");
     }
 }
 
 fn accepted(setting: &'static str, done: &io::Result<()>) -> bool {
     if let Err(error) = done {
-        tracing::error!(%error, setting, "kernel rejected a setting");
+        tracing::error!(%error, setting, "kernel programs: setting rejected, handoff is limited");
     }
     done.is_ok()
 }

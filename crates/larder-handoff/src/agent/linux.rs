@@ -81,7 +81,7 @@ impl Drop for LinuxKernel {
     fn drop(&mut self) {
         // If the table cannot be read, assume that connections are open.
         if self.keep_programs && self.guard.is_busy(LATE_PACKETS).unwrap_or(true) {
-            tracing::info!(pins = %self.guard.pins().display(), "kernel programs kept for the next start: connections continue");
+            tracing::info!(pins = %self.guard.pins().display(), "kernel programs: kept for the next start, connections continue");
             self.guard.leave_at_drop(GuardStop::KeepPrograms);
         }
     }
@@ -138,7 +138,7 @@ impl NodeKernel for LinuxKernel {
     fn each_connection(&self, visit: &mut dyn FnMut(FlowKey, u32)) {
         let read = self.guard.each_connection(|conn| visit(conn.key, conn.first_seq.unwrap_or(0)));
         if let Err(error) = read {
-            tracing::warn!(%error, "connection table read incompletely");
+            tracing::warn!(%error, "connection table: read failed, the list is incomplete");
         }
     }
 
@@ -154,7 +154,7 @@ impl NodeKernel for LinuxKernel {
             }
         });
         if let Err(error) = read {
-            tracing::warn!(%error, "connection table read incompletely");
+            tracing::warn!(%error, "connection table: read failed, the list is incomplete");
         }
     }
 
@@ -165,13 +165,13 @@ impl NodeKernel for LinuxKernel {
 
     fn add_connection(&self, key: FlowKey) {
         if let Err(error) = self.guard.add_connection(key) {
-            tracing::warn!(%error, %key, "connection not added to the table");
+            larder_log::limited_warn!(%error, %key, "connection table: entry not added");
         }
     }
 
     fn remove_connection(&self, key: FlowKey) {
         if let Err(error) = self.guard.remove_connection(key) {
-            tracing::warn!(%error, %key, "connection not removed from the table");
+            larder_log::limited_warn!(%error, %key, "connection table: entry not removed");
         }
     }
 

@@ -71,7 +71,7 @@ impl ListingJobs {
                     }
                 });
                 if let Err(error) = read {
-                    tracing::warn!(%error, "socket list incomplete: stale connections are kept");
+                    tracing::warn!(%error, "connection table: socket list incomplete, stale connections are kept");
                     listing.silent.clear();
                 }
             }
@@ -85,7 +85,7 @@ impl ListingJobs {
             match self.running.join_next().await {
                 Some(Ok(finished)) => return finished,
                 // The switch asks again when it reconnects.
-                Some(Err(error)) => tracing::error!(%error, "listing of connections failed"),
+                Some(Err(error)) => tracing::warn!(%error, "connection table: listing panicked"),
                 None => std::future::pending().await,
             }
         }

@@ -201,7 +201,7 @@ impl Agent {
         match tokio::time::timeout(SHUTDOWN_TIMEOUT, acknowledged).await {
             Ok(count) => count.unwrap_or(0),
             Err(_) => {
-                tracing::warn!("switch did not acknowledge the shutdown");
+                tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "drain: switch did not acknowledge in time");
                 1
             }
         }

@@ -199,7 +199,7 @@ impl Core {
         match message {
             Ok(message) => self.send(switch, &message),
             Err(reason) => {
-                tracing::debug!(reason, %flow, "connection not handed off: its state cannot be read");
+                tracing::debug!(reason, %flow, "handoff: state not read, the connection stays here");
                 self.send(switch, &FromNode::Withdraw(connection));
                 self.thaw(kernel, flow);
                 return_outgoing(self.outgoing.remove(&flow));
@@ -251,7 +251,7 @@ impl Core {
                 self.offer_to_next(flow);
                 continue;
             }
-            tracing::warn!(client = %flow.client, timeout = ?FROZEN_TIMEOUT, "frozen connection reset: no switch said where it is");
+            larder_log::limited_warn!(client = %flow.client, timeout = ?FROZEN_TIMEOUT, "handoff: frozen connection reset, no switch said where it is");
             let socket = socket2::SockRef::from(&handoff.offer.connection.socket);
             log_failure("reset a frozen connection", &socket.set_linger(Some(Duration::ZERO)));
             self.thaw(&*kernel, flow);
@@ -286,7 +286,7 @@ fn close_offer(offer: Offer) {
 
 fn log_failure(operation: &'static str, result: &std::io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!(%error, operation, "kernel operation failed");
+        larder_log::limited_warn!(%error, operation, "handoff: socket operation failed");
     }
 }
 

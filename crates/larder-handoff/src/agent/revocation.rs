@@ -37,7 +37,7 @@ impl Core {
         for key in &revoked {
             if let Some(switch) = self.connected.get(key) {
                 counters.add_revoked();
-                tracing::warn!(%key, address = %switch.link.address, "switch channel ended: its key is revoked");
+                tracing::info!(%key, address = %switch.link.address, "switch: disconnected, its key is revoked");
             }
             self.remove_switch(*key);
             self.switches.remove(*key);

@@ -34,7 +34,7 @@ impl Core {
         });
         stale.retain(|flow, first_seq| still_silent.get(flow) == Some(first_seq));
         for (&flow, &first_seq) in &stale {
-            tracing::debug!(%flow, "connection removed: it has no socket");
+            tracing::debug!(%flow, "connection table: entry removed, it has no socket");
             kernel.remove_connection(flow);
             self.closed(flow, first_seq, now_ns());
         }

@@ -21,6 +21,8 @@ pub const QUEUE_MAX: usize = 4_096;
 pub const QUEUE_BYTES_MAX: usize = 32 << 20;
 /// A session of at least this length counts as stable: the retry delay starts over.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
+/// Number of failed attempts after which a channel that was never up is logged.
+const WARN_AFTER: u32 = 4;
 
 /// Address and key of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,7 +252,7 @@ struct Runner {
 
 impl Runner {
     async fn run(mut self) {
-        let mut attempt = 0;
+        let (mut attempt, mut failures) = (0, 0_u32);
         while !self.sink.is_closed() {
             self.state.send_replace(ChannelState::Connecting);
             let began = Instant::now();
@@ -262,8 +264,14 @@ impl Runner {
             }
             let retry = self.timing.retry_delay(attempt, random_byte());
             attempt = attempt.saturating_add(1);
-            let node = self.node;
-            tracing::info!(node = node.node, address = %node.address, %error, ?retry, "control channel: down");
+            let NodeAddress { node, address, .. } = self.node;
+            failures = if up { 0 } else { failures.saturating_add(1) };
+            // The receiver of the events logs the end of a channel that was up.
+            if failures == WARN_AFTER {
+                tracing::warn!(node, %address, %error, ?retry, "control channel: down");
+            } else {
+                tracing::debug!(node, %address, %error, ?retry, "control channel: attempt failed");
+            }
             let reason = error.to_string();
             self.state.send_replace(ChannelState::Waiting { reason, retry });
             if up && self.emit(EventKind::Down(error)).await.is_err() {

@@ -276,7 +276,7 @@ impl Server {
                     pending.0.push_back(tokio::spawn(handshake).abort_handle());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "control channel: accept failed");
+                    larder_log::limited_warn!(%error, "control channel: accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -300,7 +300,7 @@ impl Shared {
             Err(error) => {
                 let outcome = HandshakeOutcome::from_error(&error);
                 self.counters.add(outcome);
-                tracing::warn!(%address, outcome = outcome.name(), %error, "switch: rejected");
+                larder_log::limited_warn!(%address, outcome = outcome.name(), %error, "switch: rejected");
             }
         }
     }

@@ -493,9 +493,9 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.leave == GuardStop::RemoveAll
-            && let Err(e) = pins::remove(&self.name, None, detach_all)
+            && let Err(error) = pins::remove(&self.name, None, detach_all)
         {
-            tracing::warn!("{e}");
+            tracing::warn!(%error, "kernel programs: not removed");
         }
     }
 }

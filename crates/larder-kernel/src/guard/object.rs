@@ -65,6 +65,8 @@ fn prepare(config: &GuardConfig, image: &[u8], pins: &Path) -> Result<(OpenObjec
 fn quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        set_print(Some((PrintLevel::Warn, |_, line| tracing::debug!("libbpf: {}", line.trim_end()))));
+        set_print(Some((PrintLevel::Warn, |_, line| {
+            tracing::debug!(line = line.trim_end(), "kernel programs: message of libbpf");
+        })));
     });
 }

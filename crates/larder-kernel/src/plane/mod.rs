@@ -206,7 +206,7 @@ impl Plane {
                     return Ok(Self { attachments, ifindex, mac, ..plane });
                 }
                 Err(error) => {
-                    tracing::debug!(?mode, %error, "forwarding plane: attach failed");
+                    tracing::debug!(?mode, %error, "forwarding plane: attach failed, another mode is tried");
                     if at == 0 {
                         refused = error;
                     }

@@ -61,7 +61,7 @@ fn warn_of_cut_connections(flows: &Path) {
     if connections > 0 {
         tracing::warn!(
             connections,
-            "forwarding plane: tables of another layout removed, which cuts their connections"
+            "forwarding plane: tables of another layout removed, their connections are reset"
         );
     }
 }

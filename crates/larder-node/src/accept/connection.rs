@@ -271,7 +271,7 @@ impl Connections {
             && error.is_panic()
         {
             self.counters.panics.add(1);
-            tracing::error!(%error, "connection lost: its task panicked");
+            larder_log::limited_warn!(%error, "connection: lost, its task panicked");
         }
     }
 }

@@ -94,7 +94,10 @@ impl Requests {
     fn answer(&self, reply: Response<impl http_body::Body<Data = Bytes> + 'static>) -> Answer {
         let (parts, body) = reply.into_parts();
         let Ok(mut head) = convert::reply_head(&parts) else {
-            tracing::warn!(fields = parts.headers.len(), "reply refused: too many header fields");
+            larder_log::limited_warn!(
+                fields = parts.headers.len(),
+                "origin: reply has too many header fields and becomes 502"
+            );
             return Answer::new(StatusCode::BAD_GATEWAY.as_u16());
         };
         if !parts.headers.contains_key(header::DATE) {
@@ -226,7 +229,7 @@ impl Proxy for Requests {
             Http2Fault::StreamsFull => counters.connections_refused.add(1),
             Http2Fault::Flood(_) | Http2Fault::OtherFlood | Http2Fault::Malformed => {
                 counters.http2_floods.add(1);
-                tracing::debug!(?fault, "HTTP/2 connection closed");
+                tracing::debug!(?fault, "http2: connection closed");
             }
             Http2Fault::Stalled => counters.write_timeouts.add(1),
             Http2Fault::Panicked => counters.panics.add(1),

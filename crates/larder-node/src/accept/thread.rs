@@ -135,7 +135,7 @@ impl Acceptor {
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     counters.accept_errors.add(1);
-                    tracing::warn!(%error, "accept failed");
+                    larder_log::limited_warn!(%error, "listener: accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }

@@ -168,7 +168,7 @@ impl Programs {
         for nth in 0..handler.reads {
             let draw = self.draw(target, DrawKind::Read, nth);
             if let Err(error) = self.machine.read(draw, handler.read_bytes).await {
-                tracing::warn!(handler = handler.name, %error, "the scratch file cannot be read");
+                larder_log::limited_warn!(handler = handler.name, %error, "store: scratch file not read, the request gets 500");
                 return failed(StatusCode::INTERNAL_SERVER_ERROR, "scratch-error");
             }
         }

@@ -190,7 +190,7 @@ impl StoreService {
         }
         let (status, detail) = (error.status(), error.detail());
         if let StoreError::Io(error) = error {
-            tracing::warn!(%path, %error, "the store cannot be read");
+            larder_log::limited_warn!(%path, %error, "store: file not read, the request gets 500");
         }
         let outcome = Outcome::Failed { reason, status: status.as_u16(), detail };
         let mut reply = self.replies.plain(status, outcome, detail);

@@ -84,7 +84,7 @@ impl PolicyAdapter for CardAdapter {
         let before = self.card.nodes_over_limit();
         self.with(now, out, |card, out| card.add_node(now, node, name.as_str(), out));
         if self.card.nodes_over_limit() > before {
-            tracing::warn!(peer = %name, "more nodes than the dispatcher takes: nothing is placed at this one");
+            tracing::warn!(peer = %name, "peer: over the limit of the dispatcher, no targets are placed at it");
         }
     }
 

@@ -155,7 +155,7 @@ impl Cooperation {
     fn send(&self, to: Option<&Name>, bytes: Vec<u8>) {
         let sent = to.map_or(Ok(()), |name| self.network.send(name, Bytes::from(bytes)));
         if let Err(error) = sent {
-            tracing::debug!(%error, "a message to a peer was not sent");
+            tracing::debug!(%error, "peer: message not sent");
         }
     }
 
@@ -167,7 +167,7 @@ impl Cooperation {
         };
         counter.fetch_add(1, Relaxed);
         if let Err(error) = self.network.broadcast(&Bytes::from(bytes)) {
-            tracing::debug!(%error, "a message to the peers was not sent");
+            tracing::debug!(%error, "peer: broadcast not sent");
         }
     }
 

@@ -7,7 +7,7 @@ use super::{CooperateConfig, CooperateError, Cooperation, CooperationState, Job}
 use crate::memory::{Memory, ResidencyChange, Subscription};
 use larder_core::policy::table::RouteTable;
 use larder_core::{NodeId, Time};
-use larder_peers::{Event, Events, LinkDirection, Name, Network, Service};
+use larder_peers::{Event, Events, LeaveReason, LinkDirection, Name, Network, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -100,7 +100,8 @@ impl Cooperation {
     }
 
     fn handle_table(&self, round: u64, table: Result<RouteTable, String>) {
-        let table = table.inspect_err(|error| tracing::error!(%error, "no routing table was made"));
+        let table = table
+            .inspect_err(|error| tracing::warn!(%error, "routing table: not made, the previous one stays"));
         self.with_ward(|ward, now, out| match table {
             Ok(table) => {
                 let (core, targets) = (table.core_len(), table.len());
@@ -183,7 +184,12 @@ impl Cooperation {
                 self.with(|policy, now, out| policy.adapter().add_member(now, node, &member.name, out));
             }
             Event::Left(member, why) => {
-                tracing::info!(peer = %member.name, ?why, "peer: left");
+                match why {
+                    LeaveReason::Lost => tracing::warn!(peer = %member.name, "peer: failed"),
+                    LeaveReason::Announced | LeaveReason::Replaced => {
+                        tracing::info!(peer = %member.name, reason = ?why, "peer: left");
+                    }
+                }
                 if let Some(peer_handoff) = &self.peer_handoff {
                     peer_handoff.handle_leave(&member.name, why);
                 }
@@ -204,7 +210,7 @@ impl Cooperation {
                 let result =
                     self.with(|policy, now, out| policy.adapter().handle_message(now, node, &bytes, out));
                 if let Err(error) = result {
-                    tracing::warn!(peer = %peer.name, %error, "peer: invalid message ignored");
+                    larder_log::limited_warn!(peer = %peer.name, %error, "peer: invalid message ignored");
                 }
             }
         }

@@ -60,7 +60,9 @@ impl PeerHandoff {
         let secrets = lock(&self.secrets);
         match (secrets.keys_of(&member.name), secrets.identities.first()) {
             (Ok(keys), Some(identity)) => self.add_member(member, keys, identity),
-            (Err(error), _) => tracing::error!(peer = %member.name, %error, "no key for a peer"),
+            (Err(error), _) => {
+                tracing::warn!(peer = %member.name, %error, "handoff to peer: no key for the peer, its requests are relayed")
+            }
             (Ok(_), None) => {}
         }
     }
@@ -79,7 +81,7 @@ impl PeerHandoff {
 
     /// Handles a member that has left.
     pub(crate) fn handle_leave(&self, name: &Name, reason: LeaveReason) {
-        tracing::debug!(peer = %name, ?reason, "nothing more is handed over to it");
+        tracing::debug!(peer = %name, ?reason, "handoff to peer: ended, the peer has left");
         self.remove_member(name, reason == LeaveReason::Announced);
     }
 
@@ -97,10 +99,10 @@ impl PeerHandoff {
             }
             None => {
                 let Some(slot) = handing.add_peer(key.0) else {
-                    return tracing::warn!(peer = %member.name, "more peers than connections can be handed over to");
+                    return tracing::warn!(peer = %member.name, "handoff to peer: too many peers, requests for this one are relayed");
                 };
                 if let Err(error) = self.plane.set_owner(slot.0, key.0, false) {
-                    tracing::warn!(%error, slot = slot.0, "whose number it is could not be noted");
+                    tracing::warn!(%error, slot = slot.0, "handoff to peer: owner of the peer number not stored");
                 }
                 slot
             }
@@ -129,7 +131,7 @@ impl PeerHandoff {
             if *before != now {
                 handing.change_key(before.0, now.0);
                 if let Err(error) = self.plane.set_owner(peer.slot.0, now.0, false) {
-                    tracing::warn!(%error, slot = peer.slot.0, "owner of a peer number not recorded");
+                    tracing::warn!(%error, slot = peer.slot.0, "handoff to peer: owner of the peer number not stored");
                 }
                 peer.channel.set_identity(identity.clone(), now);
             }
@@ -174,10 +176,10 @@ impl PeerHandoff {
     fn close_route(&self, slot: PeerSlot, connections: usize) {
         if connections > 0 {
             let slot = slot.0;
-            tracing::warn!(slot, connections, "the node that has them is gone: their clients are told");
+            tracing::warn!(slot, connections, "handoff to peer: peer gone, its connections are reset");
         }
         if let Err(error) = self.plane.set_link(slot.0, None) {
-            tracing::debug!(%error, "the way to a peer could not be closed");
+            tracing::debug!(%error, "handoff to peer: link not closed");
         }
     }
 
@@ -203,7 +205,7 @@ impl PeerHandoff {
     /// Resets a client's connection.
     fn reset(&self, key: FlowKey, first_ack: Option<u32>) {
         if let Err(error) = self.plane.reset_client_at(key, first_ack) {
-            tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
+            tracing::debug!(%error, %key, "handoff: reset of a lost connection failed");
         }
     }
 
@@ -232,7 +234,7 @@ impl PeerHandoff {
         match what {
             EventKind::Up(welcome) => self.handle_channel_up(&mut state, &name, session, &welcome),
             EventKind::Down(error) => {
-                tracing::info!(peer = %name, %error, "handoff to peer: not possible");
+                tracing::warn!(peer = %name, %error, "handoff to peer: channel down, requests are relayed");
                 state.handing.channel_down(self.now(), slot, out);
             }
             EventKind::Message(message) => self.handle_message(&mut state, slot, message, out),
@@ -262,7 +264,7 @@ impl PeerHandoff {
                 peer_handoff.state().handing.mark_reachable(slot, epoch);
             }
             Err(error) => {
-                tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed");
+                tracing::warn!(peer = %name, %error, "handoff to peer: no route to the peer, its requests are relayed");
             }
         });
     }
@@ -325,7 +327,9 @@ impl PeerHandoff {
             // addresses in between.
             match self.plane.put_flow_from(key, flow_state::RESET, FlowDestination::Node(slot.0)) {
                 Ok(()) => self.mark_ended(key),
-                Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
+                Err(error) => {
+                    tracing::debug!(%error, %key, "handoff to peer: end of a lost connection not forwarded")
+                }
             }
         }
     }
@@ -333,7 +337,7 @@ impl PeerHandoff {
     /// Marks a connection as ended. Its late packets still go to its node.
     fn mark_ended(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::END_REPORTED) {
-            tracing::debug!(%error, %key, "a connection could not be marked as ended");
+            tracing::debug!(%error, %key, "flow table: connection not marked as ended");
         }
     }
 
@@ -346,14 +350,11 @@ impl PeerHandoff {
             }
         });
         if let Err(error) = taken {
-            tracing::warn!(%error, "handoff to peers: connections of the previous start cannot be read");
+            tracing::warn!(%error, "handoff to peer: connections of the previous start not read");
         }
         let connections = state.handing.handed_off_count();
         if connections > 0 {
-            tracing::info!(
-                connections,
-                "handoff to peers: connections of the previous start continue at their nodes"
-            );
+            tracing::info!(connections, "handoff to peer: connections of the previous start continue");
         }
     }
 
@@ -384,7 +385,7 @@ impl PeerHandoff {
             }
         });
         if let Err(error) = read {
-            return tracing::warn!(%error, "the forwarding plane's connections could not be read");
+            return tracing::warn!(%error, "flow table: read failed");
         }
         for some in over.chunks(ENTRIES_PER_LOCK) {
             // The lock is needed because a connection with these addresses may be handed off at this moment. It
@@ -415,7 +416,7 @@ fn connection_key(socket: ConnectionId) -> (FlowKey, u32) {
 /// Logs a failed send. Returns whether the message was sent.
 fn log_send(name: &Name, sent: Result<(), SendError>) -> bool {
     if let Err(error) = &sent {
-        tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
+        tracing::debug!(peer = %name, %error, "handoff to peer: message to the peer's agent not sent");
     }
     sent.is_ok()
 }

@@ -61,7 +61,7 @@ impl ServiceAddresses {
                 },
                 None => tracing::warn!(
                     address = %service,
-                    "handoff to peers: no interface has this service address, its connections cannot be taken here"
+                    "handoff to peer: no interface has the service address, its connections are not taken here"
                 ),
             }
         }
@@ -146,11 +146,9 @@ impl PeerHandoff {
             task.abort();
         }
         if self.is_busy() {
-            tracing::info!(
-                "connections that were handed over go on: the forwarding plane stays for the next start"
-            );
+            tracing::info!("forwarding plane: kept for the next start, connections continue");
         } else if let Err(error) = self.plane.detach() {
-            tracing::warn!(%error, "something of the forwarding plane stays behind; the next start takes it over");
+            tracing::warn!(%error, "forwarding plane: not removed from the kernel, the next start removes it");
         }
     }
 
@@ -165,7 +163,7 @@ impl PeerHandoff {
     /// Removes the programs of an earlier start from the kernel, if handoffs are off now.
     pub fn remove_leftovers(instance: &str) {
         if let Err(error) = Plane::remove_leftovers(instance) {
-            tracing::warn!(%error, "handoff to peers: programs of the previous start cannot be removed");
+            tracing::warn!(%error, "forwarding plane: that of the previous start not removed");
         }
     }
 }
@@ -184,7 +182,7 @@ fn start_plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<
         // No cookies are made here.
         key_life: plane::KEY_LIFE,
     })?;
-    tracing::info!(interface, adopted = plane.adopted(), "handoff to peers: ready");
+    tracing::info!(interface, adopted = plane.adopted(), "forwarding plane: attached");
     for (address, _) in plane.services() {
         if !own.contains(&address) {
             plane.remove_service(address)?;

@@ -53,7 +53,7 @@ impl PeerHandoff {
         let frozen = match repair::freeze(socket.as_fd(), &RaceFixes::default()) {
             Ok(frozen) => frozen,
             Err(FreezeError { usable, reason }) => {
-                tracing::debug!(reason, %key, "a connection cannot be handed over");
+                tracing::debug!(reason, %key, "handoff: socket not frozen, the connection stays here");
                 self.send(to, &ToNode::CancelHandoff(key.into()));
                 self.route_back(key, id);
                 self.count_relay(RelayReason::Failed);
@@ -62,7 +62,7 @@ impl PeerHandoff {
         };
         self.state().handing.record_frozen(key, frozen.first_seq, frozen.first_ack);
         if let Err(error) = self.plane.note_frozen(key, frozen.next_seq, frozen.first_ack) {
-            tracing::debug!(%error, %key, "the plane does not know where a connection on its way stands");
+            tracing::debug!(%error, %key, "flow table: position of a frozen connection not updated");
         }
         let message = ToNode::Handoff(Handoff {
             id,
@@ -84,15 +84,16 @@ impl PeerHandoff {
                 TransferOutcome::Delivered
             }
             Some(PeerMoveOutcome::Refused(why)) => {
-                tracing::info!(peer = %to, why, %key, "a peer did not take a connection");
+                tracing::debug!(peer = %to, why, %key, "handoff to peer: refused, the request is relayed");
                 self.resume(key, id, socket)
             }
             // Two hosts must not answer, and it is unknown whether the peer has the connection.
             Some(PeerMoveOutcome::Unknown) | None => {
                 if self.is_denied_by_client(key) {
-                    tracing::info!(peer = %to, %key, "a client has given up a connection that is in doubt");
+                    tracing::debug!(peer = %to, %key, "handoff to peer: connection in doubt ended, its client has closed it");
                 } else {
-                    tracing::warn!(peer = %to, %key, "nothing was heard of a connection on its way: its client is told");
+                    tracing::debug!(peer = %to, %key, "handoff to peer: connection in doubt reset");
+                    larder_log::limited_warn!(peer = %to, "handoff to peer: no answer, the connection is reset");
                 }
                 self.abort(id, key, socket);
                 TransferOutcome::Lost
@@ -151,7 +152,7 @@ impl PeerHandoff {
         let mut state = self.state();
         let place = state.find_place(self.now(), to, key.service)?;
         if let Err(error) = self.plane.put_flow(key, FlowDestination::Node(place.slot.0)) {
-            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
+            larder_log::limited_warn!(%error, %key, "flow table: entry not added, the request is relayed");
             return None;
         }
         let (waits, outcome) = oneshot::channel();
@@ -164,7 +165,7 @@ impl PeerHandoff {
         let mut state = self.state();
         state.handing.keep_local(id, key);
         if let Err(error) = self.plane.remove_flow(key) {
-            tracing::warn!(%error, %key, "a connection could not be pointed back at this host");
+            larder_log::limited_warn!(%error, %key, "flow table: entry not removed, packets still go to the peer");
         }
     }
 
@@ -176,7 +177,7 @@ impl PeerHandoff {
         match repair::resume(socket.as_fd()) {
             Ok(()) => TransferOutcome::Returned(socket),
             Err(error) => {
-                tracing::warn!(%error, %key, "a frozen connection could not be brought back");
+                larder_log::limited_warn!(%error, %key, "handoff: socket not restored, the connection is reset");
                 TransferOutcome::Lost
             }
         }
@@ -192,7 +193,7 @@ impl PeerHandoff {
             .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
         drop(socket);
         if let Err(error) = reset {
-            tracing::debug!(%error, %key, "a lost connection's socket could not be reset");
+            tracing::debug!(%error, %key, "handoff: reset of a lost connection failed");
         }
         self.state().handing.record_client_reset(id);
         self.run_deferred();
@@ -207,6 +208,6 @@ impl PeerHandoff {
 /// Closes the socket of a moved connection without sending a packet.
 fn close_silently(key: FlowKey, socket: OwnedFd) {
     if let Err(error) = repair::close_silently(socket) {
-        tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
+        larder_log::limited_warn!(%error, %key, "handoff: socket of a moved connection not closed silently");
     }
 }

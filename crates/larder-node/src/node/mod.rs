@@ -2,6 +2,7 @@
 
 mod metrics;
 mod peers;
+mod start_facts;
 
 pub use metrics::metrics;
 
@@ -31,6 +32,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+
+pub use start_facts::StartFacts;
 
 /// The reason why a node cannot start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -240,19 +243,15 @@ impl Node {
         }
     }
 
-    /// Returns the log lines for the start: store and read mode, processor, programs, and memory cache. The
-    /// line of a modelled store says that it is modelled.
-    pub fn start_lines(&self) -> Vec<String> {
+    /// Returns what a node logs at its start.
+    pub fn start_facts(&self) -> StartFacts {
         let CommonParts { memory, machine, .. } = &self.common;
-        let capacity = Bytes(memory.stats().capacity).exact();
-        let (store, cpu) = (self.contents.describe(), machine.cpu.describe());
-        let programs = self.contents.programs();
-        let mut lines = vec![format!("store: ready {store}"), format!("processor: ready {cpu}")];
-        if programs > 0 {
-            lines.push(format!("dynamic content: ready programs={programs}"));
+        StartFacts {
+            store: self.contents.describe(),
+            processor: machine.cpu.describe(),
+            programs: self.contents.programs(),
+            memory: Bytes(memory.stats().capacity),
         }
-        lines.push(format!("memory cache: ready size={capacity:#}"));
-        lines
     }
 
     /// Returns the node's counts, and its current levels. Takes the cache's lock for a moment.

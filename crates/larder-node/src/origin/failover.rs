@@ -13,7 +13,7 @@ use super::error::OriginError;
 use crate::config::Failover;
 use http::uri::{Authority, Scheme};
 use http::{StatusCode, Uri};
-use larder_edge::LogLimiter;
+use larder_log::LogLimiter;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

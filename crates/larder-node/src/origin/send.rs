@@ -181,7 +181,7 @@ impl Origin {
         {
             let hint = "if it refuses all: check the keys of node.origin.sign, their rights and this machine's clock";
             let (origin, status) = (&origin.authority, status.as_u16());
-            tracing::info!(%origin, status, times, hint, "origin: signed requests are refused");
+            tracing::warn!(%origin, status, times, hint, "origin: signed requests are refused");
         }
     }
 }

@@ -135,10 +135,10 @@ impl Admission {
             && !self.relay_warned.swap(true, Relaxed)
         {
             // Any client can send `Via`. The line must not advise the operator to trust the address.
-            tracing::info!(
+            tracing::warn!(
                 %peer,
                 docs = "docs/operate/clients.md",
-                "request with Via from an untrusted address: its identity fields are replaced"
+                "client: Via from an untrusted address, its identity fields are replaced"
             );
         }
         let host = headers.get(header::HOST).filter(|_| origin.sends_host_of_client()).cloned();

@@ -141,7 +141,7 @@ impl PeerService {
                     return Self::attach_load(parts, reply, load, served);
                 }
                 Err(error) => {
-                    tracing::debug!(peer = %name, %error, "served here");
+                    tracing::debug!(peer = %name, %error, "peer: no reply, the request is served here");
                     cooperation.record_fallback(node, target, self.is_peer_fault(&error));
                     load.end_forward();
                     load.release_claim();

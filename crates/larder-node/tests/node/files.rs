@@ -152,7 +152,7 @@ async fn direct_reads_give_the_same_files() {
     let mut config = NodeConfig::new("n", StoreConfig::Directory { root, bypass_page_cache: true });
     set_small_chunks(&mut config);
     let running = TestNode::start(config, files).await;
-    let said = running.node.start_lines().remove(0);
+    let said = running.node.start_facts().store;
     assert!(said.ends_with(" reads=O_DIRECT"), "{said}");
     let mut client = running.client().await;
     for _ in 0..2 {

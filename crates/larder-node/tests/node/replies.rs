@@ -184,7 +184,7 @@ async fn own_paths_report_on_the_node() {
         (&stats["name"], &stats["store"], &stats["misses"]),
         (&"n".into(), &"model".into(), &1.into())
     );
-    assert!(running.node.start_lines()[0].starts_with("store: ready kind=model targets="));
+    assert!(running.node.start_facts().store.starts_with("kind=model targets="));
     let text = running.node.metrics_text();
     for line in [
         "larder_node_requests_total{node=\"n\",store=\"model\"} 1",

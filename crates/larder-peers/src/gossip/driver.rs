@@ -140,7 +140,7 @@ impl Driver {
                 received = socket.recv_from(&mut buffer) => match received {
                     Ok((length, from)) => self.handle_datagram(&mut buffer[..length], from),
                     Err(error) => {
-                        tracing::warn!(%error, "membership: receive failed");
+                        larder_log::limited_warn!(%error, "membership: receive failed");
                         sleep(SOCKET_ERROR_DELAY).await;
                     }
                 },
@@ -215,7 +215,7 @@ impl Driver {
             DatagramError::Unauthenticated => &counters.datagrams_forged,
             DatagramError::Malformed => &counters.datagrams_malformed,
         });
-        tracing::trace!(%from, %error, "membership: datagram dropped");
+        tracing::debug!(%from, %error, "membership: datagram dropped");
     }
 
     fn handle_decoded(&mut self, datagram: Datagram, plain: &[u8], from: SocketAddr) {
@@ -318,10 +318,7 @@ impl Driver {
         } else if outranked {
             // A predecessor whose clock was ahead, or a newer process that has left.
             let next = known.identity.incarnation.saturating_add(1);
-            tracing::warn!(
-                incarnation = next,
-                "membership: the last process of this name had a later clock; incarnation raised"
-            );
+            tracing::warn!(incarnation = next, "membership: clock was behind, incarnation raised");
             self.start.local.set_incarnation(next);
             self.change_identity(Identity { incarnation: next, renewal: 0, ..own });
         }
@@ -334,7 +331,7 @@ impl Driver {
             self.conflict_logged_at = Some(now);
             let name = &self.start.local.name;
             tracing::error!(%name, other = %address, own = %self.start.address, superseded = self.superseded,
-                "membership: two processes have the same name; the newer one is the member");
+                "membership: two processes have the same name, the newer one is the member");
         }
     }
 
@@ -435,7 +432,10 @@ impl Driver {
 
     fn member_down(&mut self, name: &Name, reason: LeaveReason) {
         let Some(identity) = self.active_members.remove(name) else { return };
-        tracing::info!(%name, ?reason, "member: left");
+        match reason {
+            LeaveReason::Lost => tracing::info!(%name, "member: failed"),
+            LeaveReason::Announced | LeaveReason::Replaced => tracing::info!(%name, ?reason, "member: left"),
+        }
         increment(&self.start.counters.members_left);
         if self.active_members.is_empty() {
             self.seek_at = self.seek_at.min(Instant::now() + self.start.config.seek_alone);

@@ -53,7 +53,7 @@ impl NodeTlsClient {
         match Self::new(&self.config, host, self.http2) {
             Ok(loaded) => Arc::new(loaded),
             Err(error) => {
-                tracing::warn!(host, %error, "cannot load TLS files for a node's new address: old settings stay");
+                tracing::warn!(host, %error, "node: TLS files of the new address not loaded, the old settings stay");
                 self.clone()
             }
         }

@@ -42,7 +42,7 @@ fn render(shared: &Arc<Shared>) -> String {
     registry.register_collector(Box::new(MetricsCollector { shared: shared.clone() }));
     let mut text = String::new();
     if encode(&mut text, &registry).is_err() {
-        tracing::error!("metrics: encoding failed");
+        tracing::warn!("metrics: encoding failed, the page is incomplete");
     }
     text
 }

@@ -85,7 +85,7 @@ impl SwitchHandle {
             node.ejections.store(before.ejections, Relaxed);
             node.ejected_until.store(before.ejected_until_ns, Relaxed);
         }
-        self.shared.decider.change_condition(&node, "as before the reload", |condition| {
+        self.shared.decider.change_condition(&node, "state from before the reload", |condition| {
             condition.drained = before.drained;
             condition.healthy = before.healthy || !is_the_same;
             condition.ejected = before.ejected && looks;

@@ -107,7 +107,7 @@ impl SwitchHandle {
         split
             .set_share(id, (percent * 1000.0).round() as u32)
             .map_err(|others| ShareError::NoRoom(f64::from(others) / 1000.0))?;
-        tracing::warn!(route, percent, "route share changed");
+        tracing::info!(route, percent, "route: share changed");
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl SwitchHandle {
         if !dispatcher.set_table(self.shared.decider.clock.now(), id, table) {
             return Err(self.no_table(route, id));
         }
-        tracing::info!(route, "route table changed");
+        tracing::debug!(route, "routing table: set");
         Ok(())
     }
 

@@ -295,7 +295,7 @@ impl SwitchHandle {
             shared.decider.nodes.insert(Node::new(id, entry, dial));
         };
         let id = shared.decider.dispatcher.join_as(now, spec, claim, &mut started)?;
-        tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
+        tracing::info!(node = entry.spec.name, address = entry.address, "node: joined");
         shared.decider.follow_backups();
         // The receiver is gone once the switch has stopped; then no node is watched.
         let _ = shared.joined.send(id);
@@ -312,7 +312,7 @@ impl SwitchHandle {
         let member = self.member(name)?;
         self.shared
             .decider
-            .change_condition(&member, "no member any more", |condition| condition.left = true);
+            .change_condition(&member, "left", |condition| condition.left = true);
         if let Some(edge) = &self.shared.handoff {
             edge.node_left(member.id);
         }
@@ -340,7 +340,7 @@ impl SwitchHandle {
         let after = before.replace_at(address, resolved).ok_or_else(|| UnknownNode(name.to_owned()))?;
         let (id, from) = (after.id, before.resolved);
         shared.decider.nodes.insert(after);
-        tracing::info!(node = name, address, %resolved, before = %from, "node moves");
+        tracing::info!(node = name, address, %resolved, before = %from, "node: moved");
         // The receiver is gone once the switch has stopped; then no node is watched.
         let _ = shared.joined.send(id);
         Ok(())
@@ -354,7 +354,7 @@ impl SwitchHandle {
         let node = self.member(name)?;
         let (now, mut started) = (self.shared.decider.clock.now(), Vec::new());
         self.shared.decider.dispatcher.reweigh(now, node.id, weight, &mut started);
-        tracing::info!(node = name, %weight, "node changes weight");
+        tracing::info!(node = name, %weight, "node: weight changed");
         self.shared.decider.waiters.deliver(&self.shared.decider.dispatcher, now, started);
         Ok(())
     }
@@ -367,12 +367,7 @@ impl SwitchHandle {
         let node = self.member(name)?;
         let (now, mut started) = (self.shared.decider.clock.now(), Vec::new());
         self.shared.decider.dispatcher.set_backup(now, node.id, backup, &mut started);
-        tracing::info!(
-            node = name,
-            backup,
-            "node becomes {}",
-            if backup { "a backup" } else { "an ordinary node" }
-        );
+        tracing::info!(node = name, backup, "node: backup role changed");
         self.shared.decider.follow_backups();
         self.shared.decider.waiters.deliver(&self.shared.decider.dispatcher, now, started);
         Ok(())

@@ -223,7 +223,7 @@ impl Edge {
         let began = self.decider.clock.now();
         let (sent, ended) = splice::splice_both(tcp, back, pipes, self.timeouts.node_read).await;
         if let Err(error) = ended {
-            tracing::debug!(%error, node = &*node.name, "splice failed");
+            tracing::debug!(%error, node = &*node.name, "handoff: splice failed");
         }
         let now = self.decider.clock.now();
         let end = crate::metrics::HandoffEnd { node: started.decision.node, bytes: sent, total: now - began };

@@ -65,9 +65,7 @@ impl DetachableDatapath {
         drop(self.datapath.swap(Arc::new(AttachedDatapath { datapath: Box::new(NoDatapath), _open: None })));
         // The last call in progress drops the datapath.
         if lock(&self.closed).recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!(
-                "forwarding plane: a call is still in progress, the plane is detached when it ends"
-            );
+            tracing::debug!("forwarding plane: call in progress, it is detached afterwards");
         }
     }
 }

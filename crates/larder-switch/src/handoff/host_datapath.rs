@@ -172,10 +172,11 @@ fn local_name(config: &HandoffConfig) -> String {
 pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
     match Plane::remove_leftovers(&config.name)? {
         Leftovers::None => {}
-        Leftovers::NoPermission => tracing::info!(
+        Leftovers::NoPermission => tracing::debug!(
             name = config.name,
-            "forwarding plane: not looked for, because this process may not see it; if a switch of this name handed \
-             connections off and was killed, start this one once with the same capabilities"
+            hint = "if a switch of this name handed connections off and was killed, start this one once with the same \
+                    capabilities",
+            "forwarding plane: not searched, this process may not see it"
         ),
         Leftovers::Removed => {
             tracing::warn!(
@@ -183,7 +184,7 @@ pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), plane::Plan
                 "forwarding plane: removed that of a killed switch, its connections are reset"
             );
             if let Err(error) = Guard::clean(&local_name(config)) {
-                tracing::warn!(%error, "forwarding plane: the program for this host's stack cannot be removed");
+                tracing::warn!(%error, "forwarding plane: program for this host's stack not removed");
             }
         }
     }
@@ -240,7 +241,7 @@ impl Datapath for HostDatapath {
 
     fn remove_flow(&self, key: FlowKey) {
         if let Err(error) = self.plane.remove_flow(key) {
-            tracing::debug!(%error, %key, "flow table entry not removed");
+            tracing::debug!(%error, %key, "flow table: entry not removed");
         }
     }
 
@@ -256,7 +257,7 @@ impl Datapath for HostDatapath {
 
     fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, Flow)) {
         if let Err(error) = self.plane.each_flow(visit) {
-            tracing::warn!(%error, "forwarding plane: cannot read the flow table");
+            tracing::warn!(%error, "flow table: read failed");
         }
     }
 
@@ -348,7 +349,7 @@ impl Datapath for HostDatapath {
 
     fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
         if let Err(error) = self.plane.set_owner(node.0, key, after_another) {
-            tracing::warn!(%error, node = node.index(), "forwarding plane: owner of the node's slot not stored");
+            tracing::warn!(%error, node = node.index(), "forwarding plane: owner of the node's entry not stored");
         }
     }
 
@@ -360,16 +361,16 @@ impl Datapath for HostDatapath {
         // The keys are accepted here before cookies are made with them.
         let local = self.local.as_ref().map_or(Ok(()), |local| local.guard.set_keys(keys));
         if let Err(error) = local {
-            tracing::error!(%error, "cookie keys not set for this host's own stack");
+            tracing::error!(%error, "forwarding plane: cookie keys not set for this host's stack");
         }
         if let Err(error) = self.plane.set_keys(keys, current) {
-            tracing::error!(%error, "cookie keys not set in the forwarding plane");
+            tracing::error!(%error, "forwarding plane: cookie keys not set");
         }
     }
 
     fn set_expired_keys(&self, keys: &[CookieKey]) {
         if let Err(error) = self.plane.set_expired(keys) {
-            tracing::error!(%error, "expired cookie keys not set in the forwarding plane");
+            tracing::error!(%error, "forwarding plane: expired cookie keys not set");
         }
     }
 
@@ -407,7 +408,7 @@ impl Datapath for HostDatapath {
 
     fn close(&self) {
         if let Err(error) = self.set_services(|spec| ServiceSpec { closed: true, ..spec }) {
-            tracing::warn!(%error, "forwarding plane: cannot stop taking new connections");
+            tracing::warn!(%error, "forwarding plane: not closed, it still takes connections");
         }
     }
 

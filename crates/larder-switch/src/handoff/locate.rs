@@ -26,7 +26,7 @@ impl Edge {
     pub(super) fn answer_locate(&self, node: NodeId, question: &HolderQuery) {
         let has = self.locate(node, question.id, &question.request);
         if let Err(error) = self.channels.send(node, &ToNode::Holders(has)) {
-            tracing::debug!(%node, %error, "answer to a node's question not sent");
+            tracing::debug!(%node, %error, "handoff: answer to a node's query not sent");
         }
     }
 

@@ -59,9 +59,10 @@ impl Edge {
             "control channel: up"
         );
         if !welcome.settings.keys {
-            tracing::error!(
+            tracing::warn!(
                 node = name.as_deref(),
-                "handoff off for the node: it accepts the cookies of another switch, set the same `secret` on all switches of a node"
+                hint = "set the same `secret` on all switches of a node",
+                "handoff: off for the node, it accepts the cookies of another switch"
             );
         }
         let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
@@ -77,10 +78,11 @@ impl Edge {
         // If the stack completes handshakes, this switch makes no cookies.
         let mixed = accepted.cookie_conflict && self.config.handshake == Handshake::Plane;
         if mixed {
-            tracing::error!(
+            tracing::warn!(
                 node = node.index(),
-                "handoff off for the node: another switch uses `cookie` at this listen address with the same `secret`, and \
-                 this one `repair`: set one `mechanism` on both, or different secrets"
+                hint = "this switch has `repair` and another one `cookie`, with the same listen address and `secret`: set one \
+                        `mechanism` on both, or different secrets",
+                "handoff: off for the node, another switch uses another mechanism"
             );
         }
         if accepts_all(accepted, self.services.len()) && !mixed {
@@ -140,7 +142,7 @@ impl Edge {
 
     fn set_shutdown(&self, node: NodeId, change: impl FnOnce(NodeShutdown) -> NodeShutdown) {
         if let Some(node) = self.decider.nodes.get(node) {
-            self.decider.change_condition(&node, "the node itself", |condition| {
+            self.decider.change_condition(&node, "shutdown of the node", |condition| {
                 condition.shutdown = change(condition.shutdown);
             });
         }

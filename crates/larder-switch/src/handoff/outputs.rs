@@ -88,12 +88,12 @@ impl Edge {
             Output::MarkResumed(key) => self.datapath.set_resumed(key),
             Output::Reset { key, ack } => {
                 if let Err(error) = self.datapath.reset_client_at(key, ack) {
-                    tracing::debug!(%error, %key, "reset of a lost connection failed");
+                    tracing::debug!(%error, %key, "handoff: reset of a lost connection failed");
                 }
             }
             Output::Learn { key, node } => {
                 if let Err(error) = self.datapath.add_flow(key, node) {
-                    tracing::warn!(%error, %key, "flow table update failed: a node's connection is not forwarded");
+                    larder_log::limited_warn!(%error, %key, "flow table: update failed, the node's connection is not forwarded");
                 }
             }
             Output::Send { node, id, key, first_seq, state, then } => {
@@ -153,7 +153,7 @@ impl Edge {
             Handoff { id, connection, first_seq, checkpoint: Blob(checkpoint), request: Blob(unread) };
         let sent = self.channels.send_in_session(node, &ToNode::Handoff(handoff));
         if let Err(error) = &sent {
-            tracing::debug!(%error, %key, "connection state not sent to the node");
+            tracing::debug!(%error, %key, "handoff: connection state not sent to the node");
         }
         sent.is_ok()
     }
@@ -167,7 +167,7 @@ impl Edge {
         };
         if let Err(error) = self.channels.send(node, &message) {
             // The node asks again when its channel is up.
-            tracing::debug!(%error, "message about a released connection not sent to the node");
+            tracing::debug!(%error, "handoff: message about a released connection not sent");
         }
     }
 
@@ -179,7 +179,7 @@ impl Edge {
         };
         if let Err(error) = asked {
             // The list is requested again when the channel is up.
-            tracing::debug!(%error, %node, "connection list not requested from the node");
+            tracing::debug!(%error, %node, "handoff: connection list not requested from the node");
         }
     }
 
@@ -193,7 +193,7 @@ impl Edge {
         };
         let entered = self.datapath.put_flow(key, to);
         if let Err(error) = &entered {
-            tracing::warn!(%error, %key, "flow table update failed");
+            larder_log::limited_warn!(%error, %key, "flow table: update failed, the connection is relayed");
         }
         entered.is_ok()
     }
@@ -266,13 +266,13 @@ impl Edge {
             LogEvent::Moved(_) => repair(DeliveryReason::Repair),
             LogEvent::Transferred(_) => repair(DeliveryReason::Drain),
             LogEvent::NotTaken(key, reason) => {
-                tracing::info!(%key, reason, "handoff refused by the node: the connection stays where it was");
+                tracing::debug!(%key, reason, "handoff: refused by the node, the connection stays where it was");
             }
             LogEvent::Unheard(key) => {
-                tracing::warn!(%key, "handoff timed out: no answer from the node, the connection is reset");
+                larder_log::limited_warn!(%key, "handoff: no answer from the node, the connection is reset");
             }
             LogEvent::LeftToSuccessor(key) => {
-                tracing::debug!(%key, "handoff under way at a reload: the next process takes over");
+                tracing::debug!(%key, "handoff: under way at a reload, the next process continues it");
             }
         }
     }

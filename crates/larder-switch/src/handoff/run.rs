@@ -98,7 +98,7 @@ impl Edge {
         let plane = machine.as_ref().and_then(|machine| match machine.events() {
             Ok(events) => Some(events),
             Err(error) => {
-                tracing::error!(%error, "forwarding plane: cannot open its events");
+                tracing::error!(%error, "forwarding plane: events not opened, connections are relayed");
                 None
             }
         });
@@ -144,20 +144,22 @@ impl Edge {
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => {
                 let tunnel = tunnel(self.config.forward, node.resolved.ip()).unwrap_or_else(|error| {
-                    tracing::warn!(node = &*node.name, %error, "handoff: no route to the node yet");
+                    tracing::warn!(node = &*node.name, %error, "handoff: no tunnel to the node yet");
                     None
                 });
                 self.channels.connect(id, address, handoff.key, tunnel);
             }
             Ok(None) => {
+                let (node, control) = (&*node.name, &handoff.control);
                 tracing::warn!(
-                    node = &*node.name,
-                    control = handoff.control,
-                    "handoff: the node's name has no address"
+                    node,
+                    control,
+                    "handoff: control address not resolved, the node's requests are relayed"
                 );
             }
             Err(error) => {
-                tracing::warn!(node = &*node.name, control = handoff.control, %error, "handoff: the node's requests are relayed");
+                let (node, control) = (&*node.name, &handoff.control);
+                tracing::warn!(node, control, %error, "handoff: control address not resolved, the node's requests are relayed");
             }
         }
     }
@@ -168,13 +170,13 @@ impl Edge {
         let ring = plane.and_then(|plane| match Readiness::new(plane.as_fd()) {
             Ok(ring) => Some(ring),
             Err(error) => {
-                tracing::error!(%error, "forwarding plane: cannot wait for its events");
+                tracing::error!(%error, "forwarding plane: events not opened, connections are relayed");
                 None
             }
         });
         let began = if ring.is_some() { self.datapath.start() } else { Ok(()) };
         if let Err(error) = began {
-            tracing::error!(%error, "forwarding plane: cannot take connections");
+            tracing::error!(%error, "forwarding plane: start failed, no connection is handed off");
         }
         let mut gone = self.gone.subscribe();
         let work = async {
@@ -340,7 +342,7 @@ impl Edge {
             tracing::warn!(
                 connections = left,
                 name = self.config.name,
-                "drain deadline passed: handed-off connections continue, the forwarding plane stays in the kernel for the next start"
+                "drain: deadline passed, handed-off connections continue"
             );
         }
     }
@@ -410,7 +412,8 @@ fn open_datapath(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<H
 }
 
 fn log_unavailable(mechanism: &str, error: &DatapathError) {
-    tracing::warn!(mechanism, %error, "handoff: not possible on this machine, `larder doctor` says what it lacks");
+    let hint = "`larder doctor` says what is missing";
+    tracing::warn!(mechanism, %error, hint, "handoff: not possible on this machine");
 }
 
 fn secret(config: &HandoffConfig) -> Result<[u8; 32], HandoffError> {

@@ -116,7 +116,7 @@ impl Edge {
                 None => self.datapath.reset_client(key),
             };
             if let Err(error) = done {
-                tracing::debug!(%error, %key, "flow table: connection not moved to its node's slot");
+                tracing::debug!(%error, %key, "flow table: connection not moved to the node's entry");
             }
         }
     }
@@ -166,7 +166,7 @@ impl Edge {
     fn close_node(&self, node: NodeId) {
         self.channels.disconnect(node);
         if let Err(error) = self.datapath.close_link(node) {
-            tracing::warn!(%error, node = node.index(), "forwarding plane: link to a departed node not closed");
+            tracing::warn!(%error, node = node.index(), "forwarding plane: link to the node not closed");
         }
     }
 }

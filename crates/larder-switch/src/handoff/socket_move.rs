@@ -43,7 +43,7 @@ impl Edge {
         let socket = match tcp.into_std() {
             Ok(tcp) => OwnedFd::from(tcp),
             Err(error) => {
-                tracing::warn!(%error, %key, "socket cannot be taken from the runtime: connection lost");
+                larder_log::limited_warn!(%error, %key, "handoff: socket not taken from the runtime, the connection is lost");
                 return MoveOutcome::Lost;
             }
         };
@@ -69,7 +69,7 @@ impl Edge {
                 true
             }
             Err(FreezeError { usable, reason }) => {
-                tracing::debug!(reason, %key, "socket not frozen: connection stays here");
+                tracing::debug!(reason, %key, "handoff: socket not frozen, the connection stays here");
                 match self.handle_input(Input::NotFrozen { key, id }) {
                     Some(MoveStart::Kept(load)) if usable || load.is_none() => {
                         return keep_socket(key, socket, load);
@@ -88,7 +88,7 @@ impl Edge {
             Ok(SocketOutcome::Thaw(decision, load)) => match repair::resume(socket.as_fd()) {
                 Ok(()) => keep_socket(key, socket, Some((decision, load))),
                 Err(error) => {
-                    tracing::warn!(%error, %key, "socket not restored: connection reset");
+                    larder_log::limited_warn!(%error, %key, "handoff: socket not restored, the connection is reset");
                     let _ = self.datapath.reset_client(key);
                     MoveOutcome::Lost
                 }
@@ -109,14 +109,14 @@ fn abort(key: FlowKey, socket: OwnedFd) {
         .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
     drop(socket);
     if let Err(error) = reset {
-        tracing::debug!(%error, %key, "reset of a lost connection's socket failed");
+        tracing::debug!(%error, %key, "handoff: reset of a lost connection failed");
     }
 }
 
 /// Closes a socket without sending a packet, because its connection is at a node or has ended.
 fn close_silently(key: FlowKey, socket: OwnedFd) -> MoveOutcome {
     if let Err(error) = repair::close_silently(socket) {
-        tracing::warn!(%error, %key, "socket of a moved connection not closed silently");
+        larder_log::limited_warn!(%error, %key, "handoff: socket of a moved connection not closed silently");
     }
     MoveOutcome::HandedOff
 }
@@ -134,7 +134,7 @@ fn keep_socket(
         Ok(tcp) => MoveOutcome::Kept(tcp, load.started(decision)),
         Err(error) => {
             let error: io::Error = error;
-            tracing::warn!(%error, %key, "socket cannot be returned to the runtime: connection lost");
+            larder_log::limited_warn!(%error, %key, "handoff: socket not returned to the runtime, the connection is lost");
             MoveOutcome::Lost
         }
     }

@@ -91,7 +91,7 @@ impl Edge {
                 && let Err(error) = self.channels.send(node, &ToNode::ReleaseIdle)
             {
                 // The request is repeated at the next review.
-                tracing::debug!(%error, %node, "release request not sent to a draining node");
+                tracing::debug!(%error, %node, "handoff: release request not sent to the draining node");
             }
         }
     }

@@ -46,7 +46,7 @@ fn eject((decider, guards): (&Decider, &Guards), node: &Node) {
     // In every group of the node, because a group has no other nodes.
     let mut groups = decider.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
     if groups.all(|(group, _)| can_spare_one(decider, group)) {
-        decider.change_condition(node, "traffic fails", |condition| condition.healthy = false);
+        decider.change_condition(node, "requests fail", |condition| condition.healthy = false);
     }
 }
 
@@ -97,7 +97,7 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
             None => {
                 (good, bad) = (good.saturating_add(1), 0);
                 if good >= health.rise {
-                    decider.change_condition(node, "active checks succeed", NodeCondition::mark_healthy);
+                    decider.change_condition(node, "health checks succeed", NodeCondition::mark_healthy);
                 }
             }
             Some(reason) => {
@@ -129,7 +129,7 @@ async fn retry_down_node((decider, guards): (&Decider, &Guards), node: &Node) {
         down_for += step;
         if down_for >= guards.health.retry_after {
             down_for = Duration::ZERO;
-            decider.change_condition(node, "another chance", NodeCondition::mark_healthy);
+            decider.change_condition(node, "pause after failures ended", NodeCondition::mark_healthy);
             node.failures.store(guards.health.passive_fall.saturating_sub(1), Relaxed);
         }
     }

@@ -144,7 +144,7 @@ fn restore((decider, guards): (&Decider, &Guards), node: &Node, now: Time) {
     let until = Time::from_nanos(node.ejected_until.load(Relaxed));
     if node.condition().ejected {
         if now >= until {
-            decider.change_condition(node, "its ejection is over", |condition| condition.ejected = false);
+            decider.change_condition(node, "ejection ended", |condition| condition.ejected = false);
         }
         return;
     }

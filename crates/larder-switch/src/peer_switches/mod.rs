@@ -17,7 +17,7 @@ use http_body_util::Empty;
 use larder_core::dispatch::SettingsError;
 use larder_core::switches::{PeerSwitchSummary, Switches, SwitchesCounts, SwitchesOutput};
 use larder_core::{Dispatcher, Time};
-use larder_peers::{CounterValues, Event, Events, LinkDirection, Name, Network, SendError};
+use larder_peers::{CounterValues, Event, Events, LeaveReason, LinkDirection, Name, Network, SendError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -144,7 +144,7 @@ pub(crate) async fn run(decider: Arc<Decider>, peer_switches: Arc<PeerSwitches>)
                     Err(error) => {
                         attempts += 1;
                         if attempts == TELL_AFTER {
-                            tracing::error!(%error, "peer switches: cannot join the network, serving alone and retrying");
+                            tracing::warn!(%error, "peer switches: cannot join the network, serving alone and retrying");
                         }
                         let pause = if attempts < TELL_AFTER { RETRY } else { RETRY_LATER };
                         let _ = timeout(pause, wanted.changed()).await;
@@ -216,7 +216,12 @@ fn handle_event(
             machine.add_switch(now, &name, dispatcher, out);
         }
         Some(Event::Left(member, why)) => {
-            tracing::info!(name = %member.name, ?why, "peer switch: left");
+            match why {
+                LeaveReason::Lost => tracing::warn!(name = %member.name, "peer switch: failed"),
+                LeaveReason::Announced | LeaveReason::Replaced => {
+                    tracing::info!(name = %member.name, reason = ?why, "peer switch: left");
+                }
+            }
             if let Some(name) = names.remove(&member.name) {
                 machine.remove_switch(now, &name, dispatcher, out);
             }
@@ -234,7 +239,7 @@ fn handle_event(
         Some(Event::Message(peer, message)) => {
             let Some(name) = known(names, &peer.name) else { return };
             if let Err(error) = machine.receive(now, &name, &message, dispatcher, out) {
-                tracing::warn!(%name, %error, "peer switch: invalid message");
+                larder_log::limited_warn!(%name, %error, "peer switch: invalid message ignored");
             }
         }
     }

@@ -153,11 +153,7 @@ impl Recorder {
         // The writer reads until it gets this message, or has ended.
         let _ = self.queue.send(Message::Finish);
         let _ = thread.join();
-        tracing::info!(
-            state = self.progress.name(),
-            frames = self.status().frames,
-            "recording of decisions ended"
-        );
+        tracing::info!(state = self.progress.name(), frames = self.status().frames, "recording: ended");
     }
 
     fn put(&self, frame: &Frame) -> bool {
@@ -179,7 +175,7 @@ impl Recorder {
 
     fn stop(&self, end: EndReason) -> bool {
         if self.progress.end(end as u8) {
-            tracing::error!(why = end.name(), "recording of decisions stopped");
+            tracing::warn!(why = end.name(), "recording: stopped before its end");
         }
         false
     }

@@ -39,7 +39,7 @@ impl Writer {
         if let Err(error) = self.write(header, messages) {
             // This replaces an earlier reason: without its end frame the file cannot be replayed.
             self.progress.state.store(WRITE_FAILED, Release);
-            tracing::error!(%error, "recording of decisions stopped: write failed");
+            tracing::warn!(%error, "recording: stopped, write failed");
         }
     }
 

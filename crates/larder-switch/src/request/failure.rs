@@ -57,12 +57,12 @@ impl Requests {
             Http2Fault::Malformed | Http2Fault::Stalled => return,
             Http2Fault::Panicked => {
                 self.shared.decider.metrics.panicked();
-                tracing::error!(client = %client.address, "HTTP/2 request lost: its task panicked");
+                larder_log::limited_warn!(client = %client.address, "http2: request lost, its task panicked");
                 return;
             }
         };
         self.shared.decider.metrics.failed(failure);
-        tracing::debug!(client = %client.address, ?fault, "HTTP/2 limit exceeded");
+        tracing::debug!(client = %client.address, ?fault, "http2: limit exceeded");
     }
 
     /// Decides on the next attempt after a node has failed.

@@ -17,7 +17,7 @@ pub(crate) fn start(decider: &Arc<Decider>, feed: &Arc<ShadowFeed>) {
     let started =
         std::thread::Builder::new().name("larder-shadow".to_owned()).spawn(move || run(&weak, shadow, &seen));
     if let Err(error) = started {
-        tracing::error!(%error, "shadow mode off: cannot start its thread");
+        tracing::warn!(%error, "shadow mode: off, its thread cannot start");
     }
 }
 

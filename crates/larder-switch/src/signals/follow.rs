@@ -35,13 +35,13 @@ pub(super) async fn run((decider, signals): (&Decider, &Signals), node: &Node) {
             node.signals.set_streaming(false);
             node.signals.failed(cause);
             if went_live {
-                tracing::info!(node = &*node.name, cause = cause.name(), "cache event stream ended");
+                tracing::info!(node = &*node.name, cause = cause.name(), "cache events: stream ended");
                 (pause, warned) = (RETRY_FIRST, false);
             } else if !std::mem::replace(&mut warned, true) {
                 tracing::warn!(
                     node = &*node.name,
                     cause = cause.name(),
-                    "cache event stream unavailable: Cache-Status of replies is used"
+                    "cache events: stream not available, Cache-Status of replies is used"
                 );
             }
         }
@@ -115,7 +115,7 @@ impl CacheStream<'_> {
                 self.live = true;
                 node.signals.event(EventKind::Snapshot);
                 node.signals.set_streaming(true);
-                tracing::info!(node = &*node.name, "cache event stream live");
+                tracing::info!(node = &*node.name, "cache events: stream live");
             }
             LineKind::Change(Some(at)) => self.note_lag(at),
             LineKind::SnapshotPart | LineKind::Change(None) | LineKind::Unknown => {}

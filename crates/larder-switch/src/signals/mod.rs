@@ -84,7 +84,7 @@ impl Signals {
         let automatic = if needs.reports { SignalSource::Larder } else { SignalSource::Off };
         let source = config.source.unwrap_or(automatic);
         if needs.reports && source == SignalSource::Off {
-            tracing::warn!("signals are off but the policy uses load reports: it decides without them");
+            tracing::warn!("load reports: off, the policy decides without them");
         }
         let follow = config.cache.follow.unwrap_or(needs.caches);
         Self { config, source, follow, mirrored: needs.caches }

@@ -134,7 +134,7 @@ impl CertificateManager {
         loop {
             let pause = self.run_once().await.unwrap_or_else(|error| {
                 let folder = self.store.files.folder.display();
-                tracing::error!(%folder, %error, "the store of certificates cannot be used");
+                tracing::error!(%folder, %error, "acme: store of certificates not usable");
                 STORE_PAUSE
             });
             tokio::select! {
@@ -185,7 +185,7 @@ impl CertificateManager {
 
     fn read_host(&self, host: &str) -> HostRecord {
         let certificate = self.store.files.stored(host).unwrap_or_else(|fault| {
-            tracing::warn!(%fault, "a certificate in the store is spoiled: another is ordered");
+            tracing::warn!(%fault, "acme: stored certificate invalid, another is ordered");
             None
         });
         let (state, renewal_requested) = (self.store.state(host), self.store.is_renewal_requested(host));
@@ -211,7 +211,7 @@ impl CertificateManager {
             }
             let host = records[at].host.clone();
             self.publish(records, Some(&host));
-            tracing::info!(host, directory = self.role.directory, "certificate: ordered");
+            tracing::info!(host, directory = self.role.directory, "acme: certificate ordered");
             // A `Retry-After` of an earlier request does not apply to this one.
             let _ = retry_after.take();
             match self.order(&account, &mut records[at]).await {
@@ -235,7 +235,7 @@ impl CertificateManager {
         if failure.account_unknown
             && let Err(error) = self.store.remove_account()
         {
-            tracing::error!(%error, "the account that the authority does not know cannot be removed");
+            tracing::warn!(%error, "acme: unknown account not removed from the store");
         }
         for record in records.iter_mut().filter(|record| record.next_order() <= now()) {
             self.record_failure(record, failure, retry_after);
@@ -267,7 +267,7 @@ impl CertificateManager {
         let (account, credentials) = builder.create(&new, self.role.directory.clone(), None).await?;
         let credentials = serde_json::to_value(credentials).map_err(json)?;
         self.store.set_account(&store::StoredAccount { contact: contact.clone(), credentials })?;
-        tracing::info!(account = account.id(), "certificate authority: account created");
+        tracing::info!(account = account.id(), "acme: account created");
         Ok(account)
     }
 
@@ -287,7 +287,7 @@ impl CertificateManager {
                 (Some(span), i64::try_from(pause.as_secs()).unwrap_or(i64::MAX))
             }
             Err(error) => {
-                tracing::debug!(host = record.host, %error, "the authority says nothing of when to renew");
+                tracing::debug!(host = record.host, %error, "acme: renewal time not available");
                 (record.state.window.as_ref().and_then(|window| window.span), *WINDOW_S.end())
             }
         };
@@ -310,7 +310,7 @@ impl CertificateManager {
         self.switch.renew_certificates();
         self.switch.acme_ordered(true);
         let not_after = record.certificate.as_ref().map(|certificate| certificate.not_after);
-        tracing::info!(host = record.host, not_after, "certificate: issued");
+        tracing::info!(host = record.host, not_after, "acme: certificate issued");
         Ok(())
     }
 
@@ -322,28 +322,33 @@ impl CertificateManager {
         record.renewal_requested = false;
         self.save_state(record);
         if let Err(error) = self.store.clear_renewal_request(&record.host) {
-            tracing::error!(%error, "the store of certificates cannot be written");
+            tracing::warn!(%error, "acme: store not written, the order may be repeated");
         }
         self.switch.acme_ordered(false);
-        let (error, again_in_s) = (&failure.message, record.state.retry_at - now);
-        let reached = failure.class != FailureClass::Unreachable;
-        tracing::warn!(
-            host = record.host,
-            error,
-            failures = record.state.failures,
-            again_in_s,
-            "{}",
-            if reached {
-                "a certificate was refused"
-            } else {
-                "the authority could not be asked for a certificate"
-            }
-        );
+        let (host, error, failures) = (&record.host, &failure.message, record.state.failures);
+        let again_in_s = record.state.retry_at - now;
+        if failure.class == FailureClass::Unreachable {
+            tracing::warn!(
+                host,
+                error,
+                failures,
+                again_in_s,
+                "acme: authority not reached, it is asked again"
+            );
+        } else {
+            tracing::warn!(
+                host,
+                error,
+                failures,
+                again_in_s,
+                "acme: certificate refused, it is ordered again"
+            );
+        }
     }
 
     fn save_state(&self, record: &HostRecord) {
         if let Err(error) = self.store.set_state(&record.host, &record.state) {
-            tracing::error!(host = record.host, %error, "the store of certificates cannot be written");
+            tracing::warn!(host = record.host, %error, "acme: store not written, the order may be repeated");
         }
     }
 }

@@ -81,7 +81,12 @@ impl NodeAdmin {
     /// more requests.
     fn drain(&self, draining: bool) -> AdminReply {
         self.node.set_draining(draining);
-        tracing::info!(%draining, "by the admin interface");
+        let cause = "admin interface";
+        if draining {
+            tracing::info!(cause, "node: draining");
+        } else {
+            tracing::info!(cause, "node: drain ended");
+        }
         AdminReply::json(&self.node.stats())
     }
 }

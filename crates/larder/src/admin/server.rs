@@ -89,7 +89,7 @@ async fn serve_within(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "admin interface cannot accept");
+                larder_log::limited_warn!(%error, "admin interface: accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -201,7 +201,7 @@ impl Connection {
             }
         };
         if let Err(error) = served {
-            tracing::debug!(%error, "admin connection ended");
+            tracing::debug!(%error, "admin interface: connection ended with an error");
         }
     }
 }
@@ -242,7 +242,7 @@ async fn reply(
             };
             // A blocking thread, because the reply may read a file or build a table.
             tokio::task::spawn_blocking(answer).await.unwrap_or_else(|error| {
-                tracing::error!(%error, "the admin interface has failed");
+                tracing::warn!(%error, "admin interface: request panicked");
                 AdminReply::problem(500, "internal error", "this is a bug in larder; see its log")
             })
         }

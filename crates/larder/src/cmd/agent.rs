@@ -80,11 +80,11 @@ async fn apply_reloads(
                 let switches = role.handoff.switches.len();
                 admitted.set_allowed_and_revoke(role.handoff.switches.clone(), Vec::new());
                 running = role;
-                tracing::info!(switches, "config reloaded");
+                tracing::info!(switches, "reload: done");
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(error, "reload refused: the agent goes on with the config before");
+                tracing::warn!(error, "reload: refused, the agent keeps its config");
             }
         }
     }

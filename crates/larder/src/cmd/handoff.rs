@@ -53,7 +53,7 @@ fn start_kernel(
     if sockets.is_some() {
         match LinuxKernel::start(instance_name, interface, true) {
             Ok(host) => return (Some(host), sockets),
-            Err(error) => tracing::warn!(%error, "handoff: connections cannot be taken with their state"),
+            Err(error) => tracing::warn!(%error, "handoff: connections are not taken with their state"),
         }
     }
     match LinuxKernel::start(instance_name, interface, false) {
@@ -79,7 +79,7 @@ pub(crate) async fn start_between_peers(
         Ok(started) => Ok(Some(started)),
         Err(error) if required => Err(error).context("node.peers.handoff is \"required\""),
         Err(error) => {
-            tracing::warn!(%error, "handoff to peers: not available, requests are relayed");
+            tracing::warn!(%error, "handoff to peer: not available, requests are relayed");
             Ok(None)
         }
     }

@@ -14,7 +14,7 @@ impl LogLevel {
     /// Changes the filter.
     pub(crate) fn change(&self, filter: EnvFilter) {
         if let Err(error) = (self.0)(filter) {
-            tracing::error!(%error, "what is logged cannot be changed");
+            tracing::warn!(%error, "log: level not changed");
         }
     }
 }

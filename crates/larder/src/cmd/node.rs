@@ -46,7 +46,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     serve::raise_open_files();
     preflight::start(&written, &config.only(Role::Node))?;
     for warning in written.warnings(&config) {
-        tracing::warn!("{warning}");
+        tracing::warn!(%warning, "config: accepted with a warning");
     }
     let Config { node: Some(role), admin, .. } = config else { return Err(missing_section()) };
     let runtime = serve::runtime(role.node.threads)?;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let surface = Arc::new(NodeAdmin::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (incoming, agent, peer_handoff) = start_handoff(&node, handoff, peers).await?;
-        node.start_lines().iter().for_each(|line| tracing::info!("{line}"));
+        node.start_facts().log();
         tracing::info!(%name, ?listen, "node: ready");
         // Keys of switches change with a reload. Keys of peers are derived from the cluster's secret.
         let switches = |agent: &Agent| SwitchKeys {
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         if drained.aborted > 0 {
             tracing::warn!(
                 connections = drained.aborted,
-                "connections reset at shutdown: their replies did not end within drain_timeout"
+                "drain: deadline passed, open connections are closed"
             );
         }
         Ok(())
@@ -199,7 +199,7 @@ async fn join(
 async fn leave_peers(shutdown: Shutdown, node: Arc<Node>) {
     shutdown.requested().await;
     if !node.leave_peers().await {
-        tracing::warn!("replies to peers aborted at shutdown: they did not end in time");
+        tracing::warn!("drain: deadline passed, replies to peers are aborted");
     }
 }
 

@@ -98,7 +98,7 @@ pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     if let Err(error) = raised {
-        tracing::warn!(%error, limit = ?limit.current, "open files: the limit cannot be raised");
+        tracing::warn!(%error, limit = ?limit.current, "open files: limit not raised");
     }
 }
 
@@ -128,10 +128,10 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
                 _ = interrupt.recv() => {}
             }
             if past {
-                tracing::warn!("second signal received: open connections are reset");
+                tracing::info!("shutdown: second signal, open connections are reset");
                 std::process::exit(1);
             }
-            tracing::info!("signal received: finishing requests in flight; a second signal ends at once");
+            tracing::info!("shutdown: signal received, requests in flight finish");
             sender.send_replace(true);
         }
     });

@@ -36,7 +36,7 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     serve::raise_open_files();
     preflight::start(&written, &config.only(Role::Switch))?;
     for warning in written.warnings(&config) {
-        tracing::warn!("{warning}");
+        tracing::warn!(%warning, "config: accepted with a warning");
     }
     one_process::run(args, &written, config)
 }

@@ -129,7 +129,7 @@ pub(crate) fn start(written: &Written, config: &Config) -> Result<(), PreflightE
     let found = findings(written, config, Purpose::Start);
     for (severity, finding) in &found {
         if *severity == Severity::Warning {
-            tracing::warn!("{finding}");
+            tracing::warn!(%finding, "preflight: problem found");
         }
     }
     refuse(found)

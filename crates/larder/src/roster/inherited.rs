@@ -42,7 +42,7 @@ impl InheritedNode {
         let restored = switch.restore_node_state(&self.standing);
         let reweighed = self.weight(entry.spec.weight).map_or(Ok(()), |weight| switch.reweigh(name, weight));
         if let Err(error) = restored.and(reweighed) {
-            tracing::debug!(%error, "a node of the process before has not come yet");
+            tracing::debug!(%error, "node: state of the previous process not applied");
         }
     }
 }

@@ -335,7 +335,7 @@ impl RosterManager {
             let manager = self.clone();
             // A blocking thread, because names of nodes are resolved.
             if let Err(error) = tokio::task::spawn_blocking(move || manager.apply()).await {
-                tracing::error!(%error, "the nodes could not be changed");
+                tracing::warn!(%error, "node source: change of nodes panicked");
             }
         }
     }
@@ -360,7 +360,7 @@ impl RosterManager {
         }
         let previous = std::mem::replace(&mut self.state().failed_changes, undone.clone());
         for (node, error) in undone.iter().filter(|(node, error)| previous.get(*node) != Some(*error)) {
-            tracing::warn!(node, error, "a node could not be changed; it is tried again");
+            tracing::warn!(node, error, "node: change failed, it is tried again");
         }
         undone
     }
@@ -409,14 +409,15 @@ impl RosterManager {
                         let moved =
                             tokio::task::spawn_blocking(move || manager.relocate(&entry, resolved)).await;
                         if let Err(error) = moved {
-                            tracing::error!(%error, "a node could not be moved");
+                            tracing::warn!(%error, "node: move panicked");
                         }
                     }
                     Err(error) if errors.get(name) != Some(&error) => {
                         tracing::warn!(
                             node = name,
                             error,
-                            "its name could not be looked up: it stays at {current}"
+                            address = %current,
+                            "node: name resolution failed, the address stays"
                         );
                         errors.insert(name.clone(), error);
                     }
@@ -440,7 +441,7 @@ impl RosterManager {
             self.switch.move_to(name, &entry.address, resolved).map_err(|error| error.to_string())
         };
         if let Err(error) = done {
-            tracing::warn!(node = name, error, "a node could not be moved; it is tried again");
+            tracing::warn!(node = name, error, "node: move failed, it is tried again");
             let mut state = self.state();
             state.roster.mark_applied(&Change::Leave(name.clone()));
             state.failed_changes.insert(name.clone(), error);

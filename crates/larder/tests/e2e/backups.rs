@@ -103,7 +103,7 @@ fn backups_serve_while_no_ordinary_node_is_up() {
     until("the new worker alone serves", || (served_by(&switch) == names(&["z"])).then_some(()));
     assert_eq!((standing(&switch, "a").2, standing(&switch, "z").1), (true, false));
     let log = switch.log_text();
-    for said in ["backup nodes take requests: no ordinary node", "backup nodes take no new requests"] {
+    for said in ["backup nodes: take requests, no ordinary node", "backup nodes: take no new requests"] {
         assert!(log.lines().any(|line| line.contains(said)), "{said}\n{log}");
     }
     assert!(switch.terminate().success());

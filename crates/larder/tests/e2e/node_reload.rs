@@ -236,7 +236,7 @@ fn a_wrong_config_is_refused_and_its_place_is_named() {
     let status = node.status();
     assert_eq!((&status["last"]["by"], &status["last"]["outcome"]), (&"signal".into(), &"refused".into()));
     assert!(
-        node.log_text().contains("reload refused") && node.log_text().contains("node.limts"),
+        node.log_text().contains("reload: refused") && node.log_text().contains("node.limts"),
         "{}",
         node.log_text()
     );
@@ -471,7 +471,7 @@ fn a_reload_changes_the_log_level() {
     assert_eq!(node.log_text(), "");
     node.reload(&format!("{root}[log]\nlevel = \"info\"\n"));
     assert!(
-        node.log_text().contains("config reloaded") && node.log_text().contains("log.level"),
+        node.log_text().contains("reload: done") && node.log_text().contains("log.level"),
         "{}",
         node.log_text()
     );

@@ -95,7 +95,7 @@ impl HandoverCluster {
             "[node]\nname = \"{}\"\nlisten = \"[::]:80\"\nroot = \"{}\"\ncache.size = \"256MB\"\nrevalidate = \"1h\"\n\
              [node.peers]\nlisten = \"{}:7950\"\nseeds = [\"{}:7950\"]\nsecret = \"{}\"\nshare_above = 0.0\nalone_below = 0.0\n\
              large_min = \"64MB\"\nhandoff_services = [{services}]\n{lines}\n\
-             [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
+             [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info,larder_node::handoff=debug\"\n",
             self.names[number],
             self.content.root().display(),
             self.topology.nodes[number].v4,

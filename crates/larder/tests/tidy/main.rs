@@ -12,7 +12,8 @@
 //! - the form of the changelog ([`changelog`]) and of commits ([`commits`]);
 //! - length of sentences and documents, and openings of doc comments ([`prose`]);
 //! - tests that docs/reference/promises.md names for its promises ([`promises`]);
-//! - metrics in examples ([`dashboards`]).
+//! - metrics in examples ([`dashboards`]);
+//! - log lines, their catalogue and its page ([`logs`]).
 //!
 //! Each rule is a function from text to a list of violations, tested with a bad example.
 
@@ -29,6 +30,7 @@ mod dependencies;
 mod documents;
 mod files;
 mod imports;
+mod logs;
 mod markdown;
 mod promises;
 mod prose;

@@ -1,6 +1,6 @@
-//! Tokens of Rust source: words and marks, without comments and literals.
+//! Tokens of Rust source: words and marks, and string literals on request. Comments are passed over.
 
-/// A word or a mark. `::` is one mark.
+/// A word, a mark or a string literal. `::` is one mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
     pub(crate) text: &'a str,
@@ -8,14 +8,22 @@ pub(crate) struct Token<'a> {
     pub(crate) line: usize,
 }
 
-/// Returns all tokens of a source text.
+/// Returns all words and marks of a source text.
 pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
+    let mut found = tokens_and_strings(source);
+    found.retain(|token| token.text.len() == 1 || !token.text.starts_with('"'));
+    found
+}
+
+/// Returns all words, marks and plain string literals of a source text.
+pub(crate) fn tokens_and_strings(source: &str) -> Vec<Token<'_>> {
     let (mut found, mut line, mut at) = (Vec::new(), 1, 0);
     while at < source.len() {
         let end = at + length(&source[at..]);
         let text = &source[at..end];
         let is_mark = text == "::" || text.len() == 1 && text.as_bytes()[0].is_ascii_punctuation();
-        if is_mark || text.starts_with(is_of_word) && !text.ends_with(['"', '\'', '#']) {
+        let is_word = text.starts_with(is_of_word) && !text.ends_with(['"', '\'', '#']);
+        if is_mark || is_word || text.starts_with('"') {
             found.push(Token { text, line });
         }
         line += text.bytes().filter(|byte| *byte == b'\n').count();
@@ -105,4 +113,6 @@ fn comments_and_literals_are_passed_over() {
     let found: Vec<(&str, usize)> =
         tokens(source).into_iter().map(|token| (token.text, token.line)).collect();
     assert_eq!(found, [("a", 1), ("::", 1), ("b", 1), ("&", 2), ("m", 2), ("q1", 3)]);
+    let strings = tokens_and_strings(source).into_iter().filter(|token| token.text.starts_with('"'));
+    assert_eq!(strings.map(|token| token.line).collect::<Vec<_>>(), [2, 2]);
 }

@@ -108,7 +108,7 @@ impl Reloader {
         // The log is reopened in any case, because its file may have been rotated.
         self.node.reopen_access_log();
         if self.args.serve.config.is_none() {
-            tracing::warn!(%by, "{}", ReloadError::NoFile);
+            tracing::warn!(%by, "reload: refused, there is no config file");
             return Err(ReloadError::NoFile);
         }
         let Some(switches) = self.switches.get() else { return Err(ReloadError::Starting) };
@@ -123,10 +123,10 @@ impl Reloader {
         match &result {
             Ok(applied) => {
                 let changed = applied.join(", ");
-                tracing::info!(%by, changed, took_s, "config reloaded");
+                tracing::info!(%by, changed, took_s, "reload: done");
             }
             Err(ReloadFailure { error, .. }) => {
-                tracing::error!(%by, error, "reload refused: the node keeps its config");
+                tracing::warn!(%by, error, "reload: refused, the node keeps its config");
             }
         }
         Ok(self.record(ReloadRecord::now(by, outcome, error, took_s)))
@@ -144,7 +144,7 @@ impl Reloader {
         };
         let (written, config) = self.args.read_config_and_files().map_err(refused)?;
         for warning in written.warnings(&config) {
-            tracing::warn!("{warning}");
+            tracing::warn!(%warning, "config: accepted with a warning");
         }
         let changes = Changes::of_node(running, &written.raw).map_err(|error| refused(error.into()))?;
         if !changes.needs_restart.is_empty() {
@@ -209,7 +209,7 @@ pub(super) async fn reload_on_hangup(mut hangup: Signal, reloader: Arc<Reloader>
                 .await
                 .is_err()
             {
-                tracing::error!("the reload was lost to a fault of this program");
+                tracing::warn!("reload: panicked, the node may have parts of both configs");
             }
         }
     };

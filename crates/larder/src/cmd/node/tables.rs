@@ -68,7 +68,15 @@ impl Analyst for WardAnalyst {
             let (moved, new_in_core) = count_moves(analyse, &table);
             let (core, placed) = (table.core_len(), table.len());
             let Analysis { local_share, memory_share, .. } = analysis;
-            tracing::debug!(core, new_in_core, placed, moved, local_share, memory_share, "analysed");
+            tracing::debug!(
+                core,
+                new_in_core,
+                placed,
+                moved,
+                local_share,
+                memory_share,
+                "routing table: analysed"
+            );
         }
         analyse.current.with_remembered(table).map_err(|error| error.to_string())
     }
@@ -169,7 +177,7 @@ impl TableFile {
             match table {
                 Ok(table) => apply_table(&node, table),
                 Err(error) => {
-                    tracing::error!(%error, "routing table: the new one is rejected, the one before stays");
+                    tracing::warn!(%error, "routing table: rejected, the previous one stays");
                     // An invalid file is read again only after it has changed.
                     self.version = now;
                 }
@@ -185,10 +193,6 @@ pub(super) fn apply_table(node: &Node, OwnerTable { names, table }: OwnerTable) 
     if node.give_table(&owners, table) {
         tracing::info!(core, targets, "routing table: read from the file");
     } else {
-        tracing::error!(
-            owners = owners.len(),
-            targets,
-            "routing table: the file's is rejected, the one before stays"
-        );
+        tracing::warn!(owners = owners.len(), targets, "routing table: rejected, the previous one stays");
     }
 }

@@ -52,7 +52,7 @@ impl ServiceManager {
             socket.send_to_addr(text.as_bytes(), &address).map(drop)
         };
         if let Err(error) = send_datagram() {
-            tracing::warn!(%error, "the service manager cannot be told: {SOCKET}");
+            tracing::warn!(%error, variable = SOCKET, "service manager: not notified");
         }
     }
 }

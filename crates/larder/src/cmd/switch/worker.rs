@@ -89,7 +89,7 @@ fn read_nodes(file: OwnedFd) -> Vec<InheritedNode> {
     let read = read_memory_file(file).map_err(anyhow::Error::from);
     let nodes = read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     nodes.unwrap_or_else(|error| {
-        tracing::warn!(%error, "node states: unreadable, nodes start as the config says");
+        tracing::warn!(%error, "reload: node states not read, nodes start as configured");
         Vec::new()
     })
 }
@@ -102,7 +102,7 @@ fn run_worker(args: &SwitchArgs, input: WorkerInput, end: OwnedFd) -> anyhow::Re
     logging::start(&config.log)?;
     serve::raise_open_files();
     for warning in written.warnings(&config) {
-        tracing::warn!("{warning}");
+        tracing::warn!(%warning, "config: accepted with a warning");
     }
     let Config { switch: Some(mut role), .. } = config else {
         return Err(usage(NO_SECTION));
@@ -221,7 +221,7 @@ async fn receive_messages(link: Arc<Link>, sender: mpsc::UnboundedSender<Packet<
         match link.recv().await {
             Ok(Some(packet)) => drop(sender.send(packet)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%error, "unknown message from the master process");
+                tracing::warn!(%error, "master process: unknown message ignored");
             }
             Ok(None) | Err(_) => std::process::exit(ORPHAN_EXIT_CODE),
         }
@@ -256,11 +256,11 @@ fn restore_shares(switch: &SwitchHandle, file: OwnedFd) {
     match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareReloadState>>(&bytes)?)) {
         Ok(before) => {
             for error in switch.restore_shares(&before) {
-                tracing::warn!(%error, "route share: not kept, the config's share applies");
+                tracing::warn!(%error, "route: share not kept, the configured share applies");
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "route shares: unreadable, the config's shares apply");
+            tracing::warn!(%error, "route: shares not read, the configured shares apply");
         }
     }
 }
@@ -352,7 +352,7 @@ impl Worker {
             ToWorker::Start(_) | ToWorker::Serve => Ok(()),
         };
         if let Err(error) = result {
-            tracing::error!(%error, "the master cannot be answered");
+            tracing::warn!(%error, "master process: reply not sent");
         }
     }
 

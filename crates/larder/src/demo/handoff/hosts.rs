@@ -181,7 +181,7 @@ impl Drop for Process<'_> {
         let Some(leftover) = &self.leftover else { return };
         let removed = self.host.run(|| leftover.remove());
         if let Err(error) = removed.map_err(anyhow::Error::from).flatten() {
-            tracing::warn!(error = format!("{error:#}"), left = ?leftover, "programs are left in the kernel");
+            tracing::warn!(error = format!("{error:#}"), left = ?leftover, "kernel programs: left in the kernel");
         }
     }
 }

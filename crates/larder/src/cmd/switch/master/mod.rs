@@ -219,7 +219,7 @@ impl Master<'_> {
             .into_iter()
             .map(|(pid, end)| WorkerProcess::adopt(pid, end))
             .collect::<Result<_, _>>()?;
-        tracing::info!(version = self.status.version, "master process upgraded");
+        tracing::info!(version = self.status.version, "master process: upgraded");
         Ok(())
     }
 
@@ -373,10 +373,9 @@ impl Master<'_> {
                 .await
             {
                 Ok(files) => state = files,
-                Err(error) => tracing::warn!(
-                    error,
-                    "running worker did not hand over its state: the new worker starts cold"
-                ),
+                Err(error) => {
+                    tracing::warn!(error, "reload: no state from the running worker, the new one starts cold")
+                }
             }
         }
         let state: Vec<_> = state.iter().map(OwnedFd::as_fd).collect();
@@ -419,13 +418,16 @@ impl Master<'_> {
         self.status.record(by, outcome, error, took_s);
         let generation = self.status.counts.generation;
         match (error, by) {
-            (None, _) => tracing::info!(%by, generation, took_s, "reload done: a new worker process serves"),
+            (None, _) => tracing::info!(%by, generation, took_s, "reload: done, a new worker process serves"),
             (Some(error), ReloadTrigger::Fault) => {
-                tracing::error!(error, "worker start failed: no process serves until the next attempt");
+                tracing::error!(
+                    error,
+                    "worker process: start failed, no process serves until the next attempt"
+                );
                 self.schedule_restart();
             }
             (Some(error), _) => {
-                tracing::error!(%by, error, "reload refused: the running worker keeps its config");
+                tracing::warn!(%by, error, "reload: refused, the running worker keeps its config");
             }
         }
         self.status.counts.retiring = self.retiring.len() as u64;
@@ -447,17 +449,13 @@ impl Master<'_> {
         self.retiring.retain_mut(|worker| match worker.exit_reason() {
             None => true,
             Some(how) => {
-                tracing::info!(
-                    pid = worker.pid(),
-                    how,
-                    "replaced worker process ended: its last connection closed"
-                );
+                tracing::info!(pid = worker.pid(), how, "worker process: ended after its last connection");
                 false
             }
         });
         let Some(how) = self.current.as_mut().and_then(WorkerProcess::exit_reason) else { return };
         let Some(worker) = self.current.take() else { return };
-        tracing::error!(pid = worker.pid(), how, "worker process ended unexpectedly: starting another");
+        tracing::error!(pid = worker.pid(), how, "worker process: ended unexpectedly, another is started");
         if worker.age() > STABLE_AFTER {
             self.deaths = 0;
         }
@@ -475,7 +473,7 @@ impl Master<'_> {
 
     /// Drains all workers. A second signal ends them at once.
     async fn drain(&mut self, mut signals: Signals) -> anyhow::Result<()> {
-        tracing::info!("signal received: finishing requests in flight; a second signal ends at once");
+        tracing::info!("shutdown: signal received, requests in flight finish");
         self.service_manager.announce_stop();
         for worker in self.current.iter().chain(&self.retiring) {
             drop(worker.send(&ToWorker::Drain, &[]).await);
@@ -495,7 +493,7 @@ impl Master<'_> {
             tokio::select! {
                 _ = signals.child.recv() => {}
                 () = shutdown_signal(&mut signals.terminate, &mut signals.interrupt) => {
-                    tracing::warn!("second signal received: open connections are reset");
+                    tracing::info!("shutdown: second signal, open connections are reset");
                     // Dropped workers are killed.
                     self.current = None;
                     self.retiring.clear();

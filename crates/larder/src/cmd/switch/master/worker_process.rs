@@ -94,7 +94,7 @@ impl WorkerProcess {
             match self.link.recv().await {
                 Ok(Some((message, files))) => return WorkerEvent::Message(message, files),
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    tracing::warn!(pid = self.pid(), %error, "unknown message from a worker process");
+                    tracing::warn!(pid = self.pid(), %error, "worker process: unknown message ignored");
                 }
                 Ok(None) | Err(_) => return WorkerEvent::End,
             }
@@ -139,7 +139,7 @@ impl WorkerProcess {
                         self.requests.push(request);
                     }
                     WorkerEvent::Message(message, _) => {
-                        tracing::debug!(?message, "unexpected message from a worker process");
+                        tracing::debug!(?message, "worker process: message ignored, it came too early");
                     }
                     WorkerEvent::End => return Err(failed("the new worker process has ended")),
                 }

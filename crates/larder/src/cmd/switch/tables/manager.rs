@@ -181,7 +181,7 @@ impl TableManager {
             route,
             local_share = analysis.local_share,
             memory_share = analysis.memory_share,
-            "analysed"
+            "routing table: analysed"
         );
         Ok(table)
     }
@@ -223,10 +223,10 @@ impl TableManager {
             Err(error) => {
                 match error {
                     TableChangeError::NoTraffic(_) | TableChangeError::NoNode(_) => {
-                        tracing::info!(route, %error, "routing table: not replaced");
+                        tracing::debug!(route, %error, "routing table: not replaced");
                     }
                     _ => {
-                        tracing::error!(route, %error, "routing table: the new one is rejected, the one before stays");
+                        tracing::warn!(route, %error, "routing table: rejected, the previous one stays");
                     }
                 }
                 state.error = Some(error.to_string());
@@ -262,7 +262,10 @@ impl TableManager {
                 }
             });
             if done.await.is_err() {
-                tracing::error!(route = self.role.route, "routing table: its task has failed");
+                tracing::warn!(
+                    route = self.role.route,
+                    "routing table: refresh panicked, the previous one stays"
+                );
             }
         }
     }

@@ -1,31 +1,48 @@
 //! A rate limit for log lines that traffic can cause.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+#[doc(hidden)]
+pub use tracing;
 
 /// Minimum time between two lines.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// Start of the time that all limiters count from.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Logs a warning at most every 10 s. The arguments are those of [`tracing::warn!`]. The field `times` counts the events
+/// since the last line.
+#[macro_export]
+macro_rules! limited_warn {
+    ($($argument:tt)*) => {{
+        static LIMITER: $crate::LogLimiter = $crate::LogLimiter::new();
+        if let Some(times) = LIMITER.due() {
+            $crate::tracing::warn!(times, $($argument)*);
+        }
+    }};
+}
+
 /// Permits one log line every 10 s, and counts the events in between.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LogLimiter {
-    start: Instant,
-    /// Time of the last line, in nanoseconds since `start`, plus 1; 0 before the first.
+    /// Time of the last line, in nanoseconds since [`START`], plus 1; 0 before the first.
     last: AtomicU64,
     /// Number of events since then.
     suppressed: AtomicU64,
 }
 
-impl Default for LogLimiter {
-    fn default() -> Self {
-        Self { start: Instant::now(), last: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
-    }
-}
-
 impl LogLimiter {
+    /// Returns a limiter that permits a line at once.
+    pub const fn new() -> Self {
+        Self { last: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
+    }
+
     /// Counts an event. If a line is due, returns the number of events since the last line, including this one.
     pub fn due(&self) -> Option<u64> {
-        self.due_at(self.start.elapsed())
+        self.due_at(START.elapsed())
     }
 
     fn due_at(&self, now: Duration) -> Option<u64> {
