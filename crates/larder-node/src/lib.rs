@@ -3,7 +3,7 @@
 //! ```text
 //! client -> accept -> larder_http::relay -> service -> contents -> memory -> store: directory or model
 //!                                                               -> origin -> memory, or an HTTP origin
-//!                                                               -> programs (dynamic content)
+//!                                                               -> programs of a modelled store
 //! ```
 //!
 //! [`Node::new`] creates a node from a [`NodeConfig`]. [`Node::serve`] serves a listening socket until a future
@@ -54,9 +54,8 @@ mod uptime;
 pub use accept::{DrainReport, IncomingHandoffs};
 pub use access_log::ACCESS_FIELDS;
 pub use config::{
-    Amount, CacheConfig, ClientNoCache, ConfigError, CpuConfig, CpuScope, DynamicConfig, DynamicDisk,
-    Failover, HandlerConfig, HostHeader, Limits, NodeConfig, OriginConfig, OriginTls, Preload, ReportConfig,
-    StoreConfig, is_reserved,
+    CacheConfig, ClientNoCache, ConfigError, CpuScope, Failover, HostHeader, Limits, ModelConfig, NodeConfig,
+    OriginConfig, OriginTls, Preload, ProgramConfig, ReportConfig, StoreConfig, is_reserved,
 };
 pub use contents::LateralConfig;
 pub use cooperate::{
@@ -69,7 +68,7 @@ pub use handoff::{
     SERVICES_MAX as HANDOFF_SERVICES_MAX,
 };
 pub use larder_core::cost::{DiskModel, ProcessorModel};
-pub use machine::{ScratchError, Usage};
+pub use machine::Usage;
 pub use memory::PurgeReport;
 pub use node::{Node, NodeError, StartFacts, metrics};
 pub use origin::{OriginStats, OriginStatus};

@@ -129,7 +129,7 @@ impl Replies {
             }
             Outcome::Failed { reason: ForwardReason::Bypass | ForwardReason::Method, .. } => {}
             Outcome::Failed { .. } => counters.misses.add(1),
-            Outcome::Lateral { .. } | Outcome::Program { .. } | Outcome::Local(_) => {}
+            Outcome::Lateral { .. } | Outcome::Program(_) | Outcome::Local(_) => {}
         }
         match status.as_u16() {
             200 => {}

@@ -3,23 +3,22 @@
 //! Every field has a default except the name and the store. [`NodeConfig::check`] returns the first value that
 //! is out of range. [`crate::Node::new`] calls it, so a running node has a valid configuration.
 
-mod dynamic;
+mod model;
 mod origin;
 mod origin_tls;
 mod range;
 mod report;
 mod store;
 
-pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use model::{ModelConfig, Preload, ProgramConfig};
 pub use origin::{ClientNoCache, Failover, HostHeader, OriginConfig, is_reserved};
 pub use origin_tls::OriginTls;
 pub use range::ConfigError;
 pub use report::{CpuScope, ReportConfig};
-pub use store::{Preload, StoreConfig};
+pub use store::StoreConfig;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_core::cost::ProcessorModel;
 use larder_edge::access::AccessLogConfig;
 use larder_edge::{AddressRange, EntryRules, TlsConfig, Tokens};
 use larder_http::h1::FIELDS_MAX;
@@ -36,8 +35,6 @@ pub struct NodeConfig {
     pub cache: CacheConfig,
     /// The source of contents.
     pub store: StoreConfig,
-    /// Targets that programs answer instead of the store. Default `None`.
-    pub dynamic: Option<DynamicConfig>,
     /// Limits on clients and reads.
     pub limits: Limits,
     /// Time for which a stored file is served before its size and modification time are checked. Zero checks at
@@ -122,7 +119,6 @@ impl NodeConfig {
             name: name.into(),
             cache: CacheConfig::default(),
             store,
-            dynamic: None,
             limits: Limits::default(),
             revalidate: Duration::from_secs(2),
             health_path: Some("/.larder/health".to_owned()),
@@ -157,15 +153,10 @@ impl NodeConfig {
             let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
             ensure(absolute, field, "a path that starts with '/'")?;
         }
-        if let StoreConfig::Model { disk, processor, .. } = &self.store {
-            disk.check()?;
-            processor.iter().try_for_each(ProcessorModel::check)?;
-        }
-        if let StoreConfig::Origin(origin) = &self.store {
-            origin.check()?;
-        }
-        if let Some(dynamic) = &self.dynamic {
-            dynamic.check(&self.store)?;
+        match &self.store {
+            StoreConfig::Directory { .. } => {}
+            StoreConfig::Model(model) => model.check()?,
+            StoreConfig::Origin(origin) => origin.check()?,
         }
         if let Some(tls) = &self.tls {
             tls.validate()?;
@@ -250,12 +241,7 @@ mod tests {
             ("limits.head_timeout", |c| c.limits.head_timeout = Duration::ZERO),
             ("disk.speed", |c| {
                 let disk = DiskModel { speed: f64::NAN, ..DiskModel::default() };
-                c.store = StoreConfig::Model {
-                    manifest: "m".into(),
-                    disk,
-                    processor: None,
-                    preload: Preload::Nothing,
-                };
+                c.store = StoreConfig::Model(ModelConfig { disk, ..ModelConfig::new("m") });
             }),
         ];
         for (field, mutate) in cases {

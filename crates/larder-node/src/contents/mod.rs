@@ -1,5 +1,5 @@
-//! Answers requests for contents from one of three sources: programs, a store with the memory cache, or an
-//! origin.
+//! Answers requests for contents from one of three sources: a modelled store's programs, a store with the memory
+//! cache, or an origin.
 //!
 //! ```text
 //! Contents -> Programs
@@ -7,7 +7,6 @@
 //! ```
 
 mod lateral;
-mod pattern;
 mod programs;
 mod store_service;
 
@@ -76,12 +75,17 @@ impl Source {
 }
 
 impl Contents {
-    /// Creates the contents of a source and of the programs of a validated configuration.
+    /// Creates the contents of a source, and of a modelled store's programs, from a validated configuration.
     pub(crate) fn new(config: &NodeConfig, source: Source, common: &CommonParts) -> Self {
         let CommonParts { machine, settings, replies, counters, .. } = common;
-        let programs = config.dynamic.as_ref();
+        let programs = match &config.store {
+            StoreConfig::Model(model) if !model.programs.is_empty() => {
+                Some(Programs::new(&model.programs, machine, replies, counters))
+            }
+            _ => None,
+        };
         Self {
-            programs: programs.map(|programs| Programs::new(programs, machine, replies, counters)),
+            programs,
             source,
             settings: Arc::clone(settings),
             replies: Arc::clone(replies),
@@ -107,10 +111,9 @@ impl Contents {
             return self.replies.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
         }
         if let Some(programs) = &self.programs
-            && let Some(handler) = programs.find(parts.uri.path(), target)
+            && let Some(program) = programs.find(parts.uri.path(), target)
         {
-            let patience = self.settings.load().limits.write_timeout;
-            return Box::pin(programs.run(handler, parts, body, patience)).await;
+            return Box::pin(programs.run(program, parts)).await;
         }
         match &self.source {
             Source::Origin(service) => Box::pin(service.answer(parts, body)).await,

@@ -9,7 +9,6 @@
 //! a; fwd=stale; stored              the file had changed since it was stored
 //! a; fwd=uri-miss; fwd-status=404   the store does not have the object
 //! a; fwd=bypass; detail=light       the program 'light' generated the reply, which is not stored
-//! a; fwd=method; detail=light       the same for a POST
 //! a; hit; ttl=30                    from memory; the origin's reply is fresh for another 30 s
 //! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and its reply was stored
 //! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and its reply was not stored
@@ -41,8 +40,8 @@ pub(crate) enum Outcome {
     },
     /// Another node was asked, and sent this status.
     Lateral { reason: ForwardReason, status: u16 },
-    /// A program generated the reply.
-    Program { reason: ForwardReason, name: &'static str },
+    /// The program of this name generated the reply.
+    Program(&'static str),
     /// Neither the cache nor the store was asked, for this reason.
     Local(&'static str),
 }
@@ -135,9 +134,7 @@ impl CacheStatusWriter {
             Outcome::Lateral { reason, status } => {
                 value(format!("{}; fwd={}; fwd-status={status}; detail=lateral", self.name, reason.token()))
             }
-            Outcome::Program { reason, name } => {
-                value(format!("{}; fwd={}; detail={name}", self.name, reason.token()))
-            }
+            Outcome::Program(name) => value(format!("{}; fwd=bypass; detail={name}", self.name)),
             Outcome::Local(detail) => value(format!("{}; detail={detail}", self.name)),
         }
     }

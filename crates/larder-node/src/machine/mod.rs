@@ -1,26 +1,21 @@
 //! The machine of a node: processor and disks, modelled or real, and their busy times.
 //!
-//! A node has one machine. The replies of a modelled store, its reads, and the work of dynamic content
-//! ([`crate::contents`]) use the same processor and the same disks.
+//! A node has one machine. The replies of a modelled store, its reads, and its programs ([`crate::contents`]) use
+//! the same processor and the same disks.
 
 mod cpu;
 mod device_queue;
 mod disks;
 mod meter;
-mod scratch;
 mod serial;
 pub(crate) mod uncached;
-
-pub use scratch::ScratchError;
 
 pub(crate) use cpu::Cpu;
 pub(crate) use disks::Disks;
 pub(crate) use meter::Meter;
-use scratch::Scratch;
 
-use crate::config::{CpuConfig, DynamicConfig, DynamicDisk, StoreConfig};
+use crate::config::StoreConfig;
 use serde::Serialize;
-use std::io;
 use std::sync::Arc;
 
 /// A node's machine.
@@ -33,10 +28,10 @@ pub(crate) struct Machine {
 /// The disks of a node.
 #[derive(Debug)]
 pub(crate) enum Disk {
-    /// Modelled disks: those of a modelled store, or those of dynamic content.
+    /// The disks of a modelled store.
     Modelled(Arc<Disks>),
-    /// Real disks: the directory's disk, and that of the scratch file if dynamic content has one.
-    Real { meter: Arc<Meter>, scratch: Option<Scratch> },
+    /// The directory's disk.
+    Real(Arc<Meter>),
 }
 
 /// The work of a node's processors and disks since its start, and the jobs that wait for them. All fields but
@@ -49,7 +44,7 @@ pub struct Usage {
     pub cpu_busy_us: u64,
     /// Processors of the node; 1 if modelled.
     pub cpus: u16,
-    /// Jobs that run on the processors or wait for them. Real: jobs of dynamic content only.
+    /// Replies and programs that run on the modelled processor or wait for it; 0 if the processor is real.
     pub cpu_queue: u32,
     /// Busy time of the disks in microseconds. Modelled: the sum over all disks. Real: time with at least one
     /// read in progress, including reads that the page cache answered.
@@ -58,69 +53,31 @@ pub struct Usage {
     pub disks: u16,
     /// Reads that run or wait. Real: reads that run only.
     pub disk_queue: u32,
-    /// Completed reads of a modelled disk or of the scratch file.
+    /// Completed reads of the disks.
     pub disk_reads: u64,
     /// Bytes of those reads.
     pub disk_bytes: u64,
 }
 
 impl Machine {
-    /// Creates the machine of a node with this store and these programs, from a validated configuration.
-    /// Creates the scratch file.
-    pub(crate) fn new(
-        store: &StoreConfig,
-        dynamic: Option<&DynamicConfig>,
-        reads_at_once: usize,
-    ) -> Result<Self, ScratchError> {
-        let (store_disk, store_cpu) = match store {
-            StoreConfig::Directory { .. } | StoreConfig::Origin(_) => (None, None),
-            StoreConfig::Model { disk, processor, .. } => (Some(*disk), *processor),
-        };
-        let turn = dynamic.and_then(|dynamic| dynamic.turn);
-        let cpu = match (store_cpu, dynamic.and_then(|dynamic| dynamic.cpu)) {
-            (Some(model), _) | (None, Some(CpuConfig::Modelled(model))) => Cpu::modelled(model, turn),
-            (None, Some(CpuConfig::Real { processors, speed })) => Cpu::real(processors, speed, turn),
-            (None, None) => Cpu::real(0, 1.0, turn),
-        };
-        let disk = match (store_disk, dynamic.and_then(|dynamic| dynamic.disk.as_ref())) {
-            (Some(model), _) => Disk::Modelled(Arc::new(Disks::new(model))),
-            (None, Some(DynamicDisk::Modelled(model))) => Disk::Modelled(Arc::new(Disks::new(*model))),
-            (None, Some(DynamicDisk::Scratch { directory, size })) => {
-                let meter = Arc::<Meter>::default();
-                let scratch = Scratch::new(directory, *size, reads_at_once, Arc::clone(&meter))?;
-                Disk::Real { meter, scratch: Some(scratch) }
+    /// Creates the machine of a node with this store, from a validated configuration.
+    pub(crate) fn new(store: &StoreConfig) -> Self {
+        let model = match store {
+            StoreConfig::Directory { .. } | StoreConfig::Origin(_) => {
+                return Self { cpu: Cpu::real(), disk: Disk::Real(Arc::default()) };
             }
-            (None, None) => Disk::Real { meter: Arc::default(), scratch: None },
+            StoreConfig::Model(model) => model,
         };
-        Ok(Self { cpu, disk })
-    }
-
-    /// Reads `len` bytes from the disk at a position that `draw` selects.
-    pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
-        match &self.disk {
-            Disk::Modelled(disks) => {
-                disks.read(draw, 0, len).await;
-                Ok(())
-            }
-            Disk::Real { scratch: Some(scratch), .. } => scratch.read(draw, len).await,
-            Disk::Real { scratch: None, .. } => Ok(()),
-        }
-    }
-
-    /// Changes the limit on concurrent reads of the scratch file, if there is one.
-    pub(crate) fn set_reads_at_once(&self, most: usize) {
-        if let Disk::Real { scratch: Some(scratch), .. } = &self.disk {
-            scratch.read_limit.set(most);
-        }
+        let cpu = model.processor.map_or_else(Cpu::real, |processor| Cpu::modelled(processor, model.turn));
+        Self { cpu, disk: Disk::Modelled(Arc::new(Disks::new(model.disk))) }
     }
 
     pub(crate) fn usage(&self) -> Usage {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (disk_busy, disks, disk_queue, (disk_reads, disk_bytes)) = match &self.disk {
             Disk::Modelled(disks) => (disks.busy(), disks.count(), disks.waiting(), disks.totals()),
-            Disk::Real { meter, scratch } => {
-                (meter.busy(), 1, meter.use_count(), scratch.as_ref().map_or((0, 0), Scratch::totals))
-            }
+            // The directory counts its reads.
+            Disk::Real(meter) => (meter.busy(), 1, meter.use_count(), (0, 0)),
         };
         Usage {
             cpu_busy_us: micros(self.cpu.busy()),

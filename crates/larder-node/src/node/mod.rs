@@ -15,7 +15,7 @@ use crate::cooperate::PeersMemory;
 use crate::counters::Counters;
 use crate::edge::{Edge, Listeners, TlsView};
 use crate::lifecycle::Lifecycle;
-use crate::machine::{Disk, Disks, Machine, ScratchError, Usage};
+use crate::machine::{Disk, Disks, Machine, Usage};
 use crate::memory::{Memory, PurgeReport};
 use crate::origin::Origin;
 use crate::purge::{Purger, permit_purge};
@@ -47,9 +47,6 @@ pub enum NodeError {
     /// The manifest of a modelled store cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The scratch file of dynamic content cannot be created.
-    #[error(transparent)]
-    Scratch(#[from] ScratchError),
     /// A certificate or a key cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
@@ -108,11 +105,10 @@ impl Node {
         let tracer = config.traces.clone().map(Tracer::start).transpose().map_err(NodeError::Traces)?;
         let counters = Arc::<Counters>::default();
         let limits = &config.limits;
-        let machine = Machine::new(&config.store, config.dynamic.as_ref(), limits.reads_at_once)?;
-        let synthetic = matches!(config.store, StoreConfig::Model { .. }).then_some("model");
+        let synthetic = matches!(config.store, StoreConfig::Model(_)).then_some("model");
         let common = CommonParts {
             memory: Arc::new(Memory::new(&config.cache, limits.reads_max)),
-            machine: Arc::new(machine),
+            machine: Arc::new(Machine::new(&config.store)),
             settings: Arc::new(CurrentSettings::new(NodeSettings::new(&config, edge))),
             replies: Arc::new(Replies::new(&config.name, &counters, synthetic)),
             counters,
@@ -149,10 +145,10 @@ impl Node {
             changing: Mutex::default(),
             reloads: Mutex::default(),
         };
-        if let (StoreConfig::Model { preload, .. }, Some(objects)) = (&config.store, node.contents.objects())
-            && *preload != Preload::Nothing
+        if let (StoreConfig::Model(model), Some(objects)) = (&config.store, node.contents.objects())
+            && model.preload != Preload::Nothing
         {
-            objects.preload(*preload == Preload::Shared);
+            objects.preload(model.preload == Preload::Shared);
         }
         Ok(Arc::new(node))
     }
@@ -211,7 +207,7 @@ impl Node {
     /// down. Nothing has changed then.
     pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
         config.check()?;
-        let CommonParts { memory, machine, settings, .. } = &self.common;
+        let CommonParts { memory, settings, .. } = &self.common;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let access = self.access.prepare(config.access_log.as_ref()).map_err(NodeError::AccessLog)?;
         let announcers = AddressRanges(config.announcers.clone());
@@ -227,7 +223,6 @@ impl Node {
         self.server.set_http2_bytes_max(limits.http2_bytes_max);
         memory.set_reads_max(limits.reads_max);
         memory.set_object_max(config.cache.object_max);
-        machine.set_reads_at_once(limits.reads_at_once);
         self.contents.change(config);
         self.resize(config.cache.bytes, peers);
         Ok(())
@@ -329,16 +324,16 @@ fn source(config: &NodeConfig, common: &CommonParts) -> Result<Source, NodeError
             let origin = Origin::new((**origin).clone(), &config.name);
             return Ok(Source::from_origin(origin, common));
         }
-        (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
-            Store::Model(Model::load(manifest, Arc::clone(disks))?)
-        }
-        (StoreConfig::Model { manifest, disk, .. }, Disk::Real { .. }) => {
-            Store::Model(Model::load(manifest, Arc::new(Disks::new(*disk)))?)
+        (StoreConfig::Model(model), disk) => {
+            let disks = match disk {
+                Disk::Modelled(disks) => Arc::clone(disks),
+                Disk::Real(_) => Arc::new(Disks::new(model.disk)),
+            };
+            Store::Model(Model::load(&model.manifest, disks)?)
         }
         (StoreConfig::Directory { root, bypass_page_cache }, disk) => {
             let meter = match disk {
-                Disk::Real { meter, .. } => Arc::clone(meter),
-                // The programs' disk is modelled. The directory's disk is not part of this machine.
+                Disk::Real(meter) => Arc::clone(meter),
                 Disk::Modelled(_) => Arc::default(),
             };
             let at_once = config.limits.reads_at_once;

@@ -119,8 +119,8 @@ impl LoadPage {
         let own = (usage.disk_busy_us, u32::from(usage.disks), usage.disk_bytes);
         let (disk_from, (disk_busy_us, disks, disk_bytes)) = match (&machine.disk, device) {
             (Disk::Modelled(_), _) => (DeviceSource::Model, own),
-            (Disk::Real { .. }, Some(disk)) => (DeviceSource::Machine, (us(disk.busy), 1, disk.bytes)),
-            (Disk::Real { .. }, None) => (DeviceSource::Process, own),
+            (Disk::Real(_), Some(disk)) => (DeviceSource::Machine, (us(disk.busy), 1, disk.bytes)),
+            (Disk::Real(_), None) => (DeviceSource::Process, own),
         };
         let ram = kernel::memory_info();
         LoadCounters {

@@ -29,7 +29,7 @@ pub struct NodeStats {
     pub misses: u64,
     /// Misses that were served by another request's read.
     pub collapsed: u64,
-    /// Requests for dynamic content; neither hits nor misses.
+    /// Requests that programs of a modelled store answered; neither hits nor misses.
     pub dynamic: u64,
     /// Later requests on handed-off connections that were served here by the rule.
     pub later_served: u64,

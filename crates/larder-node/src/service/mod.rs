@@ -57,8 +57,8 @@ impl Service {
         access: &Arc<AccessLogger>,
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
-        let answers_at_once =
-            contents.programs() == 0 && tracer.is_none() && !common.machine.cpu.is_modelled();
+        // Programs need a modelled processor.
+        let answers_at_once = tracer.is_none() && !common.machine.cpu.is_modelled();
         let objects = contents.objects().filter(|_| answers_at_once);
         Self {
             counters: Arc::clone(&common.counters),

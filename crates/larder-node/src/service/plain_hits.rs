@@ -1,7 +1,7 @@
 //! Fast path for plain requests for files that are completely in memory.
 //!
 //! The reply is the same as that of [`super::Service::handle`]. Requests with conditions or ranges take the
-//! full path. So do all requests of a node with programs, peers, traces, an access log or a modelled processor.
+//! full path. So do all requests of a node with peers, traces, an access log or a modelled processor.
 //! Requests for a file whose validity must be checked take the full path too.
 
 use crate::common_parts::CommonParts;

@@ -208,10 +208,8 @@ async fn peers_are_informed_of_preloaded_targets() {
     let node = async |name: &'static str, loaded: larder_node::Preload| {
         TestNode::with_model("2000\t/a\n3000\t/b?x=1\n", super::fast_disk(), |config| {
             config.name = name.to_owned();
-            let larder_node::StoreConfig::Model { preload, .. } = &mut config.store else {
-                panic!("it is modelled")
-            };
-            *preload = loaded;
+            let larder_node::StoreConfig::Model(model) = &mut config.store else { panic!("it is modelled") };
+            model.preload = loaded;
         })
         .await
     };

@@ -4,7 +4,7 @@ use super::client::{Client, Reply};
 use super::{PATIENCE, TestNode, fast_disk};
 use larder_handoff::agent::HolderResolver;
 use larder_handoff::channel::holders::{Holder, HolderReply, RequestSummary};
-use larder_node::{DiskModel, IncomingHandoffs, LateralConfig, NodeConfig, StoreConfig};
+use larder_node::{DiskModel, IncomingHandoffs, LateralConfig, ModelConfig, NodeConfig, StoreConfig};
 use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -60,8 +60,7 @@ impl Pair {
         let files = tempfile::tempdir().unwrap();
         let manifest = files.path().join("manifest");
         std::fs::write(&manifest, MANIFEST).unwrap();
-        let store =
-            StoreConfig::Model { manifest, disk, processor: None, preload: larder_node::Preload::Nothing };
+        let store = StoreConfig::Model(ModelConfig { disk, ..ModelConfig::new(manifest) });
         let mut config = NodeConfig::new("here", store);
         config.health_path = Some("/health".to_owned());
         let handoffs = |address| IncomingHandoffs {

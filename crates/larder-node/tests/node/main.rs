@@ -7,7 +7,6 @@
 mod access_log;
 mod client;
 mod cooperate;
-mod dynamic;
 mod files;
 mod handoffs;
 mod lateral;
@@ -27,6 +26,7 @@ mod origin_signed;
 mod origin_tunnel;
 mod plain_hits;
 mod preload;
+mod programs;
 mod purge;
 mod replies;
 mod report;
@@ -37,7 +37,8 @@ mod stub;
 use larder_core::Bytes;
 use larder_handoff::agent::RestoredConnection;
 use larder_node::{
-    DiskModel, DrainReport, IncomingHandoffs, Node, NodeConfig, NodeError, NodeStats, StoreConfig,
+    DiskModel, DrainReport, IncomingHandoffs, ModelConfig, Node, NodeConfig, NodeError, NodeStats,
+    StoreConfig,
 };
 use larder_testkit::eventually_async;
 use std::fs;
@@ -106,15 +107,8 @@ impl TestNode {
         let files = tempfile::tempdir().unwrap();
         let path = files.path().join("manifest");
         fs::write(&path, manifest).unwrap();
-        let mut config = NodeConfig::new(
-            "n",
-            StoreConfig::Model {
-                manifest: path,
-                disk,
-                processor: None,
-                preload: larder_node::Preload::Nothing,
-            },
-        );
+        let store = StoreConfig::Model(ModelConfig { disk, ..ModelConfig::new(path) });
+        let mut config = NodeConfig::new("n", store);
         set(&mut config);
         Self::start(config, files).await
     }

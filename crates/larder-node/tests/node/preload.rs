@@ -11,8 +11,8 @@ async fn start_node(preloaded: bool) -> TestNode {
         config.cache.bytes = Bytes::kib(64);
         config.cache.chunk = Bytes::kib(8);
         config.cache.object_max = Bytes(32_000);
-        let StoreConfig::Model { preload, .. } = &mut config.store else { panic!("it is modelled") };
-        *preload = if preloaded { larder_node::Preload::Targets } else { larder_node::Preload::Nothing };
+        let StoreConfig::Model(model) = &mut config.store else { panic!("it is modelled") };
+        model.preload = if preloaded { larder_node::Preload::Targets } else { larder_node::Preload::Nothing };
     })
     .await
 }

@@ -66,12 +66,7 @@ async fn the_load_is_that_of_the_models_if_configured() {
     let manifest = files.path().join("manifest");
     fs::write(&manifest, "4096\t/a\n4096\t/b\n").unwrap();
     let processor = Some(ProcessorModel::default());
-    let store = StoreConfig::Model {
-        manifest,
-        disk: DiskModel::default(),
-        processor,
-        preload: larder_node::Preload::Nothing,
-    };
+    let store = StoreConfig::Model(ModelConfig { processor, ..ModelConfig::new(manifest) });
     let running = TestNode::start(NodeConfig::new("n", store), files).await;
     let before = get_load(&running).await;
     for path in ["/a", "/b", "/a"] {

@@ -350,12 +350,12 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
             format!("the directory {}{past}", root.display())
         }
         StoreConfig::Origin(origin) => format!("the origin {}", origin.url),
-        StoreConfig::Model { manifest, disk, .. } => {
+        StoreConfig::Model(model) => {
             format!(
                 "a modelled store of {} ({} disks, {} times 1998 speed)",
-                manifest.display(),
-                disk.disks,
-                disk.speed
+                model.manifest.display(),
+                model.disk.disks,
+                model.disk.speed
             )
         }
     };

@@ -5,6 +5,7 @@
 
 use super::moved::names_in;
 use super::reference::{elsewhere, example};
+use super::sections::moves::REMOVED;
 use super::suggest::{LISTED_MAX, did_you_mean, foreign, nearest, suggest};
 
 /// Reference of all keys.
@@ -31,6 +32,9 @@ pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
 
 /// Returns the remedy for an unknown key; `key` is its whole path.
 fn unknown_key(name: &str, known: &[&str], key: &str) -> String {
+    if let Some((_, remedy)) = REMOVED.iter().find(|(removed, _)| *removed == key) {
+        return (*remedy).to_owned();
+    }
     // A name that stands in the same table is nearer than another program's habit. A misspelt old name leads to the new one.
     let moved = names_in(key.rsplit_once('.').map_or("", |(table, _)| table));
     let old = moved.iter().map(|(old, _)| *old).filter(|old| !known.contains(old));

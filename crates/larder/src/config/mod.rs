@@ -5,7 +5,6 @@
     reason = "documentation of keys is the file's reference: [switch] is a section"
 )]
 
-mod between;
 mod changes;
 mod check;
 mod error;

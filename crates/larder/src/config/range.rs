@@ -106,10 +106,7 @@ impl<'a> Range<'a> {
         };
         match value {
             Value::Integer(_) | Value::Float(_) => number(value).is_some_and(right),
-            Value::String(text) => {
-                let ends = text.split("..").map(|end| unit.read(end.trim()));
-                ends.flatten().all(right)
-            }
+            Value::String(text) => unit.read(text.trim()).is_none_or(right),
             _ => true,
         }
     }

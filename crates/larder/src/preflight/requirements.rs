@@ -160,8 +160,8 @@ fn add_node(role: &NodeRole, requirements: &mut Requirements) {
     requirements.tcp("node.tls.listen", role.node.tls.as_ref().map_or(&[], |tls| &tls.listen));
     match &role.node.store {
         StoreConfig::Directory { root, .. } => requirements.file("node.root", root, FileUse::Directory, None),
-        StoreConfig::Model { manifest, .. } => {
-            requirements.file("node.model.manifest", manifest, FileUse::Read, None);
+        StoreConfig::Model(model) => {
+            requirements.file("node.model.manifest", &model.manifest, FileUse::Read, None);
         }
         StoreConfig::Origin(origin) => {
             for (key, url) in origin_urls(origin) {

@@ -50,7 +50,7 @@ pub(crate) fn classes() -> Vec<String> {
 const PROCESSOR_SPEED: f64 = 1.0 / 3.0;
 
 /// The programs of a node, with CPU times for a processor of speed 1.
-pub(crate) const PROGRAMS: &str = "turn = \"10ms\"\nhandlers = [\n  { name = \"light\", paths = \"/cgi/light*\", cpu = \
+pub(crate) const PROGRAMS: &str = "turn = \"10ms\"\nprograms = [\n  { name = \"light\", paths = \"/cgi/light*\", cpu = \
     \"1.1ms\", reply = \"4KiB\" },\n  { name = \"cpu\", paths = \"/cgi/cpu*\", cpu = \"11ms\", reply = \"4KiB\" },\n  { \
     name = \"disk\", paths = \"/cgi/disk*\", cpu = \"10ms\", reads = 1, reply = \"4KiB\" },\n]\n";
 

@@ -52,7 +52,7 @@ pub(crate) fn scenario(kind: ProfileKind, measured: Duration, seed: u64) -> anyh
     let warmup = Duration::from_secs(6);
     let asp = kind == ProfileKind::Asp;
     let programs = if asp {
-        "turn = \"10ms\"\nhandlers = [{ name = \"asp\", paths = \"/asp*\", cpu = \"100ms\", reply = \"6KiB\" }]\n"
+        "turn = \"10ms\"\nprograms = [{ name = \"asp\", paths = \"/asp*\", cpu = \"100ms\", reply = \"6KiB\" }]\n"
     } else {
         ""
     };

@@ -20,7 +20,7 @@ pub(crate) struct NodeHardware {
     pub(crate) disk_speed: f64,
     /// Speed of the processors relative to those of the LARD paper's costs.
     pub(crate) processor_speed: f64,
-    /// Programs on the modelled processor: lines of `[node.dynamic]`, or empty.
+    /// Programs on the modelled processor: lines of `[node.model]`, or empty.
     pub(crate) programs: String,
     /// Cache policy of the nodes.
     pub(crate) cache_kind: &'static str,
@@ -106,14 +106,11 @@ impl Scenario {
         }
         let NodeHardware { caches, disk_speed, processor_speed, programs, cache_kind, preload } =
             &self.machines;
-        let mut tables = format!(
+        let tables = format!(
             "[node.model]\nmanifest = \"{}\"\nspeed = {disk_speed:?}\nprocessor_speed = {processor_speed:?}\npreload = \
-             {preload}\n",
+             {preload}\n{programs}",
             manifest.display()
         );
-        if !programs.is_empty() {
-            tables += &format!("[node.dynamic]\n{programs}");
-        }
         let settings = (self.settings)(policy);
         let member = |(i, cache): (usize, &Bytes)| NodePlan {
             cache: *cache,

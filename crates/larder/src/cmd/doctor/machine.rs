@@ -24,7 +24,7 @@ fn required_files(config: &Config) -> u64 {
         let limits = &role.node.limits;
         let content = match &role.node.store {
             StoreConfig::Origin(origin) => count(origin.requests_max),
-            StoreConfig::Directory { .. } | StoreConfig::Model { .. } => count(limits.reads_at_once),
+            StoreConfig::Directory { .. } | StoreConfig::Model(_) => count(limits.reads_at_once),
         };
         u64::from(limits.connections_max).saturating_add(content)
     });

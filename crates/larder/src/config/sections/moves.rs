@@ -80,3 +80,9 @@ pub(in crate::config) const MOVES: &[(&str, &str)] = &[
     ("node.access_log", "node.access_log.file"),
     ("node.access_log_format", "node.access_log.format"),
 ];
+
+/// Removed tables, and the remedy.
+pub(in crate::config) const REMOVED: &[(&str, &str)] = &[(
+    "node.dynamic",
+    "use node.model.programs: `turn` and the handlers' name, paths, cpu, reads and reply are keys of [node.model] now",
+)];

@@ -1,12 +1,12 @@
 //! `[node]`.
 
-pub(crate) mod dynamic;
 pub(crate) mod origin;
 pub(crate) mod origin_field;
 pub(crate) mod origin_sign;
 pub(crate) mod peers;
 pub(crate) mod peers_handoff;
 pub(crate) mod peers_policy;
+pub(crate) mod programs;
 pub(crate) mod report;
 pub(crate) mod tls;
 
@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_node::{
-    ACCESS_FIELDS, CacheConfig, DiskModel, Limits, NodeConfig, Preload, ProcessorModel, StoreConfig,
+    ACCESS_FIELDS, CacheConfig, DiskModel, Limits, ModelConfig, NodeConfig, Preload, ProcessorModel,
+    StoreConfig,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,9 +27,9 @@ use crate::config::keys::keys;
 use crate::config::sections::access_log::{NodeAccessLogSection, access_log};
 use crate::config::sections::agent::{HandoffRole, NodeHandoffSection, handoff};
 use crate::config::sections::entry::{NodeTrustSection, entry};
-use crate::config::sections::node::dynamic::{DynamicSection, dynamic};
 use crate::config::sections::node::origin::{OriginSection, odd, origin};
 use crate::config::sections::node::peers::{PeersRole, PeersSection, peers};
+use crate::config::sections::node::programs::{ProgramTable, programs};
 use crate::config::sections::node::report::{ReportSection, report};
 use crate::config::sections::node::tls::NodeTlsSection;
 use crate::config::sections::switch::tls::node_tls;
@@ -77,8 +78,6 @@ keys! {
     model: Option<ModelSection>;
     /// An HTTP origin instead of a directory. The node is then a cache before any application.
     origin: Option<OriginSection>;
-    /// Programs that answer some targets instead of the store, and use processor and disk time. For experiments.
-    dynamic: Option<DynamicSection>;
     /// TLS for clients.
     tls: Option<NodeTlsSection>;
     /// Traces of requests for an OpenTelemetry collector.
@@ -155,6 +154,15 @@ pub(crate) struct ModelSection {
     /// for each 512 bytes. Unset: no processor is modelled, and the real one sets the pace.
     #[schemars(extend("x-range" = "0.001 to 1000000"), example = &1.0)]
     pub(crate) processor_speed: Option<f64>,
+    /// Longest time that a program has the modelled processor while others wait. Unset: until it ends.
+    #[schemars(extend("x-range" = "100us to 1h"), example = &"10ms")]
+    pub(crate) turn: Option<Span>,
+    /// Programs that answer some targets instead of the manifest, for experiments: tables with `name`, `paths`, and the cost of
+    /// a reply: `cpu` time at processor_speed 1, `reads` of 8KiB from the disk, and bytes of the `reply`. The first program with a
+    /// matching path answers. They need processor_speed.
+    #[serde(default)]
+    #[schemars(extend("x-entries" = 256), example = programs::example())]
+    pub(crate) programs: Vec<ProgramTable>,
     /// Whether the node starts with targets in memory, in the order of the manifest, until the next target would
     /// evict one. Targets above `cache.object_max` are skipped. With [node.peers] the peers are told. For experiments
     /// with warm nodes.
@@ -209,7 +217,6 @@ pub(crate) fn node(raw: &NodeSection, warnings: &mut Vec<Fault>) -> Result<NodeR
             object_max: object_max.min(shared_max),
             chunk: raw.cache.chunk.0,
         },
-        dynamic: raw.dynamic.as_ref().map(|raw| dynamic(raw, &store)).transpose()?,
         store,
         limits: limits(&raw.limits),
         revalidate: raw.revalidate.0,
@@ -296,16 +303,22 @@ fn store(raw: &NodeSection) -> Result<StoreConfig, Fault> {
         (Some(root), None, None) => {
             Ok(StoreConfig::Directory { root: PathBuf::from(root), bypass_page_cache: raw.bypass_page_cache })
         }
-        (None, Some(ModelSection { manifest, speed, disks, processor_speed, preload }), None) => {
-            let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
+        (None, Some(model), None) => {
             let processor =
-                processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
-            let preload = match (preload, &raw.peers) {
+                model.processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
+            let preload = match (model.preload, &raw.peers) {
                 (false, _) => Preload::Nothing,
                 (true, None) => Preload::Targets,
                 (true, Some(_)) => Preload::Shared,
             };
-            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor, preload })
+            Ok(StoreConfig::Model(ModelConfig {
+                disk: DiskModel { speed: model.speed, disks: model.disks, ..DiskModel::default() },
+                processor,
+                turn: model.turn.map(|turn| turn.0),
+                programs: programs(model)?,
+                preload,
+                ..ModelConfig::new(&model.manifest)
+            }))
         }
         (None, None, Some(raw)) => Ok(StoreConfig::Origin(Box::new(origin(raw)?))),
         (_, None, Some(_)) => {
