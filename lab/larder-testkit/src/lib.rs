@@ -16,7 +16,7 @@ pub mod wait;
 pub use authority::{Authority, acceptor};
 pub use objects::assert_objects_are_current;
 pub use port::free_port;
-pub use skip::{needs_root, needs_tool, skip};
+pub use skip::{needs_root, needs_tool, or_skip, skip};
 pub use wait::{
     PATIENCE, eventually, eventually_asked, eventually_async, eventually_within, holds_for, holds_for_async,
     take_time, take_time_async, within,

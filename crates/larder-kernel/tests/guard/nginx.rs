@@ -3,7 +3,7 @@
 use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
 use crate::support::cookies_or_skip;
 use larder_kernel::guard::{Guard, GuardConfig, GuardService};
-use larder_kernel::netns::skip;
+use larder_testkit::skip;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_kernel::guard::Guard;
-use larder_kernel::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed, or_skip};
+use larder_kernel::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed};
 use larder_kernel::plane::Plane;
-use larder_testkit::within;
+use larder_testkit::{or_skip, within};
 use tempfile::TempDir;
 
 use crate::client::Tally;

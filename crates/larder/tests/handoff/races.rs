@@ -4,7 +4,7 @@
 //! Switch and node run in this process, in separate namespaces. Thus a fix can be disabled, and the node can
 //! be slowed down.
 
-use larder_testkit::{eventually_async, take_time, within};
+use larder_testkit::{eventually_async, or_skip, take_time, within};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::Refusal;
 use larder_kernel::guard::InboundTunnel;
-use larder_kernel::netns::{Namespace, Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Namespace, Topology, TopologySpec};
 use larder_kernel::plane::Plane;
 use larder_kernel::repair::RaceFixes;
 use larder_kernel::{CookieKey, FlowKey};
