@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustls::RootCertStore;
 use serde_json::Value;
 
-use crate::http::{get, post};
+use crate::http::{get, metrics, post};
 use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::reload::Switch;
@@ -279,7 +279,7 @@ fn http_01_gets_certificates_while_traffic_flows_and_a_restart_orders_nothing() 
         (&view["certificates"][0]["source"], &view["certificates"][1]["names"][0]),
         (&"acme".into(), &"b.test".into())
     );
-    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin);
     assert!(metrics.contains("larder_switch_acme_orders_total{outcome=\"issued\"} 2"), "{metrics}");
     assert_eq!(pebble.orders(), 2);
     // All answers are removed, and no path leads out of the folder.
@@ -321,7 +321,7 @@ fn tls_alpn_01_renews_under_load_and_loses_no_request() {
         shown(address, "a.test", &root).ok().filter(|certificate| *certificate != first)
     });
     assert!(old.end() > 0 && new.end() > 0);
-    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin);
     assert!(!metrics.contains("handshakes_total{outcome=\"challenge\"} 0"), "{metrics}");
 }
 
@@ -353,7 +353,7 @@ fn an_unreachable_authority_does_not_prevent_serving_and_is_retried() {
     );
     // The client sees the refusal before the switch counts it.
     until("the handshake is counted", || {
-        let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+        let metrics = metrics(switch.admin);
         metrics.contains("handshakes_total{outcome=\"no_certificate\"} 1").then_some(())
     });
     pebble.start();

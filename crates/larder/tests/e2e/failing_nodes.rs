@@ -5,7 +5,7 @@ use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use crate::http::get;
+use crate::http::{get, metrics};
 use crate::origin::Origin;
 use crate::process::{Process, until};
 use crate::secured::Authority;
@@ -108,7 +108,7 @@ fn plain_http_at_an_address_for_tls_is_answered_with_400() {
     assert!(reply.starts_with("HTTP/1.1 400 ") && reply.contains("https://"), "{reply}");
     drop(client);
     until("the connection is counted", || {
-        let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
+        let metrics = metrics(switch.admin.unwrap());
         metrics.contains("tls_handshakes_total{outcome=\"plain_http\"} 1").then_some(())
     });
 }

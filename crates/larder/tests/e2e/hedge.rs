@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::http::{Client, ask, get};
+use crate::http::{Client, ask, get, metric};
 use crate::http2;
 use crate::process::{Process, until};
 
@@ -160,9 +160,8 @@ fn sides<'n>(switch: &Process, nodes: &'n [Node; 2], path: &str) -> (&'n Node, &
 }
 
 fn hedges(switch: &Process, outcome: &str) -> u64 {
-    let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
-    let begins = format!("larder_switch_hedges_total{{route=\"default\",outcome=\"{outcome}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&*begins)?.parse().ok()).unwrap()
+    let labels = format!("{{route=\"default\",outcome=\"{outcome}\"}}");
+    metric(switch.admin.unwrap(), "larder_switch_hedges_total", &[&labels]).unwrap()
 }
 
 /// Waits until no node has any load.

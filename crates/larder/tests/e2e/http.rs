@@ -103,3 +103,13 @@ pub fn post(address: SocketAddr, target: &str) -> Reply {
 pub fn get(address: SocketAddr, target: &str) -> Reply {
     ask(address, "GET", target, "")
 }
+
+/// Returns the page of metrics of an admin interface.
+pub fn metrics(admin: SocketAddr) -> String {
+    String::from_utf8(get(admin, "/metrics").body).unwrap()
+}
+
+/// Returns the sum of a metric over its lines that contain all of `labels`.
+pub fn metric(admin: SocketAddr, name: &str, labels: &[&str]) -> Option<u64> {
+    larder_testkit::metric(&metrics(admin), name, labels).map(|value| value as u64)
+}

@@ -168,9 +168,8 @@ fn large() -> Vec<u8> {
 }
 
 fn metric(node: &Process, name: &str) -> u64 {
-    let text = String::from_utf8(get(node.admin.unwrap(), "/metrics").body).unwrap();
-    let line = text.lines().find(|line| line.starts_with(&format!("larder_node_{name}{{")));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    let found = crate::http::metric(node.admin.unwrap(), &format!("larder_node_{name}"), &[]);
+    found.unwrap_or_else(|| panic!("no {name}"))
 }
 
 fn await_metric(node: &Process, name: &str, value: u64) {

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::crowd::{Crowd, TARGETS, manifest};
-use crate::http::{Client, get, post};
+use crate::http::{Client, get, metric, metrics, post};
 use crate::peers::{NAMES, PeerCluster, status};
 use crate::process::{LARDER, Process, until};
 use crate::secured::{Authority, connect, shake, shown};
@@ -84,8 +84,7 @@ impl Node {
     }
 
     pub fn metric(&self, line: &str) -> bool {
-        let text = String::from_utf8(get(self.admin, "/metrics").body).unwrap();
-        text.lines().any(|found| found == line)
+        metrics(self.admin).lines().any(|found| found == line)
     }
 
     /// Reloads the node with these lines, and checks that it accepts them.
@@ -386,13 +385,8 @@ fn new_connections_use_the_new_certificates_and_client_rules() {
     let mut old = Client::over(connect(secure, "a.test", first.clone()).unwrap());
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
     assert_eq!(get(node.address, "/a").status, 200);
-    let handshakes = |node: &Node| {
-        let text = String::from_utf8(get(node.admin, "/metrics").body).unwrap();
-        let line = text.lines().find(|line| {
-            line.starts_with("larder_node_tls_handshakes_total{") && line.contains("outcome=\"done\"")
-        });
-        line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
-    };
+    let handshakes =
+        |node: &Node| metric(node.admin, "larder_node_tls_handshakes_total", &["outcome=\"done\""]).unwrap();
     assert_eq!(handshakes(&node), 1);
 
     let tls = |more: &str| {

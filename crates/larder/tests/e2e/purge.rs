@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::http::{Reply, ask, get, post};
+use crate::http::{Reply, ask, get, metrics, post};
 use crate::origin::Origin;
 use crate::process::{LARDER, Process};
 use crate::secured::write_key;
@@ -131,7 +131,7 @@ fn a_switch_purges_at_all_its_nodes_and_names_failures() {
     assert!(error(1).contains("404") && error(1).contains("purge_token"), "{report}");
     assert!(error(2).contains("cannot connect"), "{report}");
     assert!(error(3).contains("not a larder node"), "{report}");
-    let metrics = String::from_utf8(get(some.admin.unwrap(), "/metrics").body).unwrap();
+    let metrics = metrics(some.admin.unwrap());
     assert!(metrics.contains("larder_switch_purges_total{outcome=\"failed\"} 1"), "{metrics}");
 }
 
