@@ -15,7 +15,7 @@ pub mod port;
 pub mod skip;
 pub mod wait;
 
-pub use authority::{Authority, acceptor};
+pub use authority::{Authority, acceptor, write_secret};
 pub use metrics::metric;
 pub use objects::assert_objects_are_current;
 pub use port::free_port;

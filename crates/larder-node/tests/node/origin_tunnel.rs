@@ -103,7 +103,7 @@ async fn assert_echo(client: &mut Client, bytes: &[u8]) {
 async fn bytes_pass_both_ways_until_the_client_ends() {
     let authority = Authority::new();
     let http2: &[&[u8]] = &[b"h2", b"http/1.1"];
-    for tls in [None, Some(acceptor(&authority.leaf("store.test", false), None, http2))] {
+    for tls in [None, Some(acceptor(&authority.leaf("store.test"), None, http2))] {
         let secure = tls.is_some();
         let echo = EchoOrigin::start(tls, ACCEPT_REPLY).await;
         let files = OutboundTls {

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use larder_testkit::write_secret;
+
 use crate::http::{Client, get, metric};
 use crate::process::{Process, until};
-use crate::secured::write_key;
 
 /// Length of the attacks.
 const LENGTH: Duration = Duration::from_secs(4);
@@ -144,7 +145,7 @@ fn resident_kib(process: &Process) -> u64 {
 fn config(folder: &Path, node: SocketAddr) -> PathBuf {
     let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
     let certificate = folder.join("tls.pem");
-    write_key(&certificate, &(made.cert.pem() + &made.signing_key.serialize_pem()));
+    write_secret(&certificate, &(made.cert.pem() + &made.signing_key.serialize_pem()));
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\nnodes = [\"{node}\"]\nadmission.limit = \"unlimited\"\npolicies.targets_max = 1000\n\
          [switch.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {certificate:?}\n\

@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use larder_testkit::Authority;
 use rustls::RootCertStore;
 
 use crate::http::{self, Client, Reply, get, metric};
@@ -17,7 +18,7 @@ use crate::node_http2;
 use crate::origin::{Origin, echoed_request, values};
 use crate::peers::PeerCluster;
 use crate::process::{Process, until};
-use crate::secured::{Authority, connect};
+use crate::secured::connect;
 
 /// The fields that describe a client to an origin, with a false value for each.
 const FIELDS: [(&str, &str); 6] = [
@@ -210,7 +211,7 @@ fn http2(client: &node_http2::Client, target: &str, fields: &[(String, String)])
 
 /// Starts a node before the origin, with and without TLS.
 fn node(folder: &Path, name: &str, origin: &Origin, more: &str) -> Process {
-    let authority = Authority::new(folder, name);
+    let authority = Authority::in_folder(folder, name);
     let text = format!(
         "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\n{more}\norigin = {{ url = \"http://{}\" }}\n[node.tls]\n\
          listen = \"127.0.0.1:0\"\ncertificates = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
@@ -220,7 +221,7 @@ fn node(folder: &Path, name: &str, origin: &Origin, more: &str) -> Process {
     let config = folder.join(format!("{name}.toml"));
     fs::write(&config, text).unwrap();
     let process = Process::start(&["node", "--config", config.to_str().unwrap()]);
-    fs::write(folder.join(format!("{name}.roots")), fs::read(&authority.ca).unwrap()).unwrap();
+    fs::write(folder.join(format!("{name}.roots")), fs::read(authority.ca()).unwrap()).unwrap();
     process
 }
 

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use larder_testkit::Authority;
 use rustls::RootCertStore;
 
 use crate::http::{self, Client, Reply, get, metric};
 use crate::origin::{Origin, echoed_request, values};
 use crate::peers::{PeerCluster, body, status};
 use crate::process::{LARDER, Process, until};
-use crate::secured::{Authority, TlsConnection, connect, shake, shown};
+use crate::secured::{TlsConnection, connect, shake, shown};
 
 /// PROXY protocol announcement of a client, version 1.
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
@@ -76,7 +77,8 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     let folder = tempfile::tempdir().unwrap();
     let shelf = folder.path().join("tls");
     fs::create_dir(&shelf).unwrap();
-    let (authority, other) = (Authority::new(&shelf, "one"), Authority::new(folder.path(), "two"));
+    let (authority, other) =
+        (Authority::in_folder(&shelf, "one"), Authority::in_folder(folder.path(), "two"));
     let first = fs::read(authority.leaf("a.test")).unwrap();
     authority.leaf("b.test");
     let tls = format!("certificates = {shelf:?}\nredirect = true");
@@ -133,11 +135,11 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
 fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, clients) =
-        (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "clients"));
+        (Authority::in_folder(folder.path(), "servers"), Authority::in_folder(folder.path(), "clients"));
     let (own, client) = (servers.leaf("a.test"), clients.leaf("client.test"));
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let tls =
-        format!("certificates = {own:?}\nclient_certificates = \"required\"\nclient_ca = {:?}", clients.ca);
+        format!("certificates = {own:?}\nclient_certificates = \"required\"\nclient_ca = {:?}", clients.ca());
     let node = node(folder.path(), &format!("origin = {{ url = \"http://{}\" }}", origin.address), &tls);
     let secure = node.further[0];
     let connected = |own| shake(TcpStream::connect(secure).unwrap(), "a.test", servers.roots(), own);
@@ -166,7 +168,7 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
 #[test]
 fn an_announced_client_is_the_client_of_a_node() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "one");
+    let authority = Authority::in_folder(folder.path(), "one");
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let more = format!(
@@ -209,7 +211,7 @@ fn an_announced_client_is_the_client_of_a_node() {
 #[test]
 fn an_announcement_of_an_unlisted_sender_is_no_http() {
     let folder = tempfile::tempdir().unwrap();
-    let own = Authority::new(folder.path(), "one").leaf("a.test");
+    let own = Authority::in_folder(folder.path(), "one").leaf("a.test");
     let more = root(folder.path()) + "\ntrust.proxy_protocol_from = \"10.0.0.0/8\"";
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     for announcement in [ANNOUNCED, LOCAL] {
@@ -222,7 +224,7 @@ fn an_announcement_of_an_unlisted_sender_is_no_http() {
 #[test]
 fn peers_serve_targets_of_other_peers_to_clients_with_tls() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "one");
+    let authority = Authority::in_folder(folder.path(), "one");
     let own = authority.leaf("site.test");
     let tls = format!("[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {own:?}");
     let cluster = PeerCluster::start(4, &tls);
@@ -242,7 +244,7 @@ fn peers_serve_targets_of_other_peers_to_clients_with_tls() {
 #[test]
 fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "one");
+    let authority = Authority::in_folder(folder.path(), "one");
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let more = format!(
@@ -254,7 +256,8 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\nconnect.proxy_protocol = \"v2\"\n[switch.connect.tls]\nca = {:?}\n\
          name = \"a.test\"\n",
-        node.further[0], authority.ca
+        node.further[0],
+        authority.ca()
     );
     fs::write(&config, text).unwrap();
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap()]);

@@ -5,19 +5,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use larder_testkit::write_secret;
 use serde_json::Value;
 
 use crate::http::{Reply, ask, get, metrics, post};
 use crate::origin::Origin;
 use crate::process::{LARDER, Process};
-use crate::secured::write_key;
 
 const TOKEN: &str = "a-token-of-the-operator";
 const TAGGED: &str = "Cache-Control: max-age=1000\r\nCache-Tag: shop, all\r\n";
 
 fn token(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
-    write_key(&path, text);
+    write_secret(&path, text);
     path
 }
 
