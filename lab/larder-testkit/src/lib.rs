@@ -3,12 +3,14 @@
 //! - [`wait`](mod@wait) waits for an event with a deadline. Tests do not sleep for an assumed duration.
 //! - [`Authority`] signs certificates, and [`acceptor`] is a server with one.
 //! - [`free_port`] finds a port that no other process uses by chance.
+//! - [`http`] reads the heads of HTTP/1 messages.
 //! - [`metric`] reads a value from a page of metrics.
 //! - [`assert_objects_are_current`] compares the digests of compiled BPF programs with their sources.
 //! - [`skip`](mod@skip) is the only way in which a test may return without testing. A skip is printed, counted by `make test`,
 //!   and a failure under `CI=true`.
 
 mod authority;
+pub mod http;
 mod metrics;
 mod objects;
 pub mod port;

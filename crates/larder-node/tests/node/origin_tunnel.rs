@@ -7,9 +7,10 @@ use super::*;
 use larder_edge::OutboundTls;
 use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
 use larder_node::{ACCESS_FIELDS, HostHeader, OriginConfig, OriginTls, SigningKeys};
+use larder_testkit::http::read_head_async;
 use larder_testkit::{Authority, acceptor};
 use std::sync::Mutex;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio_rustls::TlsAcceptor;
 
 /// The end of a request for a WebSocket, with the key of RFC 6455.
@@ -68,12 +69,7 @@ impl EchoOrigin {
 
 async fn echo(stream: impl AsyncRead + AsyncWrite + Unpin, accepted: &str, requests: &Mutex<Vec<String>>) {
     let mut stream = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if stream.read_line(&mut head).await.unwrap_or(0) == 0 {
-            return;
-        }
-    }
+    let Ok(head) = read_head_async(&mut stream).await else { return };
     requests.lock().unwrap().push(head);
     let _ = stream.write_all(accepted.as_bytes()).await;
     let mut piece = [0; 4_096];

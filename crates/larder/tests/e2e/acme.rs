@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use larder_testkit::http::{header, read_head};
 use larder_testkit::{Authority, write_secret};
 use rustix::fs::{FlockOperation, flock};
 use rustls::RootCertStore;
@@ -140,15 +141,8 @@ impl Pebble {
 /// Requests a target over TLS, and returns the status line.
 fn request_status(stream: &mut TlsConnection, target: &str) -> io::Result<String> {
     write!(stream, "GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n")?;
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8_lossy(&head).to_lowercase();
-    let length =
-        head.split_once("content-length: ").and_then(|(_, rest)| rest.split("\r\n").next()?.parse().ok());
+    let head = read_head(stream)?;
+    let length = header(&head, "content-length").and_then(|length| length.parse().ok());
     let mut body = vec![0; length.unwrap_or(0)];
     stream.read_exact(&mut body)?;
     Ok(head.split(' ').nth(1).unwrap_or_default().to_owned())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,12 +73,7 @@ impl Node {
     fn serve(&self, mut tcp: &TcpStream) {
         let mut reader = BufReader::new(tcp);
         loop {
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if reader.read_line(&mut head).unwrap_or(0) == 0 {
-                    return;
-                }
-            }
+            let Ok(head) = larder_testkit::http::read_head(&mut reader) else { return };
             let path = head.split(' ').nth(1).unwrap().to_owned();
             let act = {
                 let mut behaviours = self.behaviours.lock().unwrap();
