@@ -31,7 +31,7 @@
 
 use larder_core::dispatch::{Admission, CacheResult, RouteSpec};
 use larder_core::id::RouteId;
-use larder_core::nodes::{GroupId, Groups};
+use larder_core::nodes::{GroupId, Groups, mix};
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{
     Arrival, CacheEvent, Dispatcher, LoadReport, NodeId, NodeSpec, PolicyKind, Reason, ReplyFeedback,
@@ -314,13 +314,6 @@ fn zipf(targets: usize, seed: u64) -> Vec<TargetId> {
         (state >> 11) as f64 / (1_u64 << 53) as f64
     };
     (0..REQUESTS).map(|_| TargetId(mix((targets as f64 * next().powf(5.0)) as u64))).collect()
-}
-
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 fn env(name: &str, default: usize) -> usize {

@@ -19,6 +19,7 @@
 )]
 
 use larder_core::dispatch::Admission;
+use larder_core::nodes::mix;
 use larder_core::{Arrival, Dispatcher, NodeId, NodeSpec, PolicyKind, Request, Settings, TargetId, Time};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -95,13 +96,6 @@ impl Law {
         };
         (0..length).map(|_| TargetId(mix(rank(next()) as u64))).collect()
     }
-}
-
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 fn env(name: &str, default: usize) -> usize {

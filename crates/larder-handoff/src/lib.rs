@@ -1,6 +1,7 @@
 //! The protocol by which switches and nodes hand off TCP connections.
 //!
 //! - [`channel`] carries messages between a switch and a node: Noise encryption, keys, message formats.
+//! - [`noise`] has the preamble and the records of encrypted connections, also for those between peers.
 //! - [`agent`] is the node's side. It accepts switches and carries out their requests in the kernel.
 //!
 //! `larder-kernel` does the work in the kernel. The agent uses it through the trait [`agent::NodeKernel`], so that
@@ -8,3 +9,4 @@
 
 pub mod agent;
 pub mod channel;
+pub mod noise;

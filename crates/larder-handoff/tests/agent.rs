@@ -12,8 +12,9 @@ use larder_handoff::channel::message::{
 };
 use larder_kernel::CookieKey;
 use larder_kernel::guard;
-use larder_kernel::netns::{INTERFACE, Namespace, NetnsError, or_skip, veth};
+use larder_kernel::netns::{INTERFACE, Namespace, NetnsError, veth};
 use larder_kernel::repair::{RaceFixes, checkpoint, close_silently};
+use larder_testkit::or_skip;
 use std::future::Future;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -106,7 +106,7 @@ mod tests {
     /// Both families, wherever the file system is mounted.
     #[test]
     fn instance_belongs_to_one_process() {
-        if !crate::netns::root_or_skip("a BPF file system") {
+        if !larder_testkit::needs_root("a BPF file system") {
             return;
         }
         let name = format!("bpffs-test-{}", std::process::id());

@@ -85,7 +85,7 @@ mod tests {
     /// One instance of a dead process and one of a live one, wherever the file system is mounted.
     #[test]
     fn leftovers_of_ended_processes_are_removed() {
-        if !crate::netns::root_or_skip("a BPF file system") {
+        if !larder_testkit::needs_root("a BPF file system") {
             return;
         }
         let mut process = std::process::Command::new("true").spawn().expect("a process");
@@ -115,7 +115,8 @@ mod tests {
     /// The note names interface 1, which exists in every namespace.
     #[test]
     fn filters_of_other_programs_are_kept() {
-        use crate::netns::{Namespace, or_skip};
+        use crate::netns::Namespace;
+        use larder_testkit::or_skip;
         use libbpf_rs::ObjectBuilder;
         use std::os::fd::AsFd;
         let Some(host) = or_skip(Namespace::new("remains")) else { return };

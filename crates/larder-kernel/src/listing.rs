@@ -90,7 +90,7 @@ mod tests {
         let mut opts: sys::bpf_map_create_opts = unsafe { std::mem::zeroed() };
         opts.sz = size_of::<sys::bpf_map_create_opts>() as sys::size_t;
         let map = MapHandle::create(MapType::Hash, Some("listing"), 8, 16, ENTRIES, &opts);
-        let Ok(map) = map else { return crate::netns::skip("needs CAP_BPF to make a table") };
+        let Ok(map) = map else { return larder_testkit::skip("needs CAP_BPF to make a table") };
         for number in 0..u64::from(ENTRIES) {
             let value = [number, !number];
             map.update(number.as_bytes(), value.as_bytes(), MapFlags::ANY).expect("room");

@@ -10,12 +10,10 @@
 //! Needs `ip` (iproute2) and, for offloads, `ethtool`; `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 
 mod capture;
-mod skip;
 mod topology;
 mod wire;
 
 pub use capture::{Capture, CapturedFrame, FRAME_BYTES_MAX};
-pub use skip::{or_skip, root_or_skip, skip};
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
 pub use wire::Wire;
 
@@ -83,6 +81,16 @@ pub enum NetnsError {
 impl NetnsError {
     fn io(doing: impl Into<String>, source: io::Error) -> Self {
         Self::Io { doing: doing.into(), source }
+    }
+}
+
+/// The kind of [`NetnsError::Unable`] is [`io::ErrorKind::Unsupported`].
+impl From<NetnsError> for io::Error {
+    fn from(error: NetnsError) -> Self {
+        match error {
+            NetnsError::Unable(why) => Self::new(io::ErrorKind::Unsupported, why),
+            error => Self::other(error),
+        }
     }
 }
 

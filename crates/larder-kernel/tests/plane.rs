@@ -137,7 +137,7 @@ fn tunnels_to_a_vxlan_device(attach: AttachMode) {
     let vxlan = "ip -n NODE link add vx0 type vxlan id 42 dstport 4789 local 10.9.0.4 dev wn udp6zerocsumrx && \
                  ip -n NODE link set vx0 address 02:00:00:00:00:44 up";
     if !lab.can(vxlan) {
-        return larder_kernel::netns::skip("needs a kernel with VXLAN");
+        return larder_testkit::skip("needs a kernel with VXLAN");
     }
     let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
     let kind = OutboundTunnelKind::Vxlan { port: 4789, vni: 42, mac: [2, 0, 0, 0, 0, 0x44] };

@@ -32,6 +32,7 @@ mod edge;
 mod handoff;
 mod http;
 mod lifecycle;
+mod lock;
 mod machine;
 mod memory;
 mod metric_table;

@@ -248,13 +248,6 @@ impl ControlConfig {
         check_duration("control.retry_max", self.retry_max, self.retry_min, ms(60_000))?;
         check_number("control.events_max", self.events_max, 16, 1_000_000)
     }
-
-    /// Delay before reconnection number `attempt`, counted from 0. `jitter` shortens it by up to a quarter, so that members
-    /// do not reconnect all at once.
-    pub(crate) fn retry_delay(&self, attempt: u32, jitter: u8) -> Duration {
-        let full = self.retry_min.saturating_mul(1 << attempt.min(20)).min(self.retry_max);
-        full - full * u32::from(jitter) / (4 * 256)
-    }
 }
 
 const fn ms(ms: u64) -> Duration {
@@ -313,13 +306,5 @@ mod tests {
             error(|config| (config.links.streams_max, config.links.window_bytes) = (4_096, 1 << 20));
         assert!(windows.contains("2 GiB"), "{windows}");
         assert!(error(|config| config.control.idle_timeout = ms(1_000)).starts_with("control.idle_timeout"));
-    }
-
-    #[test]
-    fn retry_delays_double_up_to_the_maximum() {
-        let control = ControlConfig::default();
-        let waits: Vec<u128> = (0..7).map(|attempt| control.retry_delay(attempt, 0).as_millis()).collect();
-        assert_eq!(waits, [100, 200, 400, 800, 1_600, 2_000, 2_000]);
-        assert!(control.retry_delay(u32::MAX, 255) >= control.retry_max * 3 / 4);
     }
 }

@@ -16,6 +16,7 @@ use crate::member::{Change, Member, PeerId};
 use crate::name::Name;
 use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use bytes::Bytes;
+use larder_handoff::channel::retry_delay;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -218,7 +219,8 @@ impl OutboundLinks {
             let mut jitter = [0];
             // If this fails, the delay has no jitter.
             let _ = SystemRandom::new().fill(&mut jitter);
-            sleep(self.config.retry_delay(attempt, jitter[0])).await;
+            let ControlConfig { retry_min, retry_max, .. } = self.config;
+            sleep(retry_delay(attempt, retry_min, retry_max, jitter[0])).await;
             attempt += 1;
         }
     }

@@ -5,15 +5,16 @@
 //! connection has ephemeral keys, so a secret that leaks later does not decrypt recorded connections.
 //!
 //! ```text
-//! "lpeers", version  <------->  "lpeers", version      the prologue, covered by the handshake
+//! preamble ("lpeers")  <----->  preamble ("lpeers")    the prologue, covered by the handshake
 //! psk, e   ------------------>  a wrong secret fails here
 //!          <------------------  e, ee
 //! frames   <----------------->  frames
 //! ```
 //!
-//! A frame is a length in two bytes and a Noise message. An empty frame ends a direction. If the connection ends without
-//! it, the reader gets an error. Written bytes are buffered until they fill a frame or are flushed.
+//! A frame is a record ([`larder_handoff::noise`]). An empty frame ends a direction. If the connection ends without it,
+//! the reader gets an error. Written bytes are buffered until they fill a frame or are flushed.
 
+use larder_handoff::noise::{self, HEAD_BYTES, NOISE_BYTES_MAX, PLAIN_BYTES_MAX, PREAMBLE_BYTES, TAG_BYTES};
 use snow::{Builder, HandshakeState, TransportState};
 use std::io;
 use std::pin::Pin;
@@ -27,13 +28,6 @@ pub(crate) const VERSION: u16 = 1;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 6] = *b"lpeers";
-const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
-const HEAD_BYTES: usize = 2;
-const TAG_BYTES: usize = 16;
-/// Longest Noise message (The Noise Protocol Framework, section 3). Bytes.
-const FRAME_BYTES_MAX: usize = 65_535;
-/// Maximum payload of a frame. Bytes.
-pub(crate) const PLAIN_BYTES_MAX: usize = FRAME_BYTES_MAX - TAG_BYTES;
 /// Length of a handshake message, in bytes: an ephemeral key and the tag of an empty payload.
 const HANDSHAKE_BYTES: usize = 32 + TAG_BYTES;
 /// Size of the read buffer until a longer frame arrives. Bytes.
@@ -109,7 +103,7 @@ pub(crate) async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     psk: &[u8; 32],
     limit: Duration,
 ) -> Result<NoiseStream<S>, NoiseError> {
-    let prologue = preamble();
+    let prologue = noise::preamble(MAGIC, VERSION);
     let mut state = builder(&prologue, psk)?.build_initiator().map_err(|_| NoiseError::CryptoUnavailable)?;
     let handshake = async {
         let mut first = [0; PREAMBLE_BYTES + HANDSHAKE_BYTES];
@@ -132,7 +126,7 @@ pub(crate) async fn respond<S: AsyncRead + AsyncWrite + Unpin>(
     psks: &[[u8; 32]],
     limit: Duration,
 ) -> Result<(NoiseStream<S>, usize), NoiseError> {
-    let prologue = preamble();
+    let prologue = noise::preamble(MAGIC, VERSION);
     let handshake = async {
         read_preamble(&mut io).await?;
         // Sent before the secret is checked, so that the other side can tell a wrong version from a wrong secret.
@@ -164,13 +158,6 @@ fn match_secret(
     Err(NoiseError::WrongSecret)
 }
 
-fn preamble() -> [u8; PREAMBLE_BYTES] {
-    let mut preamble = [0; PREAMBLE_BYTES];
-    preamble[..MAGIC.len()].copy_from_slice(&MAGIC);
-    preamble[MAGIC.len()..].copy_from_slice(&VERSION.to_be_bytes());
-    preamble
-}
-
 fn builder<'key>(prologue: &'key [u8], psk: &'key [u8; 32]) -> Result<Builder<'key>, NoiseError> {
     let params = PATTERN.parse().map_err(|_| NoiseError::CryptoUnavailable)?;
     let builder = Builder::new(params).prologue(prologue).and_then(|builder| builder.psk(0, psk));
@@ -179,13 +166,10 @@ fn builder<'key>(prologue: &'key [u8], psk: &'key [u8; 32]) -> Result<Builder<'k
 
 /// Reads and checks the other side's preamble.
 async fn read_preamble(io: &mut (impl AsyncRead + Unpin)) -> Result<(), NoiseError> {
-    let mut theirs = [0; PREAMBLE_BYTES];
-    io.read_exact(&mut theirs).await?;
-    let [magic @ .., high, low] = theirs;
-    match (magic == MAGIC, u16::from_be_bytes([high, low])) {
-        (false, _) => Err(NoiseError::UnknownProtocol),
-        (true, VERSION) => Ok(()),
-        (true, version) => Err(NoiseError::Version(version)),
+    match noise::read_version(MAGIC, io).await? {
+        Some(VERSION) => Ok(()),
+        Some(version) => Err(NoiseError::Version(version)),
+        None => Err(NoiseError::UnknownProtocol),
     }
 }
 
@@ -207,11 +191,7 @@ async fn read_handshake(
 /// Turns a connection closed during the handshake into [`NoiseError::Rejected`].
 fn as_rejection(error: NoiseError) -> NoiseError {
     match error {
-        NoiseError::Io(error)
-            if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
-        {
-            NoiseError::Rejected
-        }
+        NoiseError::Io(error) if noise::is_closed(&error) => NoiseError::Rejected,
         error => error,
     }
 }
@@ -234,10 +214,7 @@ impl Input {
         else {
             return Ok(None);
         };
-        let length = usize::from(u16::from_be_bytes(*head));
-        if length < TAG_BYTES {
-            return Err(invalid_data("frame shorter than its tag"));
-        }
+        let length = noise::message_bytes(*head).map_err(|_| invalid_data("frame shorter than its tag"))?;
         let from = self.start + HEAD_BYTES;
         Ok((rest.len() >= length).then_some((from, from + length)))
     }
@@ -257,7 +234,7 @@ impl Input {
             if self.encrypted.len() < needed {
                 // Long frames usually come in series, so the buffer grows to the maximum at once.
                 let long = needed > READ_BYTES_MIN;
-                self.encrypted.resize(if long { HEAD_BYTES + FRAME_BYTES_MAX } else { READ_BYTES_MIN }, 0);
+                self.encrypted.resize(if long { HEAD_BYTES + NOISE_BYTES_MAX } else { READ_BYTES_MIN }, 0);
             }
         }
         &mut self.encrypted[self.end..]
@@ -314,11 +291,8 @@ impl<S: AsyncWrite + Unpin> NoiseStream<S> {
     /// Encrypts the staged bytes as one frame. The previous frame must have been sent.
     fn encrypt_staged(&mut self) -> io::Result<()> {
         let Output { staged, encrypted, offset, .. } = &mut self.output;
-        let length = u16::try_from(staged.len() + TAG_BYTES).map_err(|_| invalid_data("frame too long"))?;
-        encrypted.resize(HEAD_BYTES + usize::from(length), 0);
-        let (head, message) = encrypted.split_at_mut(HEAD_BYTES);
-        head.copy_from_slice(&length.to_be_bytes());
-        self.noise.write_message(staged, message).map_err(|_| invalid_data("frame cannot be encrypted"))?;
+        noise::seal(staged, encrypted, |plain, message| self.noise.write_message(plain, message))
+            .map_err(|_| invalid_data("frame cannot be encrypted"))?;
         staged.clear();
         *offset = 0;
         Ok(())

@@ -4,7 +4,7 @@
 //! `LARDER_SEED` chooses the inputs. The order of the threads at a lock differs in every run.
 
 use larder_core::dispatch::{Admission, CacheEvent};
-use larder_core::nodes::LoadReport;
+use larder_core::nodes::{LoadReport, mix};
 use larder_core::read_log::{ReadKind, ReadLogEntry, ReplayFault};
 use larder_core::record::{ChangeRecord, DecisionRecord, EndReason, Frame, Header, RecordSink};
 use larder_core::{
@@ -36,13 +36,6 @@ fn seed() -> u64 {
     let seed = std::env::var("LARDER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     eprintln!("LARDER_SEED={seed}");
     seed
-}
-
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 struct Rng(u64);

@@ -34,6 +34,7 @@ mod hedge;
 mod hottest;
 mod lease;
 mod limits;
+mod lock;
 mod long_lived;
 mod metrics;
 mod mirror;

@@ -133,7 +133,7 @@ async fn a_retry_announces_the_client_to_the_next_node() {
 #[tokio::test]
 async fn a_websocket_passes_an_announcing_connection_by_tls() {
     let authority = Authority::new();
-    let tls = Serving::new(authority.leaf("node.test", false));
+    let tls = Serving::new(authority.leaf("node.test"));
     let node = Outer::start("a", true, Some(tls)).await;
     let reach = NodeTransport { announce: Some(ProxyVersion::V2), tls: Some(by(&authority, "node.test")) };
     let switch = Running::start(over(&[("a", node.address)], reach));
@@ -158,7 +158,7 @@ async fn a_websocket_passes_an_announcing_connection_by_tls() {
 #[tokio::test]
 async fn nodes_are_asked_by_tls_on_connections_that_are_kept() {
     let authority = Authority::new();
-    let node = Outer::start("a", false, Some(Serving::new(authority.leaf("node.test", false)))).await;
+    let node = Outer::start("a", false, Some(Serving::new(authority.leaf("node.test")))).await;
     let switch = Running::start(over(&[("a", node.address)], secure(by(&authority, "node.test"))));
     for _ in 0..5 {
         // Requests of different clients share no connection.
@@ -172,7 +172,7 @@ async fn nodes_are_asked_by_tls_on_connections_that_are_kept() {
 #[tokio::test]
 async fn an_address_is_verified_as_one() {
     let authority = Authority::new();
-    let node = Outer::start("a", false, Some(Serving::new(authority.leaf("127.0.0.1", false)))).await;
+    let node = Outer::start("a", false, Some(Serving::new(authority.leaf("127.0.0.1")))).await;
     let tls = OutboundTls { authorities: Some(authority.ca()), ..OutboundTls::default() };
     let switch = Running::start(over(&[("a", node.address)], secure(tls)));
     assert_eq!(switch.client().await.get("/").await.text(), "a");
@@ -182,11 +182,11 @@ async fn an_address_is_verified_as_one() {
 #[tokio::test]
 async fn what_is_wrong_with_a_certificate_is_a_failure_with_a_name() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let sound = authority.leaf("node.test", false);
+    let sound = authority.leaf("node.test");
     let cases = [
         ("another authority", sound.clone(), by(&other, "node.test")),
         ("another name", sound.clone(), by(&authority, "elsewhere.test")),
-        ("its time is over", authority.leaf("node.test", true), by(&authority, "node.test")),
+        ("its time is over", authority.expired_leaf("node.test"), by(&authority, "node.test")),
     ];
     for (what, certificate, tls) in cases {
         let node = Outer::start("a", false, Some(Serving::new(certificate))).await;
@@ -198,7 +198,7 @@ async fn what_is_wrong_with_a_certificate_is_a_failure_with_a_name() {
         assert!(switch.metric("larder_switch_failures_total{error=\"node_tls\"}") >= 1.0, "{what}");
     }
     // Another node does, whatever the method: nothing was sent.
-    let bad = Outer::start("bad", false, Some(Serving::new(other.leaf("node.test", false)))).await;
+    let bad = Outer::start("bad", false, Some(Serving::new(other.leaf("node.test")))).await;
     let good = Outer::start("good", false, Some(Serving::new(sound))).await;
     let nodes = [("bad", bad.address), ("good", good.address)];
     let switch = Running::start(over(&nodes, secure(by(&authority, "node.test"))));
@@ -213,8 +213,8 @@ async fn what_is_wrong_with_a_certificate_is_a_failure_with_a_name() {
 async fn checks_shake_hands_too() {
     let (authority, other) = (Authority::new(), Authority::new());
     for check in [HealthCheck::Tcp, HealthCheck::Http { path: "/".to_owned() }] {
-        let bad = Outer::start("bad", false, Some(Serving::new(other.leaf("node.test", false)))).await;
-        let good = Outer::start("good", false, Some(Serving::new(authority.leaf("node.test", false)))).await;
+        let bad = Outer::start("bad", false, Some(Serving::new(other.leaf("node.test")))).await;
+        let good = Outer::start("good", false, Some(Serving::new(authority.leaf("node.test")))).await;
         let nodes = [("bad", bad.address), ("good", good.address)];
         let mut config = over(&nodes, secure(by(&authority, "node.test")));
         config.health = HealthConfig {
@@ -236,11 +236,10 @@ async fn checks_shake_hands_too() {
 #[tokio::test]
 async fn a_node_that_asks_for_a_certificate_is_shown_one() {
     let (authority, clients) = (Authority::new(), Authority::new());
-    let serving =
-        || Serving { clients: Some(clients.ca()), ..Serving::new(authority.leaf("node.test", false)) };
+    let serving = || Serving { clients: Some(clients.ca()), ..Serving::new(authority.leaf("node.test")) };
     let with = |certificate| OutboundTls { certificate, ..by(&authority, "node.test") };
     let node = Outer::start("a", false, Some(serving())).await;
-    let own = clients.leaf("switch.test", false);
+    let own = clients.leaf("switch.test");
     let switch = Running::start(over(&[("a", node.address)], secure(with(Some(own)))));
     for _ in 0..3 {
         assert_eq!(switch.client().await.get("/").await.text(), "a");
@@ -248,7 +247,7 @@ async fn a_node_that_asks_for_a_certificate_is_shown_one() {
     let seen = node.seen();
     assert_eq!((seen.len(), seen[0].certificate), (1, true));
 
-    for route_error in [None, Some(authority.leaf("switch.test", false))] {
+    for route_error in [None, Some(authority.leaf("switch.test"))] {
         let node = Outer::start("a", false, Some(serving())).await;
         let switch = Running::start(over(&[("a", node.address)], secure(with(route_error))));
         let reply = switch.client().await.get("/").await;
@@ -259,7 +258,7 @@ async fn a_node_that_asks_for_a_certificate_is_shown_one() {
 #[tokio::test]
 async fn http2_is_agreed_on_in_the_handshake() {
     let authority = Authority::new();
-    let tls = Serving { http2: true, ..Serving::new(authority.leaf("node.test", false)) };
+    let tls = Serving { http2: true, ..Serving::new(authority.leaf("node.test")) };
     let node = Outer::start("a", false, Some(tls)).await;
     let mut config = over(&[("a", node.address)], secure(by(&authority, "node.test")));
     config.nodes[0].http2 = true;
@@ -276,7 +275,7 @@ async fn http2_is_agreed_on_in_the_handshake() {
 #[tokio::test]
 async fn without_verification_anybody_does() {
     let authority = Authority::new();
-    let node = Outer::start("a", false, Some(Serving::new(authority.leaf("node.test", true)))).await;
+    let node = Outer::start("a", false, Some(Serving::new(authority.expired_leaf("node.test")))).await;
     let tls = OutboundTls { verify: false, ..OutboundTls::default() };
     let mut config = over(&[("a", node.address)], secure(tls));
     config.health = HealthConfig { interval: Duration::from_millis(20), ..HealthConfig::default() };
@@ -291,7 +290,7 @@ async fn a_node_says_otherwise_for_itself() {
     let authority = Authority::new();
     let plain = Outer::start("plain", false, None).await;
     let announced = Outer::start("announced", true, None).await;
-    let tls = Outer::start("tls", true, Some(Serving::new(authority.leaf("node.test", false)))).await;
+    let tls = Outer::start("tls", true, Some(Serving::new(authority.leaf("node.test")))).await;
     let nodes = [("plain", plain.address), ("announced", announced.address), ("tls", tls.address)];
     let reach = NodeTransport { tls: Some(by(&authority, "node.test")), announce: Some(ProxyVersion::V1) };
     let mut config = over(&nodes, reach);

@@ -7,12 +7,11 @@ use http::{Request, Version};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use larder_switch::{ClientCertificates, SwitchConfig, TlsConfig, TlsVersion};
-use larder_testkit::take_time_async;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use larder_testkit::{Authority, take_time_async};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Act, Client, Node, Running, config, eventually, header, ok};
@@ -22,41 +21,21 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// An authority, a certificate of it for the switch, and one for a client.
-struct Authority {
-    folder: tempfile::TempDir,
-    root_cause: CertificateDer<'static>,
-    client: (CertificateDer<'static>, String),
+struct Certificates {
+    authority: Authority,
+    switch: PathBuf,
+    client: PathBuf,
 }
 
-impl Authority {
+impl Certificates {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut params = CertificateParams::new(Vec::new()).expect("params");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let root_cause = params.self_signed(&key).expect("signs");
-        let issuer = Issuer::new(params, key);
-        let leaf = |name: &str| {
-            let key = KeyPair::generate().expect("a key");
-            let params = CertificateParams::new(vec![name.to_owned()]).expect("params");
-            (params.signed_by(&key, &issuer).expect("signs"), key.serialize_pem())
-        };
-        let (own, client) = (leaf("test"), leaf("client"));
-        let file = folder.path().join("own.pem");
-        std::fs::write(&file, own.0.pem() + &own.1).expect("writes");
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
-        std::fs::write(folder.path().join("root.crt"), root_cause.pem()).expect("writes");
-        let der =
-            |pem: String| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").into_owned();
-        Self { root_cause: der(root_cause.pem()), client: (der(client.0.pem()), client.1), folder }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
+        let authority = Authority::new();
+        let (switch, client) = (authority.leaf("test"), authority.leaf("client"));
+        Self { authority, switch, client }
     }
 
     fn tls(&self) -> TlsConfig {
-        TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![self.path().join("own.pem")])
+        TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![self.switch.clone()])
     }
 
     /// A client's connection, which offers these protocols.
@@ -66,16 +45,15 @@ impl Authority {
         protocols: &[&[u8]],
         with_own: bool,
     ) -> TlsStream<TcpStream> {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.root_cause.clone()).expect("a root");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_root_certificates(roots);
+            .with_root_certificates(self.authority.roots());
         let mut config = if with_own {
-            let key = PrivateKeyDer::from_pem_slice(self.client.1.as_bytes()).expect("a key");
-            builder.with_client_auth_cert(vec![self.client.0.clone()], key).expect("a certificate")
+            let chain = vec![CertificateDer::from_pem_file(&self.client).expect("a certificate")];
+            let key = PrivateKeyDer::from_pem_file(&self.client).expect("a key");
+            builder.with_client_auth_cert(chain, key).expect("a certificate")
         } else {
             builder.with_no_client_auth()
         };
@@ -117,9 +95,9 @@ async fn ask(sender: &Sender, method: &str, uri: &str, body: &[u8]) -> (http::re
 
 #[tokio::test]
 async fn a_connection_of_http1_comes_by_tls() {
-    let (authority, node) = (Authority::new(), Node::named("a").await);
-    let switch = Running::start(secure(&[&node], authority.tls()));
-    let mut stream = authority.connect(switch.address, &[b"http/1.1"], false).await;
+    let (certificates, node) = (Certificates::new(), Node::named("a").await);
+    let switch = Running::start(secure(&[&node], certificates.tls()));
+    let mut stream = certificates.connect(switch.address, &[b"http/1.1"], false).await;
     for _ in 0..3 {
         stream
             .write_all(
@@ -148,7 +126,7 @@ async fn a_connection_of_http1_comes_by_tls() {
 
 #[tokio::test]
 async fn requests_of_http2_are_decided_one_by_one() {
-    let authority = Authority::new();
+    let certificates = Certificates::new();
     let large = "x".repeat(300_000);
     let script = |name: &'static str, large: String| {
         move |head: &str| {
@@ -161,10 +139,10 @@ async fn requests_of_http2_are_decided_one_by_one() {
     };
     let a = Node::scripted("a", script("a", large.clone())).await;
     let b = Node::scripted("b", script("b", large.clone())).await;
-    let mut config = secure(&[&a, &b], authority.tls());
+    let mut config = secure(&[&a, &b], certificates.tls());
     config.settings.policy = larder_core::PolicyKind::Rr;
     let switch = Running::start(config);
-    let sender = http2(authority.connect(switch.address, &[b"h2", b"http/1.1"], false).await).await;
+    let sender = http2(certificates.connect(switch.address, &[b"h2", b"http/1.1"], false).await).await;
     let mut answers = tokio::task::JoinSet::new();
     for number in 0..40 {
         let sender = sender.clone();
@@ -193,7 +171,7 @@ async fn requests_of_http2_are_decided_one_by_one() {
     switch.settles().await;
     assert_eq!(switch.metric("larder_switch_http2_connections_total "), 1.0);
     // The target is the same for every HTTP version.
-    let mut stream = authority.connect(switch.address, &[], false).await;
+    let mut stream = certificates.connect(switch.address, &[], false).await;
     stream.write_all(b"GET /after HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await.expect("sends");
     stream.read_to_end(&mut Vec::new()).await.expect("a clean end");
     let told: Vec<Option<String>> =
@@ -213,16 +191,15 @@ impl IntoStatus for u16 {
 
 #[tokio::test]
 async fn clients_show_their_certificates() {
-    let (authority, node) = (Authority::new(), Node::named("a").await);
-    let root_cause = authority.path().join("root.crt");
+    let (certificates, node) = (Certificates::new(), Node::named("a").await);
     let tls = TlsConfig {
-        clients: ClientCertificates::Optional(root_cause),
+        clients: ClientCertificates::Optional(certificates.authority.ca()),
         min_version: TlsVersion::Tls13,
-        ..authority.tls()
+        ..certificates.tls()
     };
     let switch = Running::start(secure(&[&node], tls));
     for with_own in [true, false] {
-        let sender = http2(authority.connect(switch.address, &[b"h2"], with_own).await).await;
+        let sender = http2(certificates.connect(switch.address, &[b"h2"], with_own).await).await;
         assert_eq!(ask(&sender, "GET", "https://test/", b"").await.0.status, 200);
         let told = header(&node.last(), "client-cert").map(str::to_owned);
         assert_eq!(told.is_some(), with_own);
@@ -230,17 +207,17 @@ async fn clients_show_their_certificates() {
             use base64::Engine as _;
             let der =
                 base64::engine::general_purpose::STANDARD.decode(told.trim_matches(':')).expect("base64");
-            assert_eq!(der, authority.client.0.to_vec());
+            assert_eq!(der, CertificateDer::from_pem_file(&certificates.client).expect("PEM").to_vec());
         }
     }
 }
 
 #[tokio::test]
 async fn what_is_under_way_ends_when_the_switch_does() {
-    let authority = Authority::new();
+    let certificates = Certificates::new();
     let node = Node::scripted("a", |_| Act::Gated(ok("a", "a"))).await;
-    let mut switch = Running::start(secure(&[&node], authority.tls()));
-    let sender = http2(authority.connect(switch.address, &[b"h2"], false).await).await;
+    let mut switch = Running::start(secure(&[&node], certificates.tls()));
+    let sender = http2(certificates.connect(switch.address, &[b"h2"], false).await).await;
     let asked = tokio::spawn({
         let sender = sender.clone();
         async move { ask(&sender, "GET", "https://test/slow", b"").await.0.status }
@@ -277,8 +254,8 @@ async fn http2_is_spoken_without_tls_where_it_may_be() {
 
 #[tokio::test]
 async fn a_client_that_is_announced_is_the_client() {
-    let (authority, node) = (Authority::new(), Node::named("a").await);
-    let mut config = secure(&[&node], authority.tls());
+    let (certificates, node) = (Certificates::new(), Node::named("a").await);
+    let mut config = secure(&[&node], certificates.tls());
     config.listen = vec![([127, 0, 0, 1], 0).into()];
     config.announcers = vec!["127.0.0.1".parse().expect("a range")];
     let switch = Running::start(config);
@@ -304,8 +281,8 @@ async fn a_client_that_is_announced_is_the_client() {
 
 #[tokio::test]
 async fn who_comes_without_tls_is_sent_to_it() {
-    let (authority, node) = (Authority::new(), Node::named("a").await);
-    let mut config = secure(&[&node], TlsConfig { redirect: true, ..authority.tls() });
+    let (certificates, node) = (Certificates::new(), Node::named("a").await);
+    let mut config = secure(&[&node], TlsConfig { redirect: true, ..certificates.tls() });
     config.listen = vec![([127, 0, 0, 1], 0).into()];
     let switch = Running::start(config);
     let port = switch.secure.expect("a second address").port();
@@ -323,7 +300,7 @@ async fn who_comes_without_tls_is_sent_to_it() {
     assert_eq!(node.requests(), 0);
     assert_eq!(client.get("/.well-known/acme-challenge/x").await.text(), "a");
     assert_eq!(header(&node.last(), "x-forwarded-proto"), Some("http"));
-    let mut stream = authority.connect(switch.secure.expect("an address"), &[], false).await;
+    let mut stream = certificates.connect(switch.secure.expect("an address"), &[], false).await;
     stream.write_all(b"GET /x HTTP/1.1\r\nHost: test\r\n\r\n").await.expect("sends");
     assert!(read_until(&mut stream, "\r\n\r\na").await.starts_with("HTTP/1.1 200 "));
     switch.settles().await;
@@ -356,14 +333,14 @@ async fn http2_node() -> SocketAddr {
 
 #[tokio::test]
 async fn a_node_is_asked_by_http2_and_its_trailers_come_through() {
-    let (authority, address) = (Authority::new(), http2_node().await);
+    let (certificates, address) = (Certificates::new(), http2_node().await);
     let node = Node::named("a").await;
-    let mut config = secure(&[&node], authority.tls());
+    let mut config = secure(&[&node], certificates.tls());
     config.listen = vec![([127, 0, 0, 1], 0).into()];
     config.nodes[0].address = address.to_string();
     config.nodes[0].http2 = true;
     let switch = Running::start(config);
-    let stream = authority.connect(switch.secure.expect("an address"), &[b"h2"], false).await;
+    let stream = certificates.connect(switch.secure.expect("an address"), &[b"h2"], false).await;
     let mut sender = http2(stream).await;
     let request = Request::post("https://test/service/call").header("te", "trailers");
     let request = request.body(Full::new(Bytes::from(vec![1; 100_000]))).expect("a request");

@@ -1,7 +1,8 @@
 //! The shaper on the links of a small topology.
 
 use super::*;
-use larder_kernel::netns::{Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Topology, TopologySpec};
+use larder_testkit::or_skip;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;

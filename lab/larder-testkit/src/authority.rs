@@ -1,6 +1,7 @@
 //! A certificate authority for tests, and servers with its certificates.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs;
@@ -10,13 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio_rustls::TlsAcceptor;
 
-/// Number of authorities, from which each gets a unique name.
+/// Number of authorities with a temporary folder, from which each gets a unique name.
 static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
 
-/// A certificate authority, with its files in a temporary folder.
+/// A certificate authority, with its files in a folder.
 pub struct Authority {
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// Removes the folder, unless it belongs to the test.
+    _temporary: Option<tempfile::TempDir>,
     issuer: CertifiedIssuer<'static, KeyPair>,
+    ca: PathBuf,
 }
 
 impl Default for Authority {
@@ -26,36 +30,53 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// Creates an authority.
+    /// Creates an authority with a temporary folder.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
+        let name = format!("authority-{}", AUTHORITIES.fetch_add(1, Relaxed));
+        let authority = Self::in_folder(folder.path(), &name);
+        Self { _temporary: Some(folder), ..authority }
+    }
+
+    /// Creates an authority whose files are in `folder`: its certificate is NAME.ca.
+    pub fn in_folder(folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("params");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let number = AUTHORITIES.fetch_add(1, Relaxed);
-        params.distinguished_name.push(DnType::CommonName, format!("authority {number}"));
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("signs");
-        fs::write(folder.path().join("ca.pem"), issuer.pem()).expect("writes");
-        Self { folder, issuer }
+        let ca = folder.join(format!("{name}.ca"));
+        fs::write(&ca, issuer.pem()).expect("writes");
+        Self { folder: folder.to_owned(), _temporary: None, issuer, ca }
     }
 
     /// The folder with the files.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// The file with the authority's certificate.
     pub fn ca(&self) -> PathBuf {
-        self.path().join("ca.pem")
+        self.ca.clone()
     }
 
-    /// Creates a certificate and its key in one file. With `expired`, the certificate has expired.
-    pub fn leaf(&self, name: &str, expired: bool) -> PathBuf {
-        self.leaf_with(name, &format!("{name}-{expired}.pem"), |params| {
-            if expired {
-                params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-                params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-            }
+    /// The authority's certificate, for a client that trusts only this authority.
+    pub fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&self.ca).expect("PEM")).expect("adds");
+        roots
+    }
+
+    /// Creates a certificate for a host, and its key, in the file NAME.pem.
+    pub fn leaf(&self, name: &str) -> PathBuf {
+        self.leaf_with(name, &format!("{name}.pem"), |_| {})
+    }
+
+    /// Does the same as [`Self::leaf`] with a certificate that has expired.
+    pub fn expired_leaf(&self, name: &str) -> PathBuf {
+        self.leaf_with(name, &format!("{name}-expired.pem"), |params| {
+            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
         })
     }
 
@@ -63,13 +84,19 @@ impl Authority {
     pub fn leaf_with(&self, name: &str, file: &str, set: impl FnOnce(&mut CertificateParams)) -> PathBuf {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("params");
+        params.distinguished_name.push(DnType::CommonName, name);
         set(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).expect("signs");
-        let file = self.path().join(file);
-        fs::write(&file, certificate.pem() + &key.serialize_pem()).expect("writes");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a mode");
+        let file = self.folder.join(file);
+        write_secret(&file, &(certificate.pem() + &key.serialize_pem()));
         file
     }
+}
+
+/// Writes a file that only its owner may read.
+pub fn write_secret(path: &Path, text: &str) {
+    fs::write(path, text).expect("writes");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("a mode");
 }
 
 /// Creates the server side of TLS with the certificate and key in `file` and the given ALPN protocols. If `clients` names an
@@ -85,9 +112,8 @@ pub fn acceptor(file: &Path, clients: Option<&Path>, protocols: &[&[u8]]) -> Tls
     let builder = match clients {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let mut roots = rustls::RootCertStore::empty();
-            let pem = fs::read(file).expect("an authority");
-            roots.add(CertificateDer::from_pem_slice(&pem).expect("PEM")).expect("adds");
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_file(file).expect("PEM")).expect("adds");
             let verifier =
                 rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(verifier.build().expect("a verifier"))

@@ -4,7 +4,7 @@
 //! `LARDER_SKIPS` names. `cargo xtask test` sets the variable, lists the lines, and adds them to the sum of skipped tests.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread;
 
@@ -52,4 +52,61 @@ pub fn needs_tool(program: &str, package: &str) -> Option<PathBuf> {
         skip(&format!("needs the program {program} (apt-get install {package})"));
     }
     found
+}
+
+/// Returns the value. If it could not be made because this machine lacks a right or a tool
+/// ([`io::ErrorKind::Unsupported`]), the test is skipped.
+///
+/// # Panics
+/// On every other error.
+#[expect(clippy::panic, reason = "an error is a failure of the test")]
+pub fn or_skip<T, E: Into<io::Error>>(made: Result<T, E>) -> Option<T> {
+    let error = match made {
+        Ok(made) => return Some(made),
+        Err(error) => error.into(),
+    };
+    if error.kind() != io::ErrorKind::Unsupported {
+        panic!("{error}");
+    }
+    skip(&error.to_string());
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Run separately, in processes with the relevant variables.
+    #[test]
+    #[ignore = "run by skips_are_counted_and_fail_in_ci"]
+    fn skips() {
+        let missing = io::Error::new(io::ErrorKind::Unsupported, "a reason");
+        assert!(or_skip(Err::<(), _>(missing)).is_none());
+    }
+
+    #[test]
+    fn skips_are_counted_and_fail_in_ci() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("skips");
+        let run = |ci: &str| {
+            let mut command = Command::new(std::env::current_exe().expect("a path"));
+            command.args(["--ignored", "--exact", "skip::tests::skips"]).env("CI", ci).env(SKIPS_FILE, &file);
+            command.output().expect("it runs")
+        };
+        assert!(run("").status.success() && run("false").status.success());
+        let text = std::fs::read_to_string(&file).expect("the file");
+        assert_eq!(text, "skip::tests::skips\ta reason\n".repeat(2));
+        let failed = run("true");
+        assert!(!failed.status.success(), "{failed:?}");
+        let message = "test skipped under CI: skip::tests::skips: a reason";
+        assert!(String::from_utf8_lossy(&failed.stdout).contains(message), "{failed:?}");
+        assert_eq!(std::fs::read_to_string(&file).expect("the file"), text, "a failure is no skip");
+    }
+
+    #[test]
+    #[should_panic(expected = "broken")]
+    fn another_error_is_a_failure() {
+        or_skip(Err::<(), _>(io::Error::other("broken")));
+    }
 }

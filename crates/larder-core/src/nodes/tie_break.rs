@@ -107,6 +107,13 @@ mod tests {
         nodes.name(node.expect("some are open")).to_string()
     }
 
+    /// The first numbers of SplitMix64 from seed 0, as published.
+    #[test]
+    fn mixed_bits_are_those_of_splitmix64() {
+        assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(mix(0x9E37_79B9_7F4A_7C15), 0x6E78_9E6A_A1B9_65F4);
+    }
+
     #[test]
     fn switches_place_alike_without_messages_and_a_lost_node_moves_only_its_targets() {
         let one = PeerSwitchState { switches: 1, equal_within: 4, ..PeerSwitchState::default() };

@@ -4,9 +4,11 @@
 //! selects all requests of some targets and none of the others, by the target's hash. A memory that is smaller by
 //! `q` then has the same hit ratio. A *random* draw selects requests of any target, by a hash of target and time; it
 //! shows the hot targets and the number of all requests. Both draws are functions of the request and of `q` alone,
-//! so a repeated draw gives the same result.
+//! so a repeated draw gives the same result. Policies that place by hash use the target's own bits, which must not be
+//! those that select it.
 
 use crate::id::TargetId;
+use crate::nodes::mix;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -71,15 +73,6 @@ pub(super) fn is_drawn_by_target(target: TargetId, level: u32) -> bool {
 #[inline]
 pub(super) fn is_drawn_randomly(target: TargetId, at: Time, level: u32) -> bool {
     mix(mix(at.as_nanos()) ^ target.0.rotate_left(32)).leading_zeros() >= level
-}
-
-/// Mixes the bits of a number: SplitMix64's finaliser. Policies that place by hash use the target's own bits, which
-/// must not be those that select it.
-const fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
 }
 
 #[cfg(test)]

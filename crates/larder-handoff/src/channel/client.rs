@@ -1,10 +1,10 @@
 //! The switch's side of the control channel. A [`NodeChannel`] connects to one node, reconnects when the connection
 //! breaks, and reports both.
 
-use super::Timing;
 use super::identity::{Identity, PublicKey};
 use super::message::{CookieKeys, FromNode, Hello, Message as _, MessageError, Service, ToNode, Welcome};
 use super::transport::{self, Receiver, Sender, TransportError};
+use super::{Timing, retry_delay};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -262,7 +262,8 @@ impl Runner {
             if began.elapsed() >= STABLE_AFTER {
                 attempt = 0;
             }
-            let retry = self.timing.retry_delay(attempt, random_byte());
+            let Timing { retry_min, retry_max, .. } = self.timing;
+            let retry = retry_delay(attempt, retry_min, retry_max, random_byte());
             attempt = attempt.saturating_add(1);
             let NodeAddress { node, address, .. } = self.node;
             failures = if up { 0 } else { failures.saturating_add(1) };

@@ -24,4 +24,4 @@ pub mod server;
 mod timing;
 pub mod transport;
 
-pub use timing::Timing;
+pub use timing::{Timing, retry_delay};

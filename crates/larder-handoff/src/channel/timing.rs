@@ -33,14 +33,11 @@ impl Default for Timing {
     }
 }
 
-impl Timing {
-    /// Delay before attempt number `attempt` (from 0) to reconnect: `retry_min * 2^attempt`, at most `retry_max`.
-    /// `jitter` reduces it by up to a quarter, so that switches do not all reconnect at the same time.
-    pub(crate) fn retry_delay(&self, attempt: u32, jitter: u8) -> Duration {
-        let doubled = self.retry_min.saturating_mul(1_u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX));
-        let full = doubled.min(self.retry_max);
-        full - full * u32::from(jitter) / (4 * 256)
-    }
+/// Returns the delay before attempt number `attempt` (from 0) to reconnect: `min * 2^attempt`, at most `max`. `jitter`
+/// reduces it by up to a quarter, so that hosts do not all reconnect at the same time.
+pub fn retry_delay(attempt: u32, min: Duration, max: Duration, jitter: u8) -> Duration {
+    let full = min.saturating_mul(1 << attempt.min(20)).min(max);
+    full - full * u32::from(jitter) / (4 * 256)
 }
 
 #[cfg(test)]
@@ -49,11 +46,12 @@ mod tests {
 
     #[test]
     fn attempts_become_rarer_and_never_rest_longer_than_the_limit() {
-        let timing = Timing::default();
-        let waits: Vec<u128> = (0..8).map(|attempt| timing.retry_delay(attempt, 0).as_millis()).collect();
+        let (min, max) = (Duration::from_millis(100), Duration::from_secs(5));
+        let waits: Vec<u128> = (0..8).map(|attempt| retry_delay(attempt, min, max, 0).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
-        assert_eq!(timing.retry_delay(u32::MAX, 0), timing.retry_max);
-        let least = timing.retry_max * 3 / 4;
-        assert!((least..=timing.retry_max).contains(&timing.retry_delay(9, u8::MAX)));
+        assert_eq!(retry_delay(u32::MAX, min, max, 0), max);
+        for attempt in [9, u32::MAX] {
+            assert!((max * 3 / 4..=max).contains(&retry_delay(attempt, min, max, u8::MAX)));
+        }
     }
 }

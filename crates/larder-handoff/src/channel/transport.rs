@@ -1,13 +1,13 @@
 //! Encrypted messages over TCP: the Noise handshake IK and the records after it.
 //!
-//! Each side first sends a preamble of eight bytes: `larder` and the protocol version in two bytes. It distinguishes
-//! another protocol or version from a wrong key. It is also the handshake's prologue, so that it cannot be altered on
-//! the way. After it, each Noise message is preceded by its length in two bytes. An application message starts with its
-//! length in four bytes and spans as many Noise messages (records) as it needs.
+//! Each side first sends its preamble (see [`crate::noise`]). After it, each Noise message is preceded by its length in
+//! two bytes, also in the handshake. An application message starts with its length in four bytes and spans as many
+//! records as it needs.
 
 use super::Timing;
 use super::identity::{Identity, KEY_BYTES, PublicKey};
 use super::message::MESSAGE_BYTES_MAX;
+use crate::noise::{self, HEAD_BYTES, NOISE_BYTES_MAX, PLAIN_BYTES_MAX, TAG_BYTES};
 use snow::{Builder, HandshakeState, StatelessTransportState};
 use std::io;
 use std::sync::Arc;
@@ -22,12 +22,6 @@ pub const VERSION: u16 = 5;
 
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 6] = *b"larder";
-const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
-/// Length of the authentication tag of a Noise message. Bytes.
-const TAG_BYTES: usize = 16;
-/// Maximum length of a Noise message (The Noise Protocol Framework, section 3). Bytes.
-const NOISE_BYTES_MAX: usize = 65_535;
-const PLAIN_BYTES_MAX: usize = NOISE_BYTES_MAX - TAG_BYTES;
 /// `e`, encrypted `s`, and an empty payload's tag. Bytes.
 const FIRST_MESSAGE_BYTES: usize = KEY_BYTES + KEY_BYTES + TAG_BYTES + TAG_BYTES;
 /// `e` and an empty payload's tag. Bytes.
@@ -102,7 +96,7 @@ pub async fn initiate(
     node: PublicKey,
     timing: &Timing,
 ) -> Result<(Sender, Receiver), TransportError> {
-    let prologue = preamble();
+    let prologue = noise::preamble(MAGIC, VERSION);
     let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(not_authentic)?;
     let builder = builder.prologue(&prologue).and_then(|builder| builder.remote_public_key(&node.0));
     let mut state = builder.and_then(Builder::build_initiator).map_err(not_authentic)?;
@@ -111,16 +105,9 @@ pub async fn initiate(
         let mut first = prologue.to_vec();
         first.extend(write_handshake_message(&mut state, FIRST_MESSAGE_BYTES)?);
         writer.write_all(&first).await?;
-        let rejected = |error: io::Error| match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TransportError::Rejected,
-            _ => error.into(),
-        };
-        read_preamble(&mut reader).await.map_err(|error| match error {
-            TransportError::Io(error) => rejected(error),
-            error => error,
-        })?;
-        let mut second = [0; SECOND_MESSAGE_BYTES + 2];
-        reader.read_exact(&mut second).await.map_err(rejected)?;
+        read_preamble(&mut reader).await.map_err(rejected)?;
+        let mut second = [0; HEAD_BYTES + SECOND_MESSAGE_BYTES];
+        reader.read_exact(&mut second).await.map_err(|error| rejected(error.into()))?;
         read_handshake_message(&mut state, &second)?;
         into_transport(state, reader, writer, timing)
     };
@@ -141,11 +128,11 @@ pub async fn respond(
     allowed: &[PublicKey],
     timing: &Timing,
 ) -> Result<(PublicKey, Sender, Receiver), TransportError> {
-    let prologue = preamble();
+    let prologue = noise::preamble(MAGIC, VERSION);
     let handshake = async {
         let (mut reader, mut writer) = split(stream)?;
         read_preamble(&mut reader).await.map_err(truncated)?;
-        let mut first = [0; FIRST_MESSAGE_BYTES + 2];
+        let mut first = [0; HEAD_BYTES + FIRST_MESSAGE_BYTES];
         reader.read_exact(&mut first).await.map_err(|error| truncated(error.into()))?;
         let mut state = read_first_message(identities, &prologue, &first)?;
         let key = state.get_remote_static().and_then(|key| key.try_into().ok()).map(PublicKey);
@@ -214,11 +201,8 @@ impl Sender {
 
     /// Sends `plain` as one Noise message.
     async fn send_record(&mut self) -> Result<(), TransportError> {
-        let sealed_bytes = self.plain.len() + TAG_BYTES;
-        self.sealed.resize(2 + sealed_bytes, 0);
-        let length = u16::try_from(sealed_bytes).map_err(|_| TransportError::Length(sealed_bytes))?;
-        self.sealed[..2].copy_from_slice(&length.to_be_bytes());
-        self.noise.write_message(self.nonce, &self.plain, &mut self.sealed[2..]).map_err(not_authentic)?;
+        let encrypt = |plain: &[u8], message: &mut [u8]| self.noise.write_message(self.nonce, plain, message);
+        noise::seal(&self.plain, &mut self.sealed, encrypt).map_err(not_authentic)?;
         self.nonce += 1;
         self.stream.write_all(&self.sealed).await?;
         Ok(())
@@ -266,12 +250,9 @@ impl Receiver {
 
     /// Receives one Noise message.
     async fn receive_record(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
-        let mut length = [0; 2];
-        read_full(&mut self.stream, &mut length, silence).await?;
-        let length = usize::from(u16::from_be_bytes(length));
-        if length < TAG_BYTES {
-            return Err(TransportError::Length(length));
-        }
+        let mut head = [0; HEAD_BYTES];
+        read_full(&mut self.stream, &mut head, silence).await?;
+        let length = noise::message_bytes(head).map_err(TransportError::Length)?;
         self.sealed.resize(length, 0);
         read_full(&mut self.stream, &mut self.sealed, silence).await?;
         let mut plain = vec![0; length];
@@ -304,7 +285,7 @@ fn split(stream: TcpStream) -> io::Result<(BufReader<OwnedReadHalf>, OwnedWriteH
     // Reports and handoffs must not wait for an acknowledgement.
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
-    Ok((BufReader::with_capacity(NOISE_BYTES_MAX + 2, reader), writer))
+    Ok((BufReader::with_capacity(HEAD_BYTES + NOISE_BYTES_MAX, reader), writer))
 }
 
 fn into_transport(
@@ -326,38 +307,28 @@ fn into_transport(
     Ok((sender, Receiver { stream: reader, noise, nonce: 0, sealed: Vec::new(), message_timeout }))
 }
 
-fn preamble() -> [u8; PREAMBLE_BYTES] {
-    let mut preamble = [0; PREAMBLE_BYTES];
-    preamble[..MAGIC.len()].copy_from_slice(&MAGIC);
-    preamble[MAGIC.len()..].copy_from_slice(&VERSION.to_be_bytes());
-    preamble
-}
-
-/// Reads the other side's preamble.
+/// Reads and checks the other side's preamble.
 async fn read_preamble(reader: &mut (impl AsyncRead + Unpin)) -> Result<(), TransportError> {
-    let mut preamble = [0; PREAMBLE_BYTES];
-    reader.read_exact(&mut preamble).await?;
-    let [magic @ .., high, low] = preamble;
-    match (magic == MAGIC, u16::from_be_bytes([high, low])) {
-        (false, _) => Err(TransportError::WrongProtocol),
-        (true, VERSION) => Ok(()),
-        (true, version) => Err(TransportError::Version(version)),
+    match noise::read_version(MAGIC, reader).await? {
+        Some(VERSION) => Ok(()),
+        Some(version) => Err(TransportError::Version(version)),
+        None => Err(TransportError::WrongProtocol),
     }
 }
 
 /// Writes the next handshake message, preceded by its length.
 fn write_handshake_message(state: &mut HandshakeState, expected: usize) -> Result<Vec<u8>, TransportError> {
-    let mut message = vec![0; 2 + expected];
-    let length = state.write_message(&[], &mut message[2..]).map_err(not_authentic)?;
+    let mut message = vec![0; HEAD_BYTES + expected];
+    let length = state.write_message(&[], &mut message[HEAD_BYTES..]).map_err(not_authentic)?;
     let head = u16::try_from(length).map_err(|_| TransportError::Length(length))?;
-    message[..2].copy_from_slice(&head.to_be_bytes());
-    message.truncate(2 + length);
+    message[..HEAD_BYTES].copy_from_slice(&head.to_be_bytes());
+    message.truncate(HEAD_BYTES + length);
     Ok(message)
 }
 
 /// Reads a handshake message that is preceded by its length.
 fn read_handshake_message(state: &mut HandshakeState, framed: &[u8]) -> Result<(), TransportError> {
-    let Some((head, message)) = framed.split_first_chunk::<2>() else {
+    let Some((head, message)) = framed.split_first_chunk::<HEAD_BYTES>() else {
         return Err(TransportError::Truncated);
     };
     let length = usize::from(u16::from_be_bytes(*head));
@@ -374,6 +345,14 @@ fn pattern() -> Result<snow::params::NoiseParams, TransportError> {
 /// Any failure of the cipher on bytes of the right length means that they are not authentic.
 fn not_authentic(_: snow::Error) -> TransportError {
     TransportError::Forged
+}
+
+/// Turns a connection that the other side closed during the handshake into [`TransportError::Rejected`].
+fn rejected(error: TransportError) -> TransportError {
+    match error {
+        TransportError::Io(error) if noise::is_closed(&error) => TransportError::Rejected,
+        error => error,
+    }
 }
 
 fn truncated(error: TransportError) -> TransportError {
@@ -417,6 +396,86 @@ mod tests {
         let (near, (key, sender, receiver)) = tokio::join!(initiating, responding);
         assert_eq!(key, switch.public());
         (near, (sender, receiver))
+    }
+
+    /// The other side is written from the protocol's description, with its numbers.
+    #[tokio::test]
+    async fn the_bytes_on_the_wire_are_those_of_the_protocol() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let (switch, node) = (Identity::generate().expect("a key"), Identity::generate().expect("a key"));
+        let builder = || {
+            let builder = Builder::new("Noise_IK_25519_ChaChaPoly_BLAKE2s".parse().expect("a pattern"));
+            builder.prologue(b"larder\0\x05").expect("a prologue")
+        };
+        let exchange = async |wire: &mut TcpStream, state: HandshakeState| {
+            let mut noise = state.into_transport_mode().expect("complete");
+            let (mut plain, mut record) = ([0; 65_535], [0; 65_537]);
+            for (head, first, length) in [
+                ([0, 25], &b"\0\0\0\x05hello"[..], 9),
+                ([0xff; 2], &[0, 0, 0xff, 0xec][..], 65_519),
+                ([0, 17], &b"x"[..], 1),
+            ] {
+                let record = &mut record[..2 + usize::from(u16::from_be_bytes(head))];
+                wire.read_exact(record).await.expect("a record");
+                assert_eq!(record[..2], head);
+                let read = noise.read_message(&record[2..], &mut plain);
+                assert_eq!(read.expect("authentic"), length);
+                assert!(plain.starts_with(first));
+            }
+            let length = noise.write_message(b"\0\0\0\x02ok", &mut record[2..]).expect("encrypted");
+            record[..2].copy_from_slice(&[0, 22]);
+            wire.write_all(&record[..2 + length]).await.expect("sent");
+        };
+        let converse = async |(mut sender, mut receiver): (Sender, Receiver)| {
+            sender.send(b"hello").await.expect("sent");
+            sender.send(&[b'x'; 65_516]).await.expect("sent in two records");
+            assert_eq!(receiver.receive(LONG).await.expect("received"), b"ok");
+        };
+        let timing = Timing { handshake: LONG, message: LONG, ..Timing::default() };
+
+        let far_node = async {
+            let (mut wire, _) = listener.accept().await.expect("accepted");
+            let mut first = [0; 106];
+            wire.read_exact(&mut first).await.expect("a first message");
+            assert_eq!(first[..10], *b"larder\0\x05\0\x60");
+            let state = builder().local_private_key(node.secret()).and_then(Builder::build_responder);
+            let mut state = state.expect("a key");
+            state.read_message(&first[10..], &mut [0; 96]).expect("authentic");
+            let mut second = [&b"larder\0\x05\0\x30"[..], &[0; 48]].concat();
+            state.write_message(&[], &mut second[10..]).expect("encrypted");
+            wire.write_all(&second).await.expect("sent");
+            exchange(&mut wire, state).await;
+        };
+        let near_switch = async {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            converse(initiate(stream, &switch, node.public(), &timing).await.expect("the right keys")).await;
+        };
+        tokio::join!(far_node, near_switch);
+
+        let far_switch = async {
+            let mut wire = TcpStream::connect(address).await.expect("connected");
+            let key = node.public();
+            let state =
+                builder().local_private_key(switch.secret()).and_then(|b| b.remote_public_key(&key.0));
+            let mut state = state.and_then(Builder::build_initiator).expect("keys");
+            let mut first = [&b"larder\0\x05\0\x60"[..], &[0; 96]].concat();
+            state.write_message(&[], &mut first[10..]).expect("encrypted");
+            wire.write_all(&first).await.expect("sent");
+            let mut second = [0; 58];
+            wire.read_exact(&mut second).await.expect("a second message");
+            assert_eq!(second[..10], *b"larder\0\x05\0\x30");
+            state.read_message(&second[10..], &mut [0; 96]).expect("authentic");
+            exchange(&mut wire, state).await;
+        };
+        let near_node = async {
+            let (stream, _) = listener.accept().await.expect("accepted");
+            let accepted = respond(stream, std::slice::from_ref(&node), &[switch.public()], &timing).await;
+            let (key, sender, receiver) = accepted.expect("the right keys");
+            assert_eq!(key, switch.public());
+            converse((sender, receiver)).await;
+        };
+        tokio::join!(far_switch, near_node);
     }
 
     #[tokio::test]

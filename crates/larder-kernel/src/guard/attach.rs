@@ -117,7 +117,8 @@ fn tcx_is_missing(e: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::guard::interface_index;
-    use crate::netns::{Namespace, or_skip};
+    use crate::netns::Namespace;
+    use larder_testkit::or_skip;
     use libbpf_rs::ObjectBuilder;
     use std::net::UdpSocket;
 

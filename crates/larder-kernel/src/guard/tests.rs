@@ -1,7 +1,8 @@
 //! The guard alone.
 
 use super::*;
-use crate::netns::{Namespace, or_skip};
+use crate::netns::Namespace;
+use larder_testkit::or_skip;
 
 /// Returns the node program for a kernel without the function, by changing the function's name to one that no kernel
 /// has.

@@ -91,7 +91,8 @@ impl Capture {
 mod tests {
     use super::*;
     use crate::frame::TcpFrame;
-    use crate::netns::{INTERFACE, Topology, TopologySpec, Wire, or_skip};
+    use crate::netns::{INTERFACE, Topology, TopologySpec, Wire};
+    use larder_testkit::or_skip;
 
     /// A frame from one host to another is captured once at the hub, although it passes two ports.
     #[test]

@@ -460,7 +460,7 @@ fn set_offloads(namespace: &Namespace, interface: &str, offloads: Offloads) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netns::or_skip;
+    use larder_testkit::or_skip;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::time::Duration;

@@ -78,7 +78,8 @@ fn link_address(ifindex: u32) -> io::Result<SockAddr> {
 mod tests {
     use super::*;
     use crate::frame::{TcpFrame, tcp_flag};
-    use crate::netns::{INTERFACE, Topology, TopologySpec, or_skip};
+    use crate::netns::{INTERFACE, Topology, TopologySpec};
+    use larder_testkit::or_skip;
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
     /// Addresses of the topology's network that no host has.

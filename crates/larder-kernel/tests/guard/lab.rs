@@ -3,8 +3,9 @@
 
 use crate::frame::{ACK, Encapsulation, FIN, SYN, Segment, encapsulate};
 use crate::wire::{Wire, wait};
-use larder_kernel::netns::{Namespace, NamespaceThread, or_skip, veth};
+use larder_kernel::netns::{Namespace, NamespaceThread, veth};
 use larder_kernel::{CookieKey, SynAckCookie, SynOptions};
+use larder_testkit::or_skip;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};

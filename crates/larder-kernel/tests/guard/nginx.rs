@@ -3,7 +3,8 @@
 use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
 use crate::support::cookies_or_skip;
 use larder_kernel::guard::{Guard, GuardConfig, GuardService};
-use larder_kernel::netns::skip;
+use larder_testkit::http::take_head;
+use larder_testkit::skip;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -69,9 +70,9 @@ fn get(lab: &Lab, to: SocketAddr, path: &str) -> (Vec<u8>, SocketAddr) {
     write!(client, "GET {path} HTTP/1.1\r\nHost: larder\r\nConnection: close\r\n\r\n").expect("sent");
     let mut answer = Vec::new();
     client.read_to_end(&mut answer).expect("all of it");
-    let head = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
-    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..head]));
-    (answer.split_off(head + 4), from)
+    let head = take_head(&mut answer).expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    (answer, from)
 }
 
 #[test]

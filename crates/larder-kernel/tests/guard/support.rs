@@ -3,8 +3,8 @@
 use crate::frame::{ACK, PSH, Segment};
 use crate::lab::{INTERFACE, KEY, Lab, OLD_KEY, PATIENCE, address, eventually, vip};
 use larder_kernel::guard::{Guard, GuardConfig, GuardEvent, GuardService, accepts_cookies};
-use larder_kernel::netns::skip;
 use larder_kernel::{CookieKey, FlowKey, SynAckCookie, SynOptions, abi};
+use larder_testkit::skip;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};

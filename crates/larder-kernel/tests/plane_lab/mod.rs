@@ -1,8 +1,8 @@
 //! A client `c`, a switch `f` and a node `n` on a bridge, each in a namespace that is removed when dropped.
 
 use larder_kernel::frame::TcpFrame;
-use larder_kernel::netns::root_or_skip;
 use larder_kernel::plane::Plane;
+use larder_testkit::needs_root;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::cell::RefCell;
@@ -32,7 +32,7 @@ fn output(command: &str) -> String {
 impl Lab {
     /// Returns `None`, and skips the test, if the rights are missing.
     pub(crate) fn new() -> Option<Self> {
-        if !root_or_skip("namespaces, CAP_BPF, CAP_NET_ADMIN") {
+        if !needs_root("namespaces, CAP_BPF, CAP_NET_ADMIN") {
             return None;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

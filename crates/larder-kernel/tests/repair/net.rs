@@ -21,7 +21,7 @@ pub(crate) fn skipped() -> bool {
         Ok(()) if !run(&["-V"]) => "the command ip".to_owned(),
         Ok(()) => return false,
     };
-    larder_kernel::netns::skip(&format!("needs {why}"));
+    larder_testkit::skip(&format!("needs {why}"));
     true
 }
 

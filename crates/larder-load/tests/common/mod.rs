@@ -146,8 +146,7 @@ impl Drop for Done<'_> {
 fn read_head(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<String> {
     let mut piece = [0; 4_096];
     loop {
-        if let Some(end) = pending.windows(4).position(|four| four == b"\r\n\r\n") {
-            let head = String::from_utf8(pending.drain(..end + 4).collect()).unwrap();
+        if let Some(head) = larder_testkit::http::take_head(pending) {
             return Some(head);
         }
         match stream.read(&mut piece) {

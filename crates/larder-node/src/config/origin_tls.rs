@@ -69,13 +69,13 @@ mod tests {
         });
         let http1: &[&[u8]] = &[b"http/1.1"];
         for (certificate, clients, protocols, reason) in [
-            (other.leaf("store.test", false), None, http1, "unknown-issuer"),
-            (authority.leaf("other.test", false), None, http1, "name-mismatch"),
-            (authority.leaf("store.test", true), None, http1, "expired"),
+            (other.leaf("store.test"), None, http1, "unknown-issuer"),
+            (authority.leaf("other.test"), None, http1, "name-mismatch"),
+            (authority.expired_leaf("store.test"), None, http1, "expired"),
             (later, None, http1, "not-yet-valid"),
             (as_server, None, http1, "ca-as-end-entity"),
-            (authority.leaf("store.test", false), Some(other.ca()), http1, "certificate-required"),
-            (authority.leaf("store.test", false), None, &[b"h2"], "no-protocol"),
+            (authority.leaf("store.test"), Some(other.ca()), http1, "certificate-required"),
+            (authority.leaf("store.test"), None, &[b"h2"], "no-protocol"),
         ] {
             let tls = acceptor(&certificate, clients.as_deref(), protocols);
             let fault = fault(&authority.ca(), async |server_side| drop(tls.accept(server_side).await)).await;

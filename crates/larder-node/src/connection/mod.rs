@@ -10,11 +10,12 @@ use crate::counters::Counters;
 use crate::edge::ConnectionInfo;
 use crate::handoff::{ConnectionStatus, HandoffDecision, RequestCounter};
 use crate::http::hop::LARDER_REQUESTS;
+use crate::lock::lock;
 use crate::origin::tunnel::{TunnelSlot, UpgradeTarget};
 use larder_kernel::FlowKey;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The record of a client's connection.
 #[derive(Debug)]
@@ -141,8 +142,4 @@ impl UpgradeTarget for ConnectionRecord {
     fn tunnel_slot(&self) -> &TunnelSlot {
         &self.tunnel
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

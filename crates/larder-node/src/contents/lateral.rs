@@ -11,6 +11,7 @@
 use crate::config::OriginConfig;
 use crate::counters::Counters;
 use crate::http::hop::LARDER_TARGET;
+use crate::lock::lock;
 use crate::memory::Memory;
 use crate::object::StoragePolicy;
 use crate::origin::{ClientKey, Origin, OriginReply};
@@ -24,7 +25,7 @@ use larder_handoff::channel::holders::{HolderReply, RequestSummary};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Number of entries in the table of answers; a power of two.
@@ -99,10 +100,6 @@ struct HolderEntry {
     hash: u64,
     since: Instant,
     has: Arc<HolderReply>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LateralFetcher {

@@ -73,6 +73,7 @@ pub(crate) use transfer::TransferOutcome;
 use self::members::{Members, MoveReply};
 use self::relay_reason::RelayCounts;
 use self::sizes::SizeTable;
+use crate::lock::lock;
 use larder_core::life_table::ConnectionLifeTable;
 use larder_core::peers::handoff::{PeerHandoffMachine, PeerHandoffSettings};
 use larder_core::{Bytes, Time};
@@ -89,7 +90,7 @@ use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -225,8 +226,4 @@ impl PeerHandoff {
 /// the rest of the network.
 fn identity_of(secret: &ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
     Identity::new(secret.member_key(name))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -35,6 +35,7 @@ use crate::counters::{Counter, Counters};
 use crate::http::cache_control::ListMembers;
 use crate::http::cache_status::{ForwardReason, Outcome};
 use crate::http::fields;
+use crate::lock::lock;
 use crate::reply::Replies;
 use crate::responder::Responder;
 use http::header::{self, HeaderValue};
@@ -46,7 +47,7 @@ use hyper_util::rt::TokioIo;
 use larder_edge::ClientIo;
 use std::fmt::Debug;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -345,10 +346,6 @@ impl IdleTimer {
             sleep_until(deadline.min(Instant::now() + Duration::from_secs(1))).await;
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

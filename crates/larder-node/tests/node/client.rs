@@ -1,6 +1,7 @@
 //! An HTTP client that sends the given bytes, valid or not, and reads the replies.
 
 use super::PATIENCE;
+use larder_testkit::http::{header, read_head_async, status};
 use std::net::SocketAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    headers: Vec<(String, String)>,
+    head: String,
     pub(crate) body: Vec<u8>,
     /// Whether the connection ended before the announced length.
     pub(crate) truncated: bool,
@@ -19,7 +20,7 @@ pub(crate) struct Reply {
 impl Reply {
     /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
+        header(&self.head, name).unwrap_or("")
     }
 
     pub(crate) fn cache_status(&self) -> &str {
@@ -68,16 +69,9 @@ impl Client {
     }
 
     async fn read_reply_unbounded(&mut self, head: bool) -> Reply {
-        let line = self.read_line().await;
-        let status =
-            line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{line:?}"));
-        let mut headers = Vec::new();
-        loop {
-            let line = self.read_line().await;
-            let Some((name, value)) = line.split_once(':') else { break };
-            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
-        }
-        let mut reply = Reply { status, headers, body: Vec::new(), truncated: false };
+        let head = read_head_async(&mut self.stream).await.unwrap();
+        let status = status(&head).unwrap_or_else(|| panic!("{head:?}"));
+        let mut reply = Reply { status, head, body: Vec::new(), truncated: false };
         if reply.header("transfer-encoding") == "chunked" && !head {
             reply.truncated = !self.read_chunks(&mut reply.body).await;
             return reply;
@@ -108,12 +102,6 @@ impl Client {
                 return true;
             }
         }
-    }
-
-    async fn read_line(&mut self) -> String {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).await.unwrap();
-        line.trim_end().to_owned()
     }
 
     /// Waits until the node closes the connection.

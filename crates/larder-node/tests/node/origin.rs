@@ -435,7 +435,7 @@ async fn a_range_that_misses_fetches_nothing_that_would_not_be_stored() {
 /// An origin that states a small length in its reply to a range, and then sends without end.
 #[tokio::test]
 async fn a_whole_that_has_no_end_is_broken_off() {
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::io::{AsyncWriteExt, BufReader};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let (ended, end) = tokio::sync::oneshot::channel();
@@ -443,8 +443,7 @@ async fn a_whole_that_has_no_end_is_broken_off() {
         let mut ended = Some(ended);
         while let Ok((stream, _)) = listener.accept().await {
             let mut stream = BufReader::new(stream);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
+            let Ok(head) = larder_testkit::http::read_head_async(&mut stream).await else { continue };
             let part = "HTTP/1.1 206 X\r\nContent-Range: bytes 0-0/10\r\nContent-Length: 1\r\nConnection: close\r\n\r\n0";
             let whole = format!("HTTP/1.1 200 X\r\n{STORABLE}Transfer-Encoding: chunked\r\n\r\n");
             if head.to_lowercase().contains("range:") {

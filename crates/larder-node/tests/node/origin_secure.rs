@@ -35,7 +35,7 @@ const POST: &[u8] = b"POST /x HTTP/1.1\r\nHost: n\r\nContent-Length: 2\r\n\r\nab
 #[tokio::test]
 async fn tls_connections_are_reused_and_verified_by_name() {
     let authority = Authority::new();
-    let tls = acceptor(&authority.leaf("store.test", false), None, HTTP1);
+    let tls = acceptor(&authority.leaf("store.test"), None, HTTP1);
     let stub = Stub::start_with(Some(tls), |request| {
         StubReply::new(
             200,
@@ -66,8 +66,8 @@ async fn tls_connections_are_reused_and_verified_by_name() {
 #[tokio::test]
 async fn an_origin_that_requests_a_certificate_gets_the_nodes() {
     let (authority, clients) = (Authority::new(), Authority::new());
-    let own = clients.leaf("node.test", false);
-    let tls = acceptor(&authority.leaf("store.test", false), Some(&clients.ca()), HTTP1);
+    let own = clients.leaf("node.test");
+    let tls = acceptor(&authority.leaf("store.test"), Some(&clients.ca()), HTTP1);
     let stub = Stub::start_with(Some(tls), |_| StubReply::new(200, NO_STORE, "x")).await;
     for (certificate, status, detail) in [(Some(own), 200, "no-store"), (None, 502, "origin-tls")] {
         let tls = tls_of(&authority, "store.test", |files| files.certificate = certificate);
@@ -85,9 +85,9 @@ async fn each_failed_handshake_has_its_own_outcome() {
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     });
     for certificate in [
-        other.leaf("store.test", false),
-        authority.leaf("other.test", false),
-        authority.leaf("store.test", true),
+        other.leaf("store.test"),
+        authority.leaf("other.test"),
+        authority.expired_leaf("store.test"),
         as_server,
     ] {
         let tls = acceptor(&certificate, None, HTTP1);
@@ -124,7 +124,7 @@ async fn each_failed_handshake_has_its_own_outcome() {
 #[tokio::test]
 async fn a_reload_changes_the_certificate_authority() {
     let (first, second) = (Authority::new(), Authority::new());
-    let tls = acceptor(&second.leaf("store.test", false), None, HTTP1);
+    let tls = acceptor(&second.leaf("store.test"), None, HTTP1);
     let stub = Stub::start_with(Some(tls), |_| StubReply::new(200, NO_STORE, "x")).await;
     let node = node_before(stub.url(), tls_of(&first, "store.test", |_| {}), |_| {}).await;
     assert_eq!(node.client().await.get("/x").await.status, 502);
@@ -146,7 +146,7 @@ type SeenRequests = Arc<Mutex<Vec<(http::Version, usize, String)>>>;
 
 /// Starts an origin that offers HTTP/2 and HTTP/1.1. It replies when `concurrent` requests are in progress.
 async fn start_http2_origin(authority: &Authority, concurrent: usize) -> (SocketAddr, SeenRequests) {
-    let tls = acceptor(&authority.leaf("store.test", false), None, &[b"h2", b"http/1.1"]);
+    let tls = acceptor(&authority.leaf("store.test"), None, &[b"h2", b"http/1.1"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, seen) = (listener.local_addr().unwrap(), SeenRequests::default());
     let (recorded, barrier) = (Arc::clone(&seen), Arc::new(tokio::sync::Barrier::new(concurrent)));
@@ -237,7 +237,7 @@ async fn non_idempotent_requests_use_http1() {
 async fn a_post_is_not_repeated_if_tls_breaks_after_the_handshake() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let authority = Authority::new();
-    let tls = acceptor(&authority.leaf("store.test", false), None, HTTP1);
+    let tls = acceptor(&authority.leaf("store.test"), None, HTTP1);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let breaking = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
     let (accepting, count) = (tls.clone(), Arc::new(Mutex::new(0)));

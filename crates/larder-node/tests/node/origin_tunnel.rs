@@ -7,9 +7,10 @@ use super::*;
 use larder_edge::OutboundTls;
 use larder_edge::access::{AccessFormat, AccessLogConfig, LineFormat};
 use larder_node::{ACCESS_FIELDS, HostHeader, OriginConfig, OriginTls, SigningKeys};
+use larder_testkit::http::read_head_async;
 use larder_testkit::{Authority, acceptor};
 use std::sync::Mutex;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio_rustls::TlsAcceptor;
 
 /// The end of a request for a WebSocket, with the key of RFC 6455.
@@ -68,12 +69,7 @@ impl EchoOrigin {
 
 async fn echo(stream: impl AsyncRead + AsyncWrite + Unpin, accepted: &str, requests: &Mutex<Vec<String>>) {
     let mut stream = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if stream.read_line(&mut head).await.unwrap_or(0) == 0 {
-            return;
-        }
-    }
+    let Ok(head) = read_head_async(&mut stream).await else { return };
     requests.lock().unwrap().push(head);
     let _ = stream.write_all(accepted.as_bytes()).await;
     let mut piece = [0; 4_096];
@@ -103,7 +99,7 @@ async fn assert_echo(client: &mut Client, bytes: &[u8]) {
 async fn bytes_pass_both_ways_until_the_client_ends() {
     let authority = Authority::new();
     let http2: &[&[u8]] = &[b"h2", b"http/1.1"];
-    for tls in [None, Some(acceptor(&authority.leaf("store.test", false), None, http2))] {
+    for tls in [None, Some(acceptor(&authority.leaf("store.test"), None, http2))] {
         let secure = tls.is_some();
         let echo = EchoOrigin::start(tls, ACCEPT_REPLY).await;
         let files = OutboundTls {

@@ -3,8 +3,9 @@
 use super::*;
 use larder_node::{HostHeader, OriginConfig};
 use larder_testkit::eventually_async;
+use larder_testkit::http::{header, read_head_async};
 use std::sync::Mutex;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
@@ -23,12 +24,7 @@ pub(crate) struct StubRequest {
 impl StubRequest {
     /// Returns the value of a header field, or "".
     pub(crate) fn header(&self, name: &str) -> &str {
-        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines
-            .filter(|(field, _)| field.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
-            .next()
-            .unwrap_or("")
+        header(&self.head, name).unwrap_or("")
     }
 }
 
@@ -219,12 +215,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let mut stream = BufReader::new(stream);
     for earlier in 0.. {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if stream.read_line(&mut head).await.unwrap_or(0) == 0 {
-                return;
-            }
-        }
+        let Ok(head) = read_head_async(&mut stream).await else { return };
         let line = head.lines().next().unwrap_or("").to_owned();
         let mut request = StubRequest { line, head, body: Vec::new(), earlier, sni: sni.clone() };
         let len: usize = request.header("content-length").parse().unwrap_or(0);
@@ -246,8 +237,5 @@ pub(crate) fn gate() -> Arc<Semaphore> {
 
 /// Reads the head of a request. An HTTP client would treat a reply before its request as an error.
 pub(crate) async fn read_head(stream: &mut tokio::net::TcpStream) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(tokio::io::AsyncReadExt::read_u8(stream).await.unwrap());
-    }
+    read_head_async(stream).await.unwrap();
 }

@@ -27,6 +27,68 @@ async fn intercepted_pair()
     (near.expect("initiated"), near_far, far_near, far.expect("responded").0)
 }
 
+/// The other side is written from the protocol's description, with its numbers.
+#[tokio::test]
+async fn the_bytes_on_the_wire_are_those_of_the_protocol() {
+    let builder = || {
+        let builder = Builder::new("Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().expect("a pattern"));
+        builder.prologue(b"lpeers\0\x01").and_then(|builder| builder.psk(0, &PSK)).expect("a secret")
+    };
+    let exchange = async |wire: &mut DuplexStream, state: HandshakeState| {
+        let mut state = state.into_transport_mode().expect("complete");
+        let (mut plain, mut frame) = ([0; 65_535], [0; 65_537]);
+        for (head, length) in [([0, 21], 5), ([0xff; 2], 65_519), ([0, 17], 1), ([0, 16], 0)] {
+            let frame = &mut frame[..2 + usize::from(u16::from_be_bytes(head))];
+            wire.read_exact(frame).await.expect("a frame");
+            assert_eq!(frame[..2], head);
+            assert_eq!(state.read_message(&frame[2..], &mut plain).expect("authentic"), length);
+        }
+        for (head, said) in [([0, 18], &b"ok"[..]), ([0, 16], &b""[..])] {
+            frame[..2].copy_from_slice(&head);
+            let length = state.write_message(said, &mut frame[2..]).expect("encrypted");
+            wire.write_all(&frame[..2 + length]).await.expect("sent");
+        }
+    };
+    let converse = async |mut stream: NoiseStream<DuplexStream>| {
+        for said in [&b"hello"[..], &[b'x'; 65_520]] {
+            stream.write_all(said).await.expect("written");
+            stream.flush().await.expect("flushed");
+        }
+        stream.shutdown().await.expect("ended");
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).await.expect("read to its end");
+        assert_eq!(heard, b"ok");
+    };
+
+    let (near, mut wire) = duplex(1 << 20);
+    let far = async {
+        let mut first = [0; 56];
+        wire.read_exact(&mut first).await.expect("a first message");
+        assert_eq!(first[..8], *b"lpeers\0\x01");
+        let mut state = builder().build_responder().expect("a secret");
+        state.read_message(&first[8..], &mut [0; 96]).expect("authentic");
+        let mut second = [&b"lpeers\0\x01"[..], &[0; 48]].concat();
+        state.write_message(&[], &mut second[8..]).expect("encrypted");
+        wire.write_all(&second).await.expect("sent");
+        exchange(&mut wire, state).await;
+    };
+    tokio::join!(far, async { converse(initiate(near, &PSK, LONG).await.expect("initiated")).await });
+
+    let (near, mut wire) = duplex(1 << 20);
+    let far = async {
+        let mut state = builder().build_initiator().expect("a secret");
+        let mut first = [&b"lpeers\0\x01"[..], &[0; 48]].concat();
+        state.write_message(&[], &mut first[8..]).expect("encrypted");
+        wire.write_all(&first).await.expect("sent");
+        let mut second = [0; 56];
+        wire.read_exact(&mut second).await.expect("a second message");
+        assert_eq!(second[..8], *b"lpeers\0\x01");
+        state.read_message(&second[8..], &mut [0; 96]).expect("authentic");
+        exchange(&mut wire, state).await;
+    };
+    tokio::join!(far, async { converse(respond(near, &[PSK], LONG).await.expect("responded").0).await });
+}
+
 fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     std::iter::repeat_with(|| {
@@ -275,8 +337,8 @@ async fn buffers_are_bounded() {
     write_in(&mut far_write, b"", &[1]).await;
     assert_eq!(near_read.read(&mut [0; 8]).await.expect("the end"), 0);
     let (near, far) = (near_read.unsplit(near_write), far_read.unsplit(far_write));
-    assert!(near.output.staged.capacity() <= FRAME_BYTES_MAX);
-    assert!(near.output.encrypted.capacity() <= HEAD_BYTES + FRAME_BYTES_MAX);
-    assert!(far.input.encrypted.capacity() <= HEAD_BYTES + FRAME_BYTES_MAX);
-    assert!(far.input.plain.capacity() <= FRAME_BYTES_MAX);
+    assert!(near.output.staged.capacity() <= NOISE_BYTES_MAX);
+    assert!(near.output.encrypted.capacity() <= HEAD_BYTES + NOISE_BYTES_MAX);
+    assert!(far.input.encrypted.capacity() <= HEAD_BYTES + NOISE_BYTES_MAX);
+    assert!(far.input.plain.capacity() <= NOISE_BYTES_MAX);
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::cache::{ByteCache, CacheKind};
+use larder_core::nodes::mix;
 use larder_core::{Bytes, Time};
 
 use super::cluster::{CooperativeCluster, RequestSpread};
-use super::draw::draw;
 use super::messages::MessageTask;
 use super::outcome::{CooperationOutcome, CooperationTally, Utilisation};
 use super::protocols::{self, ClusterProtocol, ProtocolAction, StateSize};
@@ -260,7 +260,7 @@ impl<'r> CooperationEngine<'r> {
         let at = self.arrived;
         match self.cluster.spread {
             RequestSpread::Random => {
-                let drawn = draw(draw(self.cluster.seed).wrapping_add(at as u64)) % nodes as u64;
+                let drawn = mix(mix(self.cluster.seed).wrapping_add(at as u64)) % nodes as u64;
                 Some((at, drawn as u16))
             }
             RequestSpread::Dealt if self.cluster.server != ServerKind::Switch => {

@@ -58,7 +58,6 @@
 
 mod cluster;
 mod costs;
-mod draw;
 mod engine;
 mod messages;
 mod outcome;

@@ -1,7 +1,7 @@
+use larder_core::nodes::mix;
 use larder_core::peers::SharingSettings;
 use larder_trace::synth::{Recipe, generate};
 
-use super::draw::draw;
 use super::*;
 use crate::press::{self, Network, Press, PressVariant};
 use crate::workload::Item;
@@ -71,7 +71,7 @@ fn request_costs_match_the_analytic_model() {
     ] {
         for network in [Network::Fast, Network::Slow] {
             let items = (0..400).map(|id| Item::file(TargetId(id * 77), size)).collect();
-            let requests = (0..24_000_u64).map(|at| (draw(at) % 400) as u32).collect();
+            let requests = (0..24_000_u64).map(|at| (mix(at) % 400) as u32).collect();
             let workload = Workload { items, requests, times: Vec::new() };
             let costs = CooperationCosts {
                 handoff_s: 0.0,
@@ -125,7 +125,7 @@ fn joint_memories_hold_more_than_one() {
 fn nodes_with_enough_memory_do_not_cooperate() {
     // The measured part has no first uses, and the warm-up has few: 50 targets.
     let items: Vec<Item> = (0..50).map(|id| Item::file(TargetId(id), 5_000)).collect();
-    let requests = (0..60_000_u64).map(|at| (draw(at) % 50) as u32).collect();
+    let requests = (0..60_000_u64).map(|at| (mix(at) % 50) as u32).collect();
     let workload = Workload { items, requests, times: Vec::new() };
     let mut cluster = CooperativeCluster::new(ServerKind::Press, 4, Bytes::mib(1));
     cluster.protocol.sharing.window = 5_000;
@@ -177,7 +177,7 @@ fn impossible_clusters_are_named() {
 /// A workload of files of 14.5 KB, requested at random. All of them fit into each memory.
 fn in_memory(files: u64, requests: u64) -> Workload {
     let items = (0..files).map(|id| Item::file(TargetId(id * 77), 14_848)).collect();
-    let requests = (0..requests).map(|at| (draw(at) % files) as u32).collect();
+    let requests = (0..requests).map(|at| (mix(at) % files) as u32).collect();
     Workload { items, requests, times: Vec::new() }
 }
 

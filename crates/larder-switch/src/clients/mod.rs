@@ -9,13 +9,14 @@ pub(crate) mod config;
 
 pub use config::ClientLimits;
 
+use crate::lock::lock;
 use larder_core::Time;
 use larder_edge::Lookup;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SHARDS: usize = 64;
@@ -204,10 +205,6 @@ fn high_bits(bits: u8, count: u8) -> u128 {
     let low = bits.saturating_sub(count);
     let all = if bits == 128 { u128::MAX } else { (1 << bits) - 1 };
     if low >= 128 { 0 } else { all >> low << low }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Control channels to the nodes: capabilities of each node, and its messages.
 
-use super::lock::lock;
+use crate::lock::lock;
 use larder_core::{NodeId, Time};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelEvent, ChannelState, NodeAddress, NodeChannel, SendError};

@@ -2,7 +2,7 @@
 
 use super::config::Encapsulation;
 use super::datapath::{Datapath, DatapathEvent, Destination, NoDatapath, NodeLink, ReusableDecision};
-use super::lock::lock;
+use crate::lock::lock;
 use arc_swap::ArcSwap;
 use larder_core::NodeId;
 use larder_kernel::plane::SlotOwner;

@@ -3,11 +3,11 @@
 
 use super::edge::Edge;
 use super::frame::{self, Frame};
-use super::lock::lock;
 use super::log_text::LogText;
 use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
+use crate::lock::lock;
 use larder_core::handoff::Input;
 use larder_kernel::FlowKey;
 use larder_kernel::frame::is_undamaged;

@@ -60,7 +60,7 @@ impl Edge {
     /// Sets the total gate.
     pub(super) fn set_total_gate(&self) {
         let dispatcher = &self.decider.dispatcher;
-        let _alone = super::lock::lock(&self.writing_gates);
+        let _alone = crate::lock::lock(&self.writing_gates);
         // A waiting request comes first and takes the admission of one that ends; the count may be one less in
         // between. No request begins to wait unseen, because it has a reservation.
         let queued = dispatcher.queued_in(GroupId::ALL) > 0;
@@ -73,7 +73,7 @@ impl Edge {
 
     /// Sets the base of a node's gate.
     pub(super) fn set_node_base(&self, node: NodeId) {
-        let _alone = super::lock::lock(&self.writing_gates);
+        let _alone = crate::lock::lock(&self.writing_gates);
         // `opened` is read before the load: a connection counted in between is counted twice for a moment, never not
         // at all.
         let seen = self.channels.opened_seen(node);

@@ -3,8 +3,8 @@
 //!
 //! Targets share a table of fixed size. A target has one entry, by its id, and replaces the target that was there.
 
-use super::lock::lock;
 use super::log_text::{LogText, LogTexts};
+use crate::lock::lock;
 use larder_core::{RouteId, TargetId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -21,7 +21,6 @@ mod history;
 mod host_datapath;
 mod keyring;
 mod locate;
-mod lock;
 mod log;
 mod log_text;
 pub(crate) mod mechanism;

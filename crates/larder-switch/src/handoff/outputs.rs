@@ -3,12 +3,12 @@
 use super::datapath::{Datapath, Destination};
 use super::edge::Edge;
 use super::frame::Frame;
-use super::lock::lock;
 use super::mechanism::{Delivery, DeliveryReason, Mechanism};
 use super::parts::{
     Buffers, ConnectionLoad, ConnectionState, DatapathView, EdgeState, LiveMachine, LiveParts,
 };
 use crate::lease::Lease;
+use crate::lock::lock;
 use crate::metrics::HandoffEnd;
 use larder_core::dispatch::ReplyFeedback;
 use larder_core::handoff::{

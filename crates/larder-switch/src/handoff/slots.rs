@@ -7,7 +7,7 @@
 use super::channels::{Departure, tag};
 use super::datapath::{Datapath as _, Destination};
 use super::edge::Edge;
-use super::lock::lock;
+use crate::lock::lock;
 use crate::node::Node;
 use larder_core::handoff::Input;
 use larder_core::{NodeId, Time};

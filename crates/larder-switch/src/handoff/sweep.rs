@@ -2,8 +2,8 @@
 
 use super::datapath::Datapath as _;
 use super::edge::Edge;
-use super::lock::lock;
 use super::parts;
+use crate::lock::lock;
 use larder_core::handoff::{Flow, FlowTarget, Input};
 use larder_core::{NodeState, Time};
 use larder_handoff::channel::message::ToNode;

@@ -15,13 +15,14 @@ pub use config::ShadowConfig;
 pub(crate) use keeper::start;
 pub(crate) use memory::learn;
 
+use crate::lock::lock;
 use larder_core::dispatch::SettingsError;
 use larder_core::shadow::{ObservedRequest, Report, Sampler, Shadow};
 use larder_core::{Bytes, RouteSpec, Settings, TargetId, Time};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Size of the queue.
 pub(crate) const QUEUE_MAX: usize = 8_192;
@@ -94,8 +95,4 @@ impl ShadowFeed {
             (None, None) => (Bytes::ZERO, "unknown"),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,6 +4,8 @@
 
 use larder_core::{NodeSpec, Settings};
 use larder_switch::{HealthConfig, NodeEntry, Switch, SwitchConfig, SwitchHandle};
+pub use larder_testkit::http::header;
+use larder_testkit::http::{status, take_head};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -173,22 +175,13 @@ async fn serve(mut tcp: TcpStream, seen: Arc<Mutex<Vec<String>>>, script: Script
 
 async fn read_head(tcp: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<String> {
     loop {
-        if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = buffer.drain(..end + 4).collect();
-            return String::from_utf8(head).ok();
+        if let Some(head) = take_head(buffer) {
+            return Some(head);
         }
         if tcp.read_buf(buffer).await.ok()? == 0 {
             return None;
         }
     }
-}
-
-/// The value of a field in a header block.
-pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().skip(1).find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        key.eq_ignore_ascii_case(name).then(|| value.trim())
-    })
 }
 
 /// A switch that runs.
@@ -301,7 +294,7 @@ impl Client {
 
     async fn read_reply(&mut self, with_body: bool) -> Option<Reply> {
         let head = read_head(&mut self.tcp, &mut self.buffer).await?;
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        let status = status(&head).expect("a status");
         let length = header(&head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
         let length = if with_body { length } else { 0 };
         while self.buffer.len() < length {

@@ -3,6 +3,7 @@
 
 use crate::support::{header, ok};
 pub use larder_testkit::Authority;
+use larder_testkit::http::take_head;
 use ppp::{HeaderResult, v1, v2};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -192,8 +193,8 @@ fn note(all: &Mutex<Vec<Seen>>, number: usize, change: impl FnOnce(&mut Seen)) {
 
 async fn head(io: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> Option<String> {
     loop {
-        if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
-            return String::from_utf8(buffer.drain(..end + 4).collect()).ok();
+        if let Some(head) = take_head(buffer) {
+            return Some(head);
         }
         if io.read_buf(buffer).await.ok()? == 0 {
             return None;

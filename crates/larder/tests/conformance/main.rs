@@ -8,6 +8,7 @@
 mod support;
 
 use larder_core::dispatch::Admission;
+use larder_core::nodes::mix;
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RuleError};
 use larder_core::{NodeSpec, PolicyKind, ServiceClass, Settings, TargetId, Weight};
@@ -36,13 +37,6 @@ const REQUESTS_PER_CLIENT: u64 = 40;
 const PARTS: usize = 4;
 /// Number of requests between two disturbances of the cluster.
 const STRIDE: usize = 100;
-
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 /// Returns settings with low thresholds and few admitted requests, so that a few dozen clients overload
 /// nodes, spread targets and queue. Periods are short, so that periodic work occurs often.

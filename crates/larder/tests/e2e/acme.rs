@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use larder_testkit::http::{header, read_head};
+use larder_testkit::{Authority, write_secret};
 use rustix::fs::{FlockOperation, flock};
 use rustls::RootCertStore;
 use serde_json::Value;
 
-use crate::http::{get, post};
+use crate::http::{get, metrics, post};
 use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::reload::Switch;
-use crate::secured::{TlsConnection, connect, roots, shown, write_key};
+use crate::secured::{TlsConnection, connect, roots, shown};
 
 struct KillOnDrop(Child);
 
@@ -63,11 +64,10 @@ impl Pebble {
         let local = || SocketAddr::from(([127, 0, 0, 1], free_port()));
         let (directory, management, dns) = (local(), local(), local().to_string());
         let at = folder.path();
-        own_certificate(at);
-        let path = |name: &str| at.join(name).display().to_string();
+        let own = Authority::in_folder(at, "root").leaf("127.0.0.1");
         let config = serde_json::json!({"pebble": {
             "listenAddress": directory, "managementListenAddress": management,
-            "certificate": path("own.pem"), "privateKey": path("own.key"),
+            "certificate": own, "privateKey": own,
             "httpPort": http, "tlsPort": tls, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
             "profiles": {"default": {"description": "one", "validityPeriod": life_s}},
         }});
@@ -112,7 +112,7 @@ impl Pebble {
 
     /// Returns the section `[switch.tls.acme]` for this authority.
     fn section(&self, domains: &[&str], challenge: &str) -> String {
-        let (ca, store) = (self.path("root.pem"), self.path("store"));
+        let (ca, store) = (self.path("root.ca"), self.path("store"));
         let directory = self.directory;
         format!(
             "[switch.tls.acme]\ndomains = {domains:?}\nagree_tos = true\ncontact = \"mailto:ops@example.org\"\n\
@@ -128,7 +128,7 @@ impl Pebble {
 
     /// Returns the root certificate of issued certificates.
     fn root(&self) -> RootCertStore {
-        let own = fs::read(self.folder.path().join("root.pem")).unwrap();
+        let own = fs::read(self.folder.path().join("root.ca")).unwrap();
         let mut connection = connect(self.management, "127.0.0.1", roots(&own)).unwrap();
         let ask = "GET /roots/0 HTTP/1.1\r\nHost: pebble\r\nConnection: close\r\n\r\n";
         connection.write_all(ask.as_bytes()).unwrap();
@@ -138,33 +138,11 @@ impl Pebble {
     }
 }
 
-/// Creates a root, and a certificate of it for 127.0.0.1.
-fn own_certificate(folder: &Path) {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let root = params.self_signed(&key).unwrap();
-    let (issuer, own) = (Issuer::new(params, key), KeyPair::generate().unwrap());
-    let leaf =
-        CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&own, &issuer).unwrap();
-    for (name, text) in [("root.pem", root.pem()), ("own.pem", leaf.pem()), ("own.key", own.serialize_pem())]
-    {
-        fs::write(folder.join(name), text).unwrap();
-    }
-}
-
 /// Requests a target over TLS, and returns the status line.
 fn request_status(stream: &mut TlsConnection, target: &str) -> io::Result<String> {
     write!(stream, "GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n")?;
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8_lossy(&head).to_lowercase();
-    let length =
-        head.split_once("content-length: ").and_then(|(_, rest)| rest.split("\r\n").next()?.parse().ok());
+    let head = read_head(stream)?;
+    let length = header(&head, "content-length").and_then(|length| length.parse().ok());
     let mut body = vec![0; length.unwrap_or(0)];
     stream.read_exact(&mut body)?;
     Ok(head.split(' ').nth(1).unwrap_or_default().to_owned())
@@ -279,7 +257,7 @@ fn http_01_gets_certificates_while_traffic_flows_and_a_restart_orders_nothing() 
         (&view["certificates"][0]["source"], &view["certificates"][1]["names"][0]),
         (&"acme".into(), &"b.test".into())
     );
-    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin);
     assert!(metrics.contains("larder_switch_acme_orders_total{outcome=\"issued\"} 2"), "{metrics}");
     assert_eq!(pebble.orders(), 2);
     // All answers are removed, and no path leads out of the folder.
@@ -321,7 +299,7 @@ fn tls_alpn_01_renews_under_load_and_loses_no_request() {
         shown(address, "a.test", &root).ok().filter(|certificate| *certificate != first)
     });
     assert!(old.end() > 0 && new.end() > 0);
-    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin);
     assert!(!metrics.contains("handshakes_total{outcome=\"challenge\"} 0"), "{metrics}");
 }
 
@@ -331,7 +309,7 @@ fn an_unreachable_authority_does_not_prevent_serving_and_is_retried() {
     let Some(mut pebble) = Pebble::prepare(site.http, 1, 90 * 24 * 3600) else { return };
     let own = rcgen::generate_simple_self_signed(["own.test".to_owned()]).unwrap();
     let file = pebble.path("site.pem");
-    write_key(file.as_ref(), &(own.cert.pem() + &own.signing_key.serialize_pem()));
+    write_secret(file.as_ref(), &(own.cert.pem() + &own.signing_key.serialize_pem()));
     let certificates = format!("certificates = \"{file}\"");
     let switch = Switch::start(&site.config(&certificates, &pebble.section(&["a.test"], "http-01")));
     let status = until("the failure is told", || {
@@ -353,7 +331,7 @@ fn an_unreachable_authority_does_not_prevent_serving_and_is_retried() {
     );
     // The client sees the refusal before the switch counts it.
     until("the handshake is counted", || {
-        let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+        let metrics = metrics(switch.admin);
         metrics.contains("handshakes_total{outcome=\"no_certificate\"} 1").then_some(())
     });
     pebble.start();

@@ -1,7 +1,7 @@
 //! Admission limit of a switch, and its behaviour at the limit.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
@@ -41,13 +41,8 @@ impl BlockedNode {
 
     /// Serves one request. Health checks connect and send none.
     fn serve(&self, mut tcp: TcpStream) {
-        let mut bytes = Vec::new();
-        while !bytes.ends_with(b"\r\n\r\n") {
-            let mut piece = [0; 1024];
-            match tcp.read(&mut piece) {
-                Ok(0) | Err(_) => return,
-                Ok(length) => bytes.extend_from_slice(&piece[..length]),
-            }
+        if larder_testkit::http::read_head(&mut tcp).is_err() {
+            return;
         }
         let mut state = self.state.lock().unwrap();
         state.arrived += 1;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::crowd::{Crowd, manifest};
-use crate::http::{ask, get, post};
+use crate::http::{ask, get, metric, post};
 use crate::process::{LARDER, Process, until};
 use crate::reload::Switch;
 
@@ -46,10 +46,6 @@ fn standing(switch: &Switch, name: &str) -> (String, bool, bool) {
     (node["state"].as_str().unwrap().to_owned(), flag("backup"), flag("standby"))
 }
 
-fn metric(switch: &Switch, line: &str) -> bool {
-    String::from_utf8(get(switch.admin, "/metrics").body).unwrap().contains(line)
-}
-
 #[test]
 fn backups_serve_while_no_ordinary_node_is_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,14 +81,14 @@ fn backups_serve_while_no_ordinary_node_is_up() {
         ["a", "b"].iter().all(|node| standing(&switch, node).0 == "down").then_some(())
     });
     assert_eq!(served_by(&switch), names(&["z"]));
-    assert!(metric(&switch, "larder_switch_group_on_backups{group=\"\"} 1"));
+    assert_eq!(metric(admin, "larder_switch_group_on_backups", &["{group=\"\"}"]), Some(1));
     let reply = get(switch.address, "/t0");
     let cookie = reply.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
     nodes[0] = Process::model_node("a", &addresses[0].1.to_string(), &manifest);
     until("an ordinary node serves", || node_of(&switch, "/t1", "").filter(|node| node == "a"));
     assert_eq!(served_by(&switch), names(&["a"]));
-    assert!(metric(&switch, "larder_switch_group_on_backups{group=\"\"} 0"));
-    assert!(metric(&switch, "larder_switch_node_standby{node=\"z\"} 1"));
+    assert_eq!(metric(admin, "larder_switch_group_on_backups", &["{group=\"\"}"]), Some(0));
+    assert_eq!(metric(admin, "larder_switch_node_standby", &["{node=\"z\"}"]), Some(1));
     let fields = format!("Cookie: {cookie}\r\n");
     assert_eq!(node_of(&switch, "/t0", &fields).as_deref(), Some("z"), "the client's session is there");
 

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
+use larder_testkit::http::{head_bytes, read_head, status, take_head};
+
 use crate::http::Reply;
 use crate::http2;
 use crate::origin::values;
@@ -27,17 +29,8 @@ fn text() -> String {
 }
 
 fn serve(mut tcp: TcpStream) {
-    let mut head = Vec::new();
-    let mut byte = [0];
     loop {
-        head.clear();
-        while !head.ends_with(b"\r\n\r\n") {
-            match tcp.read(&mut byte) {
-                Ok(1) => head.push(byte[0]),
-                _ => return,
-            }
-        }
-        let head = String::from_utf8_lossy(&head);
+        let Ok(head) = read_head(&mut tcp) else { return };
         let path = head.split(' ').nth(1).unwrap();
         let body = text();
         let plain = |status: &str, fields: &str| {
@@ -77,7 +70,7 @@ fn serve(mut tcp: TcpStream) {
                 tcp.write_all(&[&head[..], b"d\r\ndata: first\n\n\r\n"].concat()).unwrap();
                 // The rest is sent only after the client has received the first part and requested more by
                 // closing.
-                let _ = tcp.read(&mut byte);
+                let _ = tcp.read(&mut [0]);
                 return;
             }
             _ => plain("200 OK", "Content-Type: text/html\r\n"),
@@ -136,11 +129,10 @@ fn raw(switch: &Process, method: &str, target: &str, version: &str, fields: &str
     write!(tcp, "{method} {target} {version}\r\nHost: test\r\nConnection: close\r\n{fields}\r\n").unwrap();
     let mut bytes = Vec::new();
     tcp.read_to_end(&mut bytes).unwrap();
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let head = take_head(&mut bytes).unwrap();
+    let status = status(&head).unwrap();
     let chunked = values(&head, "transfer-encoding") == ["chunked"];
-    let body = if chunked { dechunked(&bytes[end..]) } else { bytes[end..].to_vec() };
+    let body = if chunked { dechunked(&bytes) } else { bytes };
     Reply { status, head, body }
 }
 
@@ -248,9 +240,9 @@ fn streamed_replies_are_flushed() {
         let count = tcp.read(&mut buffer).expect("the first event in time");
         assert!(count > 0, "the reply goes on");
         bytes.extend_from_slice(&buffer[..count]);
-        let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let Some(end) = head_bytes(&bytes) else { continue };
         let mut out = Vec::new();
-        let chunks: Vec<u8> = pieces(&bytes[end + 4..]);
+        let chunks: Vec<u8> = pieces(&bytes[end..]);
         // The stream is unfinished. The decoder returns the data and then reports that more is missing.
         let _ = flate2::read::GzDecoder::new(&chunks[..]).read_to_end(&mut out);
         if !out.is_empty() {

@@ -64,23 +64,23 @@ fn found<'a>(json: &'a Value, what: &str) -> (&'a str, &'a str, &'a str) {
 fn the_certificate_of_an_origin_is_verified_as_by_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let (authority, other) = (Authority::new(), Authority::new());
-    let right = authority.leaf("store.test", false);
+    let right = authority.leaf("store.test");
     let cases: [(PathBuf, &str, &str, &str); 4] = [
         (right, "works", "its certificate for store.test is valid; it speaks HTTP", ""),
         (
-            authority.leaf("other.test", false),
+            authority.leaf("other.test"),
             "missing",
             "its certificate is for other.test, not for store.test",
             "write name = \"other.test\" in [node.origin.tls]",
         ),
         (
-            authority.leaf("store.test", true),
+            authority.expired_leaf("store.test"),
             "missing",
             "its certificate has expired on Tue, 01 Jan 2002 00:00:00 GMT",
             "renew the certificate on the server",
         ),
         (
-            other.leaf("store.test", false),
+            other.leaf("store.test"),
             "missing",
             "the issuer of its certificate is unknown",
             "write ca = \"FILE\" in [node.origin.tls]",

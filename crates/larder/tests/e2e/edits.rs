@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use crate::http::{Client, Reply, ask, get};
+use crate::http::{Client, Reply, ask, get, metrics};
 use crate::http2;
 use crate::origin::{Origin, echoed_request, line, values};
 use crate::process::{Process, until};
@@ -219,6 +219,6 @@ fn the_switch_sends_redirects_and_fixed_replies() {
     assert!(
         lines.lines().any(|line| line.contains("/old/a") && line.contains("node=- reason=redirect error=-"))
     );
-    let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin.unwrap());
     assert!(metrics.contains("larder_switch_outstanding 0\n"), "no answer holds a place");
 }

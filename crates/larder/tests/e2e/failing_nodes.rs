@@ -5,10 +5,11 @@ use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use crate::http::get;
+use larder_testkit::Authority;
+
+use crate::http::{get, metrics};
 use crate::origin::Origin;
 use crate::process::{Process, until};
-use crate::secured::Authority;
 
 /// Starts a server that answers any bytes with a line of text.
 fn speaks_no_tls() -> SocketAddr {
@@ -26,7 +27,7 @@ fn speaks_no_tls() -> SocketAddr {
 #[test]
 fn the_log_names_the_cause_and_the_remedy_of_failed_requests_once() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "root");
+    let authority = Authority::in_folder(folder.path(), "root");
     let http1 = Origin::start("http1", "").address;
     let clear = speaks_no_tls();
     // No server listens at this address.
@@ -36,7 +37,7 @@ fn the_log_names_the_cause_and_the_remedy_of_failed_requests_once() {
          {{ name = \"dead\", address = \"{dead}\", groups = [\"dead\"] }},\n\
          {{ name = \"http1\", address = \"{http1}\", groups = [\"http1\"], http2 = true }},\n\
          {{ name = \"clear\", address = \"{clear}\", groups = [\"clear\"], tls = {{ ca = {:?} }} }},\n]\n",
-        authority.ca
+        authority.ca()
     );
     for name in ["dead", "http1", "clear"] {
         text += &format!("[[switch.routes]]\nname = \"{name}\"\npath = \"/{name}\"\ngroup = \"{name}\"\n");
@@ -91,7 +92,7 @@ fn a_node_logs_the_cause_of_failures_at_its_origin_once() {
 #[test]
 fn plain_http_at_an_address_for_tls_is_answered_with_400() {
     let folder = tempfile::tempdir().unwrap();
-    let leaf = Authority::new(folder.path(), "root").leaf("a.test");
+    let leaf = Authority::in_folder(folder.path(), "root").leaf("a.test");
     let origin = Origin::start("a", "");
     let text = format!(
         "[switch]\nnodes = [{}]\n[switch.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = [{leaf:?}]\n\
@@ -108,7 +109,7 @@ fn plain_http_at_an_address_for_tls_is_answered_with_400() {
     assert!(reply.starts_with("HTTP/1.1 400 ") && reply.contains("https://"), "{reply}");
     drop(client);
     until("the connection is counted", || {
-        let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
+        let metrics = metrics(switch.admin.unwrap());
         metrics.contains("tls_handshakes_total{outcome=\"plain_http\"} 1").then_some(())
     });
 }

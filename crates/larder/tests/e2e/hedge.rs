@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::http::{Client, ask, get};
+use crate::http::{Client, ask, get, metric};
 use crate::http2;
 use crate::process::{Process, until};
 
@@ -73,12 +73,7 @@ impl Node {
     fn serve(&self, mut tcp: &TcpStream) {
         let mut reader = BufReader::new(tcp);
         loop {
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if reader.read_line(&mut head).unwrap_or(0) == 0 {
-                    return;
-                }
-            }
+            let Ok(head) = larder_testkit::http::read_head(&mut reader) else { return };
             let path = head.split(' ').nth(1).unwrap().to_owned();
             let act = {
                 let mut behaviours = self.behaviours.lock().unwrap();
@@ -160,9 +155,8 @@ fn sides<'n>(switch: &Process, nodes: &'n [Node; 2], path: &str) -> (&'n Node, &
 }
 
 fn hedges(switch: &Process, outcome: &str) -> u64 {
-    let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
-    let begins = format!("larder_switch_hedges_total{{route=\"default\",outcome=\"{outcome}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&*begins)?.parse().ok()).unwrap()
+    let labels = format!("{{route=\"default\",outcome=\"{outcome}\"}}");
+    metric(switch.admin.unwrap(), "larder_switch_hedges_total", &[&labels]).unwrap()
 }
 
 /// Waits until no node has any load.

@@ -1,9 +1,10 @@
 //! A blocking HTTP client with one kept-alive connection.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use larder_testkit::http::{header, read_head, status};
 use serde_json::Value;
 
 pub struct Reply {
@@ -14,10 +15,7 @@ pub struct Reply {
 
 impl Reply {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
-        let mut values =
-            lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
-        values.next()
+        header(&self.head, name)
     }
 
     /// Returns the node named in `Cache-Status`, and whether it was a hit.
@@ -80,14 +78,8 @@ impl<S: Read + Write> Client<S> {
 
     /// Reads the next head, and returns it with its status.
     fn head(&mut self) -> io::Result<(u16, String)> {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if self.0.read_line(&mut head)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-        Ok((status.ok_or(io::ErrorKind::InvalidData)?, head))
+        let head = read_head(&mut self.0)?;
+        Ok((status(&head).ok_or(io::ErrorKind::InvalidData)?, head))
     }
 }
 
@@ -102,4 +94,14 @@ pub fn post(address: SocketAddr, target: &str) -> Reply {
 
 pub fn get(address: SocketAddr, target: &str) -> Reply {
     ask(address, "GET", target, "")
+}
+
+/// Returns the page of metrics of an admin interface.
+pub fn metrics(admin: SocketAddr) -> String {
+    String::from_utf8(get(admin, "/metrics").body).unwrap()
+}
+
+/// Returns the sum of a metric over its lines that contain all of `labels`.
+pub fn metric(admin: SocketAddr, name: &str, labels: &[&str]) -> Option<u64> {
+    larder_testkit::metric(&metrics(admin), name, labels).map(|value| value as u64)
 }

@@ -10,14 +10,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use larder_testkit::Authority;
 use rustls::RootCertStore;
 
-use crate::http::{self, Client, Reply, get};
+use crate::http::{self, Client, Reply, get, metric};
 use crate::node_http2;
 use crate::origin::{Origin, echoed_request, values};
 use crate::peers::PeerCluster;
 use crate::process::{Process, until};
-use crate::secured::{Authority, connect};
+use crate::secured::connect;
 
 /// The fields that describe a client to an origin, with a false value for each.
 const FIELDS: [(&str, &str); 6] = [
@@ -210,7 +211,7 @@ fn http2(client: &node_http2::Client, target: &str, fields: &[(String, String)])
 
 /// Starts a node before the origin, with and without TLS.
 fn node(folder: &Path, name: &str, origin: &Origin, more: &str) -> Process {
-    let authority = Authority::new(folder, name);
+    let authority = Authority::in_folder(folder, name);
     let text = format!(
         "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\n{more}\norigin = {{ url = \"http://{}\" }}\n[node.tls]\n\
          listen = \"127.0.0.1:0\"\ncertificates = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
@@ -220,7 +221,7 @@ fn node(folder: &Path, name: &str, origin: &Origin, more: &str) -> Process {
     let config = folder.join(format!("{name}.toml"));
     fs::write(&config, text).unwrap();
     let process = Process::start(&["node", "--config", config.to_str().unwrap()]);
-    fs::write(folder.join(format!("{name}.roots")), fs::read(&authority.ca).unwrap()).unwrap();
+    fs::write(folder.join(format!("{name}.roots")), fs::read(authority.ca()).unwrap()).unwrap();
     process
 }
 
@@ -237,10 +238,10 @@ fn switch(folder: &Path, node: SocketAddr, more: &str) -> Process {
     Process::start(&["switch", "--config", config.to_str().unwrap()])
 }
 
-fn metric(process: &Process, name: &str) -> u64 {
-    let text = String::from_utf8(get(process.admin.unwrap(), "/metrics").body).unwrap();
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+/// Returns the number of header fields that this node or switch has dropped.
+fn dropped_fields(process: &Process, role: &str) -> u64 {
+    let name = format!("larder_{role}_header_fields_dropped_total");
+    metric(process.admin.unwrap(), &name, &[]).unwrap()
 }
 
 /// Checks the entries of a node: without TLS, with TLS, and HTTP/2.
@@ -281,7 +282,7 @@ fn an_origin_behind_a_node_is_told_the_truth() {
     let append = node(folder.path(), "append", &origin, "");
     node_entries(folder.path(), "append", &append, false);
     // Five names have a hyphen. HTTP/2 has them in lower case only.
-    assert_eq!(metric(&append, "larder_node_header_fields_dropped_total"), 10 + 10 + 5);
+    assert_eq!(dropped_fields(&append, "node"), 10 + 10 + 5);
     let overwrite = node(folder.path(), "overwrite", &origin, "trust.forwarded = \"overwrite\"");
     node_entries(folder.path(), "overwrite", &overwrite, true);
 }
@@ -322,7 +323,7 @@ fn an_origin_behind_a_switch_and_its_node_is_told_of_the_client() {
         Some(crate::http2::ask(switch.address, "GET", &uri, &lines(fields)))
     };
     Entry { what: "switch, HTTP/2", ask: Box::new(by_http2), http2: true, ..entry }.run();
-    assert_eq!(metric(&switch, "larder_switch_header_fields_dropped_total"), 10 + 5);
+    assert_eq!(dropped_fields(&switch, "switch"), 10 + 5);
 
     // The relay is trusted. The nodes' own paths are not available to its clients.
     let told = "X-Forwarded-For: 198.51.100.1\r\nX-Forwarded-Proto: https\r\nClient-Cert: :AAAA:\r\n";
@@ -353,7 +354,7 @@ fn fields_with_underscores_can_be_kept() {
         let heard = echoed_request(&http::ask(address, "GET", "/x", "X_Own: 1\r\n"));
         assert_eq!(values(&heard, "x_own"), ["1"]);
     }
-    assert_eq!(metric(&node, "larder_node_header_fields_dropped_total"), 0);
+    assert_eq!(dropped_fields(&node, "node"), 0);
 }
 
 /// An application may use such a field for links or redirects, so its reply must not be stored for others.
@@ -377,7 +378,7 @@ fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
             assert_eq!(heard(address, &format!("/{role}"), field), "", "{role} {field}");
         }
         assert_eq!(origin.requests.lock().unwrap().len(), before + 1, "the stored reply is for all of them");
-        assert_eq!(metric(process, &format!("larder_{role}_header_fields_dropped_total")), 5);
+        assert_eq!(dropped_fields(process, role), 5);
     }
     for (name, more) in
         [("relay", "trust.relays = \"127.0.0.1\""), ("keeping", "trust.url_fields_in_headers = true")]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -112,12 +112,7 @@ impl Api {
     fn serve(&self, stream: &TcpStream) {
         let mut reader = BufReader::new(stream);
         loop {
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if reader.read_line(&mut head).unwrap_or(0) == 0 {
-                    return;
-                }
-            }
+            let Ok(head) = larder_testkit::http::read_head(&mut reader) else { return };
             let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
             let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             let authorized = head.to_ascii_lowercase().contains(&format!("authorization: bearer {TOKEN}"));

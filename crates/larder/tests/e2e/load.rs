@@ -119,10 +119,7 @@ fn an_interrupt_ends_the_run_with_a_report() {
     let mut child = LoadProcess(Some(child));
     // The signal would end the process before it handles signals, so the test waits for the first requests.
     until("requests arrive", || {
-        let reply = crate::http::get(admin, "/metrics");
-        let metrics = String::from_utf8_lossy(&reply.body);
-        let misses = metrics.lines().find(|line| line.starts_with("larder_node_misses_total{"))?;
-        (!misses.ends_with(" 0")).then_some(())
+        (crate::http::metric(admin, "larder_node_misses_total", &[])? > 0).then_some(())
     });
     let output = child.interrupt();
     assert!(output.status.success());

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
-use crate::http::{ask, get};
+use crate::http::{ask, get, metric};
 use crate::http2;
 use crate::origin::{Origin, echoed_request, line, values};
 use crate::process::{Process, until};
@@ -50,9 +50,8 @@ headers.request = {{ set = {{ x-copy = "{{route}} of {{client}}", host = "trial.
 }
 
 fn copies(switch: &Process, outcome: &str) -> u64 {
-    let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
-    let begins = format!("larder_switch_copies_total{{route=\"copies\",outcome=\"{outcome}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&*begins)?.parse().ok()).unwrap()
+    let labels = format!("{{route=\"copies\",outcome=\"{outcome}\"}}");
+    metric(switch.admin.unwrap(), "larder_switch_copies_total", &[&labels]).unwrap()
 }
 
 fn await_copies(switch: &Process) {

@@ -5,21 +5,16 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use larder_testkit::write_secret;
 use rcgen::{CertificateParams, KeyPair};
 
 use crate::process::LARDER;
 
 const MISTAKES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mistakes.toml");
 const COMPARE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/understand/compare.md");
-
-fn secret_file(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-}
 
 /// Creates the certificates that the mistakes need.
 fn prepare(folder: &Path) {
@@ -29,8 +24,8 @@ fn prepare(folder: &Path) {
     (params.not_before, params.not_after) =
         (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2020, 2, 1));
     let expired = params.self_signed(&key).unwrap().pem();
-    secret_file(&folder.join("mixed.pem"), &(right + &other.serialize_pem()));
-    secret_file(&folder.join("expired.pem"), &(expired + &key.serialize_pem()));
+    write_secret(&folder.join("mixed.pem"), &(right + &other.serialize_pem()));
+    write_secret(&folder.join("expired.pem"), &(expired + &key.serialize_pem()));
 }
 
 fn mistakes() -> Vec<toml::Table> {

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use http::Request;
 use http_body_util::Full;
 use hyper::body::Bytes;
+use larder_testkit::Authority;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use crate::http::get;
 use crate::node_http2::{self, HOST};
 use crate::node_reload::Node;
 use crate::process::{LARDER, Process, until};
-use crate::secured::Authority;
 
 fn larder(arguments: &[&str]) -> Output {
     Command::new(LARDER).args(arguments).output().unwrap()
@@ -91,7 +91,7 @@ fn trace_and_plan_read_it_like_that_of_a_switch() {
 fn requests_of_http2_have_a_line_each_but_those_that_are_malformed() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("access.log");
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     fs::write(folder.path().join("a"), "hello").unwrap();
     let format = "{method} {target} {version} {status} {body_bytes} {cache} {detail}";
     let keys =

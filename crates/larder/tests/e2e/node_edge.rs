@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use larder_testkit::Authority;
 use rustls::RootCertStore;
 
-use crate::http::{self, Client, Reply, get};
+use crate::http::{self, Client, Reply, get, metric};
 use crate::origin::{Origin, echoed_request, values};
 use crate::peers::{PeerCluster, body, status};
 use crate::process::{LARDER, Process, until};
-use crate::secured::{Authority, TlsConnection, connect, shake, shown};
+use crate::secured::{TlsConnection, connect, shake, shown};
 
 /// PROXY protocol announcement of a client, version 1.
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
@@ -38,14 +39,9 @@ fn root(folder: &Path) -> String {
     format!("root = {root:?}")
 }
 
-fn metric(node: &Process, name: &str) -> Option<u64> {
-    let text = String::from_utf8(get(node.admin.unwrap(), "/metrics").body).unwrap();
-    let line = text.lines().find(|line| line.starts_with(name))?;
-    line.rsplit(' ').next()?.parse().ok()
-}
-
-fn await_metric(node: &Process, name: &str, value: u64) {
-    until(format!("{name} is {value}"), || (metric(node, name)? == value).then_some(()));
+fn await_metric(node: &Process, name: &str, labels: &[&str], value: u64) {
+    let admin = node.admin.unwrap();
+    until(format!("{name} is {value}"), || (metric(admin, name, labels)? == value).then_some(()));
 }
 
 fn tls_client(address: SocketAddr, host: &str, roots: &RootCertStore) -> Client<TlsConnection> {
@@ -81,7 +77,8 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     let folder = tempfile::tempdir().unwrap();
     let shelf = folder.path().join("tls");
     fs::create_dir(&shelf).unwrap();
-    let (authority, other) = (Authority::new(&shelf, "one"), Authority::new(folder.path(), "two"));
+    let (authority, other) =
+        (Authority::in_folder(&shelf, "one"), Authority::in_folder(folder.path(), "two"));
     let first = fs::read(authority.leaf("a.test")).unwrap();
     authority.leaf("b.test");
     let tls = format!("certificates = {shelf:?}\nredirect = true");
@@ -123,9 +120,13 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     assert!(view["trouble"].as_str().unwrap().contains("a.test.pem"), "{view}");
     assert_eq!(view["certificates"].as_array().unwrap().len(), 2);
     assert_eq!(shown(secure, "a.test", &other.roots()).unwrap(), renewed);
-    assert_eq!(metric(&node, "larder_node_tls_certificates_stale{"), Some(1));
-    assert!(metric(&node, "larder_node_tls_certificate_not_after_seconds{").is_some());
-    assert!(metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"done\"").unwrap() >= 5);
+    assert_eq!(metric(node.admin.unwrap(), "larder_node_tls_certificates_stale", &[]), Some(1));
+    assert!(metric(node.admin.unwrap(), "larder_node_tls_certificate_not_after_seconds", &[]).is_some());
+    assert!(
+        metric(node.admin.unwrap(), "larder_node_tls_handshakes_total", &["node=\"n\",outcome=\"done\""])
+            .unwrap()
+            >= 5
+    );
     // An idle connection does not delay the shutdown.
     assert!(node.terminate().success());
 }
@@ -134,11 +135,11 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
 fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, clients) =
-        (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "clients"));
+        (Authority::in_folder(folder.path(), "servers"), Authority::in_folder(folder.path(), "clients"));
     let (own, client) = (servers.leaf("a.test"), clients.leaf("client.test"));
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let tls =
-        format!("certificates = {own:?}\nclient_certificates = \"required\"\nclient_ca = {:?}", clients.ca);
+        format!("certificates = {own:?}\nclient_certificates = \"required\"\nclient_ca = {:?}", clients.ca());
     let node = node(folder.path(), &format!("origin = {{ url = \"http://{}\" }}", origin.address), &tls);
     let secure = node.further[0];
     let connected = |own| shake(TcpStream::connect(secure).unwrap(), "a.test", servers.roots(), own);
@@ -158,7 +159,7 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     // With TLS 1.3 a client sees the refusal after its handshake.
     let refused = connected(None).and_then(|stream| Client::over(stream).ask("GET", "/x", ""));
     assert!(refused.is_err());
-    await_metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"failed\"", 1);
+    await_metric(&node, "larder_node_tls_handshakes_total", &["node=\"n\",outcome=\"failed\""], 1);
     let heard = echoed_request(&http::ask(node.address, "GET", "/y", lies));
     assert_eq!(values(&heard, "x-forwarded-proto"), ["http"]);
     assert!(values(&heard, "client-cert").is_empty());
@@ -167,7 +168,7 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
 #[test]
 fn an_announced_client_is_the_client_of_a_node() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "one");
+    let authority = Authority::in_folder(folder.path(), "one");
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let more = format!(
@@ -194,36 +195,36 @@ fn an_announced_client_is_the_client_of_a_node() {
 
     assert!(is_closed(connect_announced(clear, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")));
     assert!(is_closed(connect_announced(secure, b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\0\0\0\0\0\0")));
-    await_metric(&node, "larder_node_announcements_refused_total", 2);
+    await_metric(&node, "larder_node_announcements_refused_total", &[], 2);
     // Announcement, handshake and head share a deadline.
     assert!(is_closed(connect_announced(clear, b"PROXY TCP4")));
-    await_metric(&node, "larder_node_head_timeouts_total", 1);
+    await_metric(&node, "larder_node_head_timeouts_total", &[], 1);
     assert!(is_closed(connect_announced(secure, ANNOUNCED)));
-    await_metric(&node, "larder_node_tls_handshakes_total{node=\"n\",outcome=\"timed_out\"", 1);
+    await_metric(&node, "larder_node_tls_handshakes_total", &["node=\"n\",outcome=\"timed_out\""], 1);
     let silent = shake(connect_announced(secure, ANNOUNCED), "a.test", authority.roots(), None).unwrap();
     assert!(is_closed(silent));
-    await_metric(&node, "larder_node_head_timeouts_total", 2);
+    await_metric(&node, "larder_node_head_timeouts_total", &[], 2);
     drop(client);
-    await_metric(&node, "larder_node_connections{", 0);
+    await_metric(&node, "larder_node_connections", &[], 0);
 }
 
 #[test]
 fn an_announcement_of_an_unlisted_sender_is_no_http() {
     let folder = tempfile::tempdir().unwrap();
-    let own = Authority::new(folder.path(), "one").leaf("a.test");
+    let own = Authority::in_folder(folder.path(), "one").leaf("a.test");
     let more = root(folder.path()) + "\ntrust.proxy_protocol_from = \"10.0.0.0/8\"";
     let node = node(folder.path(), &more, &format!("certificates = {own:?}"));
     for announcement in [ANNOUNCED, LOCAL] {
         assert_eq!(ask(connect_announced(node.address, announcement), "/a", "").status, 400);
     }
     assert_eq!(get(node.address, "/a").status, 200);
-    assert_eq!(metric(&node, "larder_node_announcements_refused_total"), Some(0));
+    assert_eq!(metric(node.admin.unwrap(), "larder_node_announcements_refused_total", &[]), Some(0));
 }
 
 #[test]
 fn peers_serve_targets_of_other_peers_to_clients_with_tls() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "one");
+    let authority = Authority::in_folder(folder.path(), "one");
     let own = authority.leaf("site.test");
     let tls = format!("[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {own:?}");
     let cluster = PeerCluster::start(4, &tls);
@@ -243,7 +244,7 @@ fn peers_serve_targets_of_other_peers_to_clients_with_tls() {
 #[test]
 fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "one");
+    let authority = Authority::in_folder(folder.path(), "one");
     let own = authority.leaf("a.test");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let more = format!(
@@ -255,7 +256,8 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\nconnect.proxy_protocol = \"v2\"\n[switch.connect.tls]\nca = {:?}\n\
          name = \"a.test\"\n",
-        node.further[0], authority.ca
+        node.further[0],
+        authority.ca()
     );
     fs::write(&config, text).unwrap();
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap()]);
@@ -265,5 +267,5 @@ fn a_switch_reaches_a_node_by_tls_and_announces_clients_to_it() {
         assert_eq!(values(&heard, "x-forwarded-for"), ["198.51.100.1, 127.0.0.1"]);
         assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     }
-    assert_eq!(metric(&node, "larder_node_announcements_refused_total"), Some(0));
+    assert_eq!(metric(node.admin.unwrap(), "larder_node_announcements_refused_total", &[]), Some(0));
 }

@@ -1,6 +1,6 @@
 //! Nodes that serve HTTP/2 over TLS.
 
-use larder_testkit::take_time_async;
+use larder_testkit::{Authority, take_time_async};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,7 +22,6 @@ use tokio_rustls::TlsConnector;
 use crate::http::{get, post};
 use crate::origin::{Origin, values};
 use crate::process::{Process, until};
-use crate::secured::Authority;
 
 pub const HOST: &str = "a.test";
 /// Larger than a chunk of a node's memory, and than any window of the client.
@@ -143,7 +142,7 @@ pub fn with(path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
 }
 
 /// Starts a node with TLS at its first address. `node` are keys of `[node]`, and `more` follows `[node.tls]`.
-pub fn node(folder: &Path, authority: &Authority<'_>, node: &str, more: &str) -> Process {
+pub fn node(folder: &Path, authority: &Authority, node: &str, more: &str) -> Process {
     let text = format!(
         "[node]\nname = \"n\"\n{node}\n[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {:?}\n{more}\n\
          [admin]\nlisten = \"127.0.0.1:0\"\n",
@@ -168,9 +167,8 @@ fn large() -> Vec<u8> {
 }
 
 fn metric(node: &Process, name: &str) -> u64 {
-    let text = String::from_utf8(get(node.admin.unwrap(), "/metrics").body).unwrap();
-    let line = text.lines().find(|line| line.starts_with(&format!("larder_node_{name}{{")));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    let found = crate::http::metric(node.admin.unwrap(), &format!("larder_node_{name}"), &[]);
+    found.unwrap_or_else(|| panic!("no {name}"))
 }
 
 fn await_metric(node: &Process, name: &str, value: u64) {
@@ -182,7 +180,7 @@ fn await_metric(node: &Process, name: &str, value: u64) {
 #[test]
 fn a_node_answers_many_requests_of_a_connection_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
     let client = Client::new(node.address, &authority.roots());
     assert_eq!(client.ask("/a"), (200, Bytes::from("hello")));
@@ -228,7 +226,7 @@ fn a_node_answers_many_requests_of_a_connection_at_once() {
 #[test]
 fn without_http2_a_node_speaks_only_http1() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "http2 = false");
     assert_eq!(negotiated_protocol(node.address, &authority.roots()), "http/1.1");
 }
@@ -245,7 +243,7 @@ fn is_refused(client: &Client, request: Request<Full<Bytes>>, what: &str) {
 #[test]
 fn http2_is_enabled_and_disabled_by_a_reload() {
     let folder = tempfile::tempdir().unwrap();
-    let (authority, config) = (Authority::new(folder.path(), "ca"), folder.path().join("larder.toml"));
+    let (authority, config) = (Authority::in_folder(folder.path(), "ca"), folder.path().join("larder.toml"));
     let node = node(folder.path(), &authority, &root(folder.path()), "http2 = true");
     let text = fs::read_to_string(&config).unwrap();
     let reload = |http2: &str| {
@@ -265,7 +263,7 @@ fn http2_is_enabled_and_disabled_by_a_reload() {
 #[test]
 fn an_origin_gets_the_same_request_as_with_http1() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");
     let lines = format!("origin = {{ url = \"http://{}\", host = \"client\" }}", origin.address);
     let node = node(folder.path(), &authority, &lines, "");
@@ -308,7 +306,7 @@ fn an_origin_gets_the_same_request_as_with_http1() {
 #[test]
 fn a_reply_that_is_not_read_ends_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
     let mut builder = Builder::new(TokioExecutor::new());
@@ -347,7 +345,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_client_that_reads_nothing_is_disconnected() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -383,7 +381,7 @@ fn a_client_that_reads_nothing_is_disconnected() {
 #[test]
 fn replies_that_are_not_read_end() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
     let mut builder = Builder::new(TokioExecutor::new());
@@ -403,7 +401,7 @@ fn replies_that_are_not_read_end() {
 #[test]
 fn a_slow_client_gets_the_whole_reply() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let lines =
         format!("{}\nlimits.idle_timeout = \"500ms\"\nlimits.write_timeout = \"2s\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
@@ -426,7 +424,7 @@ fn a_slow_client_gets_the_whole_reply() {
 #[test]
 fn a_client_that_resets_its_streams_is_disconnected() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
     let mut builder = Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(65_535);
@@ -441,7 +439,7 @@ fn a_client_that_resets_its_streams_is_disconnected() {
 #[test]
 fn a_slow_origin_ends_no_request() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let lines = format!(
         "origin = {{ url = \"http://{}\" }}\nlimits.write_timeout = \"300ms\"\nlimits.idle_timeout = \"300ms\"",
@@ -469,7 +467,7 @@ fn a_slow_origin_ends_no_request() {
 #[test]
 fn a_connection_without_requests_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let lines =
         format!("{}\nlimits.head_timeout = \"2s\"\nlimits.idle_timeout = \"1s\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
@@ -494,7 +492,7 @@ fn a_connection_without_requests_ends() {
 #[test]
 fn requests_beyond_the_memory_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     // The memory suffices for one request besides the first one of a connection.
     let lines = format!("{}\nlimits.http2_bytes_max = \"256KiB\"", root(folder.path()));
     let node = node(folder.path(), &authority, &lines, "");
@@ -515,7 +513,7 @@ fn requests_beyond_the_memory_wait() {
 #[test]
 fn a_node_completes_requests_at_shutdown() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
     let mut builder = Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(65_535).initial_connection_window_size(1 << 20);
@@ -537,13 +535,14 @@ fn a_node_completes_requests_at_shutdown() {
 #[test]
 fn a_switch_uses_http2_to_a_node() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new(folder.path(), "ca");
+    let authority = Authority::in_folder(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "");
     let config = folder.path().join("switch.toml");
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{{ name = \"n\", address = \"{}\", http2 = true }}]\n\
          [switch.connect.tls]\nca = {:?}\nname = \"{HOST}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
-        node.address, authority.ca
+        node.address,
+        authority.ca()
     );
     fs::write(&config, text).unwrap();
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap()]);

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use larder_testkit::Authority;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::crowd::{Crowd, TARGETS, manifest};
-use crate::http::{Client, get, post};
+use crate::http::{Client, get, metric, metrics, post};
 use crate::peers::{NAMES, PeerCluster, status};
 use crate::process::{LARDER, Process, until};
-use crate::secured::{Authority, connect, shake, shown};
+use crate::secured::{connect, shake, shown};
 
 /// PROXY header with which a balancer announces a client.
 const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
@@ -84,8 +85,7 @@ impl Node {
     }
 
     pub fn metric(&self, line: &str) -> bool {
-        let text = String::from_utf8(get(self.admin, "/metrics").body).unwrap();
-        text.lines().any(|found| found == line)
+        metrics(self.admin).lines().any(|found| found == line)
     }
 
     /// Reloads the node with these lines, and checks that it accepts them.
@@ -372,7 +372,7 @@ fn a_reload_while_a_node_ends_changes_nothing() {
 #[test]
 fn new_connections_use_the_new_certificates_and_client_rules() {
     let node = Node::start(|folder| {
-        let own = Authority::new(folder, "one").leaf("a.test");
+        let own = Authority::in_folder(folder, "one").leaf("a.test");
         fs::rename(folder.join("one.ca"), folder.join("first.ca")).unwrap();
         format!("{}tls = {{ listen = \"127.0.0.1:0\", certificates = {own:?} }}\n", root(folder))
     });
@@ -380,19 +380,14 @@ fn new_connections_use_the_new_certificates_and_client_rules() {
     let first = crate::secured::roots(&fs::read(folder.join("first.ca")).unwrap());
     let elsewhere = folder.join("else");
     fs::create_dir(&elsewhere).unwrap();
-    let (other, clients) = (Authority::new(&elsewhere, "two"), Authority::new(folder, "clients"));
+    let (other, clients) = (Authority::in_folder(&elsewhere, "two"), Authority::in_folder(folder, "clients"));
     let (renewed, client) = (other.leaf("a.test"), clients.leaf("client.test"));
     let secure = node.secure.unwrap();
     let mut old = Client::over(connect(secure, "a.test", first.clone()).unwrap());
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
     assert_eq!(get(node.address, "/a").status, 200);
-    let handshakes = |node: &Node| {
-        let text = String::from_utf8(get(node.admin, "/metrics").body).unwrap();
-        let line = text.lines().find(|line| {
-            line.starts_with("larder_node_tls_handshakes_total{") && line.contains("outcome=\"done\"")
-        });
-        line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
-    };
+    let handshakes =
+        |node: &Node| metric(node.admin, "larder_node_tls_handshakes_total", &["outcome=\"done\""]).unwrap();
     assert_eq!(handshakes(&node), 1);
 
     let tls = |more: &str| {
@@ -408,7 +403,7 @@ fn new_connections_use_the_new_certificates_and_client_rules() {
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
     assert_eq!(handshakes(&node), 2, "counts go on");
 
-    node.reload(&tls(&format!(", client_certificates = \"required\", client_ca = {:?}", clients.ca)));
+    node.reload(&tls(&format!(", client_certificates = \"required\", client_ca = {:?}", clients.ca())));
     let ask = |own: Option<&Path>| {
         let tcp = TcpStream::connect(secure).unwrap();
         shake(tcp, "a.test", other.roots(), own).and_then(|stream| Client::over(stream).ask("GET", "/a", ""))
@@ -432,7 +427,7 @@ fn new_connections_use_the_new_certificates_and_client_rules() {
     assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 0"));
     // From now on the new settings control when files are checked.
     node.reload(&tls(", reload = \"1s\""));
-    let third = Authority::new(folder, "three");
+    let third = Authority::in_folder(folder, "three");
     fs::copy(third.leaf("a.test"), &renewed).unwrap();
     until("what is renewed is shown", || shown(secure, "a.test", &third.roots()).ok());
     assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);

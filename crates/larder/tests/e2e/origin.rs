@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use larder_testkit::http;
+
 use crate::http::Reply;
 
 /// An origin that runs until the test ends.
@@ -41,15 +43,15 @@ fn serve(mut tcp: TcpStream, fields: &str, requests: &Mutex<Vec<String>>) {
     let mut bytes = Vec::new();
     loop {
         let end = loop {
-            if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-                break end + 4;
+            if let Some(end) = http::head_bytes(&bytes) {
+                break end;
             }
             if read_more(&mut tcp, &mut bytes).is_none() {
                 return;
             }
         };
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-        let length = value(&head, "content-length").map_or(0, |length| length.parse().unwrap());
+        let length = http::header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
         while bytes.len() < end + length {
             if read_more(&mut tcp, &mut bytes).is_none() {
                 return;
@@ -78,12 +80,7 @@ fn read_more(tcp: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<()> {
 
 /// Returns all values of a field of a head.
 pub fn values<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
-    let lines = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
-    lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
-}
-
-fn value<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    values(head, name).first().copied()
+    http::values(head, name).collect()
 }
 
 /// Returns the request that the origin received, from its reply.

@@ -122,10 +122,7 @@ pub fn body(file: usize) -> Vec<u8> {
 
 /// Returns the `Cache-Status` values of the nodes on the way, the service node's first.
 pub fn status(reply: &Reply) -> String {
-    let fields = reply.head.lines().filter_map(|line| line.split_once(':'));
-    let values =
-        fields.filter(|(name, _)| name.eq_ignore_ascii_case("cache-status")).map(|(_, value)| value.trim());
-    values.collect::<Vec<_>>().join(", ")
+    larder_testkit::http::values(&reply.head, "cache-status").collect::<Vec<_>>().join(", ")
 }
 
 #[test]

@@ -5,19 +5,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use larder_testkit::write_secret;
 use serde_json::Value;
 
-use crate::http::{Reply, ask, get, post};
+use crate::http::{Reply, ask, get, metrics, post};
 use crate::origin::Origin;
 use crate::process::{LARDER, Process};
-use crate::secured::write_key;
 
 const TOKEN: &str = "a-token-of-the-operator";
 const TAGGED: &str = "Cache-Control: max-age=1000\r\nCache-Tag: shop, all\r\n";
 
 fn token(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
-    write_key(&path, text);
+    write_secret(&path, text);
     path
 }
 
@@ -131,7 +131,7 @@ fn a_switch_purges_at_all_its_nodes_and_names_failures() {
     assert!(error(1).contains("404") && error(1).contains("purge_token"), "{report}");
     assert!(error(2).contains("cannot connect"), "{report}");
     assert!(error(3).contains("not a larder node"), "{report}");
-    let metrics = String::from_utf8(get(some.admin.unwrap(), "/metrics").body).unwrap();
+    let metrics = metrics(some.admin.unwrap());
     assert!(metrics.contains("larder_switch_purges_total{outcome=\"failed\"} 1"), "{metrics}");
 }
 

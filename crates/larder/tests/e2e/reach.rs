@@ -6,13 +6,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use larder_testkit::needs_tool;
+use larder_testkit::{Authority, needs_tool};
 
 use crate::http::{Client, get};
 use crate::origin::Origin;
 use crate::peers::free_port;
 use crate::process::{Process, until};
-use crate::secured::Authority;
 
 struct KillOnDrop(Child);
 
@@ -74,12 +73,12 @@ fn nginx_gets_the_client_s_address_and_the_switch_s_identity() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (servers, switches) =
-        (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "switches"));
+        (Authority::in_folder(folder.path(), "servers"), Authority::in_folder(folder.path(), "switches"));
     let (own, shown, port) = (servers.leaf("node.test"), switches.leaf("switch.test"), free_port());
-    let _nginx = nginx(folder.path(), port, &own, &switches.ca, false);
+    let _nginx = nginx(folder.path(), port, &own, &switches.ca(), false);
     let tls = format!(
         "[switch.connect.tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n",
-        servers.ca
+        servers.ca()
     );
     let nodes = format!("[{{ name = \"a\", address = \"127.0.0.1:{port}\", proxy_protocol = \"v2\" }}]");
     let switch = switch(folder.path(), &nodes, &tls);
@@ -106,13 +105,13 @@ fn nginx_is_reached_by_http2_over_tls() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (servers, switches) =
-        (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "switches"));
+        (Authority::in_folder(folder.path(), "servers"), Authority::in_folder(folder.path(), "switches"));
     let (own, shown, port) = (servers.leaf("node.test"), switches.leaf("switch.test"), free_port());
-    let _nginx = nginx(folder.path(), port, &own, &switches.ca, true);
+    let _nginx = nginx(folder.path(), port, &own, &switches.ca(), true);
     let nodes = format!(
         "[{{ name = \"a\", address = \"127.0.0.1:{port}\", http2 = true, tls = {{ ca = {:?}, name = \"node.test\", \
          certificate = {shown:?} }} }}]",
-        servers.ca
+        servers.ca()
     );
     let switch = switch(folder.path(), &nodes, "");
     until("nginx answers", || (get(switch.address, "/").status == 200).then_some(()));
@@ -156,14 +155,14 @@ fn a_node_with_another_certificate_is_down_with_the_reason() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (servers, others) =
-        (Authority::new(folder.path(), "servers"), Authority::new(folder.path(), "others"));
+        (Authority::in_folder(folder.path(), "servers"), Authority::in_folder(folder.path(), "others"));
     let (own, shown, port) = (others.leaf("node.test"), others.leaf("switch.test"), free_port());
-    let _nginx = nginx(folder.path(), port, &own, &others.ca, true);
+    let _nginx = nginx(folder.path(), port, &own, &others.ca(), true);
     let address: SocketAddr = ([127, 0, 0, 1], port).into();
     until("nginx listens", || Client::connect(address).ok());
     let tls = format!(
         "[switch.connect.tls]\nca = {:?}\nname = \"node.test\"\ncertificate = {shown:?}\n",
-        servers.ca
+        servers.ca()
     );
     let switch = switch(folder.path(), &format!("[{{ name = \"a\", address = \"{address}\" }}]"), &tls);
     let mut first = String::new();

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::crowd::{Crowd, TARGETS, manifest};
-use crate::http::{Client, ask, get, post};
+use crate::http::{Client, ask, get, metrics, post};
 use crate::process::{LARDER, Process, children, parent_of, until};
 
 /// A switch with a master and workers and its folder, run as a service manager runs it.
@@ -164,7 +164,7 @@ fn many_reloads_under_load_lose_no_request() {
     let replies: u64 = crowd.end().values().sum();
     let status = switch.status();
     assert_eq!((&status["generation"], &status["done"]), (&13.into(), &12.into()), "{status}");
-    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin);
     assert!(metrics.contains("\nlarder_switch_generation 13\n"), "{metrics}");
     assert!(metrics.contains("\nlarder_switch_reloads_total{outcome=\"done\"} 12\n"), "{metrics}");
     until("those before have ended", || (children(switch.child.id()).len() == 1).then_some(()));

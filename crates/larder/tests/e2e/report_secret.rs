@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::http::{ask, get, post};
+use crate::http::{ask, get, metric, post};
 use crate::origin::{Origin, values};
 use crate::process::{LARDER, Process};
 
@@ -32,9 +32,7 @@ fn start(folder: &Path, role: &str, config: &str) -> Process {
 
 /// Returns the sum of a counter of the switch over the lines that contain `label`.
 fn count(switch: &Process, name: &str, label: &str) -> u64 {
-    let text = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
-    let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    metric(switch.admin.unwrap(), name, &[label]).unwrap_or(0)
 }
 
 #[test]

@@ -17,7 +17,7 @@ use larder_testkit::eventually;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::http::{get, post};
+use crate::http::{metrics, post};
 use crate::peers::{PeerCluster, free_port};
 use crate::process::{LARDER, Process};
 
@@ -82,8 +82,7 @@ fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
             assert_eq!(network(&cluster, node, counter), 0, "{counter} of node {node}");
         }
     }
-    let metrics =
-        |node: usize| String::from_utf8(get(cluster.node(node).admin.unwrap(), "/metrics").body).unwrap();
+    let metrics = |node: usize| metrics(cluster.node(node).admin.unwrap());
     assert!(metrics(0).contains("larder_node_peers_links_other_secret{node=\"a\"} 0"), "{}", metrics(0));
     // The next reload can close only links that are established.
     eventually("the links of the new secret are up", || {
@@ -157,7 +156,7 @@ fn a_reload_that_removes_a_switchs_key_ends_its_channel() {
         let reply: Value = post(admin, "/reload").json();
         assert_eq!(reply["last"]["outcome"], "done", "{reply}");
         await_state(&mut removed, false).await;
-        let metrics = String::from_utf8(get(admin, "/metrics").body).unwrap();
+        let metrics = metrics(admin);
         assert!(metrics.contains("larder_agent_channels_revoked_total 1\n"), "{metrics}");
         // The other switch keeps its channel.
         while let Ok(event) = kept.try_recv() {

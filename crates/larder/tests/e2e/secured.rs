@@ -1,58 +1,14 @@
-//! Certificate authorities and TLS clients.
+//! TLS clients.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-
-/// An authority in `folder`: NAME.ca, and the certificates that it issued with their keys.
-pub struct Authority<'a> {
-    folder: &'a Path,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    pub ca: PathBuf,
-}
-
-/// Writes a key file that only its owner may read.
-pub fn write_key(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
-impl<'a> Authority<'a> {
-    pub fn new(folder: &'a Path, name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let ca = folder.join(format!("{name}.ca"));
-        fs::write(&ca, issuer.pem()).unwrap();
-        Self { folder, issuer, ca }
-    }
-
-    /// Issues a new certificate for a host: NAME.pem.
-    pub fn leaf(&self, name: &str) -> PathBuf {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let made = params.signed_by(&key, &self.issuer).unwrap();
-        let file = self.folder.join(format!("{name}.pem"));
-        write_key(&file, &(made.pem() + &key.serialize_pem()));
-        file
-    }
-
-    pub fn roots(&self) -> RootCertStore {
-        roots(&fs::read(&self.ca).unwrap())
-    }
-}
 
 pub fn roots(pem: &[u8]) -> RootCertStore {
     let mut roots = RootCertStore::empty();

@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::http::{Client, get};
+use crate::http::{Client, get, metrics};
 use crate::process::{Process, until};
 
 const TARGETS: usize = 1_500;
@@ -110,7 +110,7 @@ fn run(folder: &Path, policy: &str, shadow: &str) -> RunFigures {
         hit_ratio: hits / (hits + misses),
         imbalance: most * NODES.len() as f64 / (hits + misses),
         shadow,
-        metrics: String::from_utf8(get(admin, "/metrics").body).unwrap(),
+        metrics: metrics(admin),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::http::{Reply, ask, get};
+use crate::http::{Reply, ask, get, metrics};
 use crate::http2;
 use crate::origin::{Origin, echoed_request, values};
 use crate::process::{Process, until};
@@ -167,7 +167,7 @@ fn a_draining_node_keeps_its_clients_for_the_configured_time() {
     });
     let count = |reason: &str| lines.matches(&format!(" reason={reason} ")).count();
     assert_eq!((count("sticky"), count("sticky_drained"), count("sticky_down")), (6, 1, 1), "{lines}");
-    let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
+    let metrics = metrics(switch.admin.unwrap());
     assert!(metrics.contains("larder_switch_decisions_total{reason=\"sticky_drained\"} 1\n"), "{metrics}");
 }
 

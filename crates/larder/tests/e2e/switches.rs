@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::crowd::{Crowd, TARGETS, manifest};
-use crate::http::{ask, get, post};
+use crate::http::{ask, get, metrics, post};
 use crate::peers::free_port;
 use crate::process::{LARDER, Process, until};
 use crate::reload::{Switch, nodes_line};
@@ -137,7 +137,7 @@ fn what_one_learns_all_know_and_a_joiner_takes_over() {
         let (node, hit) = get(third.address, &format!("/t{i}")).node_and_hit();
         assert_eq!((node.as_str(), hit), (placed[i as usize].as_str(), true), "/t{i}");
     }
-    let metrics = String::from_utf8(get(third.admin, "/metrics").body).unwrap();
+    let metrics = metrics(third.admin);
     assert!(metrics.contains("\nlarder_switch_others{state=\"known\"} 2\n"), "{metrics}");
     // A reload keeps the name, the sets and the other switches.
     let before = view(second.admin)["incarnation"].as_u64().unwrap();

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::http::{ask, get};
+use crate::http::{ask, get, metrics};
 use crate::process::{Process, until};
 
 /// A collector that stores the spans it receives: OTLP/HTTP in JSON.
@@ -154,7 +154,7 @@ fn a_request_is_traced_through_the_switch_to_the_node_that_answers() {
         assert!(done.iter().any(|relay| relay["spanId"] == span["parentSpanId"]), "{span:#}");
         assert!(attribute(span, "larder.cache_status").as_str().unwrap().starts_with("a; "));
     }
-    let metrics = String::from_utf8(get(cluster.switch.admin.unwrap(), "/metrics").body).unwrap();
+    let metrics = metrics(cluster.switch.admin.unwrap());
     assert!(metrics.contains("larder_switch_spans_total{outcome=\"dropped\"} 0"), "{metrics}");
 }
 

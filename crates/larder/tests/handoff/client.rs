@@ -3,6 +3,7 @@
 //! Blocking sockets on threads in a namespace. Faults are: a refused or reset connection, a pause longer than
 //! the limit, a wrong status or length, and a wrong, missing or surplus byte.
 
+use larder_testkit::http::head_bytes;
 use larder_testkit::take_time;
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -453,8 +454,8 @@ impl Replies<'_> {
             self.times.first_byte.push(asked.elapsed());
         }
         let end = loop {
-            if let Some(at) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
+            if let Some(end) = head_bytes(&self.buffer) {
+                break end;
             }
             if self.buffer.len() > HEAD_BYTES_MAX {
                 return Err(Fault::Head("without end".to_owned()));

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_kernel::guard::Guard;
-use larder_kernel::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed, or_skip};
+use larder_kernel::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed};
 use larder_kernel::plane::Plane;
-use larder_testkit::within;
+use larder_testkit::{or_skip, within};
 use tempfile::TempDir;
 
 use crate::client::Tally;
@@ -384,10 +384,7 @@ impl Cluster {
     /// Returns the sum of a metric of one front-end.
     pub fn metric_of(&self, front: usize, name: &str, labels: &[&str]) -> u64 {
         let text = self.admin_of(front, "/metrics");
-        let lines = text
-            .lines()
-            .filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+        larder_testkit::metric(&text, name, labels).unwrap_or(0.0) as u64
     }
 
     /// Waits until no node has load.

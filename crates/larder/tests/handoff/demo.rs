@@ -1,11 +1,11 @@
 //! `larder demo --handoff`: its report, and the removal of everything it made.
 
-use larder_testkit::take_time;
+use larder_testkit::{or_skip, take_time};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use larder_kernel::netns::{available, installed, or_skip};
+use larder_kernel::netns::{available, installed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

@@ -1,14 +1,14 @@
 //! Tests of the harness itself. Clients talk to a server directly, so that faults elsewhere are not faults of
 //! the harness.
 
-use larder_testkit::take_time;
+use larder_testkit::{or_skip, take_time};
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use larder_kernel::netns::{Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Topology, TopologySpec};
 use larder_shaper::Shaper;
 
 use crate::client::{self, Behaviour, ClientSettings, Fault, Plan};

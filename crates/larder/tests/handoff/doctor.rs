@@ -4,7 +4,8 @@ use std::fs;
 use std::process::{Command, Output};
 
 use larder_handoff::channel::identity::Identity;
-use larder_kernel::netns::{Host, INTERFACE, Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Host, INTERFACE, Topology, TopologySpec};
+use larder_testkit::or_skip;
 use serde_json::Value;
 
 const LARDER: &str = env!("CARGO_BIN_EXE_larder");

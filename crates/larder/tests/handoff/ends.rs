@@ -1,5 +1,6 @@
 //! Lifetime of a connection in the load of its node.
 
+use larder_testkit::http::head_bytes;
 use larder_testkit::{PATIENCE, take_time, within};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -42,7 +43,7 @@ fn a_connection_reset_by_its_node_is_no_load() {
     for stream in &mut streams {
         ask(stream, &path);
         let mut reply = Vec::<u8>::new();
-        while !reply.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        while head_bytes(&reply).is_none() {
             let mut bytes = [0; 1024];
             let got = stream.read(&mut bytes).unwrap();
             assert!(got > 0, "closed");

@@ -2,14 +2,14 @@
 //! load, with each policy. Clients verify every byte. Only requests that the affected node is serving may be
 //! lost.
 
-use larder_testkit::{take_time, within};
+use larder_testkit::{or_skip, take_time, within};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_kernel::netns::{INTERFACE, Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{INTERFACE, Topology, TopologySpec};
 use rustix::fs::Mode;
 use rustix::process::Signal;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Requests of every kind: queued, cut at any byte, with bodies, over TLS, and from common clients.
 
-use larder_testkit::{take_time, within};
+use larder_testkit::{or_skip, take_time, within};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use larder_kernel::netns::{installed, or_skip};
+use larder_kernel::netns::installed;
 
 use crate::client::{self, Behaviour, ClientSettings, Plan, Tally, head};
 use crate::cluster::{Cluster, Spec};

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_handoff::channel::identity::Identity;
-use larder_kernel::netns::{Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Topology, TopologySpec};
+use larder_testkit::or_skip;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -4,7 +4,8 @@
 //! Switch and node run in this process, in separate namespaces. Thus a fix can be disabled, and the node can
 //! be slowed down.
 
-use larder_testkit::{eventually_async, take_time, within};
+use larder_testkit::http::take_head;
+use larder_testkit::{eventually_async, or_skip, take_time, within};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -23,7 +24,7 @@ use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::Refusal;
 use larder_kernel::guard::InboundTunnel;
-use larder_kernel::netns::{Namespace, Topology, TopologySpec, or_skip};
+use larder_kernel::netns::{Namespace, Topology, TopologySpec};
 use larder_kernel::plane::Plane;
 use larder_kernel::repair::RaceFixes;
 use larder_kernel::{CookieKey, FlowKey};
@@ -136,9 +137,7 @@ fn serve(mut stream: TcpStream, first: Vec<u8>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut got = first;
     loop {
-        while let Some(at) = got.windows(4).position(|four| four == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&got[..at]).into_owned();
-            got.drain(..at + 4);
+        while let Some(head) = take_head(&mut got) {
             let bytes: usize = head[5..].split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
             write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n")?;
             stream.write_all(&vec![b'x'; bytes])?;

@@ -1,5 +1,6 @@
 //! Socket migration from the switch to larder's nodes (`mechanism = "repair"`), and spliced connections.
 
+use larder_testkit::http::head_bytes;
 use larder_testkit::take_time;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -210,8 +211,8 @@ fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
             let length = stream.read(&mut chunk).unwrap();
             assert!(length > 0, "closed after {asked} replies");
             got.extend_from_slice(&chunk[..length]);
-            if let Some(at) = got.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
+            if let Some(end) = head_bytes(&got) {
+                break end;
             }
         };
         let text = String::from_utf8_lossy(&got[..head]).to_lowercase();

@@ -45,7 +45,7 @@ fn text(path: &Path) -> &str {
 
 /// TLS with certificates for `other.test`, which is the default, and `a.test`.
 fn tls(authority: &Authority, clients: ClientCertificates) -> Arc<Tls> {
-    let certificates = vec![authority.leaf("other.test", false), authority.leaf("a.test", false)];
+    let certificates = vec![authority.leaf("other.test"), authority.leaf("a.test")];
     let config = TlsConfig {
         clients,
         min_version: TlsVersion::Tls12,
@@ -100,7 +100,7 @@ async fn sessions_are_resumed() {
 #[tokio::test]
 async fn client_certificates_are_verified() {
     let authority = Authority::new();
-    let (ca, own) = (authority.ca(), authority.leaf("client.test", false));
+    let (ca, own) = (authority.ca(), authority.leaf("client.test"));
     let tls = tls(&authority, ClientCertificates::Required(ca.clone()));
     for version in ["-tls1_2", "-tls1_3"] {
         let options = [version, "-CAfile", text(&ca), "-cert", text(&own), "-key", text(&own)];

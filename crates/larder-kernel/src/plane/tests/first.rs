@@ -5,7 +5,7 @@ use super::{Bench, Fate, KEYS, OwnedEvent, for_each_setup, full_service};
 use crate::FlowKey;
 use crate::abi::{NO_NODE, flow_flag, flow_state};
 use crate::cookie::siphash;
-use crate::netns::{self, Namespace};
+use crate::netns::Namespace;
 use crate::plane::{FlowDestination, ServiceSpec, TargetEntry};
 use crate::repair::{RaceFixes, checkpoint, freeze};
 use socket2::SockRef;
@@ -421,7 +421,7 @@ fn node_listing_takes_no_connection_from_the_stack() {
 /// is complete.
 #[test]
 fn stack_cookies_go_to_the_stack() {
-    let Some(host) = netns::or_skip(Namespace::new("cookies")) else { return };
+    let Some(host) = larder_testkit::or_skip(Namespace::new("cookies")) else { return };
     host.ip("link set lo up").expect("up");
     // For every SYN.
     host.sysctl("net.ipv4.tcp_syncookies", "2").expect("a sysctl");

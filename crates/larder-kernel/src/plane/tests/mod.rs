@@ -67,7 +67,7 @@ pub(super) struct Bench {
 }
 
 pub(super) fn may_load() -> bool {
-    crate::netns::root_or_skip("CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW")
+    larder_testkit::needs_root("CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW")
 }
 
 /// The clock of SYN-ACKs, with [`crate::plane::KEY_LIFE`].

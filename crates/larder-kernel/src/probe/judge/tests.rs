@@ -1,8 +1,9 @@
 //! Evaluation of made-up machines.
 
 use super::*;
-use crate::netns::{INTERFACE, Topology, TopologySpec, or_skip};
+use crate::netns::{INTERFACE, Topology, TopologySpec};
 use crate::probe::{Capabilities, Route};
+use larder_testkit::or_skip;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! A separate dispatcher with exact knowledge.
 
+use larder_core::nodes::mix;
 use larder_core::peers::{PressReason, PressSettings};
 use larder_core::{Bytes, Time};
 
@@ -7,7 +8,6 @@ use super::interface::{
     ClusterProtocol, Placement, PlacementDecision, PlacementRequest, ProtocolAction, StateSize,
 };
 use crate::cooperation::cluster::CooperativeCluster;
-use crate::cooperation::draw::draw;
 
 /// The dispatcher's exact state: the nodes that have each item in memory or will have it, and each node's
 /// load.
@@ -75,7 +75,7 @@ impl CentralDispatcher {
 
     fn least(&self, item: u32, among: impl Iterator<Item = u16>) -> Option<u16> {
         among.min_by_key(|node| {
-            (self.loads[usize::from(*node)], draw(u64::from(item) << 16 | u64::from(*node)))
+            (self.loads[usize::from(*node)], mix(u64::from(item) << 16 | u64::from(*node)))
         })
     }
 }

@@ -171,7 +171,7 @@ enum NodeReply {
 /// read yet, must not end the new connection.
 #[tokio::test]
 async fn the_reset_of_a_moved_socket_does_not_end_the_next_connection() {
-    if !larder_kernel::netns::root_or_skip("CAP_NET_ADMIN") {
+    if !larder_testkit::needs_root("CAP_NET_ADMIN") {
         return;
     }
     let mut bench = Bench::new(|config| config.handoff.setting = MechanismSetting::Repair);

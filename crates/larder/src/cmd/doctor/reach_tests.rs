@@ -137,25 +137,25 @@ fn certificate_faults_are_described_with_their_remedies() {
         name: Some("store.test".to_owned()),
         ..OutboundTls::default()
     };
-    let right = authority.leaf("store.test", false);
+    let right = authority.leaf("store.test");
     let http1: &[&[u8]] = &[b"http/1.1"];
     for (certificate, clients, found, remedy) in [
         (&right, None, "its certificate for store.test is valid; it speaks HTTP", ""),
         (
-            &authority.leaf("other.test", false),
+            &authority.leaf("other.test"),
             None,
             "its certificate is for other.test, not for store.test",
             "write name = \"other.test\" in [switch.connect.tls]",
         ),
         (
-            &authority.leaf("store.test", true),
+            &authority.expired_leaf("store.test"),
             None,
             "its certificate has expired on Tue, 01 Jan 2002 00:00:00 GMT",
             "renew the certificate",
         ),
         (&later, None, "its certificate is not valid before Sat, 01 Jan 4000 00:00:00 GMT", "clock"),
         (
-            &other.leaf("store.test", false),
+            &other.leaf("store.test"),
             None,
             "the issuer of its certificate is unknown",
             "write ca = \"FILE\" in [switch.connect.tls]",
@@ -185,8 +185,8 @@ fn certificate_faults_are_described_with_their_remedies() {
 #[test]
 fn the_client_certificate_and_the_proxy_announcement_are_sent() {
     let authority = Authority::new();
-    let own = authority.leaf("switch.test", false);
-    let server = authority.leaf("store.test", false);
+    let own = authority.leaf("switch.test");
+    let server = authority.leaf("store.test");
     let tls = OutboundTls {
         authorities: Some(authority.ca()),
         name: Some("store.test".to_owned()),
@@ -204,7 +204,7 @@ fn the_client_certificate_and_the_proxy_announcement_are_sent() {
 #[test]
 fn a_server_that_speaks_only_http2_is_reached() {
     let authority = Authority::new();
-    let server = authority.leaf("store.test", false);
+    let server = authority.leaf("store.test");
     let tls = OutboundTls {
         authorities: Some(authority.ca()),
         name: Some("store.test".to_owned()),

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use larder_http::h1::Framing;
+use larder_testkit::http::header;
 
 use super::corpus::{Case, bytes, text};
 
@@ -110,12 +111,8 @@ fn more(
 
 /// Returns the body after a head, and its length with framing. `None` if it is incomplete.
 fn body(head: &str, rest: &[u8]) -> Option<(String, usize)> {
-    let field = |name: &str| {
-        let mut lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-        lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
-    };
-    if field("transfer-encoding").is_none() {
-        let length = field("content-length").map_or(0, |length| length.parse().unwrap());
+    if header(head, "transfer-encoding").is_none() {
+        let length = header(head, "content-length").map_or(0, |length| length.parse().unwrap());
         return rest.get(..length).map(|body| (text(body), length));
     }
     let (mut body, mut at) = (String::new(), 0);

@@ -15,12 +15,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use larder_testkit::eventually;
+use larder_testkit::{Authority, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::secured::Authority;
 
 /// Host name of the certificates.
 const HOST: &str = "localhost";
@@ -42,7 +41,7 @@ impl Chain {
     /// Starts a switch before a node with these lines in its `[node]` section and after it.
     fn before_node(lines: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let leaf = Authority::new(folder.path(), "authority").leaf(HOST);
+        let leaf = Authority::in_folder(folder.path(), "authority").leaf(HOST);
         let text = format!(
             "[admin]\nlisten = \"127.0.0.1:0\"\n[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {leaf:?}\n\
              [node]\nname = \"n\"\nlisten = \"127.0.0.1:0\"\n{lines}\n"
@@ -55,7 +54,7 @@ impl Chain {
     /// Starts a switch directly before a foreign server, an entry of `nodes`.
     fn before_server(entry: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let leaf = Authority::new(folder.path(), "authority").leaf(HOST);
+        let leaf = Authority::in_folder(folder.path(), "authority").leaf(HOST);
         let switch = start_switch(&folder, &leaf, entry);
         Self { folder, node: None, switch }
     }
@@ -70,7 +69,7 @@ impl Chain {
 
     /// Returns the certificate of the authority that issued the switch's and the node's certificates.
     fn ca(&self) -> PathBuf {
-        self.folder.path().join("authority.ca")
+        self.folder.path().join("authority.ca()")
     }
 
     fn node(&self) -> &Process {
