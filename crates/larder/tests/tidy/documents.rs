@@ -91,20 +91,18 @@ fn the_readme_is_short() {
     );
 }
 
-/// Returns the documents under docs/ that the list of documents does not link.
-fn unlisted(list: &str, paths: &[String]) -> Vec<String> {
-    let listed: Vec<String> = links(list).into_iter().map(|(_, target)| target).collect();
+/// Returns the documents under docs/ that the summary of the book does not link.
+fn unlisted(summary: &str, paths: &[String]) -> Vec<String> {
+    let listed: Vec<String> = links(summary).into_iter().map(|(_, target)| target).collect();
     let documents = paths.iter().filter_map(|path| path.strip_prefix("docs/"));
-    let missing = documents.filter(|name| {
-        !name.contains('/') && *name != "README.md" && !listed.iter().any(|target| target == name)
-    });
-    missing.map(|name| format!("docs/README.md does not list {name}")).collect()
+    let missing = documents.filter(|name| *name != "SUMMARY.md" && !listed.iter().any(|target| target == name));
+    missing.map(|name| format!("docs/SUMMARY.md does not list {name}")).collect()
 }
 
 #[test]
-fn every_document_is_listed() {
+fn the_book_has_every_document() {
     let paths: Vec<String> = texts(".md").into_iter().map(|(path, _)| path).collect();
-    none(&unlisted(&text("docs/README.md"), &paths));
+    none(&unlisted(&text("docs/SUMMARY.md"), &paths));
 }
 
 #[test]
@@ -210,6 +208,9 @@ fn bad_documents_are_noticed() {
     );
     assert_eq!(dead.len(), 2, "{dead:?}");
     assert!(refused_config(&root().join("README.md")).is_some());
-    let paths = ["docs/a.md", "docs/b.md", "docs/README.md", "docs/adr/c.md", "d.md"].map(str::to_owned);
-    assert_eq!(unlisted("# X\n[a](a.md)\n", &paths), ["docs/README.md does not list b.md"]);
+    let paths = ["docs/a.md", "docs/b.md", "docs/SUMMARY.md", "docs/adr/c.md", "d.md"].map(str::to_owned);
+    assert_eq!(
+        unlisted("# X\n[a](a.md)\n", &paths),
+        ["docs/SUMMARY.md does not list b.md", "docs/SUMMARY.md does not list adr/c.md"]
+    );
 }
