@@ -1,5 +1,6 @@
-//! `cargo xtask claims`: lists the claims of the documentation, writes their page, and runs their commands.
+//! `cargo xtask claims`: lists the claims of the documentation, writes their page and documents, and runs their commands.
 
+mod marks;
 mod page;
 mod record;
 
@@ -9,16 +10,17 @@ use std::path::Path;
 
 use crate::arguments::{Arguments, absolute};
 use crate::failure::{Failure, Result};
-use crate::files::{read_text, write};
-use crate::process::{command_with, run as run_command};
+use crate::files::{list as entries, read_text, write};
+use crate::process::{command_with, read, run as run_command};
 use crate::toolchain::root;
+use marks::Marks;
 use record::{Area, Claim};
 
 /// Runs `cargo xtask claims`.
 pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
     let areas = record::read(root()).map_err(Failure::Check)?;
     check(&areas)?;
-    match &*arguments.positional("list, page or run")? {
+    match &*arguments.positional("list, page, run or where")? {
         "list" => arguments.finish().map(|()| print!("{}", list(&areas))),
         "page" => {
             let is_check = arguments.flag("--check");
@@ -29,7 +31,12 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
             let id = arguments.positional("ID")?;
             run_claim(find(&areas, &id)?, &options(arguments.rest())?)
         }
-        other => Err(Failure::Usage(format!("there is no '{other}'; there are list, page and run"))),
+        "where" => {
+            arguments.finish()?;
+            write_documents()?;
+            write_page(&record::read(root()).map_err(Failure::Check)?, false)
+        }
+        other => Err(Failure::Usage(format!("there is no '{other}'; there are list, page, run and where"))),
     }
 }
 
@@ -62,6 +69,24 @@ fn write_page(areas: &[Area], is_check: bool) -> Result<()> {
         return Ok(());
     }
     Err(Failure::Check(format!("{} differs from claims/; run `cargo xtask claims page`", page::PATH)))
+}
+
+/// Writes into each record the documents that have its mark.
+fn write_documents() -> Result<()> {
+    let paths =
+        read(&mut command_with("git", ["ls-files", "--cached", "--others", "--exclude-standard", "*.md"]))?;
+    let mut marks = Marks::new();
+    for path in paths.lines().filter(|path| *path != page::PATH) {
+        // A deleted document is listed until its deletion is committed.
+        if root().join(path).is_file() {
+            marks::collect(path, &read_text(root().join(path))?, &mut marks);
+        }
+    }
+    for path in entries(root().join("claims"))? {
+        let text = read_text(&path)?;
+        write(&path, marks::with_documents(&text, &marks))?;
+    }
+    Ok(())
 }
 
 fn find<'a>(areas: &'a [Area], id: &str) -> Result<&'a Claim> {

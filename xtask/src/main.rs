@@ -87,8 +87,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "claims",
-        arguments: "list | page [--check] | run ID [--PARAMETER VALUE]...",
-        summary: "lists the claims of the documentation, writes docs/reference/claims.md, or runs the commands of a claim",
+        arguments: "list | page [--check] | run ID [--PARAMETER VALUE]... | where",
+        summary: "lists claims, writes docs/reference/claims.md, runs the commands of a claim, or lists its documents anew",
         run: claims::run,
     },
     Task {

@@ -102,7 +102,8 @@ fn mismatches(areas: &[Area], marks: &Marks) -> Vec<String> {
         let listed: BTreeSet<String> = claim.documents.iter().cloned().collect();
         let marked = marks.get(id).cloned().unwrap_or_default();
         if listed != marked || marked.is_empty() {
-            problems.push(format!("claims/: '{id}' has where = {listed:?}, but its marks are in {marked:?}"));
+            let remedy = "run `cargo xtask claims where`";
+            problems.push(format!("claims/: '{id}' has where = {listed:?}, its marks {marked:?}; {remedy}"));
         }
     }
     for (id, documents) in marks.iter().filter(|(id, _)| !ids.contains(id)) {
