@@ -61,7 +61,7 @@ impl PeerHandoff {
         match (secrets.keys_of(&member.name), secrets.identities.first()) {
             (Ok(keys), Some(identity)) => self.add_member(member, keys, identity),
             (Err(error), _) => {
-                tracing::warn!(peer = %member.name, %error, "handoff to peer: no key for the peer, its requests are relayed")
+                tracing::warn!(peer = %member.name, %error, "handoff to peer: no key for the peer, its requests are relayed");
             }
             (Ok(_), None) => {}
         }
@@ -328,7 +328,7 @@ impl PeerHandoff {
             match self.plane.put_flow_from(key, flow_state::RESET, FlowDestination::Node(slot.0)) {
                 Ok(()) => self.mark_ended(key),
                 Err(error) => {
-                    tracing::debug!(%error, %key, "handoff to peer: end of a lost connection not forwarded")
+                    tracing::debug!(%error, %key, "handoff to peer: end of a lost connection not forwarded");
                 }
             }
         }

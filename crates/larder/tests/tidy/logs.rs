@@ -191,11 +191,12 @@ fn shown_lines(path: &str, document: &str) -> Vec<Line> {
     let (mut found, mut is_code) = (Vec::new(), false);
     for (at, line) in document.lines().enumerate() {
         is_code ^= line.trim_start().starts_with("```");
-        let shows = |(level, _): &(&str, &str)| {
-            Some((*level, line.split_once(&format!("{} ", level.to_uppercase()))?))
-        };
-        let Some((level, (time, rest))) = LEVELS.iter().find_map(shows).filter(|_| is_code) else { continue };
-        let rest = match (time.trim(), rest.split_once(": ")) {
+        let of_level = LEVELS.iter().find_map(|(level, _)| {
+            let (time, rest) = line.split_once(&format!("{} ", level.to_uppercase()))?;
+            Some((*level, time.trim(), rest))
+        });
+        let Some((level, time, rest)) = of_level.filter(|_| is_code) else { continue };
+        let rest = match (time, rest.split_once(": ")) {
             ("", _) => rest,
             (time, Some((module, rest))) if time.ends_with('Z') && module.starts_with("larder") => rest,
             _ => continue,
