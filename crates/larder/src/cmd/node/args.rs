@@ -103,7 +103,9 @@ impl NodeArgs {
             let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
             let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
             (raw.root, raw.origin) = (None, None);
-            raw.model = Some(ModelSection { manifest, speed, disks, processor_speed, preload: false });
+            let (turn, programs) = (None, Vec::new());
+            raw.model =
+                Some(ModelSection { manifest, speed, disks, processor_speed, turn, programs, preload: false });
         }
         if let Some(cache) = self.cache {
             raw.cache.size = cache;
