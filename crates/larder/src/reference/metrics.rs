@@ -18,7 +18,7 @@ Prometheus reads the metrics of a switch, a node or an agent at `/metrics` of it
 [examples/grafana.json](../../examples/grafana.json) is a dashboard for Grafana, and [examples/alerts.yml](../../examples/alerts.yml)
 has alert rules.
 
-- Every metric of a node has the label `node`. Those of requests, connections, memory, devices, origin and purges also have `store`.
+- Every metric of a node has the label `node`. All except those of reloads, TLS and peers also have `store`.
 - Histograms have buckets in seconds.
 - Counters begin at 0 in each process. A reload or upgrade of the switch starts a new process.
 - If a feature is off, its metrics are 0 or have no line.
