@@ -440,6 +440,7 @@ fn succeeded(command: &str, output: &Output) -> Result<(), NetnsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_testkit::or_skip;
     use std::net::{TcpListener, TcpStream};
 
     #[test]
