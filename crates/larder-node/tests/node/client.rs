@@ -63,21 +63,21 @@ impl Client {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Reads a reply. With `head`, the reply has no body, whatever its length says.
-    pub(crate) async fn read_reply(&mut self, head: bool) -> Reply {
-        timeout(PATIENCE, self.read_reply_unbounded(head)).await.expect("a reply comes")
+    /// Reads a reply. With `without_body`, the reply has no body, whatever its length says.
+    pub(crate) async fn read_reply(&mut self, without_body: bool) -> Reply {
+        timeout(PATIENCE, self.read_reply_unbounded(without_body)).await.expect("a reply comes")
     }
 
-    async fn read_reply_unbounded(&mut self, head: bool) -> Reply {
+    async fn read_reply_unbounded(&mut self, without_body: bool) -> Reply {
         let head = read_head_async(&mut self.stream).await.unwrap();
         let status = status(&head).unwrap_or_else(|| panic!("{head:?}"));
         let mut reply = Reply { status, head, body: Vec::new(), truncated: false };
-        if reply.header("transfer-encoding") == "chunked" && !head {
+        if reply.header("transfer-encoding") == "chunked" && !without_body {
             reply.truncated = !self.read_chunks(&mut reply.body).await;
             return reply;
         }
         let length: usize = reply.header("content-length").parse().unwrap_or(0);
-        if !head && status != 304 {
+        if !without_body && status != 304 {
             // A reset in the middle ends the body as an early end of stream does.
             let _ = (&mut self.stream).take(length as u64).read_to_end(&mut reply.body).await;
             reply.truncated = reply.body.len() < length;
