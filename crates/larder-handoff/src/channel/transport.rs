@@ -398,6 +398,33 @@ mod tests {
         (near, (sender, receiver))
     }
 
+    /// Reads the records of [`converse`] and replies, with the numbers of the protocol's description.
+    async fn exchange_records(wire: &mut TcpStream, state: HandshakeState) {
+        let mut noise = state.into_transport_mode().expect("complete");
+        let (mut plain, mut record) = ([0; 65_535], [0; 65_537]);
+        for (head, first, length) in [
+            ([0, 25], &b"\0\0\0\x05hello"[..], 9),
+            ([0xff; 2], &[0, 0, 0xff, 0xec][..], 65_519),
+            ([0, 17], &b"x"[..], 1),
+        ] {
+            let record = &mut record[..2 + usize::from(u16::from_be_bytes(head))];
+            wire.read_exact(record).await.expect("a record");
+            assert_eq!(record[..2], head);
+            let read = noise.read_message(&record[2..], &mut plain);
+            assert_eq!(read.expect("authentic"), length);
+            assert!(plain.starts_with(first));
+        }
+        let length = noise.write_message(b"\0\0\0\x02ok", &mut record[2..]).expect("encrypted");
+        record[..2].copy_from_slice(&[0, 22]);
+        wire.write_all(&record[..2 + length]).await.expect("sent");
+    }
+
+    async fn converse((mut sender, mut receiver): (Sender, Receiver)) {
+        sender.send(b"hello").await.expect("sent");
+        sender.send(&[b'x'; 65_516]).await.expect("sent in two records");
+        assert_eq!(receiver.receive(LONG).await.expect("received"), b"ok");
+    }
+
     /// The other side is written from the protocol's description, with its numbers.
     #[tokio::test]
     #[expect(clippy::too_many_lines, reason = "both ends of both directions, written out")]
@@ -408,30 +435,6 @@ mod tests {
         let builder = || {
             let builder = Builder::new("Noise_IK_25519_ChaChaPoly_BLAKE2s".parse().expect("a pattern"));
             builder.prologue(b"larder\0\x05").expect("a prologue")
-        };
-        let exchange = async |wire: &mut TcpStream, state: HandshakeState| {
-            let mut noise = state.into_transport_mode().expect("complete");
-            let (mut plain, mut record) = ([0; 65_535], [0; 65_537]);
-            for (head, first, length) in [
-                ([0, 25], &b"\0\0\0\x05hello"[..], 9),
-                ([0xff; 2], &[0, 0, 0xff, 0xec][..], 65_519),
-                ([0, 17], &b"x"[..], 1),
-            ] {
-                let record = &mut record[..2 + usize::from(u16::from_be_bytes(head))];
-                wire.read_exact(record).await.expect("a record");
-                assert_eq!(record[..2], head);
-                let read = noise.read_message(&record[2..], &mut plain);
-                assert_eq!(read.expect("authentic"), length);
-                assert!(plain.starts_with(first));
-            }
-            let length = noise.write_message(b"\0\0\0\x02ok", &mut record[2..]).expect("encrypted");
-            record[..2].copy_from_slice(&[0, 22]);
-            wire.write_all(&record[..2 + length]).await.expect("sent");
-        };
-        let converse = async |(mut sender, mut receiver): (Sender, Receiver)| {
-            sender.send(b"hello").await.expect("sent");
-            sender.send(&[b'x'; 65_516]).await.expect("sent in two records");
-            assert_eq!(receiver.receive(LONG).await.expect("received"), b"ok");
         };
         let timing = Timing { handshake: LONG, message: LONG, ..Timing::default() };
 
@@ -446,7 +449,7 @@ mod tests {
             let mut second = [&b"larder\0\x05\0\x30"[..], &[0; 48]].concat();
             state.write_message(&[], &mut second[10..]).expect("encrypted");
             wire.write_all(&second).await.expect("sent");
-            exchange(&mut wire, state).await;
+            exchange_records(&mut wire, state).await;
         };
         let near_switch = async {
             let stream = TcpStream::connect(address).await.expect("connected");
@@ -467,7 +470,7 @@ mod tests {
             wire.read_exact(&mut second).await.expect("a second message");
             assert_eq!(second[..10], *b"larder\0\x05\0\x30");
             state.read_message(&second[10..], &mut [0; 96]).expect("authentic");
-            exchange(&mut wire, state).await;
+            exchange_records(&mut wire, state).await;
         };
         let near_node = async {
             let (stream, _) = listener.accept().await.expect("accepted");
