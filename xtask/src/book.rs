@@ -77,7 +77,7 @@ fn stage(directory: &Path) -> Result<()> {
     )?;
     let source = directory.join("src");
     let files: Vec<&str> = files.lines().filter(|file| root().join(file).is_file()).collect();
-    let contained: HashSet<PathBuf> = files.iter().map(|file| links::page(file)).collect();
+    let contained: HashSet<PathBuf> = files.iter().map(links::page).collect();
     for file in files {
         let (from, to) = (root().join(file), source.join(file));
         if file.ends_with(".md") {

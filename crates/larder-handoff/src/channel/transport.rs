@@ -427,7 +427,6 @@ mod tests {
 
     /// The other side is written from the protocol's description, with its numbers.
     #[tokio::test]
-    #[expect(clippy::too_many_lines, reason = "both ends of both directions, written out")]
     async fn the_bytes_on_the_wire_are_those_of_the_protocol() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

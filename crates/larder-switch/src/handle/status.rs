@@ -310,9 +310,7 @@ impl SwitchHandle {
     /// There is no such node.
     pub fn leave(&self, name: &str) -> Result<(), UnknownNode> {
         let member = self.member(name)?;
-        self.shared
-            .decider
-            .change_condition(&member, "left", |condition| condition.left = true);
+        self.shared.decider.change_condition(&member, "left", |condition| condition.left = true);
         if let Some(edge) = &self.shared.handoff {
             edge.node_left(member.id);
         }

@@ -355,8 +355,9 @@ fn ports_are_reused_at_once_whatever_became_of_their_connections() {
 /// Returns the number of lost connections in a node's log. A connection on its way to the dead node is logged
 /// in that node's number and by itself. Thus the result is up to twice the true number.
 fn count_lost(log: &str) -> usize {
-    let with_nodes =
-        log.lines().filter_map(|line| line.split_once("peer gone, its connections are reset")?.1.rsplit_once('='));
+    let with_nodes = log
+        .lines()
+        .filter_map(|line| line.split_once("peer gone, its connections are reset")?.1.rsplit_once('='));
     let with_nodes: usize =
         with_nodes.filter_map(|(_, connections)| connections.trim().parse::<usize>().ok()).sum();
     with_nodes + log.matches("connection in doubt reset").count()

@@ -95,7 +95,8 @@ fn the_readme_is_short() {
 fn unlisted(summary: &str, paths: &[String]) -> Vec<String> {
     let listed: Vec<String> = links(summary).into_iter().map(|(_, target)| target).collect();
     let documents = paths.iter().filter_map(|path| path.strip_prefix("docs/"));
-    let missing = documents.filter(|name| *name != "SUMMARY.md" && !listed.iter().any(|target| target == name));
+    let missing =
+        documents.filter(|name| *name != "SUMMARY.md" && !listed.iter().any(|target| target == name));
     missing.map(|name| format!("docs/SUMMARY.md does not list {name}")).collect()
 }
 

@@ -104,8 +104,15 @@ impl NodeArgs {
             let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
             (raw.root, raw.origin) = (None, None);
             let (turn, programs) = (None, Vec::new());
-            raw.model =
-                Some(ModelSection { manifest, speed, disks, processor_speed, turn, programs, preload: false });
+            raw.model = Some(ModelSection {
+                manifest,
+                speed,
+                disks,
+                processor_speed,
+                turn,
+                programs,
+                preload: false,
+            });
         }
         if let Some(cache) = self.cache {
             raw.cache.size = cache;

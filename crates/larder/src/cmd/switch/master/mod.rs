@@ -374,7 +374,10 @@ impl Master<'_> {
             {
                 Ok(files) => state = files,
                 Err(error) => {
-                    tracing::warn!(error, "reload: no state from the running worker, the new one starts cold")
+                    tracing::warn!(
+                        error,
+                        "reload: no state from the running worker, the new one starts cold"
+                    );
                 }
             }
         }
