@@ -218,7 +218,7 @@ fn is_program(path: &str) -> bool {
 }
 
 fn catalogue() -> Catalogue {
-    toml::from_str(&text(CATALOGUE)).unwrap_or_else(|error| panic!("{CATALOGUE}: {error}"))
+    toml::from_str(&text(CATALOGUE)).expect("the catalogue of log lines is valid")
 }
 
 #[test]
