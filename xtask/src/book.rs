@@ -18,7 +18,7 @@ use crate::files::{make_directory, read_text, write};
 use crate::process::{command, command_with, find, is_executable, read, run};
 use crate::toolchain::{root, set_up, target_directory, tools_directory};
 
-/// What of the repository the book contains.
+/// Files and folders of the repository that the book contains.
 const CONTENTS: [&str; 8] = [
     "docs",
     "examples",

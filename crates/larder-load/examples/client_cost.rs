@@ -1,4 +1,4 @@
-//! What a request costs the client: this crate's clients and hyper's, in turn, against the same server.
+//! Cost of a request at the client: this crate's clients and hyper's, in turn, against the same server.
 //!
 //! `cargo run --release -p larder-load --example client_cost -- ADDRESS PATH CLIENTS REQUESTS`
 //!

@@ -1,4 +1,4 @@
-//! What a node logs at its start.
+//! Facts that a node logs at its start.
 
 use larder_core::Bytes;
 

@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(select("all"), Ok(PolicyKind::ALL.to_vec()));
         assert_eq!(select("rr,cap"), Ok(vec![PolicyKind::Rr, PolicyKind::Cap]));
         for (text, complaint) in
-            [("all,rr", "cannot be combined"), ("rr,rr", "'rr' twice"), ("lrad", "no policy 'lrad'")]
+            [("all,rr", "cannot be combined"), ("rr,rr", "'rr' twice"), ("lrad", "unknown policy 'lrad'")]
         {
             assert!(select(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }

@@ -83,7 +83,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["larder-shaper", "larder-testkit"];
 
 /// Libraries that the core may link. None of them reads a clock, opens a file or starts a thread.
-const CORE_MAY_LINK: &[&str] = &["arc-swap", "hashbrown", "regex", "thiserror", "xxhash-rust"];
+const CORE_MAY_LINK: &[&str] = &["arc-swap", "hashbrown", "regex", "spin", "thiserror", "xxhash-rust"];
 
 /// Licences that require no more than Apache-2.0 from a distributor of the binary, as cargo spells them.
 const LICENCES: &[&str] = &[

@@ -86,6 +86,7 @@ fn log_lines(path: &str, source: &str) -> Vec<Line> {
     for (at, window) in tokens.windows(5).enumerate() {
         let [krate, "::", name, "!", "("] = [0, 1, 2, 3, 4].map(|at| window[at].text) else { continue };
         let level = match (krate, name) {
+            ("tracing", "enabled") => continue,
             ("tracing", level) => level,
             ("larder_log", "limited_warn") => "warn",
             _ => continue,

@@ -10,8 +10,9 @@ const SENTENCE_WORDS_MAX: usize = 30;
 const LONG_SENTENCES_MAX: usize = 2;
 /// Maximum number of words of a page in the folders of [`SHORT_PAGES`].
 const PAGE_WORDS_MAX: usize = 1_500;
-/// Maximum number of words of all handwritten documents.
-const DOCUMENTATION_WORDS_MAX: usize = 69_000;
+/// Maximum number of words of the handwritten documentation: the book, and the documents at the root but the changelog,
+/// which has a limit of its own.
+const DOCUMENTATION_WORDS_MAX: usize = 45_000;
 
 /// Documents that a program writes.
 const GENERATED: &[&str] = &[
@@ -180,8 +181,10 @@ fn handwritten() -> Vec<(String, String)> {
     texts(".md").into_iter().filter(|(path, _)| !GENERATED.contains(&path.as_str())).collect()
 }
 
+/// Returns the number of words outside of code blocks.
 fn words(text: &str) -> usize {
-    text.split_whitespace().count()
+    let is_word = |word: &&str| word.chars().any(char::is_alphanumeric);
+    without_code(text).split_whitespace().filter(is_word).count()
 }
 
 /// Returns the first line of each doc comment with its line number.
@@ -253,7 +256,10 @@ fn pages_are_short() {
 
 #[test]
 fn the_documentation_is_short() {
-    let all: usize = handwritten().iter().map(|(_, text)| words(text)).sum();
+    let is_counted =
+        |path: &str| path != "CHANGELOG.md" && (path.starts_with("docs/") || !path.contains('/'));
+    let all: usize =
+        handwritten().iter().filter(|(path, _)| is_counted(path)).map(|(_, text)| words(text)).sum();
     println!("{all} words in handwritten documents");
     assert!(all <= DOCUMENTATION_WORDS_MAX, "documents have {all} words, {DOCUMENTATION_WORDS_MAX} at most");
 }

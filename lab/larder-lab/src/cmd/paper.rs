@@ -15,7 +15,7 @@ use super::run::ExperimentArgs;
 /// depend on the number of threads (RAYON_NUM_THREADS).
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
-    /// What to run: all; ci (a small part of each, for tests); a paper: lard, ward, press, cap, hacc; an experiment's
+    /// Experiments: all; ci (a small part of each, for tests); a paper: lard, ward, press, cap, hacc; an experiment's
     /// id; or list, which prints the ids.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,

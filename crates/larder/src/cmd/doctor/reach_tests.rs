@@ -211,7 +211,7 @@ fn a_server_that_speaks_only_http2_is_reached() {
         ..OutboundTls::default()
     };
     for (http2, connections, says) in
-        [(true, 2, "is valid; it speaks HTTP/2"), (false, 1, "none of the protocols")]
+        [(true, 2, "is valid; it speaks HTTP/2"), (false, 1, "none of the offered protocols")]
     {
         let (at, thread) = secure_server(connections, &server, None, &[b"h2"]);
         let answer = probe_host(&secure_host(at, &tls, http2), &ResolvedNames::default()).finding;

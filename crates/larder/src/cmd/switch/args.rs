@@ -59,7 +59,7 @@ pub(crate) struct SwitchArgs {
     /// SIGHUP only reopens the access log and reads the routing tables again. Implied by --exit-with-stdin.
     #[arg(long)]
     pub(super) one_process: bool,
-    /// What this process is to be, for the one that starts it.
+    /// Part of this process in the switch; set by the process that starts it.
     #[arg(long = "as", value_name = "PART", hide = true)]
     pub(super) part: Option<ProcessPart>,
     #[command(flatten)]

@@ -238,8 +238,8 @@ mod tests {
                 (60.0, "node0", "client", "FIN"),
             ]
         );
-        assert!(trace.lines[3].note.contains("only its hardware addresses rewritten"), "{trace:?}");
-        assert!(trace.lines[4].note.starts_with("\"HTTP/1.1 200 OK\" straight"), "{trace:?}");
+        assert!(trace.lines[3].note.contains("the same packet with new MAC addresses"), "{trace:?}");
+        assert!(trace.lines[4].note.starts_with("\"HTTP/1.1 200 OK\" directly"), "{trace:?}");
         assert_eq!((trace.packets, trace.left_out), (6, 0));
         assert_eq!((trace.front_bytes, trace.direct_bytes), (54 + 54 + 28, 54 + 19 + 54));
     }
