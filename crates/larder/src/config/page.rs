@@ -134,7 +134,8 @@ impl Page {
         }
         let reload = if part.is_reloadable() { " A reload applies it." } else { "" };
         let values = values.join(", ");
-        let _ = writeln!(self.text, "| `{key}` | {shown} | {values} | {}{reload} |", marked(text));
+        let (shown, values, meaning) = (cell(&shown), cell(&values), cell(&marked(text)));
+        let _ = writeln!(self.text, "| `{key}` | {shown} | {values} | {meaning}{reload} |");
     }
 }
 
@@ -191,6 +192,11 @@ fn marked(text: &str) -> String {
     out
 }
 
+/// Returns a text as the cell of a table: one line, and no mark that ends the cell.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace("\\|", "|").replace('|', "\\|")
+}
+
 fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
@@ -204,6 +210,11 @@ fn the_page_is_current() {
     }
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     assert!(kept == page, "run: LARDER_WRITE=1 cargo test -p larder --lib the_page_is_current");
+}
+
+#[test]
+fn cells_are_one_line_and_escaped() {
+    assert_eq!(cell("a\n\nb `c|d` \\| e"), "a b `c\\|d` \\| e");
 }
 
 #[test]
