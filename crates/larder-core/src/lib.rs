@@ -48,8 +48,7 @@ pub use dispatch::{
 };
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
-    ClusterView, GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal,
-    Weight,
+    GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal, Weight,
 };
 pub use policy::{PolicyKind, Reason};
 pub use snapshot::{Snapshot, SnapshotError};

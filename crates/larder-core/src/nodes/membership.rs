@@ -238,11 +238,6 @@ impl GroupSummary {
         !self.ends.is_empty()
     }
 
-    /// Returns the number of members that can take requests, including closed ones.
-    pub(super) fn size(&self) -> usize {
-        self.size
-    }
-
     /// Returns the members' slots, from the first one at or after `start`, cyclically. Not for the group of all
     /// nodes, which may have no list.
     pub(super) fn from(&self, start: usize) -> impl Iterator<Item = usize> + '_ {
@@ -375,7 +370,7 @@ mod tests {
         let slots: Vec<usize> = (0..100).map(|i| summary.position(crate::nodes::mix(i))).collect();
         assert!(slots.iter().all(|slot| [1, 3].contains(slot)) && slots.contains(&1) && slots.contains(&3));
         assert_eq!((summary.open, summary.weight_sum), (1, 1000), "one of them is down");
-        assert_eq!((summary.size(), [0, 1, 3].map(|slot| summary.rank(slot))), (2, [None, Some(0), Some(1)]));
+        assert_eq!((summary.size, [0, 1, 3].map(|slot| summary.rank(slot))), (2, [None, Some(0), Some(1)]));
         let nobody = membership.summary(GroupId::new(9).expect("at most 63"));
         assert_eq!((nobody.open, nobody.position(u64::MAX)), (0, 0));
     }

@@ -1,6 +1,6 @@
 //! Policies, which choose the node that serves a request.
 //!
-//! A policy reads the nodes ([`ClusterView`](crate::nodes::ClusterView)), keeps its state behind its own locks, and
+//! A policy reads the nodes (`ClusterView`), keeps its state behind its own locks, and
 //! answers with a [`Choice`]. It does not count load, admit or queue, because the [dispatcher](crate::dispatch) does
 //! that for all policies.
 //!
@@ -44,7 +44,7 @@ mod set_exchange;
 mod static_partition;
 pub mod table;
 mod target_servers;
-pub mod targets;
+mod targets;
 pub mod thresholds;
 mod ward;
 mod wrr;
@@ -68,12 +68,12 @@ pub use maglev::MaglevSettings;
 pub use peak_ewma::PeakEwmaSettings;
 pub use rendezvous::RendezvousSettings;
 pub use request::{ExcludedNodes, Request, RequestAffinity};
-pub use set_exchange::{AdoptionCounts, SetChanges, SetPage};
 pub use static_partition::StaticSettings;
 pub use target_servers::TargetServers;
 
 pub(crate) use api::Policy;
 pub(crate) use common::CommonSettings;
+pub(crate) use set_exchange::{AdoptionCounts, SetChanges, SetPage};
 
 use crate::range::SettingsError;
 use alloc::boxed::Box;
