@@ -184,7 +184,8 @@ impl Nodes {
         Self::with_groups(nodes_max, pace, GroupId::ALL)
     }
 
-    /// Creates an empty table that counts requests separately for each group up to `last`; see [`Nodes::new`].
+    /// Creates an empty table for `nodes_max` nodes (at most [`NODES_LIMIT`]), which counts requests separately for each
+    /// group up to `last`.
     pub(crate) fn with_groups(nodes_max: u16, pace: JoinPace, last: GroupId) -> Self {
         let nodes_max = nodes_max.min(NODES_LIMIT);
         let total = Arc::new(StripedCounter::default());
