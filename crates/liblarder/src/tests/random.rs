@@ -37,8 +37,8 @@ impl Numbers {
             0 => request.sticky = self.node(nodes),
             1 => request.origin = self.node(nodes),
             2 => {
-                (request.exclude, request.exclude_len) =
-                    (nodes.as_ptr(), self.below(nodes.len() as u64) as usize)
+                request.exclude = nodes.as_ptr();
+                request.exclude_len = self.below(nodes.len() as u64) as usize;
             }
             3 => request.lasting = self.below(3) as u8,
             _ => {}
