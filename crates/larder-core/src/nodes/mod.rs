@@ -3,26 +3,7 @@
 //! A node is identified by its name. A name takes a slot ([`NodeId`]) when it joins and keeps the slot until it is
 //! removed. A node that restarts or moves keeps its slot, and so its targets. The load, which changes with every
 //! request, is atomic. The membership is a snapshot that is replaced as a whole.
-//!
-//! # Example
-//! The membership is changed through the dispatcher, and read through [`Nodes`]:
-//!
-//! ```
-//! use larder_core::{Bytes, Dispatcher, LoadReport, NodeSpec, NodeState, Settings, Time, Weight};
-//!
-//! let dispatcher = Dispatcher::new(Settings::default(), &[NodeSpec::named("a")])?;
-//! let (now, mut started) = (Time::from_secs(1), Vec::new());
-//! let large = NodeSpec { cache: Bytes::mib(512), ..NodeSpec::named("b") };
-//! let b = dispatcher.join(now, large, &mut started)?;
-//! dispatcher.reweigh(now, b, Weight::from_milli(2_500).expect("0.001 to 100"), &mut started);
-//! dispatcher.report(now, b, LoadReport { cpu_permille: Some(300), ..LoadReport::default() });
-//! dispatcher.drain(now, b, &mut started);
-//!
-//! let rows = dispatcher.nodes().rows();
-//! assert_eq!((&*rows[1].name, rows[1].state, rows[1].weight.milli()), ("b", NodeState::Draining, 2_500));
-//! assert_eq!(rows[1].report, None, "a report ends when its node drains");
-//! # Ok::<(), larder_core::dispatch::SettingsError>(())
-//! ```
+//! [`NodeSpec`] has an example.
 
 pub(crate) mod admission_counter;
 mod cluster_view;

@@ -26,7 +26,7 @@ pub struct Handle {
     slots: Box<[Slot]>,
 }
 
-/// What the library keeps of a slot of the node table, on cache lines of its own.
+/// The library's record of a slot of the node table, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Slot {

@@ -1,4 +1,4 @@
-//! What a host can read: explanations, the status, and snapshots of the learned state.
+//! Explanations, the status, and snapshots of the learned state.
 
 use super::{Handle, Keys};
 use crate::fault::{Fault, LARDER_ERROR_SNAPSHOT};
