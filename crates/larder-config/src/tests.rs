@@ -99,14 +99,14 @@ fn every_policy_is_accepted_by_name() {
 #[test]
 fn wrong_texts_are_refused_with_the_key() {
     for (text, part) in [
-        ("policy = \"best\"", "there is no policy 'best'"),
+        ("policy = \"best\"", "unknown policy 'best'"),
         ("listen = \"0.0.0.0:80\"", "listen"),
         ("[admission]\nqueue_max = 5", "queue_max"),
         ("[policies.lard]\nt_low = 70", "t_high"),
         ("[policies.bounded]\nfactor = -1", "policies.bounded.factor"),
         ("[policies.bounded]\nfactor = 1.0", "bounded.factor_permille"),
         ("[policies.maglev]\nsize = 100", "maglev_size"),
-        ("[policies.hacc]\nweights = { speed = 1 }", "there is no signal 'speed'"),
+        ("[policies.hacc]\nweights = { speed = 1 }", "unknown signal 'speed'"),
         ("[policies.hacc]\nweights = { queue = 1 }", "queue is not a share"),
         ("[policies.wrr]\ngather = \"soon\"", "'soon' is not a span of time"),
         ("[policies.static]\nshares = { n = 0 }", "no class has a share"),
