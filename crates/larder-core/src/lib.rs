@@ -3,7 +3,39 @@
 //! The crate is pure. Time is an argument of type [`time::Time`], and random numbers come from a seed. Nothing here opens
 //! a socket, reads a clock, starts a thread or writes a log. The live switch, the nodes and the simulator all run this code.
 //!
-//! [`dispatch::Dispatcher`] is the starting point for a reader.
+//! # Choose nodes in a program
+//! A program creates a [`Dispatcher`], asks it about each request, and reports the end of each request:
+//!
+//! ```
+//! use larder_core::{Arrival, Dispatcher, NodeSpec, PolicyKind, Reason, Request, Settings, TargetId, Time};
+//!
+//! let settings = Settings { policy: PolicyKind::LardR, ..Settings::default() };
+//! let dispatcher = Dispatcher::new(settings, &["a", "b", "c"].map(NodeSpec::named))?;
+//!
+//! let request = Request::new(TargetId::of(b"www.example.org/index.html"));
+//! let Arrival::Start(first) = dispatcher.arrive(Time::ZERO, request) else { unreachable!() };
+//! // ... send the request to the node `first.node`, and the reply to the client ...
+//! let mut started = Vec::new();
+//! dispatcher.finish(Time::from_millis(5), first.node, &mut started);
+//!
+//! let Arrival::Start(second) = dispatcher.arrive(Time::from_millis(9), request) else { unreachable!() };
+//! assert_eq!((first.reason, second.reason), (Reason::First, Reason::Local));
+//! assert_eq!(first.node, second.node, "the target stays where it is cached");
+//! # Ok::<(), larder_core::dispatch::SettingsError>(())
+//! ```
+//!
+//! | to | see |
+//! |---|---|
+//! | decide, queue, retry and end requests; explain a decision | [`dispatch`] |
+//! | choose a policy and its settings; read reasons | [`policy`] |
+//! | add, drain, weigh and remove nodes; read their load | [`nodes`] |
+//! | turn a request's head into a target, a route and a class | [`rules`] |
+//! | pass the learned state to another process | [`snapshot`] |
+//! | let nodes cooperate without a dispatcher | [`peers`] |
+//! | let several dispatchers before the same nodes agree | [`switches`] |
+//! | record decisions and repeat them | [`record`] |
+//!
+//! `liblarder` offers the dispatcher to programs in C and other languages.
 //!
 //! Without the default feature `std` the crate needs only `alloc`.
 
@@ -48,8 +80,7 @@ pub use dispatch::{
 };
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
-    ClusterView, GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal,
-    Weight,
+    GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, ReceivedReport, Signal, Weight,
 };
 pub use policy::{PolicyKind, Reason};
 pub use snapshot::{Snapshot, SnapshotError};

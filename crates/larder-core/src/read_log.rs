@@ -4,8 +4,7 @@
 //! A decision depends on the request, the time, the membership, state behind locks, and values that other threads
 //! may change at any moment (loads, turns). If the values and the order of the visits to each lock are logged, the
 //! same code makes the same decision again, alone and later. The policy reads through its
-//! [`ClusterView`](crate::nodes::ClusterView). It does not know whether a [`ReadLog`] is recorded, replayed or
-//! absent.
+//! `ClusterView`. It does not know whether the log is recorded, replayed or absent.
 //!
 //! During a replay, state behind locks is the replaying dispatcher's own. A [`ReadLogEntry::Visit`] states only the
 //! number of the visit. If the dispatcher's own count differs, the replay fails with a [`ReplayFault`]. Values are
@@ -146,7 +145,7 @@ pub enum ReplayFault {
 
 /// The read log of one decision.
 #[derive(Debug)]
-pub struct ReadLog(RefCell<ReadLogState>);
+pub(crate) struct ReadLog(RefCell<ReadLogState>);
 
 #[derive(Debug)]
 struct ReadLogState {
@@ -160,22 +159,22 @@ struct ReadLogState {
 
 impl ReadLog {
     /// Creates an empty log for recording.
-    pub fn new_recording() -> Self {
+    pub(crate) fn new_recording() -> Self {
         Self(RefCell::new(ReadLogState { entries: Vec::new(), at: None, fault: None, visited: Vec::new() }))
     }
 
     /// Creates a log that replays recorded entries.
-    pub fn new_replay(entries: Vec<ReadLogEntry>) -> Self {
+    pub(crate) fn new_replay(entries: Vec<ReadLogEntry>) -> Self {
         Self(RefCell::new(ReadLogState { entries, at: Some(0), fault: None, visited: Vec::new() }))
     }
 
     /// Returns whether the log is replayed. Requests must not be counted then.
-    pub fn is_replaying(&self) -> bool {
+    pub(crate) fn is_replaying(&self) -> bool {
         self.0.borrow().at.is_some()
     }
 
     /// Returns the recorded entries.
-    pub fn into_entries(self) -> Vec<ReadLogEntry> {
+    pub(crate) fn into_entries(self) -> Vec<ReadLogEntry> {
         self.0.into_inner().entries
     }
 
@@ -183,7 +182,7 @@ impl ReadLog {
     ///
     /// # Errors
     /// The first fault, or the number of entries that were not read.
-    pub fn finish_replay(self) -> Result<Vec<SequenceVisit>, ReplayFault> {
+    pub(crate) fn finish_replay(self) -> Result<Vec<SequenceVisit>, ReplayFault> {
         let state = self.0.into_inner();
         let left = state.entries.len() - state.at.unwrap_or(state.entries.len()).min(state.entries.len());
         match state.fault {

@@ -9,6 +9,24 @@
 //! Numbers are varints. Nodes, routes and policies are identified by name, so that they may have other numbers in the reading
 //! process. Times are relative to the same moment in both processes. A process that cannot read a snapshot starts without it,
 //! which costs only locality.
+//!
+//! # Example
+//! ```
+//! use larder_core::{Arrival, Dispatcher, NodeSpec, Request, RouteId, Settings, Snapshot, TargetId, Time};
+//!
+//! let before = Dispatcher::new(Settings::default(), &["a", "b"].map(NodeSpec::named))?;
+//! let request = Request::new(TargetId::of(b"/logo.png"));
+//! let Arrival::Start(placed) = before.arrive(Time::ZERO, request) else { unreachable!() };
+//! let bytes = Snapshot::capture(&before, [(RouteId::DEFAULT, "default")]).encode();
+//!
+//! // The other process lists its nodes in another order.
+//! let after = Dispatcher::new(Settings::default(), &["b", "a"].map(NodeSpec::named))?;
+//! let restored = Snapshot::decode(&bytes)?.restore(&after, RouteId::DEFAULT, "default");
+//! let explained = after.explain(Time::ZERO, request.target).decision.expect("a node is up");
+//! assert_eq!((restored, explained.reason.name()), (1, "local"));
+//! assert_eq!(after.nodes().name(explained.node), before.nodes().name(placed.node));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};

@@ -12,7 +12,7 @@
 //! In both cases the node answers the client directly. [`abi`] is the ABI between the kernel programs and this library.
 //! The programs are written in C, in `bpf/`.
 //!
-//! This is the only crate of larder with unsafe code. Each unsafe block states why it is sound.
+//! Apart from `liblarder`, this is the only crate of larder with unsafe code. Each unsafe block states why it is sound.
 
 pub mod abi;
 mod bpffs;

@@ -14,6 +14,36 @@
 //! The load of a node is the number of requests started there and not finished. A request finishes when its last
 //! byte is sent or its reply is aborted. Kept-alive connections without a request do not count.
 //!
+//! # Example
+//! The admission limit is 1 here, so the second request waits, and starts when the first ends:
+//!
+//! ```
+//! use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
+//! use larder_core::{NodeSpec, TargetId, Time};
+//!
+//! let settings = Settings { admission: Admission::Fixed(1), ..Settings::default() };
+//! let dispatcher = Dispatcher::new(settings, &["a", "b"].map(NodeSpec::named))?;
+//! let (one, two) = (Request::new(TargetId(1)), Request::new(TargetId(2)));
+//! let Arrival::Start(first) = dispatcher.arrive(Time::ZERO, one) else { unreachable!() };
+//! let Arrival::Wait(ticket) = dispatcher.arrive(Time::ZERO, two) else { unreachable!() };
+//!
+//! let mut started = Vec::new();
+//! dispatcher.finish(Time::from_millis(3), first.node, &mut started);
+//! assert_eq!(started[0].ticket, ticket);
+//! let second = started[0].outcome.expect("a node is up");
+//!
+//! // The request fails at its node, and goes to the other node.
+//! let retried = dispatcher.retry(Time::from_millis(4), second.node, two).expect("another node is up");
+//! assert_ne!(retried.node, second.node);
+//!
+//! // An explanation is the decision that would be made now, with the stored servers of the target.
+//! let explained = dispatcher.explain(Time::from_millis(5), TargetId(1));
+//! assert_eq!(explained.known.expect("it was placed").servers, [first.node]);
+//! assert_eq!(explained.decision.expect("a node is up").reason.name(), "local");
+//! # Ok::<(), larder_core::dispatch::SettingsError>(())
+//! ```
+//!
+//! # Long-lived requests
 //! Admission is meant for short requests. A long-lived request ([`Dispatcher::become_long_lived`]) remains load of
 //! its node, but leaves the admission limit. A separate limit applies to it.
 
@@ -157,6 +187,22 @@ impl Dispatcher {
     pub fn finish_on(&self, now: Time, route: RouteId, node: NodeId, started: &mut Vec<DequeuedRequest>) {
         self.end_at(node);
         self.abandon_on(now, route, started);
+    }
+
+    /// Ends a request of any route at its node if the node has a request. Returns false and changes nothing if it has
+    /// none. For a caller whose requests come from outside and may end twice.
+    pub fn try_finish_on(
+        &self,
+        now: Time,
+        route: RouteId,
+        node: NodeId,
+        started: &mut Vec<DequeuedRequest>,
+    ) -> bool {
+        let ended = node.index() < self.nodes.slots() && self.nodes.end(node);
+        if ended {
+            self.abandon_on(now, route, started);
+        }
+        ended
     }
 
     /// Ends an admitted request of the default route that is at no node because [`Dispatcher::retry`] failed.

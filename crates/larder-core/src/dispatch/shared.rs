@@ -12,27 +12,34 @@ use alloc::vec::Vec;
 
 impl Dispatcher {
     /// Enables the journals of changed server sets, for [`Dispatcher::changed_sets`].
-    pub fn keep_journals(&self) {
+    pub(crate) fn keep_journals(&self) {
         for sets in self.routes.iter().filter_map(|route| route.policy.sets()) {
             sets.keep_journals();
         }
     }
 
     /// Returns whether a route's policy uses server sets that switches exchange.
-    pub fn has_sets(&self, route: RouteId) -> bool {
+    #[cfg(test)]
+    pub(crate) fn has_sets(&self, route: RouteId) -> bool {
         self.routes.get(route.index()).is_some_and(|route| route.policy.sets().is_some())
     }
 
     /// Returns about `most` of a route's server sets that have changed here since the last call, dated by the clock
     /// of changes.
-    pub fn changed_sets(&self, route: RouteId, most: usize) -> SetChanges {
+    pub(crate) fn changed_sets(&self, route: RouteId, most: usize) -> SetChanges {
         let sets = self.route(route).policy.sets();
         sets.map(|sets| sets.changes(most, self.view(route, ReadSource::LIVE))).unwrap_or_default()
     }
 
     /// Returns a page of a route's server sets: about `most` of those created or received here between `since` and
     /// `now`, and some others. The page starts at position `at`, which is 0 or the last page's `next`.
-    pub fn sets_page(&self, (now, since): (Time, Time), route: RouteId, at: u64, most: usize) -> SetPage {
+    pub(crate) fn sets_page(
+        &self,
+        (now, since): (Time, Time),
+        route: RouteId,
+        at: u64,
+        most: usize,
+    ) -> SetPage {
         let sets = self.route(route).policy.sets();
         sets.map(|sets| sets.page((now, since), at, most, self.view(route, ReadSource::LIVE)))
             .unwrap_or_default()
@@ -40,7 +47,7 @@ impl Dispatcher {
 
     /// Adopts the server sets of another switch that are newer than the route's own. Returns the number of sets by
     /// result.
-    pub fn adopt_sets(&self, now: Time, route: RouteId, sets: &Arc<LearnedState>) -> AdoptionCounts {
+    pub(crate) fn adopt_sets(&self, now: Time, route: RouteId, sets: &Arc<LearnedState>) -> AdoptionCounts {
         let mut adopted = AdoptionCounts::default();
         let act = |_: ReadSource<'_>| {
             adopted = self.adopt(now, route, sets);
@@ -58,7 +65,7 @@ impl Dispatcher {
 
     /// Sets the state of the other switches. Decisions then count the load of those switches, and the admission
     /// limits leave them their part of S. Queued requests that can start now are appended to `started`.
-    pub fn set_peer_switches(
+    pub(crate) fn set_peer_switches(
         &self,
         now: Time,
         peer_switches: &Arc<PeerSwitchState>,
@@ -90,7 +97,7 @@ impl Dispatcher {
     }
 
     /// Returns the number of requests of a group's routes that are admitted here, and the number that wait.
-    pub fn demand(&self, group: GroupId) -> Demand {
+    pub(crate) fn demand(&self, group: GroupId) -> Demand {
         let waiting = u32::try_from(self.queued_in(group)).unwrap_or(u32::MAX);
         Demand { outstanding: self.outstanding_in(group), waiting }
     }

@@ -376,3 +376,16 @@ fn equally_overloaded_set_stays_unchanged() {
         assert_eq!(distinct.len(), known.servers.len(), "{:?}", known.servers);
     }
 }
+
+#[test]
+fn a_second_end_of_a_request_changes_nothing() {
+    let dispatcher = cluster(PolicyKind::LardR, 2, Admission::Fixed(1));
+    let node = send(&dispatcher, Time::ZERO, 1).node;
+    let end = |node| dispatcher.try_finish_on(Time::ZERO, RouteId::DEFAULT, node, &mut Vec::new());
+    assert!(!end(NodeId(7)), "there is no such node");
+    assert_eq!((end(node), end(node), dispatcher.outstanding()), (true, false, 0));
+    assert_eq!(dispatcher.admission_limit(), 1);
+    send(&dispatcher, Time::ZERO, 2);
+    let refused = dispatcher.arrive(Time::ZERO, Request::new(TargetId(3)));
+    assert!(matches!(refused, Arrival::Wait(_)), "the limit is exact: {refused:?}");
+}

@@ -30,7 +30,7 @@ struct PaddedCounter(AtomicI64);
 
 /// The number of admitted requests, and its limit.
 #[derive(Debug)]
-pub struct AdmissionCounter {
+pub(crate) struct AdmissionCounter {
     limit: PaddedCounter,
     /// The credits that are not in a local stock. Negative while more requests are outstanding than a lowered limit
     /// allows.
@@ -80,14 +80,14 @@ impl AdmissionCounter {
     }
 
     /// Returns the number of outstanding requests. It is exact between two requests of one thread.
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         let stocks: i64 = self.stocks.iter().map(|stock| stock.0.load(Ordering::Relaxed)).sum();
         let free = self.pool.0.load(Ordering::Relaxed) + stocks;
         u32::try_from((self.limit.0.load(Ordering::Relaxed) - free).max(0)).unwrap_or(u32::MAX)
     }
 
     /// Returns the limit; `u32::MAX` means no limit.
-    pub fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         u32::try_from(self.limit.0.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 

@@ -22,7 +22,7 @@ use core::time::Duration;
 /// look like nodes that take no requests. A node's load counts the requests of all routes. [`ClusterView::counting`]
 /// sets whether it includes long-lived requests.
 #[derive(Clone, Copy, Debug)]
-pub struct ClusterView<'a> {
+pub(crate) struct ClusterView<'a> {
     pub(super) nodes: &'a Nodes,
     source: ReadSource<'a>,
     route: RouteId,
@@ -68,7 +68,7 @@ impl<'a> ClusterView<'a> {
 
     /// Returns `load / weight` of `node`, comparable between nodes.
     #[inline]
-    pub fn key(self, node: NodeId) -> Key {
+    pub(crate) fn key(self, node: NodeId) -> Key {
         let key = match self.source.read_log() {
             None => self.key_of(&self.nodes.loads, node),
             Some(read_log) => self.key_of(&self.recorded_loads(read_log), node),
@@ -108,7 +108,7 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Returns the number of requests in flight at `node`, from all switches.
-    pub fn load(self, node: NodeId) -> u32 {
+    pub(crate) fn load(self, node: NodeId) -> u32 {
         let long_lived = if self.long_lived { self.nodes.long_lived(node) } else { 0 };
         self.own_load(node).saturating_add(self.nodes.peer_requests(node)).saturating_add(long_lived)
     }
@@ -124,7 +124,7 @@ impl<'a> ClusterView<'a> {
 
     /// Returns whether `node` is in the group and takes its requests.
     #[inline]
-    pub fn is_open(self, node: NodeId) -> bool {
+    pub(crate) fn is_open(self, node: NodeId) -> bool {
         self.nodes.takes(node, self.group)
     }
 
@@ -136,28 +136,23 @@ impl<'a> ClusterView<'a> {
 
     /// Returns the number of slots in use, including removed nodes: an upper bound of the slot numbers.
     #[inline]
-    pub fn slots(self) -> usize {
+    pub(crate) fn slots(self) -> usize {
         self.nodes.slots()
     }
 
     /// Returns the number of the group's nodes that take requests.
     #[inline]
-    pub fn open_count(self) -> usize {
+    pub(crate) fn open_count(self) -> usize {
         self.nodes.open_in(self.group)
     }
 
-    /// Returns the number of the group's slots, including closed ones and without backups that stand by.
-    pub fn size(self) -> usize {
-        self.nodes.membership.load().summary(self.group).size()
-    }
-
     /// Returns the index of `node` among the group's slots, from 0; `None` for a node outside the group.
-    pub fn rank(self, node: NodeId) -> Option<usize> {
+    pub(crate) fn rank(self, node: NodeId) -> Option<usize> {
         self.nodes.membership.load().summary(self.group).rank(node.index())
     }
 
     /// Returns the name of `node`; empty for a slot never used.
-    pub fn name(self, node: NodeId) -> Arc<str> {
+    pub(crate) fn name(self, node: NodeId) -> Arc<str> {
         self.nodes.name(node)
     }
 
@@ -167,12 +162,12 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Returns the weight of `node`; 1 for a slot never used.
-    pub fn weight(self, node: NodeId) -> Weight {
+    pub(crate) fn weight(self, node: NodeId) -> Weight {
         self.nodes.weight(node)
     }
 
     /// Returns the sum of the weights of the group's nodes that take requests, 1000 = 1.0.
-    pub fn weight_sum(self) -> u64 {
+    pub(crate) fn weight_sum(self) -> u64 {
         self.nodes.weight_sum(self.group)
     }
 
@@ -180,7 +175,7 @@ impl<'a> ClusterView<'a> {
     ///
     /// In the group of all nodes this is the number of admitted requests, in O(1) for any number of groups. In
     /// another group the loads of its open nodes are added up in O(members), since they may serve other groups too.
-    pub fn outstanding_count(self) -> u32 {
+    pub(crate) fn outstanding_count(self) -> u32 {
         if !self.sees_all() {
             let membership = self.nodes.membership.load();
             let open =
@@ -201,7 +196,7 @@ impl<'a> ClusterView<'a> {
     /// Returns whether some open node has a key below `bound`. O(n/64) in the group of all nodes, O(members) in
     /// another group.
     #[inline]
-    pub fn any_below(self, bound: Key) -> bool {
+    pub(crate) fn any_below(self, bound: Key) -> bool {
         if self.long_lived {
             return self.any_below_counting(bound);
         }
@@ -218,7 +213,7 @@ impl<'a> ClusterView<'a> {
     /// Returns the least loaded open node. Among equal nodes it returns the first one at or after `start`. O(n/64)
     /// in the group of all nodes, O(members) in another group.
     #[inline]
-    pub fn least(self, start: usize) -> Option<NodeId> {
+    pub(crate) fn least(self, start: usize) -> Option<NodeId> {
         if !self.sees_all() || self.long_lived {
             return self.least_without(start, |_| false);
         }
@@ -230,7 +225,7 @@ impl<'a> ClusterView<'a> {
 
     /// Returns the least loaded open node for which `skip` is false.
     #[inline]
-    pub fn least_without(self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    pub(crate) fn least_without(self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         if self.long_lived {
             return self.least_counting(start, skip);
         }
@@ -251,13 +246,13 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Returns the slot of the group to which `hash` maps; see [`Nodes::position`].
-    pub fn position(self, hash: u64) -> usize {
+    pub(crate) fn position(self, hash: u64) -> usize {
         self.nodes.position(hash, self.group)
     }
 
     /// Returns the open node for a hash, without regard to load: the node at [`Nodes::position`]. If that node is
     /// closed, the hash is rehashed, so that only the targets of a closed node move.
-    pub fn hashed(self, hash: u64, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    pub(crate) fn hashed(self, hash: u64, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let membership = self.nodes.membership.load();
         let summary = membership.summary(self.group);
         let usable = |node: &NodeId| self.is_open(*node) && !skip(*node);
@@ -309,9 +304,8 @@ impl<'a> ClusterView<'a> {
         let mut joiners = self.nodes.joiners.lock();
         // All routes share the joining nodes.
         Self { route: RouteId::DEFAULT, ..self }.record_visit(&mut joiners.visits);
-        let paused = joiners.paused(now);
-        let chosen = if paused.contains(&first) {
-            let other = self.least_without(start, |node| skip(node) || paused.contains(&node));
+        let chosen = if joiners.is_paused(now, first) {
+            let other = self.least_without(start, |node| skip(node) || joiners.is_paused(now, node));
             other.unwrap_or(first)
         } else {
             first
@@ -330,21 +324,14 @@ impl<'a> ClusterView<'a> {
     }
 
     /// Returns the node's last report; `None` if it has sent none since it last joined, failed or drained.
-    pub fn report(self, node: NodeId) -> Option<ReceivedReport> {
+    pub(crate) fn report(self, node: NodeId) -> Option<ReceivedReport> {
         self.nodes.report(node)
     }
 
     /// Returns the node's last report if it arrived within `age_max` of `now`.
-    pub fn fresh_report(self, now: Time, node: NodeId, age_max: Duration) -> Option<LoadReport> {
+    pub(crate) fn fresh_report(self, now: Time, node: NodeId, age_max: Duration) -> Option<LoadReport> {
         let reported = self.report(node)?;
         (reported.age(now) <= age_max).then_some(reported.report)
-    }
-
-    /// Returns a number that changes with every report and with every change of membership or weight. A value that
-    /// is derived only from these stays valid while the number is the same.
-    #[inline]
-    pub fn reports_epoch(self) -> u64 {
-        self.nodes.reports_epoch.load(Ordering::Acquire)
     }
 
     /// Returns a number that changes whenever a node joins, leaves, opens or closes, or its weight changes. The
@@ -356,13 +343,13 @@ impl<'a> ClusterView<'a> {
 
     /// Returns the number of target losses so far. A server set created or checked at this epoch is valid.
     #[inline]
-    pub fn epoch(self) -> u32 {
+    pub(crate) fn epoch(self) -> u32 {
         self.nodes.epoch()
     }
 
     /// Returns whether `node` lost its targets after `epoch`; see [`Nodes::lost_since`].
     #[inline]
-    pub fn lost_since(self, node: NodeId, epoch: u32) -> bool {
+    pub(crate) fn lost_since(self, node: NodeId, epoch: u32) -> bool {
         self.nodes.lost_since(node, epoch)
     }
 

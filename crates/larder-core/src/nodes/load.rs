@@ -16,11 +16,11 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of nodes in a block that has a stored minimum.
-pub const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 
 /// A node's `load / weight` in 1/4096 of a connection; [`Key::CLOSED`] for a node that takes no requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(u64);
+pub(crate) struct Key(u64);
 
 impl Key {
     /// Returns the key as a number of 48 bits.
@@ -34,15 +34,15 @@ impl Key {
     }
 
     /// The key of a node that takes no requests. It is larger than every other key.
-    pub const CLOSED: Self = Self(KEY_MASK);
+    pub(crate) const CLOSED: Self = Self(KEY_MASK);
 
     /// Returns the key of `connections` at a node of weight 1.
-    pub const fn of(connections: u32) -> Self {
+    pub(crate) const fn of(connections: u32) -> Self {
         Self((connections as u64) << 12)
     }
 
     /// Returns the sum of two keys.
-    pub const fn plus(self, more: Self) -> Self {
+    pub(crate) const fn plus(self, more: Self) -> Self {
         Self(self.0.saturating_add(more.0))
     }
 
@@ -54,7 +54,7 @@ impl Key {
     }
 
     /// Returns the mean of `outstanding` requests over nodes whose weights (1000 = 1.0) add up to `weight_sum`.
-    pub const fn mean(outstanding: u32, weight_sum: u64) -> Self {
+    pub(crate) const fn mean(outstanding: u32, weight_sum: u64) -> Self {
         match (outstanding as u64 * 4_096_000).checked_div(weight_sum) {
             Some(mean) => Self(mean),
             None => Self::CLOSED,
@@ -121,15 +121,15 @@ impl LoadWord {
 
 /// The state of a node in the load table, without its load.
 #[derive(Clone, Copy, Debug)]
-pub struct NodeStatus {
+pub(crate) struct NodeStatus {
     /// The relative capacity, 1000 = 1.0; range 1 to 100,000.
-    pub weight_milli: u32,
+    pub(crate) weight_milli: u32,
     /// Whether the node takes requests.
-    pub open: bool,
+    pub(crate) open: bool,
     /// Whether the node gets new targets at a limited rate only.
-    pub joining: bool,
+    pub(crate) joining: bool,
     /// Whether the node is a backup that takes no requests in the group of all nodes.
-    pub standby: bool,
+    pub(crate) standby: bool,
 }
 
 /// Returns the position of a node's word. Neighbouring nodes are on different cache lines, so that threads that
@@ -140,7 +140,7 @@ const fn word_position(index: usize) -> usize {
 
 /// The loads of all nodes.
 #[derive(Debug)]
-pub struct Loads {
+pub(crate) struct Loads {
     words: Box<[AtomicU64]>,
     minima: Box<[AtomicU64]>,
     used: AtomicUsize,
@@ -152,7 +152,7 @@ pub struct Loads {
 
 impl Loads {
     /// Creates a table for `nodes_max` nodes, all of them closed.
-    pub fn new(nodes_max: usize) -> Self {
+    pub(crate) fn new(nodes_max: usize) -> Self {
         let blocks = nodes_max.div_ceil(BLOCK);
         Self {
             words: (0..blocks * BLOCK).map(|_| AtomicU64::new(CLOSED)).collect(),
@@ -187,12 +187,12 @@ impl Loads {
     }
 
     /// Returns the number of slots in use. Every node's index is below it.
-    pub fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
     /// Sets a slot's status and keeps its load. Extends the slots in use.
-    pub fn set(&self, node: NodeId, status: NodeStatus) {
+    pub(crate) fn set(&self, node: NodeId, status: NodeStatus) {
         let weight = u64::from(status.weight_milli.max(1));
         let factor = ((4_096_000 + weight / 2) / weight).clamp(1, FACTOR_MASK);
         let mut rest = factor << FACTOR_SHIFT;
@@ -227,7 +227,7 @@ impl Loads {
 
     /// Counts one more request in flight at `node`, and returns the node's key before.
     #[inline]
-    pub fn add(&self, node: NodeId) -> Key {
+    pub(crate) fn add(&self, node: NodeId) -> Key {
         self.count(node).key(self.peer_requests(node.index()))
     }
 
@@ -241,7 +241,7 @@ impl Loads {
 
     /// Counts one request less in flight at `node`. Returns false and changes nothing if there was none.
     #[must_use]
-    pub fn sub(&self, node: NodeId) -> bool {
+    pub(crate) fn sub(&self, node: NodeId) -> bool {
         let word = &self.words[word_position(node.index())];
         let old = LoadWord(word.fetch_sub(1, Ordering::Relaxed));
         if old.load() == 0 {
@@ -253,27 +253,28 @@ impl Loads {
     }
 
     /// Returns the number of requests in flight at `node`, without those of other switches.
-    pub fn load(&self, node: NodeId) -> u32 {
+    pub(crate) fn load(&self, node: NodeId) -> u32 {
         self.word(node.index()).load()
     }
 
     /// Returns `load / weight` of `node`.
-    pub fn key(&self, node: NodeId) -> Key {
+    #[cfg(test)]
+    pub(crate) fn key(&self, node: NodeId) -> Key {
         self.word(node.index()).key(self.peer_requests(node.index()))
     }
 
     /// Returns whether `node` takes requests, or would take requests if it did not stand by.
-    pub fn is_open(&self, node: NodeId) -> bool {
+    pub(crate) fn is_open(&self, node: NodeId) -> bool {
         node.index() < self.slots() && self.word(node.index()).0 & CLOSED == 0
     }
 
     /// Returns whether `node` takes requests in the group of all nodes.
-    pub fn is_eligible(&self, node: NodeId) -> bool {
+    pub(crate) fn is_eligible(&self, node: NodeId) -> bool {
         node.index() < self.slots() && self.word(node.index()).0 & (CLOSED | STANDBY) == 0
     }
 
     /// Returns whether `node` gets new targets at a limited rate only.
-    pub fn is_joining(&self, node: NodeId) -> bool {
+    pub(crate) fn is_joining(&self, node: NodeId) -> bool {
         self.word(node.index()).is_joining()
     }
 

@@ -50,6 +50,26 @@ impl fmt::Display for Weight {
 }
 
 /// The configuration of a node.
+///
+/// # Example
+/// The membership is changed through the dispatcher, and read through [`Nodes`](crate::Nodes):
+///
+/// ```
+/// use larder_core::{Bytes, Dispatcher, LoadReport, NodeSpec, NodeState, Settings, Time, Weight};
+///
+/// let dispatcher = Dispatcher::new(Settings::default(), &[NodeSpec::named("a")])?;
+/// let (now, mut started) = (Time::from_secs(1), Vec::new());
+/// let large = NodeSpec { cache: Bytes::mib(512), ..NodeSpec::named("b") };
+/// let b = dispatcher.join(now, large, &mut started)?;
+/// dispatcher.reweigh(now, b, Weight::from_milli(2_500).expect("0.001 to 100"), &mut started);
+/// dispatcher.report(now, b, LoadReport { cpu_permille: Some(300), ..LoadReport::default() });
+/// dispatcher.drain(now, b, &mut started);
+///
+/// let rows = dispatcher.nodes().rows();
+/// assert_eq!((&*rows[1].name, rows[1].state, rows[1].weight.milli()), ("b", NodeState::Draining, 2_500));
+/// assert_eq!(rows[1].report, None, "a report ends when its node drains");
+/// # Ok::<(), larder_core::dispatch::SettingsError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpec {
     /// The node's name, which identifies it. Not empty, unique in the cluster.
@@ -238,11 +258,6 @@ impl GroupSummary {
         !self.ends.is_empty()
     }
 
-    /// Returns the number of members that can take requests, including closed ones.
-    pub(super) fn size(&self) -> usize {
-        self.size
-    }
-
     /// Returns the members' slots, from the first one at or after `start`, cyclically. Not for the group of all
     /// nodes, which may have no list.
     pub(super) fn from(&self, start: usize) -> impl Iterator<Item = usize> + '_ {
@@ -375,7 +390,7 @@ mod tests {
         let slots: Vec<usize> = (0..100).map(|i| summary.position(crate::nodes::mix(i))).collect();
         assert!(slots.iter().all(|slot| [1, 3].contains(slot)) && slots.contains(&1) && slots.contains(&3));
         assert_eq!((summary.open, summary.weight_sum), (1, 1000), "one of them is down");
-        assert_eq!((summary.size(), [0, 1, 3].map(|slot| summary.rank(slot))), (2, [None, Some(0), Some(1)]));
+        assert_eq!((summary.size, [0, 1, 3].map(|slot| summary.rank(slot))), (2, [None, Some(0), Some(1)]));
         let nobody = membership.summary(GroupId::new(9).expect("at most 63"));
         assert_eq!((nobody.open, nobody.position(u64::MAX)), (0, 0));
     }

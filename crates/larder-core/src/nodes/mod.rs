@@ -3,11 +3,12 @@
 //! A node is identified by its name. A name takes a slot ([`NodeId`]) when it joins and keeps the slot until it is
 //! removed. A node that restarts or moves keeps its slot, and so its targets. The load, which changes with every
 //! request, is atomic. The membership is a snapshot that is replaced as a whole.
+//! [`NodeSpec`] has an example.
 
-pub mod admission_counter;
+pub(crate) mod admission_counter;
 mod cluster_view;
 mod group;
-pub mod load;
+pub(crate) mod load;
 mod membership;
 mod peer_switches;
 mod report;
@@ -15,10 +16,11 @@ mod search;
 mod tie_break;
 mod visits;
 
-pub use cluster_view::ClusterView;
+pub(crate) use cluster_view::ClusterView;
 pub use group::{GroupId, Groups};
 pub use membership::{NodeRow, NodeSpec, NodeState, Weight};
-pub use peer_switches::{Demand, PeerSwitchState, fair_share};
+pub(crate) use peer_switches::fair_share;
+pub use peer_switches::{Demand, PeerSwitchState};
 pub use report::{LoadReport, ReceivedReport, Signal, UnknownSignal};
 pub(crate) use visits::VisitCounter;
 
@@ -44,11 +46,11 @@ pub const NODES_LIMIT: u16 = u16::MAX - 1;
 
 /// The rate at which a joining node receives new targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JoinPace {
+pub(crate) struct JoinPace {
     /// New targets per second, with a burst of one second's worth. Range: 1 and up.
-    pub targets_per_s: u32,
+    pub(crate) targets_per_s: u32,
     /// The number of new targets after which the node is warm. 0: no limit from the start.
-    pub warm_targets: u32,
+    pub(crate) warm_targets: u32,
 }
 
 /// The reason why a node cannot join.
@@ -119,8 +121,6 @@ pub struct Nodes {
     outstanding: Box<[AdmissionCounter]>,
     /// The requests admitted and not ended in all groups together.
     total: Arc<StripedCounter>,
-    /// The number of changes of reports, membership and weights so far; see [`ClusterView::reports_epoch`].
-    reports_epoch: AtomicU64,
     /// The number of changes of membership and weights so far; see [`ClusterView::members_epoch`].
     members_epoch: AtomicU64,
     peer_loads: PeerSwitchLoads,
@@ -140,9 +140,9 @@ impl Default for JoiningNodes {
 }
 
 impl JoiningNodes {
-    /// Returns the nodes that have received their share of new targets for now.
-    fn paused(&self, now: Time) -> Vec<NodeId> {
-        self.each.iter().filter(|joiner| joiner.ready > now).map(|joiner| joiner.node).collect()
+    /// Returns whether the node joins and has received its share of new targets for now.
+    fn is_paused(&self, now: Time, node: NodeId) -> bool {
+        self.each.iter().any(|joiner| joiner.node == node && joiner.ready > now)
     }
 
     fn contains(&self, node: NodeId) -> bool {
@@ -160,12 +160,14 @@ struct JoiningNode {
 
 impl Nodes {
     /// Creates an empty table for `nodes_max` nodes (at most [`NODES_LIMIT`]).
-    pub fn new(nodes_max: u16, pace: JoinPace) -> Self {
+    #[cfg(test)]
+    pub(crate) fn new(nodes_max: u16, pace: JoinPace) -> Self {
         Self::with_groups(nodes_max, pace, GroupId::ALL)
     }
 
-    /// Creates an empty table that counts requests separately for each group up to `last`; see [`Nodes::new`].
-    pub fn with_groups(nodes_max: u16, pace: JoinPace, last: GroupId) -> Self {
+    /// Creates an empty table for `nodes_max` nodes (at most [`NODES_LIMIT`]), which counts requests separately for each
+    /// group up to `last`.
+    pub(crate) fn with_groups(nodes_max: u16, pace: JoinPace, last: GroupId) -> Self {
         let nodes_max = nodes_max.min(NODES_LIMIT);
         let total = Arc::new(StripedCounter::default());
         Self {
@@ -186,7 +188,6 @@ impl Nodes {
                 last => (0..=last.index()).map(|_| AdmissionCounter::with_total(total.clone())).collect(),
             },
             total,
-            reports_epoch: AtomicU64::new(0),
             members_epoch: AtomicU64::new(0),
             peer_loads: PeerSwitchLoads::default(),
         }
@@ -194,7 +195,7 @@ impl Nodes {
 
     /// Returns the admission counter of a group's routes. A group that no route uses shares the counter of the group
     /// of all nodes.
-    pub fn outstanding(&self, group: GroupId) -> &AdmissionCounter {
+    pub(crate) fn outstanding(&self, group: GroupId) -> &AdmissionCounter {
         self.outstanding.get(group.index()).unwrap_or(&self.outstanding[0])
     }
 
@@ -274,7 +275,8 @@ impl Nodes {
     }
 
     /// Returns `load / weight` of `node` without its long-lived requests, comparable between nodes.
-    pub fn key(&self, node: NodeId) -> Key {
+    #[cfg(test)]
+    pub(crate) fn key(&self, node: NodeId) -> Key {
         self.loads.key(node)
     }
 
@@ -320,7 +322,7 @@ impl Nodes {
 
     /// Returns the number of a group's nodes, whether or not they are up. It counts the ordinary nodes, or the
     /// backups while these serve.
-    pub fn members_in(&self, group: GroupId) -> usize {
+    pub(crate) fn members_in(&self, group: GroupId) -> usize {
         self.membership.load().summary(group).present
     }
 
@@ -335,12 +337,12 @@ impl Nodes {
     }
 
     /// Returns the sum of the weights of a group's nodes that take requests, 1000 = 1.0.
-    pub fn weight_sum(&self, group: GroupId) -> u64 {
+    pub(crate) fn weight_sum(&self, group: GroupId) -> u64 {
         self.membership.load().summary(group).weight_sum
     }
 
     /// Returns the largest weight among a group's nodes that take requests, 1000 = 1.0.
-    pub fn weight_max(&self, group: GroupId) -> u64 {
+    pub(crate) fn weight_max(&self, group: GroupId) -> u64 {
         self.membership.load().summary(group).weight_max
     }
 
@@ -406,20 +408,18 @@ impl Nodes {
         let known = self.is_open(node);
         if known {
             reports.put(node, ReceivedReport { at: now, report });
-            self.reports_epoch.fetch_add(1, Ordering::Release);
         }
         known
     }
 
     /// Returns the slot of `group` to which `hash` maps, if each slot's share is its node's cache size. All shares
     /// are equal if any size is unknown. The slot may be closed.
-    pub fn position(&self, hash: u64, group: GroupId) -> usize {
+    pub(crate) fn position(&self, hash: u64, group: GroupId) -> usize {
         self.membership.load().summary(group).position(hash)
     }
 
     fn forget_report(&self, node: NodeId) {
         self.reports.lock().remove(node);
-        self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the number of changes of membership and weights so far; see [`ClusterView::members_epoch`].
@@ -566,7 +566,6 @@ impl Nodes {
                 self.lose_targets(slot(index));
             }
         }
-        self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
     fn set_status(&self, node: NodeId, membership: &Membership, joining: bool) {
@@ -574,7 +573,6 @@ impl Nodes {
         let (weight_milli, open) = (entry.weight.milli(), entry.state == NodeState::Up);
         let standby = membership.eligible(node.index()) & 1 == 0;
         self.loads.set(node, NodeStatus { weight_milli, open, joining, standby });
-        self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
     fn lose_targets(&self, node: NodeId) {

@@ -40,7 +40,7 @@ pub struct Demand {
 ///
 /// With the reported demands, the parts in use add up to at most S. A switch whose demand begins takes its equal
 /// part at once, before the others know of it. Until they do, the sum may exceed S by one such part.
-pub fn fair_share(total: u32, others: &[Option<Demand>]) -> u32 {
+pub(crate) fn fair_share(total: u32, others: &[Option<Demand>]) -> u32 {
     let wants = |demand: &Option<Demand>| {
         demand.map_or(u32::MAX, |demand| demand.outstanding.saturating_add(demand.waiting))
     };

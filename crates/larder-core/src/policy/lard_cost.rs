@@ -25,7 +25,7 @@
 //! that read slowly and targets of all sizes cause long tails. Times are counted in classes of an eighth of a doubling (an error
 //! of at most 9 %), and the counts are halved after 4,096 samples. M is the ratio, limited to 1 to 1,000. Until there are 64
 //! samples of each kind, or if nodes do not report hits, M is the initial value, the paper's 50. Decisions read M through
-//! [`ClusterView::learned`].
+//! `ClusterView::learned`.
 //!
 //! *Constants.* L_idle and L_overload are the paper's 30 and 130 connections, because the time of a single request does not
 //! reveal them. By the formula a node with `load` requests in flight delays the next one by load - L_idle units. With hits of

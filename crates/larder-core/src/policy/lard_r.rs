@@ -26,6 +26,7 @@
 use super::common::CommonSettings;
 use super::description::PolicyDescription;
 use super::lard::{known, retry};
+use super::set::InlineSet;
 use super::targets::{TargetMap, TargetShard};
 use super::thresholds::{ThresholdKeys, Thresholds};
 use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request, TargetServers};
@@ -216,9 +217,21 @@ pub(super) fn apply(
     nodes: ClusterView<'_>,
     epoch: u32,
 ) {
-    let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
-    members.retain(|node| Some(*node) != decision.remove);
-    members.extend(decision.add);
+    // Sets of a few members change often, and need no memory.
+    let (mut few, mut count) = ([NodeId(0); InlineSet::MAX], 0);
+    let members =
+        shard.members(slot, nodes).filter(|node| Some(*node) != decision.remove).chain(decision.add);
+    for node in members {
+        if let Some(place) = few.get_mut(count) {
+            *place = node;
+        }
+        count += 1;
+    }
+    if let Some(few) = few.get(..count) {
+        return shard.put(slot, few, epoch, changed);
+    }
+    let members = shard.members(slot, nodes).filter(|node| Some(*node) != decision.remove);
+    let members: Vec<NodeId> = members.chain(decision.add).collect();
     shard.put(slot, &members, epoch, changed);
 }
 

@@ -1,9 +1,36 @@
 //! Policies, which choose the node that serves a request.
 //!
-//! A policy reads the nodes ([`ClusterView`](crate::nodes::ClusterView)), keeps its state behind its own locks, and
+//! A policy reads the nodes (`ClusterView`), keeps its state behind its own locks, and
 //! answers with a [`Choice`]. It does not count load, admit or queue, because the [dispatcher](crate::dispatch) does
 //! that for all policies.
 //!
+//! # Example
+//! [`PolicyKind::ALL`] lists the policies, and a name selects one. Settings of one policy are in
+//! [`PolicySettings`]:
+//!
+//! ```
+//! use larder_core::policy::{BoundedSettings, PolicyKind, PolicySettings};
+//! use larder_core::{Dispatcher, NodeSpec, Settings};
+//!
+//! for kind in PolicyKind::ALL {
+//!     println!("{kind}: {}", kind.summary());
+//! }
+//! let settings = Settings {
+//!     policy: "bounded".parse()?,
+//!     policies: PolicySettings {
+//!         bounded: BoundedSettings { factor_permille: 1_100, ..BoundedSettings::default() },
+//!         ..PolicySettings::default()
+//!     },
+//!     ..Settings::default()
+//! };
+//! Dispatcher::new(settings.clone(), &[NodeSpec::named("a")])?;
+//!
+//! let wrong = Settings { t_low: 70, t_high: 65, ..settings };
+//! assert!(wrong.validate().is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Files
 //! One file is one policy, with its settings. To add a policy, write its file, and add its module and its row to the
 //! table below. [`PolicyKind::ALL`] is derived from the table, and the tests run for each kind. A policy depends on
 //! the nodes and on the files that policies share, but not on the dispatcher.
@@ -44,7 +71,7 @@ mod set_exchange;
 mod static_partition;
 pub mod table;
 mod target_servers;
-pub mod targets;
+mod targets;
 pub mod thresholds;
 mod ward;
 mod wrr;
@@ -68,12 +95,12 @@ pub use maglev::MaglevSettings;
 pub use peak_ewma::PeakEwmaSettings;
 pub use rendezvous::RendezvousSettings;
 pub use request::{ExcludedNodes, Request, RequestAffinity};
-pub use set_exchange::{AdoptionCounts, SetChanges, SetPage};
 pub use static_partition::StaticSettings;
 pub use target_servers::TargetServers;
 
 pub(crate) use api::Policy;
 pub(crate) use common::CommonSettings;
+pub(crate) use set_exchange::{AdoptionCounts, SetChanges, SetPage};
 
 use crate::range::SettingsError;
 use alloc::boxed::Box;

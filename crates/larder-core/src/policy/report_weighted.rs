@@ -36,6 +36,7 @@ use alloc::collections::binary_heap::PeekMut;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::mem;
 use core::time::Duration;
 
 /// All of the traffic, in units of weight.
@@ -67,6 +68,9 @@ struct ScheduleState {
     clock: u64,
     /// The membership epoch for which the weights are valid.
     members: Option<u64>,
+    /// Memory for the next weights and the next queue, so that a collection allocates nothing.
+    spare_weights: Vec<u64>,
+    spare_queue: Vec<Reverse<(u64, NodeId)>>,
     visits: VisitCounter,
 }
 
@@ -90,7 +94,8 @@ impl ReportWeightedRoundRobin {
             let slots = (0..nodes.slots()).filter_map(|index| u16::try_from(index).ok().map(NodeId));
             let reported_quality =
                 |node| nodes.fresh_report(now, node, self.age_max).and_then(|r| (self.quality)(&r));
-            state.quality = slots.map(reported_quality).collect();
+            state.quality.clear();
+            state.quality.extend(slots.map(reported_quality));
         }
         if due || state.members != members {
             state.weigh(nodes);
@@ -105,22 +110,27 @@ impl ScheduleState {
     /// Computes shares from the collected qualities, and rescales the queue to the new shares.
     fn weigh(&mut self, nodes: ClusterView<'_>) {
         self.quality.resize(nodes.slots(), None);
-        let known: Vec<u64> = open_nodes(nodes).filter_map(|node| self.quality[node.index()]).collect();
-        let sum: u128 = known.iter().map(|quality| u128::from(*quality)).sum();
-        let mean = sum.checked_div(known.len() as u128).unwrap_or(1).max(1);
+        let known = open_nodes(nodes).filter_map(|node| self.quality[node.index()]);
+        let (sum, count) =
+            known.fold((0, 0), |(sum, count): (u128, u128), quality| (sum + u128::from(quality), count + 1));
+        let mean = sum.checked_div(count).unwrap_or(1).max(1);
         let worth = |node: NodeId| {
             let quality = self.quality[node.index()].map_or(mean, u128::from).max(1);
             quality * u128::from(nodes.weight(node).milli())
         };
         let total: u128 = open_nodes(nodes).map(worth).sum();
-        let mut weights = vec![0; nodes.slots()];
+        let mut weights = mem::take(&mut self.spare_weights);
+        weights.clear();
+        weights.resize(nodes.slots(), 0);
         for node in open_nodes(nodes) {
             let share = (worth(node) * u128::from(ONE)).checked_div(total).unwrap_or(0);
             weights[node.index()] = u64::try_from(share).unwrap_or(ONE).max(1);
         }
-        let mut queue: Vec<_> =
-            open_nodes(nodes).map(|node| Reverse((gap(weights[node.index()]) / 2, node))).collect();
-        for Reverse((due, node)) in self.queue.drain() {
+        let mut queue = mem::take(&mut self.spare_queue);
+        queue.clear();
+        queue.extend(open_nodes(nodes).map(|node| Reverse((gap(weights[node.index()]) / 2, node))));
+        let mut before = mem::take(&mut self.queue).into_vec();
+        for Reverse((due, node)) in before.drain(..) {
             let old = self.weights.get(node.index()).copied().unwrap_or(0);
             let at = queue.binary_search_by_key(&node, |Reverse((_, node))| *node);
             if let (Ok(at), true) = (at, old > 0) {
@@ -129,8 +139,9 @@ impl ScheduleState {
                 queue[at].0.0 = u64::try_from(left).unwrap_or(u64::MAX / 2).min(u64::MAX / 2);
             }
         }
+        self.spare_queue = before;
         self.queue = queue.into();
-        self.weights = weights;
+        self.spare_weights = mem::replace(&mut self.weights, weights);
         self.clock = 0;
     }
 

@@ -9,10 +9,12 @@ const NONE: u16 = u16::MAX;
 
 /// A set of up to four members without a heap allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InlineSet([u16; 4]);
+pub(crate) struct InlineSet([u16; Self::MAX]);
 
 impl InlineSet {
-    pub(crate) const EMPTY: Self = Self([NONE; 4]);
+    /// The largest number of members.
+    pub(crate) const MAX: usize = 4;
+    pub(crate) const EMPTY: Self = Self([NONE; Self::MAX]);
 
     pub(crate) fn from_slice(members: &[NodeId]) -> Option<Self> {
         let mut set = Self::EMPTY;

@@ -25,33 +25,33 @@ use core::time::Duration;
 
 /// The server sets that have changed since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetChanges {
+pub(crate) struct SetChanges {
     /// The current sets of the changed targets.
-    pub sets: LearnedState,
+    pub(crate) sets: LearnedState,
     /// Whether some changes were lost and will not be returned.
-    pub missed: bool,
+    pub(crate) missed: bool,
     /// Whether some changes remain for the next call.
-    pub more: bool,
+    pub(crate) more: bool,
 }
 
 /// A part of all server sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetPage {
+pub(crate) struct SetPage {
     /// The sets.
-    pub sets: LearnedState,
+    pub(crate) sets: LearnedState,
     /// The position at which the next part begins; `None` after the last part.
-    pub next: Option<u64>,
+    pub(crate) next: Option<u64>,
 }
 
 /// The results of adopting the server sets of another switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdoptionCounts {
+pub(crate) struct AdoptionCounts {
     /// The number of sets that were newer than the stored ones and were taken.
-    pub taken: usize,
+    pub(crate) taken: usize,
     /// The number of sets equal to the stored ones.
-    pub same: usize,
+    pub(crate) same: usize,
     /// The number of sets older than the stored ones, which were ignored.
-    pub older: usize,
+    pub(crate) older: usize,
 }
 
 /// The position at which a page ends: a shard, the version of its table layout, and a bucket.

@@ -28,9 +28,6 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicUsize;
 use core::time::Duration;
 
-/// Bytes per bucket of the map, including its control byte. Between 4/7 and 1 of the buckets' 7/8 are in use.
-pub const BUCKET_BYTES: usize = size_of::<TargetEntry>() + 1;
-
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TargetEntry {
     pub(super) target: TargetId,
@@ -345,9 +342,10 @@ mod tests {
         }
     }
 
+    /// A bucket has a control byte too. Between 4/7 and 1 of the buckets' 7/8 are in use.
     #[test]
     fn a_bucket_is_33_bytes() {
-        assert_eq!(BUCKET_BYTES, 33);
+        assert_eq!(size_of::<TargetEntry>() + 1, 33);
     }
 
     #[test]

@@ -24,7 +24,7 @@
 //! continues. The given value stays in force until then. The result is limited to [`TrainingSettings::min`] and
 //! [`TrainingSettings::max`]. T_low is learned once.
 //!
-//! Learned values are not an input: decisions read them as one value through [`ClusterView::learned`], so that a decision can be
+//! Learned values are not an input: decisions read them as one value through `ClusterView::learned`, so that a decision can be
 //! replayed. With both thresholds fixed nothing is read. If another thread is taking a sample, the sample is dropped.
 
 use super::{Choice, Reason};

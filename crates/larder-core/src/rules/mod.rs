@@ -10,6 +10,27 @@
 //!
 //! The first two are lists of rules of which the first match decides; each rule is a [`Matcher`].
 //!
+//! # Example
+//! ```
+//! use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
+//! use larder_core::{Request, RouteId, ServiceClass};
+//!
+//! let key: KeyTemplate = "{host}{path}{query:page}".parse()?;
+//! let routes = RouteRules::new(vec![(Matcher::new().path("/media/*")?, RouteId(1))])?;
+//! let classes = ClassRules::new(vec![(Matcher::new().extension("php")?, ServiceClass::Db)])?;
+//!
+//! let headers = vec![("Accept-Language", "de")];
+//! let head = Head::new(b"GET", b"www.example.org", b"/media/list.php?page=2&session=7", &headers);
+//! let request =
+//!     Request::new(key.id(&head)).with_route(routes.find(&head)).with_class(classes.classify(&head));
+//! assert_eq!((request.route, request.class), (RouteId(1), ServiceClass::Db));
+//!
+//! let mut text = Vec::new();
+//! key.render(&head, &mut text);
+//! assert_eq!(text, b"www.example.org/media/list.phppage=2");
+//! # Ok::<(), larder_core::rules::RuleError>(())
+//! ```
+//!
 //! # Comparison
 //! Bytes are compared as sent. Nothing is percent-decoded, no dot segment is removed, no field is unfolded: `/%61` is not `/a`. If
 //! an origin may distinguish two requests, they are different here, which costs at most some locality. There is no second

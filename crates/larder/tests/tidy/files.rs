@@ -7,8 +7,11 @@ use crate::repo::{File, files, list, metadata, string, text, texts};
 const SOURCE_LINES_MAX: usize = 600;
 /// Maximum size of a file. Larger files are data, which needs a recipe instead.
 const FILE_BYTES_MAX: u64 = 512 * 1024;
-/// Crates that may contain unsafe code.
-const MAY_BE_UNSAFE: &[&str] = &["larder-kernel"];
+/// Crates that may contain unsafe code: calls into the kernel, and pointers of a C program.
+const MAY_BE_UNSAFE: &[&str] = &["larder-kernel", "liblarder"];
+/// Lints that such a crate denies, so that each module with unsafe code says why, and each block why it is sound.
+const UNSAFE_LINTS: &[(&str, &str)] =
+    &[("rust", "unsafe_code"), ("rust", "unsafe_op_in_unsafe_fn"), ("clippy", "undocumented_unsafe_blocks")];
 
 /// Banned words: marks of unfinished work, and praise. They are split, because this file is checked too.
 const BANNED: &[(&str, &str)] = &[
@@ -79,6 +82,15 @@ fn lints_are_taken_over(manifest: &str) -> bool {
     lints.and_then(toml::Value::as_bool) == Some(true)
 }
 
+/// Returns the lints of [`UNSAFE_LINTS`] that a crate's manifest does not deny.
+fn missing_unsafe_lints(manifest: &str) -> Vec<&'static str> {
+    let table: toml::Table = manifest.parse().unwrap_or_default();
+    let level =
+        |tool: &str, lint: &str| table.get("lints")?.get(tool)?.get(lint)?.as_str().map(str::to_owned);
+    let missing = UNSAFE_LINTS.iter().filter(|(tool, lint)| level(tool, lint).as_deref() != Some("deny"));
+    missing.map(|(_, lint)| *lint).collect()
+}
+
 #[test]
 fn files_are_short_and_small() {
     let files = files();
@@ -106,7 +118,7 @@ fn tests_wait_for_events() {
 }
 
 #[test]
-fn unsafe_code_lives_in_one_crate() {
+fn unsafe_code_lives_in_two_crates() {
     let workspace: toml::Table = text("Cargo.toml").parse().expect("Cargo.toml is TOML");
     let level = workspace["workspace"]["lints"]["rust"]["unsafe_code"].as_str();
     assert_eq!(level, Some("forbid"), "the workspace forbids unsafe code");
@@ -115,7 +127,10 @@ fn unsafe_code_lives_in_one_crate() {
         let name = string(package, "name");
         let path = string(package, "manifest_path");
         let manifest = std::fs::read_to_string(path).expect("cargo names a manifest that can be read");
-        if !MAY_BE_UNSAFE.contains(&name) && !lints_are_taken_over(&manifest) {
+        if MAY_BE_UNSAFE.contains(&name) {
+            let missing = missing_unsafe_lints(&manifest).into_iter();
+            problems.extend(missing.map(|lint| format!("{name} does not deny {lint}")));
+        } else if !lints_are_taken_over(&manifest) {
             problems.push(format!("{name} does not take over the workspace's lints"));
         }
     }
@@ -136,6 +151,8 @@ fn bad_files_are_noticed() {
     assert!(too_large(&file("a.md", FILE_BYTES_MAX as usize / 2 + 1)).is_some());
     assert!(!lints_are_taken_over("[package]\nname = \"x\"\n"));
     assert!(lints_are_taken_over("[lints]\nworkspace = true\n"));
+    let lints = "[lints.rust]\nunsafe_code = \"deny\"\nunsafe_op_in_unsafe_fn = \"warn\"\n";
+    assert_eq!(missing_unsafe_lints(lints), ["unsafe_op_in_unsafe_fn", "undocumented_unsafe_blocks"]);
     for (text, count) in [("a TO\u{44}O here", 1), ("METHO\u{44}OLOGY", 0), ("Bla\u{7a}ing", 1), ("fine", 0)]
     {
         assert_eq!(banned_words("f", text).len(), count, "{text}");
