@@ -26,8 +26,8 @@ use crate::preflight;
 ///
 /// For example: larder agent --config agent.toml
 ///
-/// The config needs an `[agent]` section. The agent needs `CAP_BPF` and `CAP_NET_ADMIN`; `larder doctor` lists all
-/// requirements.
+/// The config needs an `[agent]` section. The agent needs `CAP_NET_ADMIN`, `CAP_BPF` and `CAP_PERFMON`;
+/// `larder doctor` lists all requirements.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
