@@ -54,7 +54,7 @@ const NOTES: &[(&str, &str)] = &[
     ),
     (
         "Node: later requests on handed-off connections",
-        "See [later requests](../operate/node.md#connections-that-were-handed-over).",
+        "See [later requests](../operate/node.md#later-requests-on-handed-off-connections).",
     ),
     ("Node: handoff between peers", "A node has these metrics with `node.peers.handoff`."),
     ("Control channels of agents and nodes", "Agents have these metrics, and nodes with `[node.handoff]`."),

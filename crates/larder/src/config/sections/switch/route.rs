@@ -42,7 +42,7 @@ keys! {
     /// Route of whose requests this route takes a share, instead of conditions; "default" is the default route.
     of: Option<String>, example "shop";
     /// Share of the requests of route `of`, in percent, in steps of 0.001. `POST /routes/NAME/share` changes it until
-    /// the next reload.
+    /// the config gives another value.
     share: Option<f64>, range "0 to 100 percent", example 5.0;
     /// Copies of another route's requests, instead of conditions. This route sends them to its nodes and discards the
     /// replies.
