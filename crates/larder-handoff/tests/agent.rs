@@ -74,7 +74,7 @@ impl Node {
         let services = vec![Service { id: 6, address, cookie: false, stash: true, grace: false }];
         let hello = Hello { name: "front".to_owned(), tag: 5, keys, services, tunnel: None };
         let (sink, events) = mpsc::channel(64);
-        let peer = NodeAddress { node: 0, address: agent.address(), key: node.public() };
+        let peer = NodeAddress { node: 0, name: "a".into(), address: agent.address(), key: node.public() };
         let channel = NodeChannel::start(peer, switch, hello, Timing::default(), sink);
         Self { agent, channel, events, sockets }
     }

@@ -117,7 +117,7 @@ fn start(
     identity: &Identity,
 ) -> (NodeChannel, mpsc::Receiver<ChannelEvent>) {
     let (sink, events) = mpsc::channel(64);
-    let node = NodeAddress { node: 5, address, key };
+    let node = NodeAddress { node: 5, name: "a".into(), address, key };
     (NodeChannel::start(node, identity.clone(), hello(), timing(), sink), events)
 }
 
@@ -360,7 +360,7 @@ async fn a_silent_or_faulty_node_is_disconnected() {
     let (switch, node) = (identity(), identity());
     let mut server = TestNode::open(&node, &[switch.public()], timing()).await;
     let (sink, mut events) = mpsc::channel(64);
-    let place = NodeAddress { node: 5, address: server.address, key: node.public() };
+    let place = NodeAddress { node: 5, name: "a".into(), address: server.address, key: node.public() };
     let impatient = Timing { silence: Duration::from_millis(200), ..timing() };
     let _channel = NodeChannel::start(place, switch.clone(), hello(), impatient, sink);
     let mut peer = server.next_switch().await;
@@ -397,7 +397,7 @@ async fn the_queue_to_a_slow_node_is_bounded() {
     let patient = Timing { silence: TIMEOUT, ..timing() };
     let mut server = TestNode::open(&node, &[switch.public()], patient).await;
     let (sink, mut events) = mpsc::channel(64);
-    let peer = NodeAddress { node: 5, address: server.address, key: node.public() };
+    let peer = NodeAddress { node: 5, name: "a".into(), address: server.address, key: node.public() };
     let channel = NodeChannel::start(peer, switch.clone(), hello(), patient, sink);
     let mut peer = server.next_switch().await;
     send_welcome(&mut peer).await;

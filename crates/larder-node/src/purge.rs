@@ -58,7 +58,7 @@ impl Purger {
         self.counters.purges.add(1);
         self.counters.purged.add(purged.removed);
         let PurgeReport { removed, removed_bytes, .. } = purged;
-        tracing::info!(%purge, removed, removed_bytes, "purge: done");
+        tracing::info!(purge = purge.to_string(), removed, removed_bytes, "purge: done");
         purged
     }
 

@@ -345,13 +345,13 @@ fn errors_name_the_record() {
         "{text}"
     );
     let text = cause(PolicyKind::Rr, |frames| drop(frames.remove(10)));
-    assert!(text.contains("needs turn at"), "{text}");
+    assert!(text.contains("missing record: turn never reaches position "), "{text}");
     let text = cause(PolicyKind::Rr, |frames| {
         let twin = frames[10].clone();
         frames.insert(0, twin.clone());
         frames.insert(0, twin);
     });
-    assert!(text.starts_with("record 2: it is visit ") && text.ends_with("so is record 1"), "{text}");
+    assert!(text.starts_with("record 2: duplicate of record 1: position "), "{text}");
     let text = cause(PolicyKind::Hash, |frames| {
         if let Frame::Decision(decided) = &mut frames[10] {
             decided.generation = 9;
@@ -400,7 +400,9 @@ fn an_overrun_record_is_replayed_up_to_its_torn_end() {
     assert!(live == again && summary.end == Some("overrun"));
     let complete = replayed(&bytes(&run, EndReason::Complete)).expect_err("a gap");
     assert!(
-        complete.to_string().starts_with(&format!("record {}: it needs turn at", length - 4)),
+        complete
+            .to_string()
+            .starts_with(&format!("record {}: missing record: turn never reaches position ", length - 4)),
         "{complete}"
     );
 }

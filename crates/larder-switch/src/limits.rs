@@ -141,7 +141,7 @@ pub struct Limits {
     /// Number of client connections. 1 to 1,000,000; default 10,000. Outcome: 503 `connections_full` and close.
     pub connections_max: usize,
     /// Size of a request header, including the request line. Bytes; 512 to 1,000,000; default 32 KiB. Outcome: 431
-    /// `header_too_large`. A header of more than 256 fields is malformed (400) whatever its size.
+    /// `header_too_large`. A header of more than 256 fields has the same outcome, whatever its size.
     pub header_bytes_max: usize,
     /// Size of the request target. Bytes; 64 to 1,000,000; default 8 KiB. Outcome: 414 `uri_too_long`.
     pub uri_bytes_max: usize,

@@ -116,9 +116,14 @@ impl Purges {
         let removed = nodes.iter().map(|node| node.removed).sum();
         let outcome = if failed == 0 { &self.done } else { &self.failed };
         outcome.fetch_add(1, Relaxed);
-        tracing::info!(%purge, done, failed, removed, "purge: asked all nodes");
+        tracing::info!(purge = purge.to_string(), done, failed, removed, "purge: asked all nodes");
         for NodePurge { node, error, .. } in nodes.iter().filter(|node| !node.done) {
-            tracing::warn!(%purge, node, error, "purge: failed at a node, which may still have the objects");
+            tracing::warn!(
+                purge = purge.to_string(),
+                node,
+                error,
+                "purge: failed at a node, which may still have the objects"
+            );
         }
         PurgeReport { purge: purge.to_string(), done, failed, removed, nodes }
     }

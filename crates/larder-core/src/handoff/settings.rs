@@ -17,8 +17,7 @@ pub struct EdgeSettings {
     pub unanswered_for: Duration,
     /// The time without an acknowledgement after which a connection has ended whose client has closed its side.
     pub ends_after: Duration,
-    /// The time after which a connection has ended whose client has closed its side and whose node has not reported
-    /// the end.
+    /// Time after the client's FIN at which a connection counts as ended if its node has not reported the end.
     pub closing_for: Duration,
     /// The time during which a node may not have a connection of which the client has received nothing: its first
     /// packet may have been lost.

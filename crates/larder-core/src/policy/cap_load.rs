@@ -40,7 +40,7 @@ use crate::time::Time;
 
 /// The description of `cap-load`.
 pub(super) const DESCRIPTION: PolicyDescription =
-    PolicyDescription::by_request("cap-load", "like cap, passing over nodes above the mean load");
+    PolicyDescription::by_request("cap-load", "like cap, but skips nodes above the mean load");
 
 /// The parameters of `cap-load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,8 +25,10 @@ use crate::time::Time;
 use alloc::vec;
 
 /// The description of `p2c`.
-pub(super) const DESCRIPTION: PolicyDescription =
-    PolicyDescription::by_request("p2c", "of two nodes drawn by lot the one with fewer requests in flight");
+pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
+    "p2c",
+    "of two nodes drawn at random the one with fewer requests in flight",
+);
 
 #[derive(Debug)]
 pub(super) struct TwoChoices {

@@ -49,7 +49,7 @@ use core::time::Duration;
 /// The description of `peak-ewma`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
     "peak-ewma",
-    "of two nodes drawn by lot the one that promises the shorter wait, by latencies",
+    "of two nodes drawn at random the one that promises the shorter wait, by latencies",
 );
 
 /// The latency of a busy unknown node, in nanoseconds: longer than any real latency, and finite.

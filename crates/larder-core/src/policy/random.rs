@@ -11,7 +11,8 @@ use crate::time::Time;
 use alloc::vec;
 
 /// The description of `random`.
-pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request("random", "any node, by lot");
+pub(super) const DESCRIPTION: PolicyDescription =
+    PolicyDescription::by_request("random", "any node, at random");
 
 #[derive(Debug)]
 pub(super) struct Random {

@@ -15,7 +15,7 @@ use crate::time::Time;
 
 /// The description of `wrr`.
 pub(super) const DESCRIPTION: PolicyDescription =
-    PolicyDescription::by_request("wrr", "each node in turn, passing over those above the mean load");
+    PolicyDescription::by_request("wrr", "each node in turn; skips those above the mean load");
 
 #[derive(Debug, Default)]
 pub(super) struct WeightedRoundRobin {

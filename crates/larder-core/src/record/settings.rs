@@ -303,7 +303,7 @@ pub(super) fn to_text(settings: &Settings) -> Result<String, RecordError> {
     if parsed.as_ref() == Ok(settings) {
         Ok(text)
     } else {
-        Err(RecordError::Settings("one of them is not said"))
+        Err(RecordError::Settings("a setting has no text form"))
     }
 }
 

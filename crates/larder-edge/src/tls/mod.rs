@@ -37,12 +37,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 /// ALPN protocol names (RFC 7301; RFC 9113 section 3.2).
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
+/// Interval of the warnings for certificates that have expired or will expire soon.
+const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// Outcome of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,10 +313,14 @@ impl Tls {
         self.handshakes[how as usize].load(Relaxed)
     }
 
-    /// Reads the files again periodically, forever.
+    /// Reads the files again periodically, forever. Logs warnings at the start and once a day.
     pub async fn watch(self: Arc<Self>) {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).log_warnings();
+        let mut warned: Option<Instant> = None;
         loop {
+            if warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
+                self.loaded.lock().unwrap_or_else(PoisonError::into_inner).log_warnings();
+                warned = Some(Instant::now());
+            }
             tokio::time::sleep(self.config.reload).await;
             let tls = self.clone();
             if tokio::task::spawn_blocking(move || tls.renew()).await.is_err() {

@@ -415,3 +415,42 @@ async fn sessions_survive_a_reload_without_client_certificates() {
     );
     assert!(last.successor(config(ClientCertificates::Required(at.join("none.pem")))).is_err());
 }
+
+/// Counts the log lines of level error.
+struct ErrorCounter(Arc<AtomicU64>);
+
+impl tracing::Subscriber for ErrorCounter {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_certificate_is_logged_every_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = make_certificate(&["a.test"], 2020);
+    let file = write(folder.path(), "own.pem", &(certificate + &key));
+    let config = TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file]);
+    let hour = Duration::from_secs(3600);
+    let tls = Arc::new(Tls::load(TlsConfig { reload: hour, ..config }).unwrap());
+    let lines = Arc::new(AtomicU64::new(0));
+    let _guard = tracing::subscriber::set_default(ErrorCounter(lines.clone()));
+    assert!(tokio::time::timeout(60 * hour, tls.watch()).await.is_err());
+    assert_eq!(lines.load(Relaxed), 3, "at the start and after one and two days");
+}

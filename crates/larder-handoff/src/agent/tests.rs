@@ -261,7 +261,8 @@ impl Fixture {
 
     fn connect(&self, which: usize, hello: Hello) -> TestSwitch {
         let (sink, events) = mpsc::channel(4_096);
-        let peer = NodeAddress { node: 0, address: self.agent.address(), key: self.node.public() };
+        let peer =
+            NodeAddress { node: 0, name: "a".into(), address: self.agent.address(), key: self.node.public() };
         let channel = NodeChannel::start(peer, self.switches[which].clone(), hello, timing(), sink);
         TestSwitch { channel, events }
     }
@@ -568,7 +569,7 @@ async fn an_agent_without_a_kernel_refuses_handoffs_and_reports_its_load() {
 
     let agent = Agent::start(config(vec![switch.public()]), None, None).await.expect("started");
     let (sink, events) = mpsc::channel(64);
-    let peer = NodeAddress { node: 0, address: agent.address(), key: node.public() };
+    let peer = NodeAddress { node: 0, name: "a".into(), address: agent.address(), key: node.public() };
     let channel = NodeChannel::start(peer, switch, hello(1, &[service(0, 80)]), timing(), sink);
     let mut switch = TestSwitch { channel, events };
     let welcome = switch.welcome().await;

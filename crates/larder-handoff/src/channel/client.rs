@@ -25,10 +25,12 @@ const STABLE_AFTER: Duration = Duration::from_secs(10);
 const WARN_AFTER: u32 = 4;
 
 /// Address and key of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAddress {
     /// The node's slot, which stands in each [`ChannelEvent`].
     pub node: u16,
+    /// The node's name, for the log.
+    pub name: Arc<str>,
     /// The node's control address.
     pub address: SocketAddr,
     /// The key that the node must prove; see [`NodeChannel::set_identity`].
@@ -265,15 +267,14 @@ impl Runner {
             let Timing { retry_min, retry_max, .. } = self.timing;
             let retry = retry_delay(attempt, retry_min, retry_max, random_byte());
             attempt = attempt.saturating_add(1);
-            let NodeAddress { node, address, .. } = self.node;
+            let (node, address, reason) = (&*self.node.name, self.node.address, error.to_string());
             failures = if up { 0 } else { failures.saturating_add(1) };
             // The receiver of the events logs the end of a channel that was up.
             if failures == WARN_AFTER {
-                tracing::warn!(node, %address, %error, ?retry, "control channel: down");
+                tracing::warn!(node, %address, reason, ?retry, "control channel: down");
             } else {
-                tracing::debug!(node, %address, %error, ?retry, "control channel: attempt failed");
+                tracing::debug!(node, %address, reason, ?retry, "control channel: attempt failed");
             }
-            let reason = error.to_string();
             self.state.send_replace(ChannelState::Waiting { reason, retry });
             if up && self.emit(EventKind::Down(error)).await.is_err() {
                 break;

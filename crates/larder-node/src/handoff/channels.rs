@@ -109,7 +109,7 @@ impl PeerHandoff {
         };
         let number = members.next_number();
         let address = SocketAddr::new(member.address.ip(), self.port);
-        let to = Address { node: number, address, key };
+        let to = Address { node: number, name: member.name.as_str().into(), address, key };
         let timing = Timing::default();
         let channel =
             NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.event_sender.clone());

@@ -163,7 +163,7 @@ impl PeerHandoff {
     /// Removes the programs of an earlier start from the kernel, if handoffs are off now.
     pub fn remove_leftovers(instance: &str) {
         if let Err(error) = Plane::remove_leftovers(instance) {
-            tracing::warn!(%error, "forwarding plane: that of the previous start not removed");
+            tracing::warn!(%error, "forwarding plane: programs of the previous start not removed");
         }
     }
 }

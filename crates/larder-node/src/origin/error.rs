@@ -43,7 +43,7 @@ pub(crate) enum OriginError {
     HeadTimeout,
     #[error("the origin closed the connection")]
     Closed,
-    #[error("what the origin sent is no reply within the limits")]
+    #[error("invalid or oversized reply from the origin")]
     BadReply,
     /// Fault of the client.
     #[error("the client signs parts of the request that the node would have to sign")]

@@ -287,7 +287,7 @@ pub(super) fn explain_policy(
             let only =
                 format!("{points:.1} points more hits, and so fewer reads, but no more throughput: {limit}");
             match knows {
-                true => format!("What it gains over policies that do not look at contents is {only}."),
+                true => format!("Its gain over policies that do not look at contents is {only}."),
                 false => format!("A policy that looks at contents would have {only}."),
             }
         }

@@ -61,7 +61,7 @@ pub enum FrameError {
         expected: u64,
     },
     /// No other frame takes the position before the frame's.
-    #[error("it needs {lane} at {place}, and no record brings it there")]
+    #[error("missing record: {lane} never reaches position {place}")]
     Gap {
         /// The lane.
         lane: RouteSequence,
@@ -69,7 +69,7 @@ pub enum FrameError {
         place: u64,
     },
     /// Another frame has the same position.
-    #[error("it is visit {place} to {lane}, and so is record {other}")]
+    #[error("duplicate of record {other}: position {place} in {lane}")]
     Twice {
         /// The lane.
         lane: RouteSequence,

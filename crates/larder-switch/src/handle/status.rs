@@ -325,10 +325,9 @@ impl SwitchHandle {
         Ok(self.member(name)?.resolved)
     }
 
-    /// A node is elsewhere: it was started on another host, or its name leads there now. It keeps its name and its
-    /// targets; what is under way to the old address is finished there. `address` is what the node's address is called,
-    /// `resolved` where that leads. One that takes handed-over connections leaves and joins instead: those it has are
-    /// known by its place.
+    /// Changes a node's address. The node keeps its name and targets. Requests in flight finish at the old address. A
+    /// node with handoff must leave and join instead, because its flow entries use its slot. `resolved` is the result
+    /// of resolving `address`.
     ///
     /// # Errors
     /// There is no such node.

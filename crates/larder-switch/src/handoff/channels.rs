@@ -4,10 +4,9 @@ use crate::lock::lock;
 use larder_core::{NodeId, Time};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelEvent, ChannelState, NodeAddress, NodeChannel, SendError};
-use larder_handoff::channel::identity::{Identity, PublicKey};
+use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{CookieKeys, Hello, ToNode};
 use larder_kernel::guard::InboundTunnel;
-use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use tokio::sync::mpsc;
@@ -184,20 +183,15 @@ impl NodeChannels {
         }
     }
 
-    /// Connects to a node's control address and reconnects until the channel is closed. `tunnel` is the encapsulation
-    /// of packets to the node.
-    pub(crate) fn connect(
-        &self,
-        node: NodeId,
-        address: SocketAddr,
-        key: PublicKey,
-        tunnel: Option<InboundTunnel>,
-    ) {
-        let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
-        let peer = NodeAddress { node: node.0, address, key };
+    /// Connects to a node and reconnects until the channel is closed. `tunnel` is the encapsulation of packets to the
+    /// node.
+    pub(crate) fn connect(&self, node: NodeAddress, tunnel: Option<InboundTunnel>) {
+        let (Some(slot), Some(identity)) = (self.slot(NodeId(node.node)), self.identity.clone()) else {
+            return;
+        };
         let mut hello = lock(&self.hello).clone();
         (hello.tag, hello.tunnel) = (slot.tag.load(Relaxed), tunnel);
-        let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
+        let channel = NodeChannel::start(node, identity, hello, Timing::default(), self.sink.clone());
         *lock(&slot.channel) = Some(channel);
         *lock(&slot.departure) = None;
     }

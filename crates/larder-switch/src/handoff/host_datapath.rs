@@ -181,7 +181,7 @@ pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), plane::Plan
         Leftovers::Removed => {
             tracing::warn!(
                 name = config.name,
-                "forwarding plane: removed that of a killed switch, its connections are reset"
+                "forwarding plane: removed after a switch was killed, its connections are reset"
             );
             if let Err(error) = Guard::clean(&local_name(config)) {
                 tracing::warn!(%error, "forwarding plane: program for this host's stack not removed");

@@ -11,7 +11,7 @@ use crate::lock::lock;
 use crate::node::Node;
 use larder_core::NodeId;
 use larder_core::handoff::Input;
-use larder_handoff::channel::client::ChannelEvent;
+use larder_handoff::channel::client::{ChannelEvent, NodeAddress};
 use larder_handoff::channel::message::{CookieKeys, Hello, Service};
 use larder_kernel::guard::{InboundTunnel, InboundTunnelKind};
 use larder_kernel::{FlowKey, Readiness};
@@ -147,7 +147,8 @@ impl Edge {
                     tracing::warn!(node = &*node.name, %error, "handoff: no tunnel to the node yet");
                     None
                 });
-                self.channels.connect(id, address, handoff.key, tunnel);
+                let (name, key) = (node.name.clone(), handoff.key);
+                self.channels.connect(NodeAddress { node: id.0, name, address, key }, tunnel);
             }
             Ok(None) => {
                 let (node, control) = (&*node.name, &handoff.control);

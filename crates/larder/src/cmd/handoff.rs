@@ -53,7 +53,7 @@ fn start_kernel(
     if sockets.is_some() {
         match LinuxKernel::start(instance_name, interface, true) {
             Ok(host) => return (Some(host), sockets),
-            Err(error) => tracing::warn!(%error, "handoff: connections are not taken with their state"),
+            Err(error) => tracing::warn!(%error, "handoff: repair not available, only cookie is used"),
         }
     }
     match LinuxKernel::start(instance_name, interface, false) {

@@ -202,7 +202,7 @@ impl Sources {
     /// # Errors
     /// Returns an error if the action was refused or could not be sent.
     pub(super) async fn execute(&mut self, action: &Action) -> anyhow::Result<()> {
-        let source = self.0.get_mut(action.source).context("there is none such")?;
+        let source = self.0.get_mut(action.source).context("unknown admin interface")?;
         source.client.post::<Value>(&action.path).await.map(drop)
     }
 }

@@ -144,7 +144,12 @@ fn a_reload_that_removes_a_switchs_key_ends_its_channel() {
         let node_key = Identity::load(&key).unwrap().public();
         let join = |which: usize| {
             let (sink, events) = mpsc::channel(64);
-            let peer = NodeAddress { node: 0, address: ([127, 0, 0, 1], control).into(), key: node_key };
+            let peer = NodeAddress {
+                node: 0,
+                name: "a".into(),
+                address: ([127, 0, 0, 1], control).into(),
+                key: node_key,
+            };
             let keys = CookieKeys::new([CookieKey([1; 2]); 2], 0);
             let hello = Hello { name: "s".to_owned(), tag: 0, keys, services: Vec::new(), tunnel: None };
             (NodeChannel::start(peer, switches[which].clone(), hello, Timing::default(), sink), events)

@@ -135,7 +135,7 @@ fn a_switch_may_come_back_without_handoff() {
         println!("{mechanism}: {tally}");
         tally.assert_faultless();
         assert!(
-            cluster.switch.as_ref().unwrap().log().contains("removed that of a killed switch"),
+            cluster.switch.as_ref().unwrap().log().contains("removed after a switch was killed"),
             "{}",
             cluster.logs()
         );

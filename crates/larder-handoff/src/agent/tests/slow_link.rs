@@ -35,7 +35,7 @@ async fn a_long_message_on_a_slow_link_is_not_silence() {
     let mut fixture = Fixture::new().await;
     let address = slow_link(fixture.agent.address(), 2e6).await;
     let (sink, events) = mpsc::channel(4_096);
-    let peer = NodeAddress { node: 0, address, key: fixture.node.public() };
+    let peer = NodeAddress { node: 0, name: "a".into(), address, key: fixture.node.public() };
     // Shorter than the interval of load reports.
     let timing = Timing { silence: Duration::from_millis(700), ..timing() };
     let told = hello(7, &[service(4, 81)]);

@@ -8,6 +8,7 @@ use crate::handoff::socket_move::MoveOutcome;
 use crate::lease::{Lease, StartedRequest};
 use larder_core::handoff::{ConnectionEnd, SocketOutcome};
 use larder_handoff::channel::Timing;
+use larder_handoff::channel::client::NodeAddress;
 use larder_handoff::channel::message::{Handoff, Message as _, Refusal, SettingsStatus, ToNode, Welcome};
 use larder_handoff::channel::server::{Server, SwitchConnection};
 use larder_testkit::{eventually_async, holds_for_async};
@@ -42,7 +43,7 @@ impl Node {
         tokio::spawn(server.run(sink));
         bench.edge.channels.set_bits(NodeId(0), 0);
         bench.edge.decider.dispatcher.fail(bench.edge.decider.clock.now(), NodeId(1), &mut Vec::new());
-        bench.edge.channels.connect(NodeId(0), address, key, None);
+        bench.edge.channels.connect(NodeAddress { node: 0, name: "a".into(), address, key }, None);
         let said = bench.messages.take().expect("once");
         tokio::spawn(bench.edge.clone().handle_node_messages(said));
         let peer = channels.recv().await.expect("the switch");

@@ -108,7 +108,7 @@ impl Reloader {
         // The log is reopened in any case, because its file may have been rotated.
         self.node.reopen_access_log();
         if self.args.serve.config.is_none() {
-            tracing::warn!(%by, "reload: refused, there is no config file");
+            tracing::warn!(by = by.to_string(), "reload: refused, there is no config file");
             return Err(ReloadError::NoFile);
         }
         let Some(switches) = self.switches.get() else { return Err(ReloadError::Starting) };
@@ -123,10 +123,10 @@ impl Reloader {
         match &result {
             Ok(applied) => {
                 let changed = applied.join(", ");
-                tracing::info!(%by, changed, took_s, "reload: done");
+                tracing::info!(by = by.to_string(), changed, took_s, "reload: done");
             }
             Err(ReloadFailure { error, .. }) => {
-                tracing::warn!(%by, error, "reload: refused, the node keeps its config");
+                tracing::warn!(by = by.to_string(), error, "reload: refused, the node keeps its config");
             }
         }
         Ok(self.record(ReloadRecord::now(by, outcome, error, took_s)))

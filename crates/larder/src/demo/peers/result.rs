@@ -39,7 +39,7 @@ pub(crate) struct PeersReport {
 pub(crate) enum Sweep {
     /// Memory of each node, from little to the whole working set.
     Memory,
-    /// By how much a load differs from the last one told when it is told again: 1, 2, 4, 8, 16.
+    /// Load change that triggers a new announcement: 1, 2, 4, 8, 16.
     LoadStep,
 }
 

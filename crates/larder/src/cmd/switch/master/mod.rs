@@ -421,7 +421,12 @@ impl Master<'_> {
         self.status.record(by, outcome, error, took_s);
         let generation = self.status.counts.generation;
         match (error, by) {
-            (None, _) => tracing::info!(%by, generation, took_s, "reload: done, a new worker process serves"),
+            (None, _) => tracing::info!(
+                by = by.to_string(),
+                generation,
+                took_s,
+                "reload: done, a new worker process serves"
+            ),
             (Some(error), ReloadTrigger::Fault) => {
                 tracing::error!(
                     error,
@@ -430,7 +435,11 @@ impl Master<'_> {
                 self.schedule_restart();
             }
             (Some(error), _) => {
-                tracing::warn!(%by, error, "reload: refused, the running worker keeps its config");
+                tracing::warn!(
+                    by = by.to_string(),
+                    error,
+                    "reload: refused, the running worker keeps its config"
+                );
             }
         }
         self.status.counts.retiring = self.retiring.len() as u64;
