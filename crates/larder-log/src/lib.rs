@@ -25,6 +25,29 @@ macro_rules! limited_warn {
     }};
 }
 
+/// A limiter for each of N kinds of an event, so that one kind does not hide another.
+#[derive(Debug)]
+pub struct LogLimiters<const N: usize>([LogLimiter; N]);
+
+impl<const N: usize> LogLimiters<N> {
+    /// Returns limiters that permit a line of each kind at once.
+    pub const fn new() -> Self {
+        Self([const { LogLimiter::new() }; N])
+    }
+
+    /// Counts an event of a kind. If a line is due, returns the number of its events since the last line, including this
+    /// one. Kinds from N on share the last limiter.
+    pub fn due(&self, kind: usize) -> Option<u64> {
+        self.0.get(kind.min(N.saturating_sub(1)))?.due()
+    }
+}
+
+impl<const N: usize> Default for LogLimiters<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Permits one log line every 10 s, and counts the events in between.
 #[derive(Debug, Default)]
 pub struct LogLimiter {
@@ -59,6 +82,12 @@ impl LogLimiter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_an_event_do_not_hide_each_other() {
+        let limiters = LogLimiters::<2>::new();
+        assert_eq!([0, 0, 1, 7].map(|kind| limiters.due(kind)), [Some(1), None, Some(1), None]);
+    }
 
     #[test]
     fn line_is_due_at_once_and_then_after_an_interval() {

@@ -14,7 +14,7 @@ claim, use `cargo xtask claims run ID`. In documents, `<!-- claim:ID -->` marks 
 files in `claims/` by `cargo xtask claims page`.
 
 Your machine will give other times, but similar ratios. A number in parentheses after *at most* or *at least* is the bound
-that the claim must keep. Words in capitals in commands are parameters: give them as options, such as
+that was set before the run; compare it when you run the claim again. Words in capitals in commands are parameters: give them as options, such as
 `cargo xtask claims run relay-full --haproxy /usr/sbin/haproxy`.
 ";
 

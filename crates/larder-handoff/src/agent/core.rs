@@ -21,6 +21,7 @@ use larder_kernel::cpu::CpuMeter;
 use larder_kernel::interface::Interface;
 use larder_kernel::plane::now_ns;
 use larder_kernel::{FlowKey, Readiness};
+use larder_log::LogLimiters;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -363,7 +364,12 @@ impl Core {
             // longer.
             Ok(()) => return self.queue_restored(key, handoff.id),
             Err((reason, detail)) => {
-                larder_log::limited_warn!(client = %handoff.connection.client, ?reason, %detail, "handoff: refused, the connection stays where it was");
+                // One for each reason.
+                static LIMITERS: LogLimiters<5> = LogLimiters::new();
+                if let Some(times) = LIMITERS.due(reason as usize) {
+                    let client = handoff.connection.client;
+                    tracing::warn!(times, %client, ?reason, %detail, "handoff: refused, the connection stays where it was");
+                }
                 if let Some(flow) = self.flow_key(key, handoff.connection) {
                     self.stash.remove(flow);
                 }

@@ -254,7 +254,7 @@ struct Runner {
 
 impl Runner {
     async fn run(mut self) {
-        let (mut attempt, mut failures) = (0, 0_u32);
+        let (mut attempt, mut failures, mut warned) = (0, 0_u32, None);
         while !self.sink.is_closed() {
             self.state.send_replace(ChannelState::Connecting);
             let began = Instant::now();
@@ -269,9 +269,12 @@ impl Runner {
             attempt = attempt.saturating_add(1);
             let (node, address, reason) = (&*self.node.name, self.node.address, error.to_string());
             failures = if up { 0 } else { failures.saturating_add(1) };
-            // The receiver of the events logs the end of a channel that was up.
-            if failures == WARN_AFTER {
+            if up {
+                // The receiver of the events logs the end of a channel that was up.
+                warned = None;
+            } else if failures >= WARN_AFTER && warned.as_ref() != Some(&reason) {
                 tracing::warn!(node, %address, reason, ?retry, "control channel: down");
+                warned = Some(reason.clone());
             } else {
                 tracing::debug!(node, %address, reason, ?retry, "control channel: attempt failed");
             }

@@ -4,6 +4,7 @@ use super::Timing;
 use super::identity::{Identity, PublicKey};
 use super::message::{Hello, Message as _, MessageError, ToNode};
 use super::transport::{self, Receiver, Sender, TransportError};
+use larder_log::LogLimiters;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -300,7 +301,10 @@ impl Shared {
             Err(error) => {
                 let outcome = HandshakeOutcome::from_error(&error);
                 self.counters.add(outcome);
-                larder_log::limited_warn!(%address, outcome = outcome.name(), %error, "switch: rejected");
+                static LIMITERS: LogLimiters<{ HandshakeOutcome::ALL.len() }> = LogLimiters::new();
+                if let Some(times) = LIMITERS.due(outcome as usize) {
+                    tracing::warn!(times, %address, outcome = outcome.name(), %error, "switch: rejected");
+                }
             }
         }
     }

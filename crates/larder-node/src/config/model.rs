@@ -79,8 +79,9 @@ impl ModelConfig {
         ensure(self.turn.is_none_or(|time| turn.contains(&time)), "model.turn", "100 us to 1 h")?;
         ensure(self.programs.len() <= 256, "model.programs", "at most 256 of them")?;
         self.programs.iter().try_for_each(ProgramConfig::check)?;
-        let has_processor = self.processor.is_some() || self.programs.is_empty();
-        ensure(has_processor, "model.processor_speed", "given, since programs take processor time")
+        let needs_processor = !self.programs.is_empty() || self.turn.is_some();
+        let expected = "given, since programs and turn are of the modelled processor";
+        ensure(self.processor.is_some() || !needs_processor, "model.processor_speed", expected)
     }
 }
 
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Mutation = fn(&mut ModelConfig);
-        let cases: [(&str, Mutation); 7] = [
+        let cases: [(&str, Mutation); 8] = [
             ("model.turn", |c| c.turn = Some(Duration::ZERO)),
             ("model.programs", |c| c.programs = vec![c.programs[0].clone(); 257]),
             ("model.programs.name", |c| c.programs[0].name = "1".to_owned()),
@@ -130,6 +131,10 @@ mod tests {
             ("model.programs.cpu", |c| c.programs[0].cpu = Duration::from_secs(61)),
             ("model.programs.reply", |c| c.programs[0].reply = Bytes::mib(17)),
             ("model.processor_speed", |c| c.processor = None),
+            ("model.processor_speed", |c| {
+                (c.processor, c.turn) = (None, Some(Duration::from_millis(10)));
+                c.programs.clear();
+            }),
         ];
         let config = ModelConfig {
             processor: Some(ProcessorModel::default()),

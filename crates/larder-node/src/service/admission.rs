@@ -135,7 +135,7 @@ impl Admission {
             && !self.relay_warned.swap(true, Relaxed)
         {
             // Any client can send `Via`. The line must not advise the operator to trust the address.
-            tracing::warn!(
+            tracing::info!(
                 %peer,
                 docs = "docs/operate/clients.md",
                 "client: Via from an untrusted address, its identity fields are replaced"

@@ -77,6 +77,7 @@ async fn an_error_of_a_peer_is_not_sent_to_the_client() {
     assert_eq!(b.client().await.get("/x").await.cache_status(), "b; hit");
     // Every number is exported once.
     let text = b.node.metrics_text();
+    assert_metrics_are_listed(&text);
     let numbers = serde_json::to_value(view.network).unwrap();
     let names = numbers.as_object().unwrap().keys().filter(|name| !name.starts_with("requests_"));
     for name in names.map(String::as_str).chain(["forwarded", "taken", "requests_unsent", "requests_lost"]) {

@@ -194,12 +194,33 @@ async fn own_paths_report_on_the_node() {
     }
 }
 
+/// Asserts that each metric of a page is in the list of metrics, with its kind and help.
+pub(crate) fn assert_metrics_are_listed(page: &str) {
+    let listed = larder_node::metrics();
+    let mut count = 0;
+    for line in page.lines() {
+        let Some((family, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) else {
+            continue;
+        };
+        let metric = listed.iter().find(|metric| metric.family() == family);
+        let metric = metric.unwrap_or_else(|| panic!("{family} is not in the list of metrics"));
+        assert_eq!(metric.help.trim_end_matches('.'), help.trim_end_matches('.'), "{family}");
+        assert!(
+            page.contains(&format!("# TYPE {family} {}\n", metric.kind.name())),
+            "{family}: another kind"
+        );
+        count += 1;
+    }
+    assert!(count > 20, "the page has only {count} metrics");
+}
+
 #[tokio::test]
 async fn every_number_of_the_snapshot_is_exported() {
     let running = TestNode::with_model("5\t/a\n", fast_disk(), |_| {}).await;
     let stats = running.node.stats();
     let text = stats.metrics_text();
     let all = running.node.metrics_text();
+    assert_metrics_are_listed(&all);
     let ends = [text.lines().next().unwrap(), "larder_node_last_reload_success{node=\"n\"} 1\n# EOF\n"];
     assert!(all.starts_with(ends[0]) && all.ends_with(ends[1]) && all.matches("# EOF").count() == 1, "{all}");
     let stats = serde_json::to_value(stats).unwrap();

@@ -172,7 +172,7 @@ fn local_name(config: &HandoffConfig) -> String {
 pub(crate) fn remove_leftovers(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
     match Plane::remove_leftovers(&config.name)? {
         Leftovers::None => {}
-        Leftovers::NoPermission => tracing::debug!(
+        Leftovers::NoPermission => tracing::info!(
             name = config.name,
             hint = "if a switch of this name handed connections off and was killed, start this one once with the same \
                     capabilities",

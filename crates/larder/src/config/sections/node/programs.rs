@@ -41,10 +41,10 @@ fn reply() -> Size {
 }
 
 pub(super) fn programs(model: &ModelSection) -> Result<Vec<ProgramConfig>, Fault> {
-    if model.processor_speed.is_none() && !model.programs.is_empty() {
+    if model.processor_speed.is_none() && (!model.programs.is_empty() || model.turn.is_some()) {
         return Err(Fault::new(
             "node.model.processor_speed",
-            "missing: programs take time of a modelled processor",
+            "missing: programs and turn are of the modelled processor",
         )
         .hint("write processor_speed = 1.0"));
     }
