@@ -1,5 +1,6 @@
 //! Nodes among peers: two nodes in this process.
 
+use super::replies::assert_metrics_are_listed;
 use super::stub::{Framing, Stub, StubReply};
 use super::{HOUR, TestNode, pattern, write_file};
 use larder_core::Bytes;
