@@ -69,7 +69,7 @@ impl Chain {
 
     /// Returns the certificate of the authority that issued the switch's and the node's certificates.
     fn ca(&self) -> PathBuf {
-        self.folder.path().join("authority.ca()")
+        self.folder.path().join("authority.ca")
     }
 
     fn node(&self) -> &Process {
