@@ -68,7 +68,7 @@ fn a_log_a_mix_and_a_site_run_under_policies_that_need_signals() {
 fn invalid_arguments_are_reported() {
     for (arguments, complaint) in [
         (&["cap", "--clients", "0"][..], "--clients 0: 1 to 20000"),
-        (&["cap", "--policies", "best"], "no policy 'best'"),
+        (&["cap", "--policies", "best"], "unknown policy 'best'"),
         (&["policies", "--only", "nothing"], "--only names no workload"),
         (&["policies", "--log", "/nonexistent.log"], "/nonexistent.log"),
         (&["bound", "--log", "/nonexistent.log", "--p99", "0"], "--p99 takes times above 0"),

@@ -160,6 +160,6 @@ mod tests {
         put("revoked.ocsp", "a.pem.ocsp");
         refused(read(&certificate, now_s()), "revoked");
         std::fs::write(folder.path().join("a.pem.ocsp"), "no response").expect("written");
-        refused(read(&certificate, now_s()), "no OCSP response");
+        refused(read(&certificate, now_s()), "it is not an OCSP response in DER");
     }
 }

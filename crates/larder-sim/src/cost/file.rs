@@ -129,7 +129,7 @@ mod tests {
     fn errors_name_the_line_and_the_key() {
         let cases = [
             ("", 1, "model", "is missing"),
-            ("\nmodel = \"lard99\"\n", 2, "model", "no model 'lard99'"),
+            ("\nmodel = \"lard99\"\n", 2, "model", "unknown model 'lard99'"),
             ("model = 7\n", 1, "model", "a name in quotes"),
             ("model = \"lard98\"\nseek_us = = 1\n", 2, "", ""),
             ("model = \"lard98\"\n\nseek_ms = 1.0\n", 3, "seek_ms", "unknown field"),

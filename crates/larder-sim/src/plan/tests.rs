@@ -91,7 +91,11 @@ fn locality_does_not_pay_if_one_node_holds_everything() {
     let options = Options { memory: vec![Bytes(10_000_000_000)], nodes: vec![4], ..options() };
     let plan = run_plan(&log(100, 60_000, 0.8), &options);
     let it = plan.recommendation.expect("recommended");
-    assert!(!it.locality_pays && it.why_policy.contains("fits into one node"), "{}", it.why_policy);
+    assert!(
+        !it.locality_pays && it.why_policy.contains("fits into the memory of one node"),
+        "{}",
+        it.why_policy
+    );
     assert!(["rr", "wrr", "least-conn"].contains(&it.policy.as_str()), "{}", it.policy);
     assert_eq!(plan.no_gain.len(), 1);
 }

@@ -90,17 +90,17 @@ fn errors_have_file_line_and_problem() {
         ),
         (good.replacen("\"nodes\":3", "\"nodes\":4", 1), "t.routes:2: 3 names for 4 nodes"),
         (good.replacen("\"b\"", "\"a\"", 1), "t.routes:2: two nodes are named \"a\""),
-        (good.replacen("\"b\"", "\"\\u0007\"", 1), "t.routes:2: \"\\x07\" is no name"),
+        (good.replacen("\"b\"", "\"\\u0007\"", 1), "t.routes:2: \"\\x07\" is not a name of a node"),
         (good.replacen(":276.0", ":-276.0", 1), "t.routes:2: the costs"),
-        (with(3, "core"), "t.routes:3: \"core\" is no row"),
-        (with(3, "core /a b"), "t.routes:3: \"core /a b\" is no row"),
-        (with(3, "70000 /a"), "t.routes:3: \"70000 /a\" is no row"),
+        (with(3, "core"), "t.routes:3: \"core\" is not a row"),
+        (with(3, "core /a b"), "t.routes:3: \"core /a b\" is not a row"),
+        (with(3, "70000 /a"), "t.routes:3: \"70000 /a\" is not a row"),
         (with(3, "3 /a"), "t.routes:3: \"/a\" belongs to node 3, and the table is for 3 nodes"),
         (with(3, &format!("core /{}", "x".repeat(600))), "t.routes:3: a line longer than 512 bytes"),
         (with(rows + 3, "end 1"), "rows"),
         (with(3, "0 /a"), "of the core) where"),
-        (with(rows + 3, "core /one-too-many"), "the file is cut short"),
-        (format!("{good}core /more\n"), "something stands behind"),
+        (with(rows + 3, "core /one-too-many"), "the file is truncated"),
+        (format!("{good}core /more\n"), "the file continues after"),
     ];
     for (file, expected) in cases {
         let error = read(file.as_bytes()).expect_err(expected);

@@ -38,8 +38,8 @@ fn a_small_run_has_every_policy_and_event() {
 fn bad_arguments_are_named() {
     for (arguments, complaint) in [
         (&["--policies", "all,rr"][..], "'all' cannot be combined"),
-        (&["--policies", "lrad"], "no policy 'lrad'"),
-        (&["--costs", "free"], "'free' is no cost model"),
+        (&["--policies", "lrad"], "unknown policy 'lrad'"),
+        (&["--costs", "free"], "'free' is not a cost model"),
         (&["--limit", "100"], "at least 10,000 requests"),
         (&["--nodes", "1"], "2..=1000"),
         (&["--refresh", "0s", "--scale", "0.01"], "refresh.every"),

@@ -171,10 +171,10 @@ fn a_goal_out_of_reach_is_said_so() {
     let base = ["plan", &log, "--nodes", "2", "--memory", "1MB", "--goal", "throughput=1000000000/s"];
     let output = larder(&base);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).starts_with("No cluster in the grid"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).starts_with("No simulated cluster meets"), "{}", text(&output.stdout));
     let output = larder(&[&base[..], &["--write-config", &config]].concat());
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("is not written"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("cannot write "), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -225,12 +225,12 @@ fn bad_arguments_and_logs_are_named() {
         (&[&good, "--goal", "fast"], 2, "is not a goal"),
         (&[&good, "--goal", "cost"], 2, "--node-price"),
         (&[&good, "--gb-price", "1"], 2, "--node-price"),
-        (&[&good, "--policies", "rr,best"], 2, "no policy 'best'"),
+        (&[&good, "--policies", "rr,best"], 2, "unknown policy 'best'"),
         (&[&good, "--policies", "rr,rr"], 2, "twice"),
         (&[&good, "--policies", "all,ward"], 2, "cannot be combined"),
         (&[&good, "--nodes", "0"], 2, "1 to 1024"),
         (&[&good, "--sample", "80%"], 2, "0.5"),
-        (&[&good, "--costs", "soup"], 2, "neither a cost model"),
+        (&[&good, "--costs", "soup"], 2, "neither the name of a cost model"),
         (&[&good, "--costs", &costs], 2, "costs.toml"),
         (&[&good, "--t-low", "99"], 2, "t_high"),
         (&[&empty], 1, "empty"),

@@ -66,10 +66,10 @@ fn a_node_purges_for_clients_with_the_token() {
     let admin = guarded.admin.unwrap();
     assert!(!hits(guarded.address, "/x") && hits(guarded.address, "/x"));
     for (query, shown, status, error) in [
-        ("url=http://localhost/x", "another-token-of-16", 401, "no purge token is shown"),
+        ("url=http://localhost/x", "another-token-of-16", 401, "missing or wrong purge token"),
         ("", TOKEN, 400, "the request names no objects"),
         ("url=/x", TOKEN, 400, "no scheme"),
-        ("url=http://a/&tag=b", TOKEN, 400, "one thing"),
+        ("url=http://a/&tag=b", TOKEN, 400, "a purge takes only one parameter"),
     ] {
         let reply = purge(admin, query, shown);
         let problem = reply.json();

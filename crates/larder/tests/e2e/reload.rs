@@ -406,7 +406,7 @@ fn an_upgrade_under_load_loses_no_request() {
         crowd.more(50);
     }
     let error = switch.status()["last"]["error"].as_str().unwrap().to_owned();
-    assert!(error.contains("no larder") && switch.log_text().contains("no thanks"), "{error}");
+    assert!(error.contains("not a larder binary") && switch.log_text().contains("no thanks"), "{error}");
     // The running switch can still be reloaded.
     switch.reload();
     crowd.more(50);

@@ -72,7 +72,7 @@ fn a_recorded_switch_is_replayed_to_the_byte() {
     let output = replay(&[name]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(1) && said.contains("record ") && said.contains("the file ends here"),
+        output.status.code() == Some(1) && said.contains("record ") && said.contains("the record has no end"),
         "{said}"
     );
     assert!(!output.stdout.is_empty());
@@ -85,5 +85,5 @@ fn other_files_are_refused() {
     fs::write(&file, "GET / HTTP/1.1\r\n\r\n").unwrap();
     let output = replay(&[file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("this is no record"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not a record of a switch"));
 }

@@ -109,7 +109,7 @@ fn a_terminal_shows_the_cluster_and_drains_a_node_when_that_is_meant() {
         });
         assert_eq!(state("lima"), "draining");
         terminal.keys(&["u"]);
-        terminal.wait("it asks", |screen| screen.contains("undrain lima: it takes"));
+        terminal.wait("it asks", |screen| screen.contains("undrain lima: it gets requests again"));
         terminal.keys(&["y"]);
         terminal.wait("it is back", |screen| line(screen, "lima").get(1) == Some(&"up"));
 

@@ -104,10 +104,18 @@ fn invalid_inputs_are_refused_with_the_flag_or_file() {
         (&["--nodes", "4"], 2, "--memory"),
         (&["--nodes", "0", "--memory", "1MB"], 2, "1 to 1024 nodes, not 0"),
         (&["--nodes", "2", "--memory", "0"], 2, "the memory of a node must be above 0"),
-        (&["--nodes", "2", "--names", "a,b,c", "--memory", "1MB"], 2, "--nodes is 2, but --names has 3 names"),
+        (
+            &["--nodes", "2", "--names", "a,b,c", "--memory", "1MB"],
+            2,
+            "--nodes is 2, but --names has 3 names",
+        ),
         (&["--names", "a,a", "--memory", "1MB"], 2, "two nodes are named \"a\""),
         (&["--nodes", "2", "--memory", "1MB", "--disk-us-per-byte", "nan"], 2, "--disk-us-per-byte"),
-        (&["--nodes", "2", "--memory", "1MB", "--costs", "ward02"], 1, "ward01 and lard98 are known"),
+        (
+            &["--nodes", "2", "--memory", "1MB", "--costs", "ward02"],
+            1,
+            "cost models with a name are ward01 and lard98",
+        ),
     ];
     for (arguments, code, word) in cases {
         let text = stderr(&ward(&[&[log.as_str()][..], arguments].concat()).code(code));
