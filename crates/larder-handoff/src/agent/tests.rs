@@ -261,8 +261,8 @@ impl Fixture {
 
     fn connect(&self, which: usize, hello: Hello) -> TestSwitch {
         let (sink, events) = mpsc::channel(4_096);
-        let peer =
-            NodeAddress { node: 0, name: "a".into(), address: self.agent.address(), key: self.node.public() };
+        let address = self.agent.address();
+        let peer = NodeAddress { node: 0, name: "a".into(), address, key: self.node.public() };
         let channel = NodeChannel::start(peer, self.switches[which].clone(), hello, timing(), sink);
         TestSwitch { channel, events }
     }
@@ -564,8 +564,7 @@ async fn an_agent_without_a_kernel_refuses_handoffs_and_reports_its_load() {
     let nobody = Agent::start(config(Vec::new()), None, None).await.map(drop);
     assert!(matches!(nobody, Err(AgentError::Config { field: "switches", .. })));
     let missing = AgentConfig { interface: Some("none-0".to_owned()), ..config(vec![switch.public()]) };
-    let missing = Agent::start(missing, None, None).await.map(drop);
-    assert!(matches!(missing, Err(AgentError::Interface { .. })));
+    assert!(matches!(Agent::start(missing, None, None).await, Err(AgentError::Interface { .. })));
 
     let agent = Agent::start(config(vec![switch.public()]), None, None).await.expect("started");
     let (sink, events) = mpsc::channel(64);
