@@ -1,6 +1,6 @@
 //! The reference of all keys as a page of the documentation, `docs/reference/config.md`.
 //!
-//! It is generated from the same declarations as [`super::reference`]. `LARDER_WRITE=1` writes the page.
+//! It is generated from the same declarations as [`super::reference`].
 
 use std::fmt::Write as _;
 
@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::reference::{rows, standard};
 use super::schema::Part;
+use crate::reference::{cell, check};
 
 /// Text before the first table.
 const INTRODUCTION: &str = "\
@@ -181,7 +182,7 @@ fn marked(text: &str) -> String {
             (Some(_), _) => {
                 let _ = write!(out, "`{part}`");
             }
-            (None, '*' | '|' | '<') => {
+            (None, '*' | '<') => {
                 out.push('\\');
                 out.push(first);
             }
@@ -192,29 +193,13 @@ fn marked(text: &str) -> String {
     out
 }
 
-/// Returns a text as the cell of a table: one line, and no mark that ends the cell.
-fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace("\\|", "|").replace('|', "\\|")
-}
-
 fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
 #[test]
 fn the_page_is_current() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/config.md");
-    let page = page().unwrap();
-    if std::env::var_os("LARDER_WRITE").is_some() {
-        std::fs::write(path, &page).unwrap();
-    }
-    let kept = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(kept == page, "run: LARDER_WRITE=1 cargo test -p larder --lib the_page_is_current");
-}
-
-#[test]
-fn cells_are_one_line_and_escaped() {
-    assert_eq!(cell("a\n\nb `c|d` \\| e"), "a b `c\\|d` \\| e");
+    check("docs/reference/config.md", &page().unwrap());
 }
 
 #[test]

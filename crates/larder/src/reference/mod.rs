@@ -8,7 +8,7 @@ mod metrics;
 use std::path::Path;
 
 /// Compares a generated page with its file, or writes the file.
-fn check(path: &str, page: &str) {
+pub(crate) fn check(path: &str, page: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     if std::env::var_os("LARDER_WRITE").is_some() {
         std::fs::write(&file, page).expect("the page is written");
@@ -22,7 +22,12 @@ fn check(path: &str, page: &str) {
     );
 }
 
-/// Returns a text for a cell of a table.
-fn cell(text: &str) -> String {
+/// Returns a text for a cell of a table: one line, and no mark that ends the cell.
+pub(crate) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+#[test]
+fn cells_are_one_line_and_escaped() {
+    assert_eq!(cell("a\n\nb `c|d`"), "a b `c\\|d`");
 }
