@@ -25,6 +25,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
+/// Logs the failure of an operation on a socket, with a rate limit for each place of the code.
+macro_rules! log_failure {
+    ($operation:literal, $result:expr) => {
+        if let Err(error) = $result {
+            larder_log::limited_warn!(%error, operation = $operation, "handoff: socket operation failed");
+        }
+    };
+}
+
 /// Maximum time for a switch to answer an offer. After that, the next switch is asked, or the server gets the
 /// connection back.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -155,7 +164,7 @@ impl Core {
                     self.stash.remove(flow);
                     kernel.remove_connection(flow);
                     self.first_seqs.remove(flow);
-                    log_failure("thaw", &kernel.thaw(flow));
+                    log_failure!("thaw", &kernel.thaw(flow));
                 }
             }
             _ => {
@@ -182,7 +191,7 @@ impl Core {
     }
 
     fn send_state(&mut self, kernel: &dyn NodeKernel, flow: FlowKey, connection: Connection) {
-        log_failure("freeze", &kernel.freeze(flow));
+        log_failure!("freeze", &kernel.freeze(flow));
         // Packets that arrive from now on belong to the node that gets the connection.
         self.stash.hold(flow);
         let Some(handoff) = self.outgoing.get_mut(&flow) else { return };
@@ -212,10 +221,10 @@ impl Core {
         let Some(handoff) = self.outgoing.get_mut(&flow).filter(|handoff| handoff.frozen) else { return };
         handoff.frozen = false;
         let resumed = repair::resume(handoff.offer.connection.socket.as_fd());
-        log_failure("thaw", &kernel.thaw(flow));
-        log_failure("resume a frozen connection", &resumed);
+        log_failure!("thaw", &kernel.thaw(flow));
+        log_failure!("resume a frozen connection", &resumed);
         for packet in self.stash.mark_restored(Instant::now(), now_ns(), flow) {
-            log_failure("reinject a packet", &kernel.reinject(&packet));
+            log_failure!("reinject a packet", &kernel.reinject(&packet));
         }
     }
 
@@ -253,7 +262,7 @@ impl Core {
             }
             larder_log::limited_warn!(client = %flow.client, timeout = ?FROZEN_TIMEOUT, "handoff: frozen connection reset, no switch said where it is");
             let socket = socket2::SockRef::from(&handoff.offer.connection.socket);
-            log_failure("reset a frozen connection", &socket.set_linger(Some(Duration::ZERO)));
+            log_failure!("reset a frozen connection", &socket.set_linger(Some(Duration::ZERO)));
             self.thaw(&*kernel, flow);
             if let Some(OutgoingHandoff { offer: Offer { connection, returned }, .. }) =
                 self.outgoing.remove(&flow)
@@ -280,14 +289,8 @@ fn return_offer(offer: Offer) {
 /// Closes a connection that another node has taken.
 fn close_offer(offer: Offer) {
     let Offer { connection, returned } = offer;
-    log_failure("close a connection silently", &repair::close_silently(connection.socket));
+    log_failure!("close a connection silently", &repair::close_silently(connection.socket));
     let _ = returned.send(None);
-}
-
-fn log_failure(operation: &'static str, result: &std::io::Result<()>) {
-    if let Err(error) = result {
-        larder_log::limited_warn!(%error, operation, "handoff: socket operation failed");
-    }
 }
 
 /// The agent's side of [`HandoffOffers`].
