@@ -35,7 +35,7 @@
 //! | let several dispatchers before the same nodes agree | [`switches`] |
 //! | record decisions and repeat them | [`record`] |
 //!
-//! `liblarder` offers the dispatcher to programs in C and other languages.
+//! `larder-embed` offers the dispatcher with node ids and a config, and `liblarder` offers it to programs in C.
 //!
 //! Without the default feature `std` the crate needs only `alloc`.
 

@@ -1,5 +1,6 @@
 //! Error codes, their messages, and the guard around each call.
 
+use larder_embed::EmbedError;
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -48,6 +49,28 @@ impl Fault {
 
     pub(crate) fn range(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(LARDER_ERROR_RANGE, message)
+    }
+}
+
+impl From<EmbedError> for Fault {
+    fn from(error: EmbedError) -> Self {
+        let code = match &error {
+            EmbedError::Config(_) => LARDER_ERROR_CONFIG,
+            EmbedError::Range(_) => LARDER_ERROR_RANGE,
+            EmbedError::UnknownNode(_) | EmbedError::UnknownName(_) | EmbedError::RemovedNode(_) => {
+                LARDER_ERROR_NODE
+            }
+            EmbedError::Join(_) => LARDER_ERROR_JOIN,
+            EmbedError::NoRequest(_) | EmbedError::LongLived => LARDER_ERROR_REQUEST,
+            EmbedError::Snapshot(_) => LARDER_ERROR_SNAPSHOT,
+        };
+        let message = match error {
+            EmbedError::NoRequest(id) => format!(
+                "no such request is in flight at the node with the id {id}: larder_done is called once"
+            ),
+            other => other.to_string(),
+        };
+        Self::new(code, message)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 const SOURCES: [&str; 8] = [
     "src/types.rs",
     "src/fault.rs",
-    "src/handle/mod.rs",
+    "src/handle.rs",
     "src/calls/dispatcher.rs",
     "src/calls/requests.rs",
     "src/calls/members.rs",

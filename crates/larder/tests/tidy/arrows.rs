@@ -23,8 +23,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "larder-trace",
         ],
     ),
-    // liblarder gives the dispatcher to other programs. Like other such crates it uses the core and the config alone.
-    ("liblarder", &["larder-config", "larder-core"]),
+    // larder-embed gives the dispatcher to other programs. Interfaces to other languages and servers use it and the core alone.
+    ("liblarder", &["larder-core", "larder-embed"]),
+    ("larder-embed", &["larder-config", "larder-core"]),
     ("larder-config", &["larder-core"]),
     ("larder-core", &[]),
     ("larder-edge", &["larder-http", "larder-log"]),

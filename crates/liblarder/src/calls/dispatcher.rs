@@ -3,9 +3,11 @@
 #![expect(unsafe_code, reason = "functions of a C interface")]
 
 use crate::arguments::{Argument, buffer, output, text};
+use crate::convert::reason_name;
 use crate::fault::{LARDER_OK, guard, last_message, remember};
-use crate::handle::{Handle, reason_name};
+use crate::handle::Handle;
 use crate::types::LARDER_ABI_VERSION;
+use larder_embed::{EmbedError, Embedded};
 use std::ffi::c_char;
 use std::ptr;
 
@@ -31,7 +33,8 @@ pub unsafe extern "C" fn larder_create(
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (config, mut place) = unsafe { arguments.read() }?;
         place.set(ptr::null_mut());
-        place.set(Box::into_raw(Box::new(Handle::new(config)?)));
+        let config = config.parse().map_err(EmbedError::Config)?;
+        place.set(Box::into_raw(Box::new(Handle(Embedded::new(config)?))));
         Ok(LARDER_OK)
     })
 }

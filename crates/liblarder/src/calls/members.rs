@@ -4,8 +4,9 @@
 
 use crate::arguments::{Argument, input, output, text};
 use crate::calls::at;
+use crate::convert::{self, changed};
 use crate::fault::{LARDER_OK, guard};
-use crate::handle::{Handle, node_state};
+use crate::handle::Handle;
 use crate::types::{NodeHandle, NodeSpec};
 use std::ffi::c_char;
 
@@ -27,7 +28,7 @@ pub unsafe extern "C" fn larder_node_add(
         let (handle, spec, mut place) = unsafe { arguments.read() }?;
         // SAFETY: as above.
         let name = unsafe { text("spec.name", spec.name, spec.name_len).read() }?;
-        place.set(handle.add(at(now_ns), name, spec)?);
+        place.set(handle.0.add(at(now_ns), convert::node_spec(name, spec)?)?.get());
         Ok(LARDER_OK)
     })
 }
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn larder_node_find(
         let arguments = (input("dispatcher", dispatcher), text("name", name, name_len), output("node", node));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, name, mut place) = unsafe { arguments.read() }?;
-        place.set(handle.find(name)?);
+        place.set(handle.0.find(name)?.get());
         Ok(LARDER_OK)
     })
 }
@@ -68,7 +69,8 @@ pub unsafe extern "C" fn larder_node_set_state(
     guard(|| {
         // SAFETY: the host passes pointers as this function's documentation demands.
         let handle = unsafe { input("dispatcher", dispatcher).read() }?;
-        handle.set_state(at(now_ns), node, node_state(state)?)
+        let state = convert::node_state(state)?;
+        Ok(changed(handle.0.set_state(at(now_ns), convert::node(node)?, state)?))
     })
 }
 
@@ -86,7 +88,9 @@ pub unsafe extern "C" fn larder_node_set_weight(
     guard(|| {
         // SAFETY: the host passes pointers as this function's documentation demands.
         let handle = unsafe { input("dispatcher", dispatcher).read() }?;
-        handle.set_weight(at(now_ns), node, weight_milli)
+        let node = convert::node(node)?;
+        handle.0.state(node)?;
+        Ok(changed(handle.0.set_weight(at(now_ns), node, convert::weight(weight_milli)?)?))
     })
 }
 
@@ -104,6 +108,8 @@ pub unsafe extern "C" fn larder_node_set_backup(
     guard(|| {
         // SAFETY: the host passes pointers as this function's documentation demands.
         let handle = unsafe { input("dispatcher", dispatcher).read() }?;
-        handle.set_backup(at(now_ns), node, backup)
+        let node = convert::node(node)?;
+        handle.0.state(node)?;
+        Ok(changed(handle.0.set_backup(at(now_ns), node, convert::flag("backup", backup)?)?))
     })
 }

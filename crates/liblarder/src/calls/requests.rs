@@ -4,9 +4,11 @@
 
 use crate::arguments::{Argument, Place, input, optional, output, several};
 use crate::calls::at;
-use crate::fault::{Fault, LARDER_IGNORED, LARDER_OK, guard};
-use crate::handle::{Handle, Keys, Outcome};
+use crate::convert::{self, Keys};
+use crate::fault::{Fault, LARDER_IGNORED, LARDER_OK, LARDER_REFUSED_LIMIT, LARDER_REFUSED_NO_NODE, guard};
+use crate::handle::Handle;
 use crate::types::{Decision, Feedback, Request};
+use larder_embed::{Outcome, Refusal};
 use std::time::Duration;
 
 /// Returns the parts of a request that are behind pointers.
@@ -24,12 +26,15 @@ pub(super) unsafe fn keys(request: &Request) -> Result<Keys<'_>, Fault> {
 fn answer(outcome: Outcome, place: &mut Place<Decision>) -> i32 {
     match outcome {
         Outcome::Start(decision) => {
-            place.set(decision);
+            place.set(convert::decision_for_host(&decision));
             LARDER_OK
         }
-        Outcome::Refused(code) => {
+        Outcome::Refused(refusal) => {
             place.set(Decision::default());
-            code
+            match refusal {
+                Refusal::NoNode => LARDER_REFUSED_NO_NODE,
+                Refusal::Limit => LARDER_REFUSED_LIMIT,
+            }
         }
     }
 }
@@ -57,7 +62,9 @@ pub unsafe extern "C" fn larder_decide(
         let (handle, request, mut place) = unsafe { arguments.read() }?;
         // SAFETY: as above.
         let keys = unsafe { keys(request) }?;
-        Ok(answer(handle.decide(at(now_ns), request, keys)?, &mut place))
+        let mut excluded = None;
+        let facts = convert::facts(request, keys, &mut excluded)?;
+        Ok(answer(handle.0.decide(at(now_ns), &facts)?, &mut place))
     })
 }
 
@@ -88,8 +95,11 @@ pub unsafe extern "C" fn larder_retry(
         let (handle, request, failed, mut place) = unsafe { arguments.read() }?;
         // SAFETY: as above.
         let keys = unsafe { keys(request) }?;
-        let (failed, waited) = (*failed, Duration::from_nanos(waited_ns));
-        Ok(answer(handle.retry(at(now_ns), request, keys, &failed, waited)?, &mut place))
+        let mut excluded = None;
+        let facts = convert::facts(request, keys, &mut excluded)?;
+        let failed = convert::decision(failed)?;
+        let outcome = handle.0.retry(at(now_ns), &facts, &failed, Duration::from_nanos(waited_ns))?;
+        Ok(answer(outcome, &mut place))
     })
 }
 
@@ -110,7 +120,10 @@ pub unsafe extern "C" fn larder_done(
             (input("dispatcher", dispatcher), input("decision", decision), optional("feedback", feedback));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, decision, feedback) = unsafe { arguments.read() }?;
-        handle.done(at(now_ns), decision, feedback)
+        let decision = convert::decision(decision)?;
+        let feedback = feedback.map(convert::feedback).transpose()?;
+        handle.0.done(at(now_ns), &decision, feedback.as_ref())?;
+        Ok(LARDER_OK)
     })
 }
 
@@ -130,12 +143,11 @@ pub unsafe extern "C" fn larder_long_lived(
         let arguments = (input("dispatcher", dispatcher), output("decision", decision));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, mut place) = unsafe { arguments.read() }?;
-        match handle.become_long_lived(at(now_ns), &place.get())? {
-            Some(changed) => {
-                place.set(changed);
-                Ok(LARDER_OK)
-            }
-            None => Ok(LARDER_IGNORED),
+        let decision = place.get();
+        if handle.0.become_long_lived(at(now_ns), &convert::decision(&decision)?)?.is_none() {
+            return Ok(LARDER_IGNORED);
         }
+        place.set(Decision { long_lived: 1, ..decision });
+        Ok(LARDER_OK)
     })
 }

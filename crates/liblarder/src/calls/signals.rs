@@ -4,8 +4,9 @@
 
 use crate::arguments::{Argument, input, output, several};
 use crate::calls::at;
+use crate::convert::{self, changed};
 use crate::fault::{LARDER_OK, guard};
-use crate::handle::{Handle, cache_event};
+use crate::handle::Handle;
 use crate::types::{NodeHandle, SignalValue, TableRow};
 use larder_core::TargetId;
 use std::ffi::c_void;
@@ -26,7 +27,9 @@ pub unsafe extern "C" fn larder_report(
         let arguments = (input("dispatcher", dispatcher), several("signals", signals, count));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, signals) = unsafe { arguments.read() }?;
-        handle.report(at(now_ns), node, signals)
+        let node = convert::node(node)?;
+        handle.0.state(node)?;
+        Ok(changed(handle.0.report(at(now_ns), node, convert::load_report(signals)?)?))
     })
 }
 
@@ -46,7 +49,8 @@ pub unsafe extern "C" fn larder_cache_event(
     guard(|| {
         // SAFETY: the host passes pointers as this function's documentation demands.
         let handle = unsafe { input("dispatcher", dispatcher).read() }?;
-        handle.cache_event(at(now_ns), node, target, cache_event(event)?)
+        let event = convert::cache_event(event)?;
+        Ok(changed(handle.0.cache_event(at(now_ns), convert::node(node)?, TargetId(target), event)?))
     })
 }
 
@@ -65,7 +69,7 @@ pub unsafe extern "C" fn larder_set_table(
         let arguments = (input("dispatcher", dispatcher), several("rows", rows, count));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, rows) = unsafe { arguments.read() }?;
-        handle.set_table(at(now_ns), rows)
+        Ok(changed(handle.0.set_table(at(now_ns), rows.iter().map(convert::table_row))?))
     })
 }
 

@@ -5,6 +5,7 @@
 use crate::arguments::{Argument, buffer, input, optional_output, several};
 use crate::calls::at;
 use crate::calls::requests::keys;
+use crate::convert;
 use crate::fault::{LARDER_OK, guard};
 use crate::handle::Handle;
 use crate::types::Request;
@@ -32,7 +33,9 @@ pub unsafe extern "C" fn larder_explain(
         let (handle, request, mut room) = unsafe { arguments.read() }?;
         // SAFETY: as above.
         let keys = unsafe { keys(request) }?;
-        room.fill_text(&handle.explain(at(now_ns), request, keys)?)?;
+        let mut excluded = None;
+        let facts = convert::facts(request, keys, &mut excluded)?;
+        room.fill_text(&handle.0.explain(at(now_ns), &facts)?.to_string())?;
         Ok(LARDER_OK)
     })
 }
@@ -54,7 +57,7 @@ pub unsafe extern "C" fn larder_status(
         let arguments = (input("dispatcher", dispatcher), buffer(json, size, needed));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, mut room) = unsafe { arguments.read() }?;
-        room.fill_text(&handle.status(at(now_ns)))?;
+        room.fill_text(&handle.0.status(at(now_ns)).to_string())?;
         Ok(LARDER_OK)
     })
 }
@@ -75,7 +78,7 @@ pub unsafe extern "C" fn larder_snapshot_save(
         let arguments = (input("dispatcher", dispatcher), buffer(snapshot, size, needed));
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, mut room) = unsafe { arguments.read() }?;
-        room.fill(&handle.save())?;
+        room.fill(&handle.0.save())?;
         Ok(LARDER_OK)
     })
 }
@@ -98,7 +101,7 @@ pub unsafe extern "C" fn larder_snapshot_load(
             (input("dispatcher", dispatcher), several("snapshot", snapshot.cast::<u8>(), size), count);
         // SAFETY: the host passes pointers as this function's documentation demands.
         let (handle, snapshot, place) = unsafe { arguments.read() }?;
-        let restored = handle.load(snapshot)?;
+        let restored = handle.0.load(snapshot)?;
         if let Some(mut place) = place {
             place.set(restored);
         }

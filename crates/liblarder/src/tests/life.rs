@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fault::guard;
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 
 const FOUR: &str = "nodes = [\"a\", \"b\", \"c\", \"d\"]\n";
@@ -24,7 +23,11 @@ fn target_stays_at_its_node_until_the_node_is_down() {
     assert_ne!(host.decide(4, &target(7)).expect("another node").node, first.node);
     assert_eq!(host.done(5, &again, None), LARDER_OK, "a request ends at a node that is down");
     assert_eq!(host.done(6, &again, None), LARDER_ERROR_REQUEST, "and does so once");
-    assert!(message().contains("larder_done is called once"), "{}", message());
+    let expected = format!(
+        "no such request is in flight at the node with the id {:#x}: larder_done is called once",
+        again.node
+    );
+    assert_eq!(message(), expected);
 }
 
 #[test]
@@ -51,7 +54,12 @@ fn limit_refuses_and_nothing_waits() {
     // SAFETY: all pointers are valid.
     let become_long = |decision: &mut Decision| unsafe { larder_long_lived(host.0, 3, decision) };
     assert_eq!(become_long(&mut long), LARDER_OK);
+    assert_eq!(long, Decision { long_lived: 1, ..started[1] });
     assert_eq!(become_long(&mut long), LARDER_IGNORED);
+    let mut moved = Decision::default();
+    // SAFETY: all pointers are valid.
+    let retried = unsafe { larder_retry(host.0, 3, &target(1), &raw const long, 0, &raw mut moved) };
+    assert_eq!((retried, &*message()), (LARDER_ERROR_REQUEST, "a long-lived request cannot be retried"));
     let fourth = host.decide(4, &target(10)).expect("a long-lived request leaves the limit");
     for decision in [long, started[2], last, fourth] {
         assert_eq!(host.done(5, &decision, None), LARDER_OK);
@@ -82,27 +90,31 @@ fn failed_request_goes_to_another_node() {
 }
 
 #[test]
-fn stale_ids_are_noticed() {
+fn stale_ids_have_their_codes() {
     let host = host("");
     assert_eq!(host.decide(0, &target(1)), Err(LARDER_REFUSED_NO_NODE));
     let old = host.add("a").expect("it joins");
-    assert_eq!(host.add("a"), Err(LARDER_ERROR_JOIN));
     assert_eq!(host.find("a"), Ok(old));
     let flying = host.decide(0, &target(1)).expect("it starts");
     assert_eq!(host.set_state(old, LARDER_NODE_REMOVED), LARDER_OK);
     assert_eq!(host.set_state(old, LARDER_NODE_UP), LARDER_ERROR_NODE);
+    assert_eq!(message(), format!("the node with the id {old:#x} was removed"));
     assert_eq!(host.find("a"), Err(LARDER_ERROR_NODE));
+    assert_eq!(message(), "no node has the name 'a'");
     assert_eq!(host.done(1, &flying, None), LARDER_OK);
     let new = host.add("b").expect("it takes the slot");
     assert_eq!((new & 0xFFFF, new == old), (old & 0xFFFF, false));
-    let again = host.decide(2, &target(1)).expect("it starts");
-    assert_eq!(again.node, new);
     assert_eq!(host.done(3, &flying, None), LARDER_ERROR_NODE, "the former node is another one");
-    assert_eq!(host.set_state(old, LARDER_NODE_DOWN), LARDER_ERROR_NODE);
     // A hint may be stale, because nodes leave at any time.
-    let sticky = host.decide(4, &Request { sticky: old, ..target(1) }).expect("it starts");
-    assert_eq!(sticky.node, new);
-    assert_eq!(host.decide(5, &Request { sticky: 0x7FFF_0000, ..target(1) }), Err(LARDER_ERROR_NODE));
+    let tried = [old];
+    let hints = Request { sticky: old, exclude: tried.as_ptr(), exclude_len: 1, ..target(1) };
+    assert_eq!(host.decide(4, &hints).map(|decision| decision.node), Ok(new));
+    for id in [0, 0x7FFF_0000] {
+        let never = [id];
+        let request = Request { exclude: never.as_ptr(), exclude_len: 1, ..target(1) };
+        assert_eq!(host.decide(5, &request), Err(LARDER_ERROR_NODE));
+        assert_eq!(message(), format!("no node has had the id {id:#x}"));
+    }
 }
 
 #[test]
@@ -133,23 +145,15 @@ fn feedback_is_counted_and_learned() {
 #[test]
 fn snapshot_moves_targets_to_another_dispatcher() {
     let before = host(FOUR);
-    let placed: BTreeMap<u64, String> = (1..200)
-        .map(|id| {
-            let id = id << 32;
-            let decision = before.decide(0, &target(id)).expect("it starts");
-            before.done(0, &decision, None);
-            (id, before.explain(&target(id))["node"].to_string())
-        })
-        .collect();
+    let decision = before.decide(0, &target(1 << 32)).expect("it starts");
+    assert_eq!(before.done(0, &decision, None), LARDER_OK);
+    let node = before.explain(&target(1 << 32))["node"].to_string();
     let bytes = before.save();
     let after = host("nodes = [\"d\", \"c\", \"b\", \"a\"]\n");
-    assert_eq!(after.load(&bytes), Ok(placed.len() as u64));
-    for (id, node) in placed {
-        assert_eq!(after.explain(&target(id))["node"].to_string(), node);
-    }
-    for cut in [0, 4, bytes.len() / 2, bytes.len() - 1] {
-        assert_eq!(after.load(&bytes[..cut]), Err(LARDER_ERROR_SNAPSHOT), "{cut}");
-    }
+    assert_eq!(after.load(&bytes), Ok(1));
+    assert_eq!(after.explain(&target(1 << 32))["node"].to_string(), node);
+    assert_eq!(after.load(&bytes[..4]), Err(LARDER_ERROR_SNAPSHOT));
+    assert!(message().starts_with("cannot load the snapshot: "), "{}", message());
 }
 
 #[test]
@@ -172,29 +176,6 @@ fn signals_reach_policies_that_use_them() {
     let ward = super::host(&format!("policy = \"ward\"\n{FOUR}"));
     assert_eq!(set_table(&ward, &rows), LARDER_OK);
     assert_eq!(ward.decide(4, &target(7)).expect("it starts").node, b);
-}
-
-#[test]
-fn threads_share_a_dispatcher() {
-    let host = host(&format!("{FOUR}[admission]\nlimit = \"unlimited\"\n"));
-    std::thread::scope(|scope| {
-        for thread in 0..4_u64 {
-            let host = &host;
-            scope.spawn(move || {
-                for turn in 0..5_000_u64 {
-                    let decision = host.decide(turn, &target(turn * 7 + thread)).expect("it starts");
-                    assert_eq!(host.done(turn, &decision, Some(&Feedback::default())), LARDER_OK);
-                }
-            });
-        }
-        for turn in 0..200 {
-            let name = format!("extra{turn}");
-            let node = host.add(&name).expect("it joins");
-            assert_eq!(host.set_state(node, LARDER_NODE_REMOVED), LARDER_OK);
-            host.status();
-        }
-    });
-    assert_eq!(host.status()["outstanding"], 0);
 }
 
 #[test]

@@ -17,9 +17,6 @@ use std::ptr;
 /// A dispatcher that is destroyed at the end of the test.
 struct Host(*mut Handle);
 
-// SAFETY: calls on a dispatcher may come from several threads.
-unsafe impl Sync for Host {}
-
 impl Drop for Host {
     fn drop(&mut self) {
         // SAFETY: the pointer comes from larder_create, and its owner ends here.

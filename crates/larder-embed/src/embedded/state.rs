@@ -1,7 +1,8 @@
 //! Explanations, the status, and snapshots of the learned state.
 
-use super::{Handle, Keys};
-use crate::fault::{Fault, LARDER_ERROR_SNAPSHOT};
+use super::Embedded;
+use crate::error::EmbedError;
+use crate::types::RequestFacts;
 use larder_core::dispatch::CacheResult;
 use larder_core::{NodeId, RouteId, Snapshot, Time};
 use serde_json::{Value, json};
@@ -41,15 +42,14 @@ impl Counts {
     }
 }
 
-impl Handle {
-    /// Returns the decision that would be made now, as JSON. Changes nothing.
-    pub(crate) fn explain(
-        &self,
-        now: Time,
-        facts: &crate::types::Request,
-        keys: Keys<'_>,
-    ) -> Result<String, Fault> {
-        let request = self.request(facts, keys)?;
+impl Embedded {
+    /// Returns the decision that [`Embedded::decide`] would make now, with the servers that the policy has stored for the target, as a
+    /// JSON object. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Embedded::decide`].
+    pub fn explain(&self, now: Time, facts: &RequestFacts<'_>) -> Result<Value, EmbedError> {
+        let request = self.request(facts)?;
         let explanation = self.dispatcher.explain_request(now, &request);
         let nodes = self.dispatcher.nodes();
         let name = |node: NodeId| nodes.name(node).to_string();
@@ -57,7 +57,7 @@ impl Handle {
         let servers: Vec<String> =
             known.iter().flat_map(|known| &known.servers).map(|node| name(*node)).collect();
         let unchanged = known.as_ref().and_then(|known| known.changed).map(|at| now.since(at).as_secs_f64());
-        let explained = json!({
+        Ok(json!({
             "id": explanation.target.to_string(),
             "policy": explanation.policy.name(),
             "class": request.class.name(),
@@ -66,16 +66,15 @@ impl Handle {
             "unchanged_for_s": unchanged,
             "node": explanation.decision.map(|decision| name(decision.node)),
             "reason": explanation.decision.map(|decision| decision.reason.name()),
-        });
-        Ok(explained.to_string())
+        }))
     }
 
-    /// Returns the state of the dispatcher and its nodes, as JSON.
-    pub(crate) fn status(&self, now: Time) -> String {
+    /// Returns the state of the dispatcher and its nodes, as a JSON object.
+    pub fn status(&self, now: Time) -> Value {
         let dispatcher = &self.dispatcher;
         let limit = dispatcher.admission_limit();
         let (t_low, t_high) = dispatcher.thresholds_of(RouteId::DEFAULT);
-        let status = json!({
+        json!({
             "policy": dispatcher.settings().policy.name(),
             "mirrors_caches": dispatcher.mirrors_caches(),
             "outstanding": dispatcher.outstanding(),
@@ -84,15 +83,14 @@ impl Handle {
             "t_high": t_high,
             "targets": dispatcher.targets_known(),
             "nodes": dispatcher.nodes().rows().iter().map(|row| self.node_status(now, row)).collect::<Vec<_>>(),
-        });
-        status.to_string()
+        })
     }
 
     fn node_status(&self, now: Time, row: &larder_core::NodeRow) -> Value {
         let Counts { replies, failures, bytes, hits, misses } = &self.slots[row.id.index()].counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         json!({
-            "id": self.id(row.id),
+            "id": self.id(row.id).get(),
             "name": &*row.name,
             "state": row.state.to_string(),
             "backup": row.backup,
@@ -110,16 +108,18 @@ impl Handle {
         })
     }
 
-    /// Returns the learned state.
-    pub(crate) fn save(&self) -> Vec<u8> {
+    /// Returns a snapshot: the learned state, for [`Embedded::load`] in another process.
+    pub fn save(&self) -> Vec<u8> {
         Snapshot::capture(&self.dispatcher, [(RouteId::DEFAULT, ROUTE)]).encode()
     }
 
-    /// Restores learned state and returns the number of targets.
-    pub(crate) fn load(&self, bytes: &[u8]) -> Result<u64, Fault> {
-        let snapshot = Snapshot::decode(bytes).map_err(|error| {
-            Fault::new(LARDER_ERROR_SNAPSHOT, format!("cannot load the snapshot: {error}"))
-        })?;
+    /// Restores a snapshot before the first decision, and returns the number of restored targets. Nodes are found by name, and nodes
+    /// that are missing here are left out. The clocks of both processes must agree.
+    ///
+    /// # Errors
+    /// [`EmbedError::Snapshot`]: the bytes are not a snapshot of this version.
+    pub fn load(&self, bytes: &[u8]) -> Result<u64, EmbedError> {
+        let snapshot = Snapshot::decode(bytes).map_err(EmbedError::Snapshot)?;
         Ok(snapshot.restore(&self.dispatcher, RouteId::DEFAULT, ROUTE) as u64)
     }
 }
