@@ -13,7 +13,6 @@ use crate::limits::{HealthConfig, Limits, Timeouts};
 use crate::long_lived::LongLivedConfig;
 use crate::node_entry::NodeEntry;
 use crate::peer_switches::config::SwitchesConfig;
-use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::shadow::config::ShadowConfig;
 use crate::signals::config::SignalsConfig;
@@ -22,6 +21,7 @@ use larder_core::Settings;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_edge::access::AccessLogConfig;
 use larder_edge::{AddressRange, EntryRules, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, Tokens};
+use larder_record::RecordConfig;
 use larder_spans::TracerConfig;
 use std::net::SocketAddr;
 

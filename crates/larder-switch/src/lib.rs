@@ -46,7 +46,6 @@ mod observers;
 mod peer_switches;
 mod preface;
 mod purge;
-mod recorder;
 mod reload_counts;
 mod request;
 mod routes;
@@ -89,6 +88,7 @@ pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AddressRange, Stored
 pub use larder_edge::{
     CertificateFault, CertificateStatus, ClientCertificates, OutboundTls, TlsConfig, TlsVersion,
 };
+pub use larder_record::{RecordConfig, RecordStartError, RecordStatus};
 pub use limits::{HealthCheck, HealthConfig, Limits, Timeouts};
 pub use long_lived::LongLivedConfig;
 pub use metrics::METRICS;
@@ -97,7 +97,6 @@ pub use node::NodeError;
 pub use node_entry::NodeEntry;
 pub use peer_switches::SwitchesConfig;
 pub use purge::{NodePurge, PurgeReport};
-pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use reload_counts::ReloadCounts;
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use shadow::ShadowConfig;

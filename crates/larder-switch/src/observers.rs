@@ -2,9 +2,9 @@
 //! most requested targets.
 
 use crate::hottest::HotList;
-use crate::recorder::Recorder;
 use crate::shadow::ShadowFeed;
 use larder_edge::access::AccessLog;
+use larder_record::Recorder;
 use larder_spans::Tracer;
 use std::sync::Arc;
 

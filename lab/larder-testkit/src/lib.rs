@@ -4,6 +4,7 @@
 //! - [`Authority`] signs certificates, and [`acceptor`] is a server with one.
 //! - [`free_port`] finds a port that no other process uses by chance.
 //! - [`http`] reads the heads of HTTP/1 messages.
+//! - [`build_library`] builds a shared library as a user gets it.
 //! - [`metric`] reads a value from a page of metrics.
 //! - [`assert_objects_are_current`] compares the digests of compiled BPF programs with their sources.
 //! - [`skip`](mod@skip) is the only way in which a test may return without testing. A skip is printed, counted by `make test`,
@@ -11,6 +12,7 @@
 
 mod authority;
 pub mod http;
+mod library;
 mod metrics;
 mod objects;
 pub mod port;
@@ -18,6 +20,7 @@ pub mod skip;
 pub mod wait;
 
 pub use authority::{Authority, acceptor, write_secret};
+pub use library::build_library;
 pub use metrics::metric;
 pub use objects::assert_objects_are_current;
 pub use port::free_port;

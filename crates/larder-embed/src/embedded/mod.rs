@@ -8,6 +8,7 @@ use crate::error::EmbedError;
 use crate::types::{Decision, Feedback, NodeHandle, Outcome, Refusal, RequestFacts};
 use larder_config::{ConfigError, EmbeddedConfig, NAME_BYTES_MAX};
 use larder_core::dispatch::{self, Arrival, Dispatcher, Request};
+use larder_core::record::{Header, RecordSink};
 use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, RouteId, Time, Weight};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -38,14 +39,32 @@ impl Embedded {
     /// [`EmbedError::Config`]: a setting is out of range, two nodes have the same name, or there are more nodes than `nodes_max`. A
     /// parsed config has none of these faults unless it was changed.
     pub fn new(config: EmbeddedConfig) -> Result<Self, EmbedError> {
+        Self::with_record_sink(config, |_| None)
+    }
+
+    /// As [`Embedded::new`]. `open` may return a sink that receives every decision and every change, beginning with an empty
+    /// dispatcher. The header is the beginning of the record.
+    ///
+    /// # Errors
+    /// As for [`Embedded::new`].
+    pub fn with_record_sink(
+        config: EmbeddedConfig,
+        open: impl FnOnce(&Header) -> Option<Box<dyn RecordSink>>,
+    ) -> Result<Self, EmbedError> {
         let EmbeddedConfig { mut settings, nodes } = config;
         // The standard library draws the keys of its hash maps at random.
         settings.spread_key = RandomState::new().build_hasher().finish();
         settings.queue_max = 0;
         let slots: Box<[Slot]> = (0..settings.nodes_max).map(|_| Slot::default()).collect();
         slots.iter().take(nodes.len()).for_each(Slot::take);
-        let dispatcher = Dispatcher::new(settings, &nodes)
-            .map_err(|error| EmbedError::Config(ConfigError::Settings(error)))?;
+        let header = Header { settings, routes: Vec::new(), nodes };
+        let sink = open(&header);
+        let Header { settings, routes, nodes } = header;
+        let dispatcher = match sink {
+            Some(sink) => Dispatcher::with_record_sink(settings, routes, &nodes, sink),
+            None => Dispatcher::with_routes(settings, routes, &nodes),
+        };
+        let dispatcher = dispatcher.map_err(|error| EmbedError::Config(ConfigError::Settings(error)))?;
         Ok(Self { dispatcher, slots })
     }
 

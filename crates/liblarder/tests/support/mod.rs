@@ -8,27 +8,7 @@ const NEEDED: [&str; 4] = ["-lgcc_s", "-lpthread", "-ldl", "-lm"];
 
 /// Returns the folder with liblarder.so and liblarder.a, built now.
 pub(crate) fn library(profile: &str) -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "--package",
-        "liblarder",
-        "--lib",
-        "--message-format",
-        "json",
-        "--profile",
-        profile,
-    ]);
-    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let messages = String::from_utf8(output.stdout).expect("UTF-8");
-    let mut files = messages.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let names = message["filenames"].as_array()?.iter().filter_map(|name| name.as_str());
-        names.map(PathBuf::from).find(|path| path.file_name().is_some_and(|name| name == "liblarder.so"))
-    });
-    let file = files.next_back().expect("cargo has built liblarder.so");
-    file.parent().expect("a folder").to_path_buf()
+    larder_testkit::build_library("liblarder", "liblarder.so", profile)
 }
 
 /// How a C program gets the library.

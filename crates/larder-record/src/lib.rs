@@ -4,8 +4,8 @@
 //! [`larder_core::record`] defines the format. The deciding thread encodes a frame and puts it into a bounded queue;
 //! a thread of its own writes it. A request never waits for the file. If the queue is full (by count, or by
 //! [`QUEUE_BYTES_MAX`]), the recording ends with the reason `overrun`, which the file states. The file is locked
-//! while it is written, so that another process cannot write it. The record starts with the switch, because a replay
-//! must start from the same empty state, and ends when the switch has drained.
+//! while it is written, so that another process cannot write it. The record starts with the dispatcher, because a replay
+//! must start from the same empty state.
 //!
 //! Recording costs a shared lock, one or two allocations and about 40 bytes of file per decision, more for decisions
 //! that read many nodes.
@@ -110,7 +110,7 @@ impl Progress {
 
 /// Recorder of decisions.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     progress: Arc<Progress>,
     queue: SyncSender<Message>,
     logs: bool,
@@ -119,7 +119,10 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Creates the files, writes the header and starts the writer.
-    pub(crate) fn open(config: &RecordConfig, header: &Header) -> Result<Self, RecordStartError> {
+    ///
+    /// # Errors
+    /// A file cannot be created or locked, or the header does not fit a record.
+    pub fn open(config: &RecordConfig, header: &Header) -> Result<Self, RecordStartError> {
         let header = header.encode()?;
         let record = create(&config.file)?;
         let log = config.log.as_deref().map(create).transpose()?;
@@ -138,7 +141,8 @@ impl Recorder {
         Ok(Self { progress, queue, logs, writer: Mutex::new(Some(thread)) })
     }
 
-    pub(crate) fn status(&self) -> RecordStatus {
+    /// Returns the progress of the record.
+    pub fn status(&self) -> RecordStatus {
         RecordStatus {
             state: self.progress.name(),
             frames: self.progress.frames.load(Relaxed),
@@ -147,7 +151,7 @@ impl Recorder {
     }
 
     /// Ends the record and waits until everything is written. A second call does nothing.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         let Some(thread) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         self.progress.end(EndReason::Complete as u8);
         // The writer reads until it gets this message, or has ended.
