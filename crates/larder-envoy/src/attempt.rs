@@ -1,0 +1,127 @@
+//! The filter of an attempt: it sees the reply and the end, and tells the dispatcher.
+//!
+//! Envoy creates upstream filters for each attempt of a request, retries and hedged requests included, and destroys them when the
+//! attempt has ended, in whatever way.
+
+use crate::host::{Filter, Map};
+use crate::pending::{self, Pending};
+use larder_core::cache_status::members;
+use larder_core::{CacheResult, Time};
+use larder_embed::Feedback;
+use std::time::Duration;
+
+/// The namespace of the dynamic metadata.
+const NAMESPACE: &str = "larder";
+
+/// The counters of the filter's config, in Envoy's stats.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counters {
+    pub(crate) replies: Option<usize>,
+    pub(crate) hits: Option<usize>,
+    pub(crate) misses: Option<usize>,
+    pub(crate) bytes: Option<usize>,
+    pub(crate) bypassed: Option<usize>,
+}
+
+/// An attempt of a request at a node.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pending: Pending,
+    counters: Counters,
+    first_byte: Option<Duration>,
+    /// The time from the decision to the end of the reply, once the reply is complete.
+    elapsed: Option<Duration>,
+    status: u16,
+    cache: Option<CacheResult>,
+    bytes: u64,
+}
+
+impl Attempt {
+    /// Creates the attempt of this thread's last decision. `None` if there is none, because something else than the policy has
+    /// chosen the host.
+    pub(crate) fn take(counters: Counters) -> Option<Self> {
+        let pending = pending::take()?;
+        Some(Self { pending, counters, first_byte: None, elapsed: None, status: 0, cache: None, bytes: 0 })
+    }
+
+    /// Shows the reason of the decision to access logs.
+    pub(crate) fn note_request(&self, filter: Filter<'_>) {
+        filter.set_metadata(NAMESPACE, "reason", self.pending.decision.reason.name());
+    }
+
+    /// Handles the head of the reply. `is_end`: the reply has no body.
+    pub(crate) fn note_head(&mut self, filter: Filter<'_>, is_end: bool) {
+        let now = crate::now();
+        self.first_byte = Some(now.since(self.pending.at));
+        self.status = filter.header(Map::Response, ":status", 0).and_then(status).unwrap_or_default();
+        self.cache = found(filter);
+        if self.status == 101 {
+            self.become_long_lived(now);
+        }
+        if is_end {
+            self.complete(filter);
+        }
+    }
+
+    /// Handles a piece of the reply's body.
+    pub(crate) fn note_body(&mut self, filter: Filter<'_>, is_end: bool) {
+        self.bytes += filter.received_body_bytes();
+        if is_end {
+            self.complete(filter);
+        }
+    }
+
+    /// Handles the end of a reply.
+    pub(crate) fn complete(&mut self, filter: Filter<'_>) {
+        if self.elapsed.is_some() {
+            return;
+        }
+        self.elapsed = Some(crate::now().since(self.pending.at));
+        let Counters { replies, hits, misses, bytes, .. } = self.counters;
+        let by_cache = match self.cache {
+            Some(CacheResult::Hit) => hits,
+            Some(CacheResult::Miss) => misses,
+            None => None,
+        };
+        for (counter, value) in [(replies, 1), (by_cache, 1), (bytes, self.bytes)] {
+            if let Some(counter) = counter {
+                filter.add(counter, value);
+            }
+        }
+    }
+
+    /// Takes a tunnel, such as a WebSocket, out of the admission limit.
+    fn become_long_lived(&mut self, now: Time) {
+        let Pending { cluster, decision, .. } = &mut self.pending;
+        let changed = cluster.dispatcher().map(|dispatcher| dispatcher.become_long_lived(now, decision));
+        if let Some(Ok(Some(long_lived))) = changed {
+            *decision = long_lived;
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let now = crate::now();
+        let feedback = Feedback {
+            elapsed: self.elapsed.unwrap_or_else(|| now.since(self.pending.at)),
+            first_byte: self.first_byte,
+            bytes: self.bytes,
+            status: self.status,
+            cache: self.cache,
+            failed: self.elapsed.is_none(),
+        };
+        self.pending.cluster.end(now, &self.pending.decision, Some(&feedback));
+    }
+}
+
+/// Returns what the node says about its cache: the last member of the last `Cache-Status` field (RFC 9211).
+fn found(filter: Filter<'_>) -> Option<CacheResult> {
+    let values = (0..).map_while(|index| filter.header(Map::Response, "cache-status", index));
+    members(values.last()?).last()?.found()
+}
+
+/// Reads a status: three digits.
+fn status(text: &[u8]) -> Option<u16> {
+    std::str::from_utf8(text).ok()?.parse().ok().filter(|status| (100..=999).contains(status))
+}

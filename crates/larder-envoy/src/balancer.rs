@@ -1,0 +1,274 @@
+//! The policy of a worker: it chooses a host for each attempt.
+
+use crate::cluster::{Cluster, ClusterRef};
+use crate::config::PolicyConfig;
+use crate::host::{Context, Hosts, PolicyMetrics};
+use crate::log;
+use crate::membership::{HostFacts, ViewId};
+use crate::pending::{self, Pending};
+use larder_core::rules::Head;
+use larder_core::{Reason, Time};
+use larder_embed::{Decision, Embedded, NodeHandle, Outcome, Refusal, RequestFacts};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest number of hosts that a request does not go to because it has been there before.
+const EXCLUDE_MAX: usize = 8;
+
+/// The time between two updates of the gauges.
+const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The metrics of a policy in Envoy's stats. Envoy's labels are not safe in several threads, so each reason has a counter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metrics {
+    envoy: PolicyMetrics,
+    reasons: [Option<usize>; Reason::ALL.len()],
+    refused_no_node: Option<usize>,
+    refused_limit: Option<usize>,
+    not_started: Option<usize>,
+    targets: Option<usize>,
+    outstanding: Option<usize>,
+}
+
+impl Metrics {
+    /// Defines the metrics, while Envoy creates the config.
+    pub(crate) fn define(envoy: PolicyMetrics) -> Self {
+        Self {
+            envoy,
+            reasons: Reason::ALL
+                .map(|reason| envoy.define_counter(&format!("larder.decisions_{}", reason.name()))),
+            refused_no_node: envoy.define_counter("larder.refused_no_node"),
+            refused_limit: envoy.define_counter("larder.refused_limit"),
+            not_started: envoy.define_counter("larder.not_started"),
+            targets: envoy.define_gauge("larder.targets"),
+            outstanding: envoy.define_gauge("larder.outstanding"),
+        }
+    }
+
+    fn count(&self, counter: Option<usize>) {
+        if let Some(counter) = counter {
+            self.envoy.increment(counter);
+        }
+    }
+
+    fn set(&self, gauge: Option<usize>, value: u64) {
+        if let Some(gauge) = gauge {
+            self.envoy.set(gauge, value);
+        }
+    }
+}
+
+/// Envoy's config of a policy: what its load balancers are made from.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    pub(crate) config: PolicyConfig,
+    pub(crate) metrics: Metrics,
+}
+
+/// A healthy host of this worker's view.
+#[derive(Clone, Debug)]
+struct HealthyHost {
+    node: NodeHandle,
+    name: Arc<str>,
+    place: Place,
+}
+
+/// The place of a healthy host in Envoy's lists.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    priority: u32,
+    /// The index among the healthy hosts of the priority level. Envoy wants this one as the result.
+    healthy_index: u32,
+    /// The index among all hosts of the priority level.
+    index: usize,
+}
+
+/// The load balancer of a worker for a cluster.
+#[derive(Debug)]
+pub(crate) struct Balancer {
+    cluster: ClusterRef,
+    view: ViewId,
+    metrics: Metrics,
+    /// The healthy hosts, by the slots of their nodes.
+    healthy: Vec<Option<HealthyHost>>,
+    gauges_at: Option<Time>,
+}
+
+impl Balancer {
+    /// Creates the load balancer of a worker, with the hosts that the cluster has now.
+    pub(crate) fn new(policy: &Policy, hosts: Hosts<'_>) -> Self {
+        let cluster = Cluster::open_for_worker(&hosts.cluster_name(), &policy.config);
+        let view = cluster.new_view();
+        let mut balancer =
+            Self { cluster, view, metrics: policy.metrics, healthy: Vec::new(), gauges_at: None };
+        balancer.update(hosts);
+        balancer
+    }
+
+    /// Reads the hosts again after a change. O(hosts).
+    pub(crate) fn update(&mut self, hosts: Hosts<'_>) {
+        let mut facts = Vec::new();
+        let mut healthy = Vec::new();
+        for priority in 0..hosts.priorities() {
+            let first = facts.len();
+            for index in 0..hosts.count(priority) {
+                let Some(name) = hosts.address(priority, index).map(name) else { continue };
+                let weight = hosts.weight(priority, index);
+                facts.push(HostFacts { name, priority, weight, healthy: false });
+            }
+            let mut unplaced = first;
+            for healthy_index in 0..hosts.healthy_count(priority) {
+                let Some(address) = hosts.healthy_address(priority, healthy_index) else { continue };
+                // Both lists have the same order, so that the search is short.
+                let is_it = |host: &HostFacts| host.name.as_bytes() == address;
+                let found = facts[unplaced..].iter().position(is_it).map(|at| unplaced + at);
+                let found =
+                    found.or_else(|| facts[first..unplaced].iter().position(is_it).map(|at| first + at));
+                if let Some(at) = found {
+                    facts[at].healthy = true;
+                    let healthy_index = u32::try_from(healthy_index).unwrap_or(u32::MAX);
+                    let place = Place { priority, healthy_index, index: at - first };
+                    healthy.push((Arc::clone(&facts[at].name), place));
+                    unplaced = at + 1;
+                }
+            }
+        }
+        let nodes = self.cluster.set_view(self.view, facts);
+        self.healthy.clear();
+        for (name, place) in healthy {
+            let Some(&node) = nodes.get(&name) else { continue };
+            let slot = usize::from(node.slot());
+            if self.healthy.len() <= slot {
+                self.healthy.resize(slot + 1, None);
+            }
+            self.healthy[slot] = Some(HealthyHost { node, name, place });
+        }
+    }
+
+    /// Chooses a host for an attempt. Returns its priority level and its index among the healthy hosts of that level. `None` if the
+    /// request is refused; Envoy then replies 503.
+    pub(crate) fn choose(&mut self, hosts: Hosts<'_>, context: Option<Context<'_>>) -> Option<(u32, u32)> {
+        let Some((context, path)) = context.and_then(|context| Some((context, context.header(":path")?)))
+        else {
+            log::limited_error!(
+                "cluster {}: larder balances HTTP requests, and this connection has none; use another policy",
+                self.cluster.name()
+            );
+            return None;
+        };
+        let cluster = self.cluster.clone();
+        let Some(dispatcher) = cluster.dispatcher() else {
+            self.metrics.count(self.metrics.refused_no_node);
+            return None;
+        };
+        let now = crate::now();
+        self.update_gauges(now, dispatcher);
+        let key = &cluster.config.key;
+        let method = if key.as_str().contains("{method}") { context.header(":method") } else { None };
+        let host = context.header(":authority").unwrap_or_default();
+        let head = Head::new(method.unwrap_or_default(), host, path, &context);
+        let facts =
+            RequestFacts { lasting: context.header("upgrade").is_some(), ..RequestFacts::new(key.id(&head)) };
+        let (place, decision) = self.decide((dispatcher, now), (hosts, context), facts)?;
+        self.metrics.count(self.metrics.reasons[decision.reason as usize]);
+        let pending = Pending { cluster: self.cluster.clone(), decision, at: now };
+        if let Some(untaken) = pending::put(pending) {
+            untaken.abandon();
+            self.metrics.count(self.metrics.not_started);
+        }
+        Some(place)
+    }
+
+    /// Decides until the node is a host that this worker has and that the request's retry policy accepts.
+    fn decide(
+        &mut self,
+        (dispatcher, now): (&Embedded, Time),
+        (hosts, context): (Hosts<'_>, Context<'_>),
+        facts: RequestFacts<'_>,
+    ) -> Option<((u32, u32), Decision)> {
+        let mut refusals_left = context.selection_retries();
+        let mut excluded = Vec::new();
+        let mut has_refused = false;
+        loop {
+            let decision = match dispatcher.decide(now, &RequestFacts { exclude: &excluded, ..facts }) {
+                Ok(Outcome::Start(decision)) => decision,
+                Ok(Outcome::Refused(Refusal::NoNode)) if has_refused => {
+                    // No other host is left. As Envoy's own policies do, return to one that the retry policy refuses.
+                    (refusals_left, has_refused) = (0, false);
+                    excluded.clear();
+                    continue;
+                }
+                Ok(Outcome::Refused(Refusal::NoNode)) => {
+                    self.metrics.count(self.metrics.refused_no_node);
+                    return None;
+                }
+                Ok(Outcome::Refused(Refusal::Limit)) => {
+                    self.metrics.count(self.metrics.refused_limit);
+                    return None;
+                }
+                Err(error) => {
+                    log::limited_error!("cluster {}: cannot decide: {error}", self.cluster.name());
+                    return None;
+                }
+            };
+            let place = self.place(hosts, decision.node);
+            let can_exclude = excluded.len() < EXCLUDE_MAX;
+            let is_refused = can_exclude
+                && refusals_left > 0
+                && place.is_some_and(|place| context.refuses(hosts, place.priority, place.index));
+            if let Some(place) = place.filter(|_| !is_refused) {
+                return Some(((place.priority, place.healthy_index), decision));
+            }
+            self.cluster.end(now, &decision, None);
+            if !can_exclude {
+                // Hosts have left so fast that no decision has met one that is still there.
+                self.metrics.count(self.metrics.refused_no_node);
+                return None;
+            }
+            excluded.push(decision.node);
+            if is_refused {
+                (refusals_left, has_refused) = (refusals_left - 1, true);
+            }
+        }
+    }
+
+    /// Returns the place of a node's host; `None` if this worker does not have the host, or another worker knows more of it. Reads the
+    /// hosts again if Envoy's list is not the one that was read.
+    fn place(&mut self, hosts: Hosts<'_>, node: NodeHandle) -> Option<Place> {
+        let known = self.host(node)?;
+        let now = hosts.healthy_address(known.place.priority, known.place.healthy_index as usize);
+        if now.is_some_and(|address| address == known.name.as_bytes()) {
+            return Some(known.place);
+        }
+        self.update(hosts);
+        self.host(node).map(|host| host.place)
+    }
+
+    fn host(&self, node: NodeHandle) -> Option<&HealthyHost> {
+        let host = self.healthy.get(usize::from(node.slot()))?.as_ref();
+        host.filter(|host| host.node == node)
+    }
+
+    fn update_gauges(&mut self, now: Time, dispatcher: &Embedded) {
+        if self.gauges_at.is_some_and(|at| now.since(at) < GAUGE_INTERVAL) {
+            return;
+        }
+        self.gauges_at = Some(now);
+        self.metrics.set(self.metrics.targets, dispatcher.targets_known() as u64);
+        self.metrics.set(self.metrics.outstanding, u64::from(dispatcher.outstanding()));
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        if let Some(pending) = pending::take() {
+            pending.abandon();
+        }
+        self.cluster.remove_view(self.view);
+    }
+}
+
+/// Returns the name of the node at an address.
+fn name(address: &[u8]) -> Arc<str> {
+    String::from_utf8_lossy(address).into()
+}

@@ -1,0 +1,276 @@
+//! Hooks of the HTTP filters: `larder` in the upstream chain of a cluster, and `larder_admin` in a listener of its own.
+
+#![expect(unsafe_code, reason = "functions that Envoy calls")]
+
+use super::{destroy, exclusive, guard, shared};
+use crate::abi::{Buffer, CONTINUE, STOP_ITERATION};
+use crate::admin;
+use crate::attempt::{Attempt, Counters};
+use crate::host::{Filter, Map, define_filter_counter};
+use crate::log;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The number of configs of the filter `larder`.
+static CONFIGURED: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether a cluster has the filter `larder`.
+pub(crate) fn is_configured() -> bool {
+    CONFIGURED.load(Ordering::Acquire) > 0
+}
+
+/// The config of a filter.
+enum Config {
+    Attempts(Counters),
+    Admin,
+}
+
+/// The filter of a request.
+enum State {
+    Attempt(Attempt),
+    /// The host was not chosen by the policy.
+    Bypassed(Counters),
+    Admin,
+}
+
+/// Reads the config of a filter. Returns null if there is no filter of this name; the log has the reason.
+///
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
+    config: *mut c_void,
+    name: Buffer,
+    _text: Buffer,
+) -> *const c_void {
+    guard("on_http_filter_config_new", ptr::null(), || {
+        // SAFETY: Envoy passes a valid text.
+        let parsed = match unsafe { name.bytes() } {
+            b"larder" => {
+                // SAFETY: Envoy is creating this config.
+                let define = |name| unsafe { define_filter_counter(config, name) };
+                CONFIGURED.fetch_add(1, Ordering::AcqRel);
+                Config::Attempts(Counters {
+                    replies: define("larder.replies"),
+                    hits: define("larder.hits"),
+                    misses: define("larder.misses"),
+                    bytes: define("larder.bytes"),
+                    bypassed: define("larder.bypassed"),
+                })
+            }
+            b"larder_admin" => Config::Admin,
+            other => {
+                let name = String::from_utf8_lossy(other);
+                log::error(&format!(
+                    "filter_name is '{}': write larder or larder_admin",
+                    name.escape_debug()
+                ));
+                return ptr::null();
+            }
+        };
+        Box::into_raw(Box::new(parsed)).cast_const().cast()
+    })
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *const c_void) {
+    guard("on_http_filter_config_destroy", (), || {
+        // SAFETY: Envoy passes the pointer that on_http_filter_config_new has returned.
+        if matches!(unsafe { shared::<Config>(config) }, Some(Config::Attempts(_))) {
+            CONFIGURED.fetch_sub(1, Ordering::AcqRel);
+        }
+        // SAFETY: Envoy gives the config up.
+        unsafe { destroy::<Config>(config) };
+    });
+}
+
+/// Filters have no config per route.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_new(
+    _name: Buffer,
+    _text: Buffer,
+) -> *const c_void {
+    guard("on_http_filter_per_route_config_new", ptr::null(), || {
+        log::error("the filters of larder have no config per route: remove it");
+        ptr::null()
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_destroy(
+    _config: *const c_void,
+) {
+}
+
+/// Creates the filter of a request.
+///
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
+    config: *const c_void,
+    _filter: *mut c_void,
+) -> *const c_void {
+    guard("on_http_filter_new", ptr::null(), || {
+        // SAFETY: Envoy passes the pointer that on_http_filter_config_new has returned.
+        let Some(config) = (unsafe { shared::<Config>(config) }) else { return ptr::null() };
+        let state = match config {
+            Config::Admin => State::Admin,
+            Config::Attempts(counters) => {
+                Attempt::take(*counters).map_or(State::Bypassed(*counters), State::Attempt)
+            }
+        };
+        Box::into_raw(Box::new(state)).cast_const().cast()
+    })
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(state: *const c_void) {
+    // SAFETY: Envoy gives the filter up.
+    guard("on_http_filter_destroy", (), || unsafe { destroy::<State>(state) });
+}
+
+/// Runs a hook of a filter.
+///
+/// # Safety
+/// The pointers are as Envoy's interface describes them.
+unsafe fn with<T>(
+    hook: &str,
+    fallback: T,
+    (filter, state): (*mut c_void, *const c_void),
+    body: impl FnOnce(Filter<'_>, &mut State) -> T,
+) -> T {
+    guard(hook, None, || {
+        // SAFETY: Envoy passes the pointer that on_http_filter_new has returned, on the thread of the request.
+        let state = unsafe { exclusive::<State>(state) }?;
+        // SAFETY: Envoy passes a valid pointer.
+        let filter = unsafe { Filter::new(filter) };
+        Some(body(filter, state))
+    })
+    .unwrap_or(fallback)
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
+    filter: *mut c_void,
+    state: *const c_void,
+    _is_end: bool,
+) -> c_int {
+    let body = |filter: Filter<'_>, state: &mut State| match state {
+        State::Attempt(attempt) => {
+            attempt.note_request(filter);
+            CONTINUE
+        }
+        State::Bypassed(counters) => {
+            if let Some(counter) = counters.bypassed {
+                filter.add(counter, 1);
+            }
+            CONTINUE
+        }
+        State::Admin => {
+            let path = filter.header(Map::Request, ":path", 0).unwrap_or_default();
+            let (status, body) = admin::reply(&String::from_utf8_lossy(path));
+            filter.reply(status, "application/json", &body);
+            STOP_ITERATION
+        }
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_request_headers", CONTINUE, (filter, state), body) }
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
+    filter: *mut c_void,
+    state: *const c_void,
+    is_end: bool,
+) -> c_int {
+    let body = |filter: Filter<'_>, state: &mut State| {
+        if let State::Attempt(attempt) = state {
+            attempt.note_head(filter, is_end);
+        }
+        CONTINUE
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_response_headers", CONTINUE, (filter, state), body) }
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
+    filter: *mut c_void,
+    state: *const c_void,
+    is_end: bool,
+) -> c_int {
+    let body = |filter: Filter<'_>, state: &mut State| {
+        if let State::Attempt(attempt) = state {
+            attempt.note_body(filter, is_end);
+        }
+        CONTINUE
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_response_body", CONTINUE, (filter, state), body) }
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_trailers(
+    filter: *mut c_void,
+    state: *const c_void,
+) -> c_int {
+    let body = |filter: Filter<'_>, state: &mut State| {
+        if let State::Attempt(attempt) = state {
+            attempt.complete(filter);
+        }
+        CONTINUE
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_response_trailers", CONTINUE, (filter, state), body) }
+}
+
+/// Defines hooks that Envoy requires, and that have nothing to do here.
+macro_rules! unused_hooks {
+    ($(fn $name:ident($($type:ty),*) $(-> $result:ident)?;)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name($(_: $type),*) $(-> unused_hooks!(@type $result))? {
+                $(unused_hooks!(@value $result))?
+            }
+        )+
+    };
+    (@type proceed) => { c_int };
+    (@value proceed) => { CONTINUE };
+}
+
+unused_hooks! {
+    fn envoy_dynamic_module_on_http_filter_request_body(*mut c_void, *const c_void, bool) -> proceed;
+    fn envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void) -> proceed;
+    fn envoy_dynamic_module_on_http_filter_stream_complete(*mut c_void, *const c_void);
+    fn envoy_dynamic_module_on_http_filter_scheduled(*mut c_void, *const c_void, u64);
+    fn envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(*mut c_void, *const c_void);
+    fn envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(*mut c_void, *const c_void);
+    fn envoy_dynamic_module_on_http_filter_http_callout_done(
+        *mut c_void, *const c_void, u64, c_int, *mut c_void, usize, *mut c_void, usize
+    );
+    fn envoy_dynamic_module_on_http_filter_http_stream_headers(
+        *mut c_void, *const c_void, u64, *mut c_void, usize, bool
+    );
+    fn envoy_dynamic_module_on_http_filter_http_stream_data(
+        *mut c_void, *const c_void, u64, *const c_void, usize, bool
+    );
+    fn envoy_dynamic_module_on_http_filter_http_stream_trailers(
+        *mut c_void, *const c_void, u64, *mut c_void, usize
+    );
+    fn envoy_dynamic_module_on_http_filter_http_stream_complete(*mut c_void, *const c_void, u64);
+    fn envoy_dynamic_module_on_http_filter_http_stream_reset(*mut c_void, *const c_void, u64, c_int);
+}

@@ -1,0 +1,29 @@
+//! Log lines, which appear in Envoy's log under the name `dynamic_modules`.
+
+use crate::host;
+
+/// Logs an event that an operator may want to know.
+pub(crate) fn info(line: &str) {
+    host::log(crate::abi::LOG_INFO, line);
+}
+
+/// Logs something that works, but not as it should.
+pub(crate) fn warn(line: &str) {
+    host::log(crate::abi::LOG_WARN, line);
+}
+
+/// Logs something that does not work.
+pub(crate) fn error(line: &str) {
+    host::log(crate::abi::LOG_ERROR, line);
+}
+
+/// Logs an error at most every 10 s from each place in the code. The line says how often the event has happened since the last one.
+macro_rules! limited_error {
+    ($($argument:tt)*) => {{
+        static LIMITER: larder_log::LogLimiter = larder_log::LogLimiter::new();
+        if let Some(times) = LIMITER.due() {
+            $crate::log::error(&format!("{} (times={times})", format_args!($($argument)*)));
+        }
+    }};
+}
+pub(crate) use limited_error;

@@ -1,0 +1,45 @@
+//! The decision of an attempt, between the policy and the filter.
+//!
+//! The router asks the policy for a host and, if the host's connection pool takes the request, creates the attempt with its filters.
+//! Both happen in one call on one thread, so a place per thread connects them. If the pool refuses the request, for example because
+//! of a circuit breaker, no filter takes the decision. It is then ended before the thread's next decision.
+
+use crate::cluster::ClusterRef;
+use larder_core::Time;
+use larder_embed::Decision;
+use std::cell::RefCell;
+
+/// A decision that no filter has taken yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) cluster: ClusterRef,
+    pub(crate) decision: Decision,
+    /// The time of the decision.
+    pub(crate) at: Time,
+}
+
+thread_local! {
+    static PENDING: RefCell<Option<Pending>> = const { RefCell::new(None) };
+}
+
+/// Stores the decision for the filter that is created next on this thread. Returns a decision that no filter has taken.
+pub(crate) fn put(pending: Pending) -> Option<Pending> {
+    replace(Some(pending))
+}
+
+/// Returns the decision for the filter that is being created.
+pub(crate) fn take() -> Option<Pending> {
+    replace(None)
+}
+
+fn replace(pending: Option<Pending>) -> Option<Pending> {
+    // Envoy may call while the thread ends; then there is no request any more.
+    PENDING.try_with(|place| place.replace(pending)).ok().flatten()
+}
+
+impl Pending {
+    /// Ends an attempt that did not begin. The dispatcher learns nothing from it.
+    pub(crate) fn abandon(&self) {
+        self.cluster.end(crate::now(), &self.decision, None);
+    }
+}

@@ -1,0 +1,80 @@
+//! A client: one request at a time on a connection that stays open.
+
+use larder_testkit::http::{header, read_head, status};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+
+/// A reply.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    /// The port of the node that has replied.
+    pub(crate) node: Option<u16>,
+    pub(crate) body: Vec<u8>,
+    /// Whether the server closes the connection after it.
+    pub(crate) is_last: bool,
+}
+
+impl Reply {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// A connection.
+pub(crate) struct Client(TcpStream);
+
+impl Client {
+    pub(crate) fn connect(port: u16) -> io::Result<Self> {
+        Ok(Self(TcpStream::connect(("127.0.0.1", port))?))
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> io::Result<Reply> {
+        self.send("GET", path)
+    }
+
+    fn send(&mut self, method: &str, path: &str) -> io::Result<Reply> {
+        write!(self.0, "{method} {path} HTTP/1.1\r\nHost: tier.example\r\nContent-Length: 0\r\n\r\n")?;
+        let head = read_head(&mut self.0)?;
+        let mut body = Vec::new();
+        match header(&head, "content-length").and_then(|length| length.parse().ok()) {
+            Some(length) => {
+                body.resize(length, 0);
+                self.0.read_exact(&mut body)?;
+            }
+            None => read_chunks(&mut self.0, &mut body)?,
+        }
+        let node = header(&head, "node").and_then(|port| port.parse().ok());
+        let is_last = header(&head, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        Ok(Reply { status: status(&head).unwrap_or_default(), node, body, is_last })
+    }
+}
+
+/// Sends a single request.
+pub(crate) fn get(port: u16, path: &str) -> io::Result<Reply> {
+    Client::connect(port)?.get(path)
+}
+
+/// Sends a single POST without a body.
+pub(crate) fn post(port: u16, path: &str) -> io::Result<Reply> {
+    Client::connect(port)?.send("POST", path)
+}
+
+fn read_chunks(stream: &mut TcpStream, body: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        let size = String::from_utf8_lossy(&line);
+        let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
+        let mut chunk = vec![0; size + 2];
+        stream.read_exact(&mut chunk)?;
+        if size == 0 {
+            return Ok(());
+        }
+        body.extend_from_slice(&chunk[..size]);
+    }
+}

@@ -1,0 +1,90 @@
+//! A node: an HTTP/1.1 server that remembers the paths that it has served.
+
+use larder_testkit::http::read_head;
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+/// A node. Its replies say whether it has served the path before (`Cache-Status`), and its port.
+pub(crate) struct Node {
+    pub(crate) port: u16,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    known: Mutex<HashSet<String>>,
+    connections: Mutex<Vec<TcpStream>>,
+    served: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl Node {
+    /// Starts a node at a free port.
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", larder_testkit::free_port())).expect("a listener");
+        let port = listener.local_addr().expect("an address").port();
+        let shared = Arc::new(Shared::default());
+        let acceptor = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                for stream in listener.incoming() {
+                    if shared.stopping.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let Ok(stream) = stream else { continue };
+                    if let Ok(copy) = stream.try_clone() {
+                        shared.connections.lock().expect("a lock").push(copy);
+                    }
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || serve(stream, port, &shared));
+                }
+            }
+        });
+        Self { port, shared, acceptor: Some(acceptor) }
+    }
+
+    /// Returns the number of requests that the node has served.
+    pub(crate) fn served(&self) -> u64 {
+        self.shared.served.load(Ordering::Acquire)
+    }
+
+    /// Ends the node as a crash does: the port is closed, and all connections are cut.
+    pub(crate) fn kill(&mut self) {
+        let Some(acceptor) = self.acceptor.take() else { return };
+        self.shared.stopping.store(true, Ordering::Release);
+        // A connection wakes the acceptor.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        acceptor.join().expect("the acceptor ends");
+        for connection in self.shared.connections.lock().expect("a lock").drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn serve(mut stream: TcpStream, port: u16, shared: &Shared) {
+    while let Ok(head) = read_head(&mut stream) {
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        let is_new = shared.known.lock().expect("a lock").insert(path);
+        let found = if is_new { "fwd=uri-miss" } else { "hit" };
+        let body = "x".repeat(1_000);
+        let reply = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nCache-Status: node; {found}\r\nNode: {port}\r\n\r\n{body}",
+            body.len()
+        );
+        shared.served.fetch_add(1, Ordering::AcqRel);
+        if stream.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
