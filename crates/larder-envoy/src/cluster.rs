@@ -10,7 +10,7 @@ use larder_embed::{Decision, EmbedError, Embedded, Feedback, NodeHandle};
 use larder_record::{RecordConfig, RecordStatus, Recorder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The clusters of this process, by name.
@@ -24,10 +24,19 @@ pub(crate) struct Cluster {
     /// The dispatcher, from the moment at which the first hosts are known.
     dispatcher: OnceLock<Embedded>,
     recorder: OnceLock<Arc<Recorder>>,
-    /// Locked while a worker's view changes, never while a request is decided.
+    /// Locked while a worker's view changes. A decision locks it only if Envoy's list of hosts has changed without a word.
     members: Mutex<Members>,
     next_view: AtomicU64,
+    /// Whether a host could not be added to the dispatcher.
+    is_incomplete: AtomicBool,
+    /// Whether a filter has taken a decision.
+    is_filtered: AtomicBool,
+    /// The number of decisions that no filter has taken, until the first one is.
+    unfiltered: AtomicU32,
 }
+
+/// The number of decisions that no filter may take before the cluster counts as one without the filter.
+const UNFILTERED_MAX: u32 = 64;
 
 /// A worker's own reference to a cluster. Copies of it share a count that no other worker changes, so that they cost little.
 #[derive(Clone, Debug)]
@@ -36,6 +45,12 @@ pub(crate) struct ClusterRef(Arc<Shared>);
 /// The cluster, which all workers share.
 #[derive(Debug)]
 struct Shared(Arc<Cluster>);
+
+impl ClusterRef {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
+        Self(Arc::new(Shared(cluster)))
+    }
+}
 
 impl Deref for ClusterRef {
     type Target = Cluster;
@@ -57,44 +72,63 @@ struct Members {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     handle: NodeHandle,
-    /// What the dispatcher knows of it.
+    /// The facts that the dispatcher knows.
     facts: NodeFacts,
 }
 
 impl Cluster {
     /// Returns the cluster with this name. If its policy has changed, or if it has gone, the result is a new cluster. A new one
     /// continues with the learned state of the one before, or with the state file.
-    fn open(name: &str, config: &PolicyConfig) -> Arc<Self> {
-        let mut clusters = lock(&CLUSTERS);
-        let known = clusters.get(name).and_then(Weak::upgrade);
+    pub(crate) fn open(name: &str, config: &PolicyConfig) -> Arc<Self> {
+        let mut config = config.clone();
+        let known = lock(&CLUSTERS).get(name).and_then(Weak::upgrade);
         if let Some(known) = &known
-            && known.config == *config
+            && known.config == config
         {
             return Arc::clone(known);
         }
+        if let Some(other) = Self::all().iter().find(|other| {
+            other.name != name && config.state_file.is_some() && other.config.state_file == config.state_file
+        }) {
+            log::error(&format!(
+                "cluster {name}: the state file belongs to the cluster {}; learned state is not kept",
+                other.name
+            ));
+            config.state_file = None;
+        }
+        // The new cluster may record into the same file.
+        if let Some(recorder) = known.as_ref().and_then(|known| known.recorder.get()) {
+            recorder.finish();
+        }
+        // Not under the lock, because this may take long.
         let learned = known.and_then(|known| known.dispatcher.get().map(Embedded::save));
         let inherited =
             learned.or_else(|| config.state_file.as_deref().and_then(|path| state_file::read(name, path)));
         let cluster = Arc::new(Self {
             name: name.to_owned(),
-            config: config.clone(),
+            config,
             dispatcher: OnceLock::new(),
             recorder: OnceLock::new(),
             members: Mutex::new(Members { inherited, ..Members::default() }),
             next_view: AtomicU64::new(0),
+            is_incomplete: AtomicBool::new(false),
+            is_filtered: AtomicBool::new(false),
+            unfiltered: AtomicU32::new(0),
         });
+        let mut clusters = lock(&CLUSTERS);
         clusters.retain(|_, cluster| cluster.strong_count() > 0);
         clusters.insert(name.to_owned(), Arc::downgrade(&cluster));
         drop(clusters);
-        if let Some(path) = &config.state_file {
+        if let Some(path) = &cluster.config.state_file {
             state_file::keep(&cluster, path);
         }
         cluster
     }
 
-    /// As [`Cluster::open`], with a reference of the calling worker.
-    pub(crate) fn open_for_worker(name: &str, config: &PolicyConfig) -> ClusterRef {
-        ClusterRef(Arc::new(Shared(Self::open(name, config))))
+    /// Returns whether this is the cluster that has its name now, and not one that a changed policy has replaced.
+    pub(crate) fn is_current(&self) -> bool {
+        let clusters = lock(&CLUSTERS);
+        clusters.get(&self.name).is_some_and(|current| std::ptr::eq(current.as_ptr(), self))
     }
 
     /// Returns the clusters that exist, in the order of their names.
@@ -121,6 +155,30 @@ impl Cluster {
         }
     }
 
+    /// Notes that a filter has taken a decision.
+    pub(crate) fn note_filter(&self) {
+        if !self.is_filtered.load(Ordering::Relaxed) {
+            self.is_filtered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that no filter has taken a decision.
+    pub(crate) fn note_no_filter(&self) {
+        if !self.is_filtered.load(Ordering::Relaxed) {
+            self.unfiltered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the cluster has no filter, as far as its requests show.
+    pub(crate) fn lacks_filter(&self) -> bool {
+        !self.is_filtered.load(Ordering::Relaxed) && self.unfiltered.load(Ordering::Relaxed) >= UNFILTERED_MAX
+    }
+
+    /// Returns whether a host could not be added, so that the hosts should be read again.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.is_incomplete.load(Ordering::Relaxed)
+    }
+
     /// Returns an id for the view of a worker.
     pub(crate) fn new_view(&self) -> ViewId {
         ViewId(self.next_view.fetch_add(1, Ordering::Relaxed))
@@ -131,7 +189,7 @@ impl Cluster {
         let names: Vec<Arc<str>> = hosts.iter().map(|host| Arc::clone(&host.name)).collect();
         let mut members = lock(&self.members);
         members.views.replace(view, hosts);
-        self.apply(&mut members, view);
+        self.apply(&mut members);
         let handle = |name: Arc<str>| members.nodes.get(&name).map(|node| (name, node.handle));
         names.into_iter().filter_map(handle).collect()
     }
@@ -140,15 +198,16 @@ impl Cluster {
     pub(crate) fn remove_view(&self, view: ViewId) {
         let mut members = lock(&self.members);
         members.views.remove(view);
-        self.apply(&mut members, view);
+        self.apply(&mut members);
     }
 
     /// Tells the dispatcher what has changed.
-    fn apply(&self, members: &mut Members, latest: ViewId) {
-        let (now, merged) = (crate::now(), members.views.merge(latest));
-        let Some(dispatcher) = self.dispatcher.get() else {
-            return self.create(members, &merged);
-        };
+    fn apply(&self, members: &mut Members) {
+        let (now, merged) = (crate::now(), members.views.merge());
+        if self.dispatcher.get().is_none() {
+            self.create(members, &merged);
+        }
+        let Some(dispatcher) = self.dispatcher.get() else { return };
         // After the last worker has ended, the nodes stay: the cluster may be changed, and not removed.
         if members.views.has_workers() {
             let present: HashSet<&str> = merged.iter().map(|(name, _)| &**name).collect();
@@ -160,6 +219,7 @@ impl Cluster {
                 stays
             });
         }
+        let mut is_incomplete = false;
         for (name, facts) in merged {
             match members.nodes.get_mut(&name) {
                 Some(node) => {
@@ -171,13 +231,17 @@ impl Cluster {
                         self.change(dispatcher, now, (&name, &mut node), facts);
                         members.nodes.insert(name, node);
                     }
-                    Err(error) => log::limited_error!(
-                        "cluster {}: cannot use the host {name}: {error}; limits.nodes_max is the number of hosts at most",
-                        self.name
-                    ),
+                    Err(error) => {
+                        is_incomplete = true;
+                        log::limited_error!(
+                            "cluster {}: cannot use the host {name}: {error}; limits.nodes_max is the number of hosts at most",
+                            self.name
+                        );
+                    }
                 },
             }
         }
+        self.is_incomplete.store(is_incomplete, Ordering::Relaxed);
     }
 
     /// Creates the dispatcher when the first hosts are known. They count as warm, because they were there before.
@@ -185,6 +249,8 @@ impl Cluster {
         if merged.is_empty() {
             return;
         }
+        // The dispatcher has room for so many. `apply` tries to add the others, and says that it cannot.
+        let merged = &merged[..merged.len().min(self.config.nodes_max())];
         let nodes = merged.iter().map(|(name, facts)| spec(name, *facts)).collect();
         let dispatcher =
             match Embedded::with_record_sink(self.config.with_nodes(nodes), |header| self.record(header)) {
@@ -274,7 +340,10 @@ impl Drop for Cluster {
         if let Some(recorder) = self.recorder.get() {
             recorder.finish();
         }
-        if let (Some(path), Some(dispatcher)) = (&self.config.state_file, self.dispatcher.get()) {
+        // A cluster that has been replaced leaves the file to the new one.
+        if let (Some(path), Some(dispatcher)) = (&self.config.state_file, self.dispatcher.get())
+            && self.is_current()
+        {
             state_file::write(&self.name, path, &dispatcher.save());
         }
     }

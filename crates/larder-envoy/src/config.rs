@@ -75,6 +75,11 @@ impl PolicyConfig {
         Ok(Self { settings, key, state_file, record_file })
     }
 
+    /// Returns the largest number of nodes.
+    pub(crate) fn nodes_max(&self) -> usize {
+        usize::from(self.settings.nodes_max)
+    }
+
     /// Returns the config of a dispatcher that starts with these nodes.
     pub(crate) fn with_nodes(&self, nodes: Vec<NodeSpec>) -> EmbeddedConfig {
         EmbeddedConfig { settings: self.settings.clone(), nodes }

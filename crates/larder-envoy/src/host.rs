@@ -320,6 +320,21 @@ impl<'hook> Filter<'hook> {
         found.then(|| unsafe { value.bytes() })
     }
 
+    /// Returns the address of the host to which the request goes; `None` if there is none yet.
+    pub(crate) fn upstream_address(self) -> Option<&'hook [u8]> {
+        let mut value = Buffer::EMPTY;
+        // SAFETY: the pointer is valid, and `value` for writing.
+        let found = unsafe {
+            abi::envoy_dynamic_module_callback_http_filter_get_attribute_string(
+                self.0.raw,
+                abi::UPSTREAM_ADDRESS,
+                &raw mut value,
+            )
+        };
+        // SAFETY: Envoy has set the buffer to a text of the host.
+        found.then(|| unsafe { value.bytes() })
+    }
+
     /// Returns the size of the piece of the reply's body that has just arrived. Bytes.
     pub(crate) fn received_body_bytes(self) -> u64 {
         // SAFETY: the pointer is valid.

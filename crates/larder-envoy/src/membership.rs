@@ -2,10 +2,11 @@
 //!
 //! Envoy tells each worker of a change separately, so the views differ for a moment. A node is a member while any worker has it. It
 //! takes requests while all workers have it and see it as healthy. So a worker that is behind brings no host back, and no worker
-//! gets a decision for a host that it does not have yet, except in the moment of the change.
+//! gets a decision for a host that it does not have yet. If no host is everyone's, for example because all hosts are being replaced,
+//! each node takes requests that some worker sees as healthy.
 
 use larder_core::Weight;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A worker's view; ids are not used again.
@@ -24,7 +25,7 @@ pub(crate) struct HostFacts {
     pub(crate) healthy: bool,
 }
 
-/// What the dispatcher shall know of a node.
+/// The facts that the dispatcher shall know of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
     pub(crate) up: bool,
@@ -37,17 +38,55 @@ pub(crate) struct NodeFacts {
 #[derive(Debug, Default)]
 pub(crate) struct Views {
     views: HashMap<ViewId, Vec<HostFacts>>,
+    /// The hosts of all views, by name.
+    merged: HashMap<Arc<str>, Merged>,
+    /// The number of hosts that have ever been added, which gives them an order.
+    added: u64,
+}
+
+/// A host of at least one view.
+#[derive(Clone, Copy, Debug)]
+struct Merged {
+    /// The turn in which it was added.
+    turn: u64,
+    views: usize,
+    healthy_views: usize,
+    /// As the view says that has changed last.
+    priority: u32,
+    weight: u32,
 }
 
 impl Views {
-    /// Replaces the view of a worker.
+    /// Replaces the view of a worker. O(hosts of this view).
     pub(crate) fn replace(&mut self, view: ViewId, hosts: Vec<HostFacts>) {
-        self.views.insert(view, hosts);
+        for host in &hosts {
+            let merged = self.merged.entry(Arc::clone(&host.name)).or_insert_with(|| {
+                self.added += 1;
+                Merged { turn: self.added, views: 0, healthy_views: 0, priority: 0, weight: 1 }
+            });
+            merged.views += 1;
+            merged.healthy_views += usize::from(host.healthy);
+            (merged.priority, merged.weight) = (host.priority, host.weight);
+        }
+        let before = self.views.insert(view, hosts);
+        self.take_out(before);
     }
 
     /// Removes the view of a worker that has ended.
     pub(crate) fn remove(&mut self, view: ViewId) {
-        self.views.remove(&view);
+        let before = self.views.remove(&view);
+        self.take_out(before);
+    }
+
+    fn take_out(&mut self, view: Option<Vec<HostFacts>>) {
+        for host in view.into_iter().flatten() {
+            let Some(merged) = self.merged.get_mut(&host.name) else { continue };
+            merged.views -= 1;
+            merged.healthy_views -= usize::from(host.healthy);
+            if merged.views == 0 {
+                self.merged.remove(&host.name);
+            }
+        }
     }
 
     /// Returns whether there is a view, even an empty one.
@@ -55,37 +94,24 @@ impl Views {
         !self.views.is_empty()
     }
 
-    /// Returns the nodes and what the dispatcher shall know of them. `latest` is the view that has changed last: its weights and
-    /// priorities hold, and its order. O(hosts of all views).
-    pub(crate) fn merge(&self, latest: ViewId) -> Vec<(Arc<str>, NodeFacts)> {
+    /// Returns the nodes and what the dispatcher shall know of them, in the order in which they were added. O(nodes log nodes).
+    pub(crate) fn merge(&self) -> Vec<(Arc<str>, NodeFacts)> {
         // A worker that has not received its hosts yet has no say.
         let views = self.views.values().filter(|hosts| !hosts.is_empty()).count();
-        let (mut merged, mut places): (Vec<Merged<'_>>, HashMap<&str, usize>) = Default::default();
-        let others = self.views.iter().filter(|(id, _)| **id != latest).map(|(_, hosts)| hosts);
-        for host in self.views.get(&latest).into_iter().chain(others).flatten() {
-            let place = *places.entry(&*host.name).or_insert_with(|| {
-                merged.push(Merged { host, healthy_views: 0 });
-                merged.len() - 1
-            });
-            merged[place].healthy_views += usize::from(host.healthy);
-        }
-        let is_up = |node: &Merged<'_>| node.healthy_views >= views;
-        let active = merged.iter().filter(|node| is_up(node)).map(|node| node.host.priority).min();
-        let heaviest = merged.iter().map(|node| node.host.weight).max().unwrap_or(1);
-        let facts = |node: &Merged<'_>| NodeFacts {
+        let is_everyones = |node: &Merged| node.healthy_views >= views;
+        let needed = if self.merged.values().any(is_everyones) { views } else { 1 };
+        let is_up = |node: &Merged| node.healthy_views >= needed;
+        let active = self.merged.values().filter(|node| is_up(node)).map(|node| node.priority).min();
+        let heaviest = self.merged.values().map(|node| node.weight).max().unwrap_or(1);
+        let facts = |node: &Merged| NodeFacts {
             up: is_up(node),
-            backup: active.is_some_and(|active| node.host.priority > active),
-            weight: weight(node.host.weight, heaviest),
+            backup: active.is_some_and(|active| node.priority > active),
+            weight: weight(node.weight, heaviest),
         };
-        merged.iter().map(|node| (Arc::clone(&node.host.name), facts(node))).collect()
+        let ordered: BTreeMap<u64, _> =
+            self.merged.iter().map(|(name, node)| (node.turn, (name, node))).collect();
+        ordered.into_values().map(|(name, node)| (Arc::clone(name), facts(node))).collect()
     }
-}
-
-/// A host of at least one view.
-#[derive(Debug)]
-struct Merged<'a> {
-    host: &'a HostFacts,
-    healthy_views: usize,
 }
 
 /// The largest weight, in 1/1000; see [`Weight::from_milli`].
@@ -109,13 +135,13 @@ mod tests {
     }
 
     /// Returns the nodes that take requests, and all others in brackets.
-    fn shown(views: &Views, latest: u64) -> String {
+    fn shown(views: &Views) -> String {
         let show = |(name, facts): &(Arc<str>, NodeFacts)| match (facts.up, facts.backup) {
             (true, false) => format!("{name} "),
             (true, true) => format!("[backup {name}] "),
             (false, _) => format!("[down {name}] "),
         };
-        views.merge(ViewId(latest)).iter().map(show).collect::<String>().trim_end().to_owned()
+        views.merge().iter().map(show).collect::<String>().trim_end().to_owned()
     }
 
     #[test]
@@ -124,9 +150,9 @@ mod tests {
         views.replace(ViewId(1), vec![host("a", 0, true)]);
         views.replace(ViewId(2), vec![host("a", 0, true)]);
         views.replace(ViewId(1), vec![host("a", 0, true), host("b", 0, true)]);
-        assert_eq!(shown(&views, 1), "a [down b]");
+        assert_eq!(shown(&views), "a [down b]");
         views.replace(ViewId(2), vec![host("a", 0, true), host("b", 0, true)]);
-        assert_eq!(shown(&views, 2), "a b");
+        assert_eq!(shown(&views), "a b");
     }
 
     #[test]
@@ -136,17 +162,29 @@ mod tests {
         views.replace(ViewId(1), both.clone());
         views.replace(ViewId(2), both);
         views.replace(ViewId(2), vec![host("b", 0, true)]);
-        assert_eq!(shown(&views, 2), "b [down a]");
+        assert_eq!(shown(&views), "[down a] b");
         views.replace(ViewId(1), vec![host("b", 0, true)]);
-        assert_eq!(shown(&views, 1), "b");
+        assert_eq!(shown(&views), "b");
     }
 
     #[test]
     fn a_worker_that_is_behind_brings_no_host_back() {
         let mut views = Views::default();
-        views.replace(ViewId(1), vec![host("a", 0, false)]);
+        let hosts = |healthy| vec![host("a", 0, healthy), host("b", 0, true)];
+        views.replace(ViewId(1), hosts(false));
+        views.replace(ViewId(2), hosts(true));
+        assert_eq!(shown(&views), "[down a] b");
+    }
+
+    #[test]
+    fn while_all_hosts_are_replaced_both_sets_take_requests() {
+        let mut views = Views::default();
+        views.replace(ViewId(1), vec![host("a", 0, true)]);
         views.replace(ViewId(2), vec![host("a", 0, true)]);
-        assert_eq!(shown(&views, 2), "[down a]");
+        views.replace(ViewId(1), vec![host("b", 0, true)]);
+        assert_eq!(shown(&views), "a b");
+        views.replace(ViewId(2), vec![host("b", 0, true)]);
+        assert_eq!(shown(&views), "b");
     }
 
     #[test]
@@ -154,23 +192,23 @@ mod tests {
         let mut views = Views::default();
         views.replace(ViewId(1), vec![host("a", 0, true)]);
         views.replace(ViewId(2), Vec::new());
-        assert_eq!(shown(&views, 2), "a");
+        assert_eq!(shown(&views), "a");
         views.replace(ViewId(2), vec![host("a", 0, false)]);
         views.remove(ViewId(2));
-        assert_eq!(shown(&views, 2), "a");
+        assert_eq!(shown(&views), "a");
         views.remove(ViewId(1));
-        assert_eq!(shown(&views, 1), "");
+        assert_eq!((shown(&views).as_str(), views.has_workers()), ("", false));
     }
 
     #[test]
     fn the_first_priority_level_with_a_healthy_host_is_used() {
         let mut views = Views::default();
         views.replace(ViewId(1), vec![host("a", 0, true), host("b", 1, true), host("c", 2, true)]);
-        assert_eq!(shown(&views, 1), "a [backup b] [backup c]");
+        assert_eq!(shown(&views), "a [backup b] [backup c]");
         views.replace(ViewId(1), vec![host("a", 0, false), host("b", 1, true), host("c", 2, true)]);
-        assert_eq!(shown(&views, 1), "[down a] b [backup c]");
+        assert_eq!(shown(&views), "[down a] b [backup c]");
         views.replace(ViewId(1), vec![host("a", 0, false), host("b", 1, false), host("c", 2, false)]);
-        assert_eq!(shown(&views, 1), "[down a] [down b] [down c]");
+        assert_eq!(shown(&views), "[down a] [down b] [down c]");
     }
 
     #[test]

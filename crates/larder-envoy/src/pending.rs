@@ -1,19 +1,22 @@
 //! The decision of an attempt, between the policy and the filter.
 //!
 //! The router asks the policy for a host and, if the host's connection pool takes the request, creates the attempt with its filters.
-//! Both happen in one call on one thread, so a place per thread connects them. If the pool refuses the request, for example because
-//! of a circuit breaker, no filter takes the decision. It is then ended before the thread's next decision.
+//! Both happen in one call on one thread, so a place per thread connects them. If no attempt is created, for example because the
+//! cluster has too many connection pools, no filter takes the decision. It is then ended before the thread's next decision.
 
 use crate::cluster::ClusterRef;
 use larder_core::Time;
 use larder_embed::Decision;
 use std::cell::RefCell;
+use std::sync::Arc;
 
 /// A decision that no filter has taken yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) cluster: ClusterRef,
     pub(crate) decision: Decision,
+    /// The address of the host.
+    pub(crate) host: Arc<str>,
     /// The time of the decision.
     pub(crate) at: Time,
 }
@@ -40,6 +43,7 @@ fn replace(pending: Option<Pending>) -> Option<Pending> {
 impl Pending {
     /// Ends an attempt that did not begin. The dispatcher learns nothing from it.
     pub(crate) fn abandon(&self) {
+        self.cluster.note_no_filter();
         self.cluster.end(crate::now(), &self.decision, None);
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{destroy, exclusive, guard, shared};
 use crate::abi::Buffer;
-use crate::balancer::{Balancer, Metrics, Policy};
+use crate::balancer::{Balancer, Metrics, NO_FILTER, Policy, SPLIT};
 use crate::config::PolicyConfig;
 use crate::hooks::filters;
 use crate::host::{Context, Hosts, PolicyMetrics};
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_lb_config_new(
             Ok(parsed) => {
                 // SAFETY: Envoy's config outlives the load balancers that are made from it.
                 let metrics = Metrics::define(unsafe { PolicyMetrics::new(config) });
-                Box::into_raw(Box::new(Policy { config: parsed, metrics })).cast_const().cast()
+                Box::into_raw(Box::new(Policy::new(parsed, metrics))).cast_const().cast()
             }
             Err(error) => {
                 log::error(&format!("cannot use the config of the policy: {error}"));
@@ -79,43 +79,47 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_lb_new(
         // SAFETY: Envoy passes a valid pointer.
         let hosts = unsafe { Hosts::new(lb) };
         if !filters::is_configured() {
-            log::error(&format!(
-                "cluster {}: the policy needs the HTTP filter larder among the cluster's upstream filters: add it to http_filters of \
-                 HttpProtocolOptions, before envoy.filters.http.upstream_codec",
-                hosts.cluster_name()
-            ));
+            log::error(&format!("cluster {}: {NO_FILTER}", hosts.cluster_name()));
             return ptr::null();
         }
-        let is_first = IN_USE.with_borrow_mut(|policies| {
-            let is_first = !policies.contains(&policy);
-            policies.push(policy);
-            is_first
-        });
-        if !is_first {
-            IN_USE.with_borrow_mut(Vec::pop);
-            log::error(&format!(
-                "cluster {}: the policy does not work below a policy that splits the cluster, such as subset; use clusters instead",
-                hosts.cluster_name()
-            ));
+        let Some(in_use) = InUse::claim(policy) else {
+            log::error(&format!("cluster {}: {SPLIT}", hosts.cluster_name()));
+            config.refuse_split();
             return ptr::null();
-        }
-        let owned = OwnedBalancer { policy, balancer: Balancer::new(config, hosts) };
+        };
+        let owned = OwnedBalancer { balancer: Balancer::new(config, hosts), _in_use: in_use };
         Box::into_raw(Box::new(owned)).cast_const().cast()
     })
 }
 
-/// A load balancer, and the policy that it counts as in use.
+/// A load balancer, and the claim of its policy.
 struct OwnedBalancer {
-    policy: *const c_void,
     balancer: Balancer,
+    _in_use: InUse,
 }
 
-impl Drop for OwnedBalancer {
+/// The claim of a policy by a load balancer of this thread.
+struct InUse(*const c_void);
+
+impl InUse {
+    /// Returns the claim; `None` if this thread has a load balancer of this policy already.
+    fn claim(policy: *const c_void) -> Option<Self> {
+        IN_USE.with_borrow_mut(|policies| {
+            let is_free = !policies.contains(&policy);
+            is_free.then(|| {
+                policies.push(policy);
+                Self(policy)
+            })
+        })
+    }
+}
+
+impl Drop for InUse {
     fn drop(&mut self) {
         // The thread may be ending.
         let _ = IN_USE.try_with(|policies| {
             let mut policies = policies.borrow_mut();
-            if let Some(at) = policies.iter().position(|policy| *policy == self.policy) {
+            if let Some(at) = policies.iter().position(|policy| *policy == self.0) {
                 policies.swap_remove(at);
             }
         });

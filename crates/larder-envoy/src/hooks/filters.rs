@@ -164,14 +164,20 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_head
     _is_end: bool,
 ) -> c_int {
     let body = |filter: Filter<'_>, state: &mut State| match state {
-        State::Attempt(attempt) => {
+        State::Attempt(attempt) if attempt.is_of(filter) => {
             attempt.note_request(filter);
             CONTINUE
         }
-        State::Bypassed(counters) => {
-            if let Some(counter) = counters.bypassed {
-                filter.add(counter, 1);
+        State::Attempt(attempt) => {
+            let bypassed = State::Bypassed(attempt.counters());
+            if let State::Attempt(other) = std::mem::replace(state, bypassed) {
+                other.abandon();
             }
+            note_bypassed(filter, state);
+            CONTINUE
+        }
+        State::Bypassed(_) => {
+            note_bypassed(filter, state);
             CONTINUE
         }
         State::Admin => {
@@ -183,6 +189,13 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_head
     };
     // SAFETY: as this function's.
     unsafe { with("on_http_filter_request_headers", CONTINUE, (filter, state), body) }
+}
+
+/// Counts a request whose host was not chosen by the policy.
+fn note_bypassed(filter: Filter<'_>, state: &State) {
+    if let State::Bypassed(Counters { bypassed: Some(counter), .. }) = state {
+        filter.add(*counter, 1);
+    }
 }
 
 /// # Safety

@@ -14,7 +14,7 @@ pub(super) struct Host {
     pub(super) healthy: bool,
 }
 
-/// What Envoy knows, on this thread.
+/// The state of Envoy, on this thread.
 #[derive(Debug, Default)]
 pub(super) struct Envoy {
     pub(super) cluster: String,
@@ -22,6 +22,8 @@ pub(super) struct Envoy {
     pub(super) hosts: Vec<Vec<Host>>,
     pub(super) request: Vec<(String, Vec<u8>)>,
     pub(super) reply: Vec<(String, Vec<u8>)>,
+    /// The address of the host to which the attempt goes.
+    pub(super) upstream: Option<String>,
     pub(super) body_bytes: usize,
     pub(super) selection_retries: u32,
     /// The addresses that the retry policy refuses.
@@ -280,6 +282,16 @@ extern "C" fn envoy_dynamic_module_callback_http_get_header(
         let fields = if map == crate::abi::REQUEST_HEADERS { &envoy.request } else { &envoy.reply };
         give(value, find(fields, &text(key), index))
     })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
+    _filter: *mut c_void,
+    attribute: c_int,
+    value: *mut Buffer,
+) -> bool {
+    assert_eq!(attribute, crate::abi::UPSTREAM_ADDRESS);
+    envoy(|envoy| give(value, envoy.upstream.as_deref().map(str::as_bytes)))
 }
 
 #[unsafe(no_mangle)]

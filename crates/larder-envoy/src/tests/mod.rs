@@ -60,10 +60,12 @@ impl Worker {
                 &raw mut index,
             )
         };
-        chosen.then(|| {
+        let address = chosen.then(|| {
             let hosts = envoy(|envoy| envoy.healthy(priority as usize));
             hosts.get(index as usize).expect("an index in range").address.clone()
-        })
+        });
+        envoy(|envoy| envoy.upstream.clone_from(&address));
+        address
     }
 
     /// Chooses a host for a path.
@@ -268,8 +270,71 @@ fn a_connection_without_a_request_is_refused() {
 #[test]
 fn a_second_part_of_a_cluster_in_a_thread_is_refused() {
     let worker = Worker::new("subset", "{}", &["a:1"]);
+    assert!(worker.serve("/x").is_some());
     assert!(unsafe { envoy_dynamic_module_on_lb_new(worker.policy, pointer()) }.is_null());
     assert!(envoy(|envoy| envoy.log.iter().any(|line| line.contains("splits the cluster"))));
+    assert_eq!(worker.serve("/x"), None, "no part of the cluster is served");
+}
+
+#[test]
+fn a_cluster_without_the_filter_is_refused_after_some_requests() {
+    let worker = Worker::new("unfiltered", "{}", &["a:1"]);
+    let served = (0..200).filter(|_| worker.choose().is_some()).count();
+    assert_eq!(served, 65);
+    assert!(envoy(|envoy| envoy
+        .log
+        .iter()
+        .any(|line| line.contains("the policy needs the HTTP filter larder"))));
+}
+
+#[test]
+fn a_filter_does_not_take_the_decision_of_another_request() {
+    let worker = Worker::new("other", "{}", &["a:1"]);
+    worker.choose().expect("a host");
+    envoy(|envoy| envoy.upstream = Some("elsewhere:1".to_owned()));
+    let attempt = worker.start();
+    assert_eq!((Worker::load(), envoy(|envoy| envoy.metric("larder.bypassed"))), (0, 1));
+    attempt.reply(&[(":status", "200")], 1);
+    assert_eq!(envoy(|envoy| envoy.metric("larder.replies")), 0);
+}
+
+#[test]
+fn hosts_beyond_the_limit_wait_until_there_is_room() {
+    let worker =
+        Worker::new("room", r#"{"policy": "rr", "limits": {"nodes_max": 2}}"#, &["a:1", "b:1", "c:1"]);
+    let chosen = |worker: &Worker| -> Vec<String> {
+        let mut chosen: Vec<String> = (0..6).map(|_| worker.serve("/x").expect("a host")).collect();
+        chosen.sort();
+        chosen.dedup();
+        chosen
+    };
+    assert_eq!(chosen(&worker), ["a:1", "b:1"]);
+    assert!(envoy(|envoy| envoy.log.iter().any(|line| line.contains("cannot use the host c:1"))));
+    // The place of a node is free once its last request has ended.
+    let attempts: Vec<Attempt> = (0..2).filter_map(|_| worker.choose().map(|_| worker.start())).collect();
+    envoy(|envoy| {
+        envoy.hosts[0].remove(0);
+    });
+    worker.update();
+    assert_eq!(chosen(&worker), ["b:1"]);
+    drop(attempts);
+    worker.update();
+    assert_eq!(chosen(&worker), ["b:1", "c:1"]);
+}
+
+#[test]
+fn a_host_is_chosen_while_all_hosts_are_being_replaced() {
+    let worker = Worker::new("swapped", r#"{"policy": "lard"}"#, &["a:1", "b:1"]);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let worker = Worker::new("swapped", r#"{"policy": "lard"}"#, &["c:1", "d:1"]);
+            (0..20).map(|turn| worker.serve(&format!("/{turn}"))).collect::<Vec<_>>()
+        });
+        let served = other.join().expect("a worker");
+        assert!(served.iter().flatten().all(|host| ["c:1", "d:1"].contains(&host.as_str())), "{served:?}");
+        assert_eq!(served.iter().flatten().count(), 20);
+    });
+    assert!((0..20).all(|turn| worker.serve(&format!("/{turn}")).is_some()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Envoy's config, with the lines that docs/embed.md shows.
+//! Envoy's config, with the lines that docs/operate/embed.md shows.
 
 use super::Ports;
 use serde_json::{Value, json};
