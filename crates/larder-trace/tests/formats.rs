@@ -11,7 +11,7 @@ use larder_trace::{
 };
 
 /// Each sample with its detected format.
-const SAMPLES: [(&str, Format); 14] = [
+const SAMPLES: [(&str, Format); 16] = [
     ("combined.log", Format::Clf),
     ("haproxy.log", Format::Haproxy),
     ("alb.log", Format::Alb),
@@ -21,6 +21,8 @@ const SAMPLES: [(&str, Format); 14] = [
     ("larder.json", Format::Larder),
     ("caddy.json", Format::Caddy),
     ("envoy.json", Format::Envoy),
+    ("envoy.log", Format::Envoy),
+    ("istio.log", Format::Envoy),
     ("nginx.json", Format::Nginx),
     ("nginx-request.json", Format::Nginx),
     ("nginx-local.json", Format::Nginx),

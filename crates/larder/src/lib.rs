@@ -16,6 +16,7 @@ pub mod config;
 pub mod demo;
 pub mod outcome;
 mod preflight;
+mod proxy;
 #[cfg(test)]
 mod reference;
 pub mod report;

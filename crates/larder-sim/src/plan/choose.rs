@@ -24,7 +24,7 @@ use larder_core::Bytes;
 
 use super::goal::{Goal, Prices};
 use super::policies::{knows_contents, simplicity};
-use super::result::{Cell, Estimate, Gain, LogFacts, LowGainCluster};
+use super::result::{Cell, Estimate, Gain, LogFacts, LowGainCluster, Plan, PolicyChange};
 use crate::text::rate;
 
 /// The share within which two values count as near.
@@ -348,13 +348,36 @@ pub(super) fn list_gains(chosen: &Cell, cells: &[Cell]) -> Vec<Gain> {
     let usual = ["rr", "least-conn", "hash"].into_iter().filter(|name| *name != chosen.policy);
     usual
         .filter_map(|name| cells.iter().filter(same).find(|cell| cell.policy == name))
-        .map(|other| Gain {
-            over: other.policy.clone(),
-            throughput_ratio: ratio(chosen.throughput, other.throughput),
-            hit_points: (chosen.hit_ratio.value - other.hit_ratio.value) * 100.0,
-            origin_ratio: chosen.origin_bytes.value / other.origin_bytes.value.max(f64::MIN_POSITIVE),
-        })
+        .map(|other| compare_cells(chosen, other))
         .collect()
+}
+
+/// Compares a cell with another cell of the same cluster.
+fn compare_cells(cell: &Cell, other: &Cell) -> Gain {
+    Gain {
+        over: other.policy.clone(),
+        throughput_ratio: ratio(cell.throughput, other.throughput),
+        hit_points: (cell.hit_ratio.value - other.hit_ratio.value) * 100.0,
+        origin_ratio: cell.origin_bytes.value / other.origin_bytes.value.max(f64::MIN_POSITIVE),
+    }
+}
+
+impl Plan {
+    /// Returns the effect of a change from one policy to another on every cluster that has both.
+    pub fn changes(&self, from: &str, to: &str) -> Vec<PolicyChange> {
+        list_changes(&self.cells, from, to)
+    }
+}
+
+fn list_changes(cells: &[Cell], from: &str, to: &str) -> Vec<PolicyChange> {
+    let change = |cell: &Cell| {
+        let same = |other: &&Cell| (other.nodes, other.memory_bytes) == (cell.nodes, cell.memory_bytes);
+        let other = cells.iter().filter(same).find(|other| other.policy == from)?;
+        let gain = compare_cells(cell, other);
+        let pays = is_gain_worthwhile(gain.throughput_ratio.value, gain.hit_points / 100.0);
+        Some(PolicyChange { nodes: cell.nodes, memory_bytes: cell.memory_bytes, pays, gain })
+    };
+    cells.iter().filter(|cell| cell.policy == to).filter_map(change).collect()
 }
 
 fn ratio(a: Estimate, b: Estimate) -> Estimate {
@@ -468,6 +491,25 @@ pub(in crate::plan) mod tests {
         assert_eq!(chosen, Some("hash"));
         assert_eq!(choose(&cells, goal(Goal::Throughput(99.0))).map(|c| c.policy.as_str()), Some("lard-r"));
         assert!(choose(&cells, goal(Goal::Throughput(101.0))).is_none());
+    }
+
+    #[test]
+    fn a_change_of_policy_is_compared_on_each_cluster() {
+        let cells = [
+            cell("hash", 2, 10, 100.0, 0.8),
+            cell("hash", 4, 10, 200.0, 0.8),
+            cell("lard-r", 2, 10, 102.0, 0.82),
+            cell("lard-r", 4, 10, 260.0, 0.9),
+            cell("lard-r", 8, 10, 500.0, 0.9),
+        ];
+        let changes = list_changes(&cells, "hash", "lard-r");
+        assert_eq!(
+            changes.iter().map(|change| (change.nodes, change.pays)).collect::<Vec<_>>(),
+            [(2, false), (4, true)]
+        );
+        let gain = &changes[1].gain;
+        assert_eq!((&*gain.over, gain.throughput_ratio.value), ("hash", 1.3));
+        assert!((gain.hit_points - 10.0).abs() < 1e-9 && (gain.origin_ratio - 0.5).abs() < 1e-9);
     }
 
     #[test]

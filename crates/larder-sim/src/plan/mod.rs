@@ -39,7 +39,7 @@ pub use larder_trace::stats::Coverage;
 pub use merge::{TargetIdentity, merge, merge_as};
 pub use result::{
     CeilingRow, Cell, Check, Estimate, Gain, LoadDelays, LogFacts, LowGainCluster, Method, Plan,
-    Recommendation, SCHEMA, Spread,
+    PolicyChange, Recommendation, SCHEMA, Spread,
 };
 
 use core::time::Duration;

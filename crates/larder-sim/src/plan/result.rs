@@ -229,6 +229,20 @@ pub struct Gain {
     pub origin_ratio: f64,
 }
 
+/// The effect of a change of policy on a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PolicyChange {
+    /// The number of nodes.
+    pub nodes: u16,
+    /// Memory per node, in bytes.
+    pub memory_bytes: u64,
+    /// Whether the new policy gains at least 5 % of throughput or 5 points of hits.
+    pub pays: bool,
+    /// The comparison of the new policy with the old one.
+    #[serde(flatten)]
+    pub gain: Gain,
+}
+
 /// A cluster on which content-aware policies gain less than 5 % in throughput and less than 5 points in hits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LowGainCluster {

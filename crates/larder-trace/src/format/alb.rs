@@ -13,6 +13,10 @@ use crate::record::{Reason, Record};
 
 /// Parses one line, without its line end.
 fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+    // The text log of Istio has brackets around its time, and otherwise similar fields.
+    if line.first() == Some(&b'[') {
+        return Err(Reason::NoTime);
+    }
     let mut fields = FieldIter(line);
     let first = fields.next().ok_or(Reason::NoTime)?;
     let time_ns = timestamp::parse_rfc3339(first)

@@ -146,7 +146,8 @@ formats! {
     Larder = larder::LarderParser,
     /// The access log of Caddy.
     Caddy = caddy::CaddyParser,
-    /// The access log of Envoy in JSON, with the keys of its documentation, of Istio or of Envoy Gateway.
+    /// The access log of Envoy: its default text or that of Istio, or JSON with the keys of its documentation, of
+    /// Istio or of Envoy Gateway.
     Envoy = envoy::EnvoyParser,
     /// The access log of nginx in JSON, with the names of its variables as keys.
     Nginx = nginx::NginxParser,

@@ -3,8 +3,9 @@
 mod classifier;
 mod config;
 mod input;
+mod output;
+mod proxy;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -22,9 +23,12 @@ use super::policies::{PolicySelection, expand_selection};
 use super::trace::FormatArgs;
 use crate::config::Size;
 use crate::outcome::usage;
+use crate::proxy::Proxy;
 use crate::report::plan::{PlanReport, page, write};
 
 use classifier::RequestClassifier;
+use output::OutputFile;
+use proxy::ProxyCluster;
 
 /// Recommend a policy, a number of nodes and a memory size for your access log.
 ///
@@ -54,8 +58,8 @@ pub(crate) struct PlanArgs {
         default_value = "rr,least-conn,wrr,hash,lard,lard-r"
     )]
     policies: Vec<PolicySelection>,
-    /// Numbers of nodes to simulate, 1 to 1024 each.
-    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "1,2,4,8,16")]
+    /// Numbers of nodes to simulate, 1 to 1024 each. Default: 1,2,4,8,16; with --envoy the hosts of the cluster.
+    #[arg(long, value_delimiter = ',', value_name = "N,...")]
     nodes: Vec<u16>,
     /// Memory sizes of a node for contents. Default: four sizes from a sixteenth of the working set to all of it.
     #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
@@ -94,6 +98,13 @@ pub(crate) struct PlanArgs {
     /// Host of all requests, for rules of --switch that match hosts. Logs do not contain it.
     #[arg(long, value_name = "NAME", default_value = "", requires = "switch")]
     host: String,
+    /// Config of Envoy: a static bootstrap, as YAML or JSON. The plan compares the policy of a cluster with lard-r
+    /// inside Envoy, and prints the lines of config that change the policy.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["switch", "write_config"])]
+    envoy: Option<PathBuf>,
+    /// Cluster in the config of --envoy. Default: its only cluster.
+    #[arg(long, value_name = "NAME", requires = "envoy")]
+    cluster: Option<String>,
     /// Seeds. The first seed draws samples and arrivals. The recommended cluster is simulated with each seed, under
     /// other names of the targets.
     #[arg(
@@ -134,16 +145,13 @@ fn default_costs() -> Option<Costs> {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
-    if let Some(path) = &args.config {
-        let path = path.display();
-        return Err(usage(format!(
-            "--config is not an option of plan, because plan reads no config: use --write-config {path} to write one, or \
-             --switch {path} to read the keys and classes of a switch"
-        )));
-    }
+    args.refuse_config()?;
     let classifier =
         args.switch.as_deref().map(|path| RequestClassifier::read(path, &args.host)).transpose()?;
-    let mut options = args.options(classifier.as_ref())?;
+    let proxy =
+        args.envoy.as_deref().map(|path| ProxyCluster::read(Proxy::Envoy, path, args.cluster.as_deref()));
+    let proxy = proxy.transpose()?;
+    let mut options = args.options(classifier.as_ref(), proxy.as_ref())?;
     if let Some(warning) = classifier.as_ref().and_then(RequestClassifier::ignored_settings) {
         // Messages to a closed stderr are dropped.
         let _ = writeln!(io::stderr(), "larder: warning: {warning}");
@@ -171,8 +179,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         PlanError::Option(_) | PlanError::Sim(_) => usage(error.to_string()),
     })?;
     let measured = args.costs.as_deref().is_some_and(|costs| Costs::by_name(costs).is_none());
-    let report = PlanReport { plan, version: env!("CARGO_PKG_VERSION"), logs, costs_from_file: measured };
-    // The file is written before stdout, whose reader may have closed the pipe.
+    let proxy = proxy.map(|proxy| proxy.report(&plan, &options.settings));
+    let version = env!("CARGO_PKG_VERSION");
+    let report = PlanReport { plan, version, logs, proxy, costs_from_file: measured };
+    // The files are written before stdout, whose reader may have closed the pipe.
     if let Some(file) = html {
         file.write(&page(&report)?)?;
     }
@@ -186,23 +196,42 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
             None => Some(file.leave()),
         },
     };
-    let mut out = io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        write(&report, &mut out)?;
-    }
-    out.flush()?;
-    drop(out);
+    print(&report, args.json)?;
     if let Some(path) = unwritten {
         anyhow::bail!("cannot write {}: no simulated cluster meets the goal", path.display());
     }
     Ok(())
 }
 
+/// Prints the report to stdout.
+fn print(report: &PlanReport, as_json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if as_json {
+        serde_json::to_writer_pretty(&mut out, report)?;
+        writeln!(out)?;
+    } else {
+        write(report, &mut out)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
 impl PlanArgs {
-    fn options(&self, classifier: Option<&RequestClassifier>) -> anyhow::Result<Options> {
+    /// Refuses `--config`, which other commands have.
+    fn refuse_config(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.config else { return Ok(()) };
+        let path = path.display();
+        Err(usage(format!(
+            "--config is not an option of plan, because plan reads no config: use --write-config {path} to write one, or \
+             --switch {path} to read the keys and classes of a switch"
+        )))
+    }
+
+    fn options(
+        &self,
+        classifier: Option<&RequestClassifier>,
+        proxy: Option<&ProxyCluster>,
+    ) -> anyhow::Result<Options> {
         let costs = match &self.costs {
             Some(text) => costs(text)?,
             None => default_costs().context("there is no cost model")?,
@@ -217,12 +246,16 @@ impl PlanArgs {
         }
         let usual = Options::new(costs);
         let mut memory: Vec<Bytes> = self.memory.iter().map(|size| size.0).collect();
-        let mut nodes = self.nodes.clone();
+        let mut nodes = match proxy {
+            _ if !self.nodes.is_empty() => self.nodes.clone(),
+            Some(proxy) => vec![proxy.nodes()?],
+            None => plan::NODES.to_vec(),
+        };
         memory.sort_unstable();
         memory.dedup();
         nodes.sort_unstable();
         nodes.dedup();
-        Ok(Options {
+        let mut options = Options {
             policies: expand_selection(&self.policies).map_err(usage)?,
             nodes,
             memory,
@@ -238,7 +271,11 @@ impl PlanArgs {
             sampling: self.sample,
             warmup: self.warmup.unwrap_or(usual.warmup),
             ..usual
-        })
+        };
+        if let Some(proxy) = proxy {
+            proxy.apply(&mut options);
+        }
+        Ok(options)
     }
 }
 
@@ -273,60 +310,6 @@ fn share(text: &str) -> Result<f64, String> {
     value
         .filter(|value| (0.0..=1.0).contains(value))
         .ok_or_else(|| format!("'{text}' is not a share: write 5% or 0.05"))
-}
-
-/// An output file. Its old content stays until the new content is written.
-struct OutputFile<'p> {
-    path: &'p Path,
-    file: File,
-    /// Whether this process created the file.
-    created: bool,
-}
-
-impl<'p> OutputFile<'p> {
-    fn open(path: &'p Path) -> anyhow::Result<Self> {
-        let created = !path.exists();
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file, created })
-    }
-
-    /// Opens a file that must not exist, unless `force` is set. Terminals and pipes are accepted.
-    fn open_new(path: &'p Path, force: bool) -> anyhow::Result<Self> {
-        let holds_text = std::fs::metadata(path).is_ok_and(|about| about.is_file());
-        if holds_text && !force {
-            let path = path.display();
-            return Err(usage(format!(
-                "cannot write {path}: the file exists (name another file, or add --force to replace it)"
-            )));
-        }
-        Self::open(path)
-    }
-
-    fn write(mut self, text: &str) -> anyhow::Result<()> {
-        let regular = self.file.metadata().is_ok_and(|about| about.is_file());
-        let emptied = if regular { self.file.set_len(0) } else { Ok(()) };
-        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
-        written.with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.created = false;
-        // Messages to a closed stderr are dropped.
-        let _ = writeln!(io::stderr(), "written: {}", self.path.display());
-        Ok(())
-    }
-
-    /// Leaves the file unchanged.
-    fn leave(self) -> &'p Path {
-        self.path
-    }
-}
-
-impl Drop for OutputFile<'_> {
-    fn drop(&mut self) {
-        if self.created {
-            // If the empty file cannot be removed, it stays.
-            let _ = std::fs::remove_file(self.path);
-        }
-    }
 }
 
 /// Progress bar of the simulation. It is shown only on a terminal, and removed when dropped.

@@ -39,8 +39,8 @@ enum TraceCommand {
 /// Format of a log.
 #[derive(Debug, Args)]
 pub(crate) struct FormatArgs {
-    /// Format: clf (Common or Combined Log Format), haproxy, w3c (IIS, CloudFront), alb, s3, larder, caddy, envoy,
-    /// nginx, traefik (JSON), json, sdsc, worldcup98, oracle-general, u64be or mooncake. Default: detected from the
+    /// Format: clf (Common or Combined Log Format), haproxy, w3c (IIS, CloudFront), alb, s3, envoy, larder,
+    /// caddy, nginx, traefik (JSON), json, sdsc, worldcup98, oracle-general, u64be or mooncake. Default: detected from the
     /// first bytes.
     #[arg(long)]
     pub(crate) format: Option<Format>,

@@ -4,6 +4,8 @@ use larder_sim::plan::Plan;
 use larder_trace::{Method, Record};
 use serde::Serialize;
 
+use super::proxy::ProxyReport;
+
 /// The plan, with information on its inputs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PlanReport {
@@ -14,9 +16,20 @@ pub(crate) struct PlanReport {
     pub(crate) version: &'static str,
     /// The logs, and the parts of them that were left out.
     pub(crate) logs: Vec<LogInfo>,
+    /// The cluster of a proxy whose policy may change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) proxy: Option<ProxyReport>,
     /// Whether the cost model was read from a file. Otherwise the defaults are used, which were not measured
     /// on the user's machine.
     pub(crate) costs_from_file: bool,
+}
+
+impl PlanReport {
+    /// Returns the warnings about the plan and about the proxy's config.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = &String> {
+        let of_proxy = self.proxy.iter().flat_map(|proxy| &proxy.warnings);
+        self.plan.warnings.iter().chain(of_proxy)
+    }
 }
 
 /// A log, with the number of requests that were left out.

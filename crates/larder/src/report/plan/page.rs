@@ -5,6 +5,7 @@ use larder_sim::plan::{Cell, Plan};
 use larder_sim::text::cluster;
 
 use super::data::PlanReport;
+use super::proxy::ProxyReport;
 use super::tables::{self, Grid, GridValue};
 use super::text;
 use crate::report::charts::{Strip, strips};
@@ -20,10 +21,13 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
         Some(it) => format!("{} on {}", it.policy, cluster(it.nodes, Bytes(it.memory_bytes))),
         None => "No simulated cluster meets the goal".to_owned(),
     };
-    let answer: String =
-        text::result_sentences(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
-    let mut tables: String =
-        tables::grids(plan).iter().map(|grid| table("Policies by nodes", grid)).collect();
+    let proxy = report.proxy.as_ref();
+    let sentences = proxy.map(|proxy| proxy.sentences(plan)).unwrap_or_default();
+    let sentences = sentences.into_iter().chain(text::result_sentences(plan));
+    let answer: String = sentences.map(|text| format!("<p>{}</p>\n", escape(&text))).collect();
+    let change = proxy.and_then(|proxy| proxy.table(plan));
+    let mut tables = change.map(|grid| table("Change of policy", &grid)).unwrap_or_default();
+    tables.extend(tables::grids(plan).iter().map(|grid| table("Policies by nodes", grid)));
     if let Some(it) = &plan.recommendation {
         tables.push_str(&table("The recommended cluster", &tables::cluster(plan, it)));
     }
@@ -37,7 +41,7 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n",
             "<title>larder plan: {title}</title>\n<style>\n{style}{page}</style>\n</head>\n<body>\n<main>\n",
             "<p class=\"eyebrow\">larder plan</p>\n<h1>{title}</h1>\n{answer}{warnings}{tables}",
-            "{figures}<h2>How this was found</h2>\n<dl>\n{method}</dl>\n",
+            "{lines}{figures}<h2>How this was found</h2>\n<dl>\n{method}</dl>\n",
             "<details><summary>All figures as JSON</summary>\n<pre tabindex=\"0\">{json}</pre></details>\n",
             "</main>\n</body>\n</html>\n"
         ),
@@ -45,19 +49,29 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
         style = crate::report::STYLE,
         page = crate::report::PAGE_STYLE,
         answer = answer,
-        warnings = warnings(plan),
+        warnings = warnings(report),
         tables = tables,
+        lines = config_lines(report),
         figures = figures(plan),
         method = method,
         json = escape(&json),
     ))
 }
 
-fn warnings(plan: &Plan) -> String {
-    if plan.warnings.is_empty() {
+/// Writes the lines for the config of a proxy.
+fn config_lines(report: &PlanReport) -> String {
+    let task = report.proxy.as_ref().and_then(ProxyReport::task);
+    let write = |(task, lines): (String, &str)| {
+        format!("<p>{}</p>\n<pre tabindex=\"0\">{}</pre>\n", escape(&task), escape(lines))
+    };
+    task.map(write).unwrap_or_default()
+}
+
+fn warnings(report: &PlanReport) -> String {
+    let items: String = report.warnings().map(|text| format!("<li>{}</li>", escape(text))).collect();
+    if items.is_empty() {
         return String::new();
     }
-    let items: String = plan.warnings.iter().map(|text| format!("<li>{}</li>", escape(text))).collect();
     format!("<div class=\"warning\" role=\"note\"><b>Reasons to doubt the result</b><ul>{items}</ul></div>\n")
 }
 

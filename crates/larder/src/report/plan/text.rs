@@ -7,12 +7,23 @@ use larder_sim::plan::{Check, Estimate, LowGainCluster, Plan, Recommendation, Sp
 use larder_sim::text::cluster;
 
 use super::data::{LogInfo, PlanReport};
+use super::proxy::ProxyReport;
 use super::tables::{self, figure};
 use crate::report::{counted, number, rate};
 
 /// Writes the whole plan.
 pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()> {
     let plan = &report.plan;
+    if let Some(proxy) = &report.proxy {
+        for sentence in proxy.sentences(plan) {
+            write_paragraph(out, &sentence)?;
+        }
+        writeln!(out)?;
+        if let Some(grid) = proxy.table(plan) {
+            tables::write(&grid, out)?;
+            writeln!(out)?;
+        }
+    }
     for sentence in result_sentences(plan) {
         write_paragraph(out, &sentence)?;
     }
@@ -29,7 +40,12 @@ pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
     for (what, how) in method_rows(report) {
         writeln!(out, "{what:<12} {how}")?;
     }
-    for warning in &plan.warnings {
+    if let Some((task, lines)) = report.proxy.as_ref().and_then(ProxyReport::task) {
+        writeln!(out)?;
+        write_paragraph(out, &task)?;
+        write!(out, "\n{lines}")?;
+    }
+    for warning in report.warnings() {
         writeln!(out, "\nwarning: {warning}")?;
     }
     Ok(())
@@ -82,14 +98,16 @@ fn price_text(price: f64) -> String {
     format!("{price:.digits$}")
 }
 
-fn ratio(value: Estimate) -> String {
+/// Formats a ratio with its error.
+pub(super) fn ratio(value: Estimate) -> String {
     match value.error {
         0.0 => format!("{:.2}", value.value),
         error => format!("{:.2} (+- {error:.2})", value.value),
     }
 }
 
-fn plus_minus(estimate: Estimate, scale: f64, unit: &str) -> String {
+/// Formats a value with its error.
+pub(super) fn plus_minus(estimate: Estimate, scale: f64, unit: &str) -> String {
     let value = figure(estimate.value * scale, unit);
     match estimate.error {
         0.0 => format!("{value}{unit}"),
