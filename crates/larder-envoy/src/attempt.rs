@@ -70,7 +70,7 @@ impl Attempt {
 
     /// Shows the reason of the decision to access logs.
     pub(crate) fn note_request(&self, filter: Filter<'_>) {
-        self.pending.cluster.note_filter();
+        self.pending.filter_check.note_taken();
         filter.set_metadata(NAMESPACE, "reason", self.pending.decision.reason.name());
     }
 
@@ -125,8 +125,8 @@ impl Attempt {
     }
 }
 
-/// An attempt that ends in a shorter time without a reply has not been at the node: a circuit breaker has stopped it, or the node has
-/// refused the connection, which Envoy judges.
+/// An attempt that ends in a shorter time without a reply counts as one that has not been at the node. Envoy does not tell a filter
+/// whether a circuit breaker has stopped the attempt, which takes far less time than most failures of nodes.
 const NODE_TIME_MIN: Duration = Duration::from_millis(1);
 
 impl Drop for Attempt {

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, ClusterRef};
 use crate::config::PolicyConfig;
+use crate::filter_check::FilterCheck;
 use crate::host::{Context, Hosts, PolicyMetrics};
 use crate::log;
 use crate::membership::{HostFacts, ViewId};
@@ -16,11 +17,11 @@ use std::time::Duration;
 /// The largest number of hosts that a request does not go to because it has been there before.
 const EXCLUDE_MAX: usize = 8;
 
-/// Why a cluster without the filter is refused.
-pub(crate) const NO_FILTER: &str = "the policy needs the HTTP filter larder among the upstream filters of the cluster that routes \
-    name: add it to http_filters of HttpProtocolOptions, before envoy.filters.http.upstream_codec";
+/// The reason for refusing a cluster without the filter.
+pub(crate) const NO_FILTER: &str = "the policy needs the HTTP filter larder among the upstream filters of the cluster: add it to \
+    http_filters of HttpProtocolOptions, before envoy.filters.http.upstream_codec";
 
-/// Why a cluster with several load balancers in a worker is refused.
+/// The reason for refusing a cluster with several load balancers in a worker.
 pub(crate) const SPLIT: &str = "the policy does not work below a policy that splits the cluster, such as subset; use several clusters instead";
 
 /// The time between two updates of the gauges.
@@ -77,11 +78,18 @@ pub(crate) struct Policy {
     cluster: OnceLock<Arc<Cluster>>,
     /// Whether Envoy splits the cluster, so that its requests are refused.
     is_split: Arc<AtomicBool>,
+    filter_check: Arc<FilterCheck>,
 }
 
 impl Policy {
     pub(crate) fn new(config: PolicyConfig, metrics: Metrics) -> Self {
-        Self { config, metrics, cluster: OnceLock::new(), is_split: Arc::default() }
+        Self {
+            config,
+            metrics,
+            cluster: OnceLock::new(),
+            is_split: Arc::default(),
+            filter_check: Arc::default(),
+        }
     }
 
     /// Refuses all requests of the cluster, because Envoy has more than one load balancer for it in a worker.
@@ -115,6 +123,7 @@ pub(crate) struct Balancer {
     view: ViewId,
     metrics: Metrics,
     is_split: Arc<AtomicBool>,
+    filter_check: Arc<FilterCheck>,
     /// The healthy hosts, by the slots of their nodes.
     healthy: Vec<Option<HealthyHost>>,
     gauges_at: Option<Time>,
@@ -131,6 +140,7 @@ impl Balancer {
             view,
             metrics: policy.metrics,
             is_split: Arc::clone(&policy.is_split),
+            filter_check: Arc::clone(&policy.filter_check),
             healthy: Vec::new(),
             gauges_at: None,
         };
@@ -193,10 +203,7 @@ impl Balancer {
         if !self.is_usable() {
             return None;
         }
-        let Some(dispatcher) = cluster.dispatcher() else {
-            self.metrics.count(self.metrics.refused_no_node);
-            return None;
-        };
+        let Some(dispatcher) = cluster.dispatcher() else { return self.fall_back(hosts, TargetId::of(path)) };
         let now = crate::now();
         if self.gauges_at.is_none_or(|at| now.since(at) >= GAUGE_INTERVAL) {
             self.gauges_at = Some(now);
@@ -213,8 +220,10 @@ impl Balancer {
         match self.decide((dispatcher, now), (hosts, context), facts) {
             Choice::Decided(host, decision) => {
                 self.metrics.count(self.metrics.reasons[decision.reason as usize]);
-                let pending = Pending { cluster, decision, at: now, host: host.name };
+                let filter_check = Arc::clone(&self.filter_check);
+                let pending = Pending { cluster, decision, at: now, filter_check, host: host.name };
                 if let Some(untaken) = pending::put(pending) {
+                    untaken.filter_check.note_untaken();
                     untaken.abandon();
                     self.metrics.count(self.metrics.not_started);
                 }
@@ -232,15 +241,15 @@ impl Balancer {
             log::limited_error!("cluster {name}: {SPLIT}");
             return false;
         }
-        if self.cluster.lacks_filter() {
+        if self.filter_check.refuses() {
             log::limited_error!("cluster {name}: {NO_FILTER}");
             return false;
         }
         true
     }
 
-    /// Chooses a host without the dispatcher. In the moment in which all hosts are replaced, it may know none that this worker has.
-    /// A host that Envoy sees as healthy is better than none.
+    /// Chooses a host without the dispatcher, which may know no host that this worker has: while many hosts are being replaced, or
+    /// because there was no room for them. A host that Envoy sees as healthy is better than none.
     fn fall_back(&self, hosts: Hosts<'_>, target: TargetId) -> Option<(u32, u32)> {
         for priority in 0..hosts.priorities() {
             let count = hosts.healthy_count(priority) as u64;
@@ -320,7 +329,7 @@ impl Balancer {
         host.filter(|host| host.node == node)
     }
 
-    /// Does what is due from time to time: updates the gauges, and tries again to add hosts for which there was no room.
+    /// Updates the gauges, and tries again to add hosts for which there was no room.
     fn tend(&mut self, hosts: Hosts<'_>, dispatcher: &Embedded) {
         self.metrics.set(self.metrics.targets, dispatcher.targets_known() as u64);
         self.metrics.set(self.metrics.outstanding, u64::from(dispatcher.outstanding()));

@@ -10,7 +10,7 @@ use larder_embed::{Decision, EmbedError, Embedded, Feedback, NodeHandle};
 use larder_record::{RecordConfig, RecordStatus, Recorder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The clusters of this process, by name.
@@ -24,19 +24,12 @@ pub(crate) struct Cluster {
     /// The dispatcher, from the moment at which the first hosts are known.
     dispatcher: OnceLock<Embedded>,
     recorder: OnceLock<Arc<Recorder>>,
-    /// Locked while a worker's view changes. A decision locks it only if Envoy's list of hosts has changed without a word.
+    /// Locked while a worker's view changes. A decision locks it only if Envoy's list of hosts has changed without a notification.
     members: Mutex<Members>,
     next_view: AtomicU64,
     /// Whether a host could not be added to the dispatcher.
     is_incomplete: AtomicBool,
-    /// Whether a filter has taken a decision.
-    is_filtered: AtomicBool,
-    /// The number of decisions that no filter has taken, until the first one is.
-    unfiltered: AtomicU32,
 }
-
-/// The number of decisions that no filter may take before the cluster counts as one without the filter.
-const UNFILTERED_MAX: u32 = 64;
 
 /// A worker's own reference to a cluster. Copies of it share a count that no other worker changes, so that they cost little.
 #[derive(Clone, Debug)]
@@ -112,8 +105,6 @@ impl Cluster {
             members: Mutex::new(Members { inherited, ..Members::default() }),
             next_view: AtomicU64::new(0),
             is_incomplete: AtomicBool::new(false),
-            is_filtered: AtomicBool::new(false),
-            unfiltered: AtomicU32::new(0),
         });
         let mut clusters = lock(&CLUSTERS);
         clusters.retain(|_, cluster| cluster.strong_count() > 0);
@@ -153,25 +144,6 @@ impl Cluster {
         {
             log::limited_error!("cluster {}: cannot end a request: {error}", self.name);
         }
-    }
-
-    /// Notes that a filter has taken a decision.
-    pub(crate) fn note_filter(&self) {
-        if !self.is_filtered.load(Ordering::Relaxed) {
-            self.is_filtered.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that no filter has taken a decision.
-    pub(crate) fn note_no_filter(&self) {
-        if !self.is_filtered.load(Ordering::Relaxed) {
-            self.unfiltered.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns whether the cluster has no filter, as far as its requests show.
-    pub(crate) fn lacks_filter(&self) -> bool {
-        !self.is_filtered.load(Ordering::Relaxed) && self.unfiltered.load(Ordering::Relaxed) >= UNFILTERED_MAX
     }
 
     /// Returns whether a host could not be added, so that the hosts should be read again.

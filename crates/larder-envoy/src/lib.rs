@@ -16,6 +16,7 @@ mod attempt;
 mod balancer;
 mod cluster;
 mod config;
+mod filter_check;
 mod hooks;
 mod host;
 mod log;

@@ -2,8 +2,8 @@
 //!
 //! Envoy tells each worker of a change separately, so the views differ for a moment. A node is a member while any worker has it. It
 //! takes requests while all workers have it and see it as healthy. So a worker that is behind brings no host back, and no worker
-//! gets a decision for a host that it does not have yet. If no host is everyone's, for example because all hosts are being replaced,
-//! each node takes requests that some worker sees as healthy.
+//! gets a decision for a host that it does not have yet. If no host of the priority level in use is everyone's, for example because
+//! all hosts are being replaced, each node takes requests that some worker sees as healthy.
 
 use larder_core::Weight;
 use std::collections::{BTreeMap, HashMap};
@@ -51,7 +51,7 @@ struct Merged {
     turn: u64,
     views: usize,
     healthy_views: usize,
-    /// As the view says that has changed last.
+    /// Priority level and weight in the view that has changed last.
     priority: u32,
     weight: u32,
 }
@@ -96,12 +96,14 @@ impl Views {
 
     /// Returns the nodes and what the dispatcher shall know of them, in the order in which they were added. O(nodes log nodes).
     pub(crate) fn merge(&self) -> Vec<(Arc<str>, NodeFacts)> {
-        // A worker that has not received its hosts yet has no say.
+        // A worker that has not received its hosts yet does not count.
         let views = self.views.values().filter(|hosts| !hosts.is_empty()).count();
-        let is_everyones = |node: &Merged| node.healthy_views >= views;
-        let needed = if self.merged.values().any(is_everyones) { views } else { 1 };
+        let healthy = || self.merged.values().filter(|node| node.healthy_views > 0);
+        let active = healthy().map(|node| node.priority).min();
+        // In the level in use, at least one node must be everyone's.
+        let is_complete = healthy().any(|node| Some(node.priority) == active && node.healthy_views >= views);
+        let needed = if is_complete { views } else { 1 };
         let is_up = |node: &Merged| node.healthy_views >= needed;
-        let active = self.merged.values().filter(|node| is_up(node)).map(|node| node.priority).min();
         let heaviest = self.merged.values().map(|node| node.weight).max().unwrap_or(1);
         let facts = |node: &Merged| NodeFacts {
             up: is_up(node),
@@ -188,7 +190,18 @@ mod tests {
     }
 
     #[test]
-    fn workers_without_hosts_and_workers_that_have_ended_have_no_say() {
+    fn while_a_level_is_replaced_the_next_one_stays_a_backup() {
+        let mut views = Views::default();
+        views.replace(ViewId(1), vec![host("a", 0, true), host("z", 1, true)]);
+        views.replace(ViewId(2), vec![host("a", 0, true), host("z", 1, true)]);
+        views.replace(ViewId(1), vec![host("b", 0, true), host("z", 1, true)]);
+        assert_eq!(shown(&views), "a [backup z] b");
+        views.replace(ViewId(2), vec![host("b", 0, true), host("z", 1, true)]);
+        assert_eq!(shown(&views), "[backup z] b");
+    }
+
+    #[test]
+    fn workers_without_hosts_and_workers_that_have_ended_do_not_count() {
         let mut views = Views::default();
         views.replace(ViewId(1), vec![host("a", 0, true)]);
         views.replace(ViewId(2), Vec::new());

@@ -5,6 +5,7 @@
 //! cluster has too many connection pools, no filter takes the decision. It is then ended before the thread's next decision.
 
 use crate::cluster::ClusterRef;
+use crate::filter_check::FilterCheck;
 use larder_core::Time;
 use larder_embed::Decision;
 use std::cell::RefCell;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 pub(crate) struct Pending {
     pub(crate) cluster: ClusterRef,
     pub(crate) decision: Decision,
+    /// The check of the policy that has decided.
+    pub(crate) filter_check: Arc<FilterCheck>,
     /// The address of the host.
     pub(crate) host: Arc<str>,
     /// The time of the decision.
@@ -43,7 +46,6 @@ fn replace(pending: Option<Pending>) -> Option<Pending> {
 impl Pending {
     /// Ends an attempt that did not begin. The dispatcher learns nothing from it.
     pub(crate) fn abandon(&self) {
-        self.cluster.note_no_filter();
         self.cluster.end(crate::now(), &self.decision, None);
     }
 }

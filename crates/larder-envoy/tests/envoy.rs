@@ -348,10 +348,11 @@ fn a_hot_restart_keeps_the_targets_at_their_nodes() {
     let mut current = None;
     let before = placements(old.port, TARGETS);
     let placed = SystemTime::now();
-    // The state file is written every 10 s.
+    // The state file is written every 10 s. A target takes at least 16 bytes.
     eventually("the state file has all targets", || {
-        let written = std::fs::metadata(&state).and_then(|file| file.modified());
-        written.is_ok_and(|written| written > placed).then_some(())
+        let file = std::fs::metadata(&state).ok()?;
+        let is_new = file.modified().is_ok_and(|written| written > placed);
+        (is_new && file.len() > 16 * TARGETS as u64).then_some(())
     });
     Load::during(old.port, TARGETS, |load| {
         let mut second = command(&program, second_folder.path(), &config);

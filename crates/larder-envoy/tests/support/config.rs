@@ -75,6 +75,8 @@ pub(crate) fn cluster(options: &Options<'_>) -> Value {
     let mut cluster = json!({
         "name": "tier",
         "connect_timeout": "2s",
+        // Envoy's default is 3 retries at a time. All clients may meet a failed node at once.
+        "circuit_breakers": { "thresholds": [{ "max_retries": 1_000 }] },
         "load_balancing_policy": { "policies": [{ "typed_extension_config": {
             "name": "envoy.load_balancing_policies.dynamic_modules",
             "typed_config": {

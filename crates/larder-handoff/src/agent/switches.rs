@@ -267,11 +267,8 @@ mod tests {
             SettingsStatus { services: vec![7], keys: true, tag: true, tunnel: true, cookie_conflict: false },
             "port 99 is not an address of the node"
         );
-        assert_eq!(
-            switches.status_for(B, &KernelSettings::default()).services,
-            [],
-            "the kernel rejected the settings"
-        );
+        let services = switches.status_for(B, &KernelSettings::default()).services;
+        assert!(services.is_empty(), "the kernel rejected the settings, not {services:?}");
     }
 
     #[test]
