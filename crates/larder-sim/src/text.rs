@@ -41,6 +41,11 @@ pub fn rate(requests_per_s: f64) -> String {
     format!("{} requests/s", per_s(requests_per_s))
 }
 
+/// Returns a text for one line of a terminal: each control character becomes `?`.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// Formats a cluster by its size: `4 nodes with 256 MiB each`.
 pub fn cluster(nodes: impl TryInto<u64>, memory: Bytes) -> String {
     let nodes = counted(nodes, "node");

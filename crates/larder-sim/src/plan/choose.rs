@@ -363,21 +363,39 @@ fn compare_cells(cell: &Cell, other: &Cell) -> Gain {
 }
 
 impl Plan {
-    /// Returns the effect of a change from one policy to another on every cluster that has both.
-    pub fn changes(&self, from: &str, to: &str) -> Vec<PolicyChange> {
-        list_changes(&self.cells, from, to)
+    /// Returns the effect of a change from one policy to another on every cluster that has both. The change pays
+    /// only if the new policy also gains over the alternatives.
+    pub fn changes(&self, from: &str, to: &str, alternatives: &[&str]) -> Vec<PolicyChange> {
+        list_changes(&self.cells, from, to, alternatives)
     }
 }
 
-fn list_changes(cells: &[Cell], from: &str, to: &str) -> Vec<PolicyChange> {
+fn list_changes(cells: &[Cell], from: &str, to: &str, alternatives: &[&str]) -> Vec<PolicyChange> {
     let change = |cell: &Cell| {
         let same = |other: &&Cell| (other.nodes, other.memory_bytes) == (cell.nodes, cell.memory_bytes);
         let other = cells.iter().filter(same).find(|other| other.policy == from)?;
         let gain = compare_cells(cell, other);
-        let pays = is_gain_worthwhile(gain.throughput_ratio.value, gain.hit_points / 100.0);
-        Some(PolicyChange { nodes: cell.nodes, memory_bytes: cell.memory_bytes, pays, gain })
+        let rival = cells
+            .iter()
+            .filter(same)
+            .filter(|own| {
+                own.policy != from && alternatives.contains(&&*own.policy) && !surely_gains(cell, own)
+            })
+            .max_by(|a, b| a.throughput.value.total_cmp(&b.throughput.value));
+        let pays = rival.is_none() && surely_gains(cell, other);
+        let rival = rival.map(|rival| compare_cells(cell, rival));
+        Some(PolicyChange { nodes: cell.nodes, memory_bytes: cell.memory_bytes, pays, rival, gain })
     };
     cells.iter().filter(|cell| cell.policy == to).filter_map(change).collect()
+}
+
+/// Returns whether a cell gains enough over another cell in throughput or hits, and loses little of the other
+/// value. The low ends of the ranges count.
+fn surely_gains(cell: &Cell, other: &Cell) -> bool {
+    let ratio = ratio(cell.throughput, other.throughput).low();
+    let error = cell.hit_ratio.error.hypot(other.hit_ratio.error);
+    let hits = cell.hit_ratio.value - other.hit_ratio.value - error;
+    is_gain_worthwhile(ratio, hits) && ratio >= 1.0 - GAIN && hits >= -GAIN
 }
 
 fn ratio(a: Estimate, b: Estimate) -> Estimate {
@@ -502,7 +520,7 @@ pub(in crate::plan) mod tests {
             cell("lard-r", 4, 10, 260.0, 0.9),
             cell("lard-r", 8, 10, 500.0, 0.9),
         ];
-        let changes = list_changes(&cells, "hash", "lard-r");
+        let changes = list_changes(&cells, "hash", "lard-r", &[]);
         assert_eq!(
             changes.iter().map(|change| (change.nodes, change.pays)).collect::<Vec<_>>(),
             [(2, false), (4, true)]
@@ -510,6 +528,23 @@ pub(in crate::plan) mod tests {
         let gain = &changes[1].gain;
         assert_eq!((&*gain.over, gain.throughput_ratio.value), ("hash", 1.3));
         assert!((gain.hit_points - 10.0).abs() < 1e-9 && (gain.origin_ratio - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_change_pays_if_it_surely_gains_over_all_alternatives() {
+        let old = cell("maglev", 4, 10, 100.0, 0.5);
+        let change = |new: Cell, own: Cell| {
+            let changes = list_changes(&[old.clone(), own, new], "maglev", "lard-r", &["rr", "maglev"]);
+            (changes[0].pays, changes[0].rival.as_ref().map(|rival| rival.over.clone()))
+        };
+        let (new, slow) = (cell("lard-r", 4, 10, 170.0, 0.5), cell("rr", 4, 10, 90.0, 0.4));
+        assert_eq!(change(new.clone(), slow.clone()), (true, None));
+        assert_eq!(change(new.clone(), cell("rr", 4, 10, 180.0, 0.5)), (false, Some("rr".to_owned())));
+        assert_eq!(change(new.clone(), cell("wrr", 4, 10, 180.0, 0.5)), (true, None), "no alternative");
+        let fewer_hits = cell("lard-r", 4, 10, 170.0, 0.44);
+        assert_eq!(change(fewer_hits, slow.clone()), (false, None), "a loss of 6 points of hits");
+        let throughput = Estimate { value: 170.0, error: 80.0 };
+        assert!(!change(Cell { throughput, ..new }, slow).0, "the range reaches below the gain");
     }
 
     #[test]

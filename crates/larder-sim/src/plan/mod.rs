@@ -54,6 +54,9 @@ use crate::{SimError, Workload};
 /// The period of the simulated nodes' load reports: the default of the switch.
 pub const REPORT_EVERY: Duration = Duration::from_millis(200);
 
+/// The largest number of nodes in a grid.
+pub const NODES_MAX: u16 = 1_024;
+
 /// The largest number of cells in a grid.
 pub const CELLS_MAX: usize = 10_000;
 
@@ -162,8 +165,8 @@ fn check(options: &Options) -> Result<(), PlanError> {
     if options.policies.is_empty() || options.policies.iter().enumerate().any(twice) {
         return wrong("name at least one policy, and none twice");
     }
-    if options.nodes.is_empty() || !options.nodes.iter().all(|nodes| (1..=1_024).contains(nodes)) {
-        return wrong("numbers of nodes must be from 1 to 1024");
+    if options.nodes.is_empty() || !options.nodes.iter().all(|nodes| (1..=NODES_MAX).contains(nodes)) {
+        return wrong(&format!("numbers of nodes must be from 1 to {NODES_MAX}"));
     }
     if options.memory.contains(&Bytes::ZERO) {
         return wrong("memory sizes must be above 0");

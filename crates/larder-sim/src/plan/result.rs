@@ -236,8 +236,12 @@ pub struct PolicyChange {
     pub nodes: u16,
     /// Memory per node, in bytes.
     pub memory_bytes: u64,
-    /// Whether the new policy gains at least 5 % of throughput or 5 points of hits.
+    /// Whether the new policy gains at least 5 % of throughput or 5 points of hits, and loses at most as much of
+    /// the other, in comparison with the old policy and with each alternative. The low ends of the ranges count.
     pub pays: bool,
+    /// The comparison with the alternative that serves most of those over which the new policy does not gain so
+    /// much; `None` if there is no such alternative.
+    pub rival: Option<Gain>,
     /// The comparison of the new policy with the old one.
     #[serde(flatten)]
     pub gain: Gain,

@@ -16,6 +16,8 @@ pub(crate) struct Cluster {
     pub(crate) replaced: Vec<String>,
     /// Parts of the config that larder's module refuses or ignores, or that the simulator cannot know.
     pub(crate) warnings: Vec<String>,
+    /// Parts of the config that conflict with the lines of [`Proxy::lines`](super::Proxy::lines).
+    pub(crate) lines_warnings: Vec<String>,
 }
 
 /// The hosts of a cluster.

@@ -1,5 +1,6 @@
 //! Values of a config with their paths, so that an error can name the key.
 
+use larder_sim::text::printable;
 use serde_json::Value;
 
 /// The longest text of a config that a message shows, in characters.
@@ -23,7 +24,7 @@ impl KeyError {
 
 /// Returns a text of a config for a message: short, and without control characters.
 pub(super) fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(&text.chars().take(SHOWN_CHARACTERS).collect::<String>())
 }
 
 /// A value of a config, with its path.
@@ -106,9 +107,22 @@ impl<'v> Field<'v> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns whether the value is the number 0.
-    pub(super) fn is_zero(&self) -> bool {
-        self.value.as_f64() == Some(0.0)
+    /// Returns the names of the keys in this object.
+    pub(super) fn names(&self) -> Vec<&'v str> {
+        let object = self.value.as_object();
+        object.map(|object| object.keys().map(String::as_str).collect()).unwrap_or_default()
+    }
+
+    /// Returns the value, or the value of its JSON text.
+    pub(super) fn parsed(&self) -> Result<Value, KeyError> {
+        let Value::String(text) = self.value else { return Ok(self.value.clone()) };
+        serde_json::from_str(text)
+            .map_err(|error| self.error(format!("the text is not JSON: {error}"), "write a JSON object"))
+    }
+
+    /// Returns the parsed value of this key with its path.
+    pub(super) fn with_value<'p>(&self, value: &'p Value) -> Field<'p> {
+        Field { value, path: self.path.clone() }
     }
 
     /// Returns the switch of a key in this object.

@@ -11,6 +11,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use larder_core::PolicyKind;
 use larder_core::dispatch::Settings;
 use serde::Serialize;
 
@@ -34,6 +35,13 @@ impl Proxy {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Envoy => "Envoy",
+        }
+    }
+
+    /// Returns the policies that the proxy itself has, with the words of its config.
+    pub(crate) const fn own_policies(self) -> &'static [(PolicyKind, &'static str)] {
+        match self {
+            Self::Envoy => &envoy::OWN_POLICIES,
         }
     }
 

@@ -126,20 +126,21 @@ fn the_gain_and_the_lines_of_config_are_printed() {
 #[test]
 fn the_lines_of_the_plan_are_a_config_that_needs_no_change() {
     let files = Files::new();
-    let config = CONFIG.replace("POLICY", "RING_HASH");
+    let config = CONFIG.replace("POLICY", "LEAST_REQUEST");
     let path = files.write("envoy.yaml", &config);
     let output = files.plan(&path, &["--memory", "1MB", "--t-low", "30", "--json"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(plan["proxy"]["simulated_as"], "hash");
+    assert_eq!(plan["proxy"]["simulated_as"], "p2c");
     let lines = plan["proxy"]["lines"].as_str().unwrap();
     assert!(lines.contains("{ policy: lard-r, policies: { lard: { t_low: 30, t_high: 65 } } }"), "{lines}");
     let lines: String = lines.lines().map(|line| format!("    {line}\n")).collect();
-    let changed = config.replace("    lb_policy: RING_HASH\n", &lines);
+    let changed = config.replace("    lb_policy: LEAST_REQUEST\n", &lines);
     let path = files.write("changed.yaml", &changed);
     let output = files.plan(&path, &["--memory", "1MB"]);
     let words = text(&output.stdout).replace('\n', " ");
-    assert!(words.contains("by larder's policy lard-r, which is the policy lard-r already."), "{words}");
+    assert!(words.contains("already uses larder's policy lard-r."), "{words}");
     assert!(!words.contains("add these lines"), "{words}");
+    assert!(!words.contains("http_filters"), "{words}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use larder_core::dispatch::Settings;
 use larder_core::{Bytes, PolicyKind, ServiceClass};
-use larder_sim::text::cluster;
+use larder_sim::text::{cluster, printable};
 
 use crate::config::{Size, Span};
 use crate::report::plan::PlanReport;
@@ -26,8 +26,7 @@ pub(super) fn text(
         cluster(it.nodes, Bytes(it.memory_bytes))
     )?;
     for log in &report.logs {
-        let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        writeln!(text, "# {name}")?;
+        writeln!(text, "# {}", printable(&log.name))?;
     }
     writeln!(text, "#\n# Replace the addresses by your own, then run: larder check FILE\n")?;
     writeln!(text, "[switch]\nlisten = \"0.0.0.0:8080\"\npolicy = \"{}\"", it.policy)?;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use larder_core::PolicyKind;
 use larder_core::dispatch::Settings;
-use larder_sim::plan::{Options, Plan};
+use larder_sim::plan::{NODES_MAX, Options, Plan};
+use larder_sim::text::printable;
 
 use crate::outcome::usage;
 use crate::proxy::{self, Cluster, Hosts, Proxy};
@@ -12,9 +13,6 @@ use crate::report::plan::ProxyReport;
 
 /// The policy that the plan compares with the policy in use.
 const NEW_POLICY: PolicyKind = PolicyKind::LardR;
-
-/// The largest number of nodes that a plan simulates.
-const NODES_MAX: u32 = 1_024;
 
 /// A cluster in the config of a proxy.
 #[derive(Debug)]
@@ -34,11 +32,11 @@ impl ProxyCluster {
     /// Returns the number of hosts, or an error if the plan cannot simulate so many.
     pub(super) fn nodes(&self) -> anyhow::Result<u16> {
         let problem = match &self.cluster.hosts {
-            Hosts::Listed(count @ 1..=NODES_MAX) => return Ok(*count as u16),
+            Hosts::Listed(count) if (1..=u32::from(NODES_MAX)).contains(count) => return Ok(*count as u16),
             Hosts::Listed(count) => format!("has {count} hosts, and a plan simulates at most {NODES_MAX}"),
             Hosts::Unlisted(reason) => format!("does not show the number of hosts: {reason}"),
         };
-        let name: String = self.cluster.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let name = printable(&self.cluster.name);
         Err(usage(format!("{}: the cluster '{name}' {problem} (state the number with --nodes)", self.file)))
     }
 
@@ -59,10 +57,15 @@ impl ProxyCluster {
         let changes = if in_use.kind == NEW_POLICY {
             Vec::new()
         } else {
-            plan.changes(in_use.kind.name(), NEW_POLICY.name())
+            let own: Vec<&str> = proxy.own_policies().iter().map(|(kind, _)| kind.name()).collect();
+            plan.changes(in_use.kind.name(), NEW_POLICY.name(), &own)
         };
-        let lines = (in_use.kind != NEW_POLICY)
-            .then(|| proxy.lines(&Settings { policy: NEW_POLICY, ..settings.clone() }));
+        let pays = changes.iter().any(|change| change.pays);
+        let lines = pays.then(|| proxy.lines(&Settings { policy: NEW_POLICY, ..settings.clone() }));
+        let mut warnings = cluster.warnings;
+        if pays {
+            warnings.extend(cluster.lines_warnings);
+        }
         ProxyReport {
             proxy,
             file,
@@ -79,7 +82,7 @@ impl ProxyCluster {
             changes,
             replaced: cluster.replaced,
             lines,
-            warnings: cluster.warnings,
+            warnings,
         }
     }
 }

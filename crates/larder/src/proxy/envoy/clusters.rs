@@ -97,6 +97,8 @@ pub(super) struct HostCount {
     pub(super) unlisted: Option<String>,
     /// Whether names stand for the hosts, so that a name may have several addresses.
     pub(super) are_names: bool,
+    /// Whether the cluster has one logical host, whatever the number of its addresses.
+    pub(super) is_logical: bool,
     /// The hosts of other levels.
     pub(super) of_other_levels: u32,
     pub(super) degraded: u32,
@@ -118,7 +120,7 @@ impl HostCount {
             "STRICT_DNS" | "DNS" => hosts.are_names = true,
             "LOGICAL_DNS" => {
                 // The name stands for one logical host.
-                return Ok(Self { count: 1, are_names: true, ..hosts });
+                return Ok(Self { count: 1, is_logical: true, ..hosts });
             }
             _ => {
                 let reason = format!("a cluster of type {} has its hosts elsewhere", shown(&kind));

@@ -13,6 +13,7 @@ mod warnings;
 mod tests;
 
 pub(super) use lines::lines;
+pub(super) use policy::OWN_POLICIES;
 
 use super::cluster::{Cluster, Hosts};
 use super::field::{Field, KeyError};
@@ -38,5 +39,6 @@ pub(super) fn parse(text: &str, name: Option<&str>) -> Result<Cluster, KeyError>
         },
         in_use,
         warnings,
+        lines_warnings: warnings::collect_for_lines(&found.field)?,
     })
 }

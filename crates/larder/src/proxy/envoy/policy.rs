@@ -14,6 +14,7 @@
 use larder_core::PolicyKind;
 use larder_core::dispatch::Settings;
 use larder_core::policy::{MaglevSettings, PolicySettings};
+use serde_json::Value;
 
 use super::clusters::HostCount;
 use super::routes::{HashKey, Routes, read_hash_key};
@@ -29,6 +30,17 @@ const POLICIES: [(u64, &str); 7] = [
     (5, "MAGLEV"),
     (6, "CLUSTER_PROVIDED"),
     (7, "LOAD_BALANCING_POLICY_CONFIG"),
+];
+
+/// The policies that Envoy itself has, with their names in its config.
+pub(in crate::proxy) const OWN_POLICIES: [(PolicyKind, &str); 7] = [
+    (PolicyKind::Rr, "ROUND_ROBIN"),
+    (PolicyKind::Random, "RANDOM"),
+    (PolicyKind::P2c, "LEAST_REQUEST"),
+    (PolicyKind::LeastConn, "LEAST_REQUEST with FULL_SCAN"),
+    (PolicyKind::Hash, "RING_HASH"),
+    (PolicyKind::Maglev, "MAGLEV"),
+    (PolicyKind::Bounded, "RING_HASH or MAGLEV with hash_balance_factor"),
 ];
 
 /// Policies that contain another policy, with the key of that policy.
@@ -167,7 +179,7 @@ impl<'v> Used<'v> {
             HashKey::Target(list) if list == "the header :path" => {}
             HashKey::Target(list) => used.notes.push(format!("Envoy hashes {list}; the plan hashes the path with its query.")),
             HashKey::Unknown => used.notes.push(
-                "The file has no route to the cluster; the plan takes it that Envoy hashes the path with its query."
+                "The file has no route to the cluster; the plan assumes that Envoy hashes the path with its query."
                     .to_owned(),
             ),
             HashKey::Absent => {
@@ -224,10 +236,21 @@ impl<'v> Used<'v> {
             ));
         }
         let config = parameters.find(&["lb_policy_config", "value"])?;
-        let name = config.map_or(Ok(None), |config| config.text("policy"))?.unwrap_or("lard-r");
+        let value = config.as_ref().map_or(Ok(Value::Null), Field::parsed)?;
+        let config = config.unwrap_or_else(|| parameters.clone()).with_value(&value);
+        let name = config.text("policy")?.unwrap_or("lard-r");
         let kind = name.parse::<PolicyKind>();
         let kind = kind.map_err(|error| parameters.error(error.to_string(), "write a policy of larder"))?;
-        Ok(PolicyInUse::new(format!("larder's policy {kind}"), kind))
+        let mut used = PolicyInUse::new(format!("larder's policy {kind}"), kind);
+        let others: Vec<String> =
+            config.names().into_iter().filter(|name| *name != "policy").map(shown).collect();
+        if !others.is_empty() {
+            used.notes.push(format!(
+                "The plan does not read the other keys of its config ({}) and uses their defaults.",
+                others.join(", ")
+            ));
+        }
+        Ok(used)
     }
 }
 

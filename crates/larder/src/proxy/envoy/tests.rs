@@ -96,7 +96,6 @@ fn a_ring_with_a_balance_factor_is_bounded() {
     images.in_use.apply(&mut settings);
     assert_eq!(settings.policies.bounded.factor_permille, 1_500);
     assert_eq!(images.replaced, ["lb_policy", "common_lb_config.consistent_hashing_lb_config"]);
-    assert!(has(&images.warnings, "healthy_panic_threshold"), "{:?}", images.warnings);
     assert!(has(&images.warnings, "the hosts are names"), "{:?}", images.warnings);
 }
 
@@ -130,10 +129,60 @@ fn json_in_camel_case_with_numbers_is_read() {
         "degraded hosts (1)",
         "unhealthy hosts (1)",
         "slow_start_config",
-        "http2_protocol_options",
     ] {
         assert!(has(&api.warnings, part), "{part}: {:?}", api.warnings);
     }
+    assert!(has(&api.lines_warnings, "http2_protocol_options: Envoy ignores"), "{:?}", api.lines_warnings);
+}
+
+#[test]
+fn protocol_keys_that_conflict_with_the_lines_cause_warnings() {
+    let conflicts = |lines: &str| read(&cluster(lines)).lines_warnings;
+    for key in [
+        "common_http_protocol_options",
+        "upstream_http_protocol_options",
+        "http_protocol_options",
+        "http2_protocol_options",
+        "protocol_selection",
+    ] {
+        assert!(has(&conflicts(&format!("{key}: {{}}")), &format!("{key}: Envoy ignores this key")), "{key}");
+    }
+    let options = |filters: &str| {
+        conflicts(&format!(
+            "typed_extension_protocol_options: {{ envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {{ \
+             http_filters: {filters} }} }}"
+        ))
+    };
+    assert!(has(&options("[{ name: other }]"), "add http_filters of the lines"));
+    assert_eq!(options("[{ name: other }, { name: larder }]"), [""; 0]);
+}
+
+#[test]
+fn a_logical_name_is_one_host() {
+    let logical = read(&cluster("type: LOGICAL_DNS"));
+    assert_eq!(logical.hosts, Hosts::Listed(1));
+    assert!(has(&logical.warnings, "LOGICAL_DNS has one host"), "{:?}", logical.warnings);
+    assert!(!has(&logical.warnings, "--nodes"), "{:?}", logical.warnings);
+}
+
+#[test]
+fn the_config_of_the_module_is_a_struct_or_a_text() {
+    let with = |value: &str| {
+        extension(
+            "dynamic_modules",
+            &format!(
+                "{{ dynamic_module_config: {{ name: larder_envoy }}, lb_policy_config: {{ value: {value} }} }}"
+            ),
+        )
+    };
+    for value in ["{ policy: rr, join: 5s }", "'{\"policy\": \"rr\", \"join\": \"5s\"}'"] {
+        let used = read(&cluster(&with(value))).in_use;
+        assert_eq!(used.kind, PolicyKind::Rr, "{value}");
+        assert!(has(&used.notes, "the other keys of its config (join)"), "{:?}", used.notes);
+    }
+    assert_eq!(read(&cluster(&with("{ policy: rr }"))).in_use.notes, [""; 0]);
+    let error = refusal(&cluster(&with("'policy'")), None);
+    assert!(error.contains("lb_policy_config.value: the text is not JSON"), "{error}");
 }
 
 #[test]

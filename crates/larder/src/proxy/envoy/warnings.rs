@@ -18,7 +18,22 @@ const REPLACED: [&[&str]; 6] = [
 /// The key with the upstream protocol of a cluster.
 const PROTOCOL: &str = "typed_extension_protocol_options";
 
-/// Returns the keys of the cluster that go when the lines come.
+/// The extension that the lines add to [`PROTOCOL`].
+const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// The name of larder's filter in the lines.
+const FILTER: &str = "larder";
+
+/// Keys that Envoy ignores beside [`HTTP_OPTIONS`], with their places in it.
+const LEGACY_PROTOCOL: [(&str, &str); 5] = [
+    ("common_http_protocol_options", "common_http_protocol_options"),
+    ("upstream_http_protocol_options", "upstream_http_protocol_options"),
+    ("http_protocol_options", "explicit_http_config.http_protocol_options"),
+    ("http2_protocol_options", "explicit_http_config.http2_protocol_options"),
+    ("protocol_selection", "use_downstream_protocol_config"),
+];
+
+/// Returns the keys of the cluster that the lines replace.
 pub(super) fn replaced_keys(cluster: &Field<'_>) -> Result<Vec<String>, KeyError> {
     let mut keys = Vec::new();
     for path in REPLACED {
@@ -46,7 +61,6 @@ pub(super) fn collect(
                 .to_owned(),
         );
     }
-    warn_of_protocol(cluster, &mut warnings)?;
     Ok(warnings)
 }
 
@@ -104,7 +118,12 @@ fn warn_of_hosts(hosts: &HostCount, warnings: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-    if hosts.count == 1 {
+    if hosts.is_logical {
+        warnings.push(
+            "type: a cluster of type LOGICAL_DNS has one host in Envoy, so no policy has a choice."
+                .to_owned(),
+        );
+    } else if hosts.count == 1 {
         warnings.push(
             "The cluster has one host, so no policy has a choice. Give --nodes to plan for more.".to_owned(),
         );
@@ -133,13 +152,6 @@ fn warn_of_localities(
             "Localities: larder's module does not use them, so requests may leave their zone.".to_owned(),
         );
     }
-    let threshold = cluster.find(&["common_lb_config", "healthy_panic_threshold", "value"])?;
-    if threshold.is_some_and(|percent| !percent.is_zero()) {
-        warnings.push(
-            "healthy_panic_threshold: larder's module does not use it; unhealthy hosts get no requests."
-                .to_owned(),
-        );
-    }
     if has_own("slow_start_config")? {
         warnings.push(
             "slow_start_config: larder's module does not use it; the key join of the policy replaces it."
@@ -149,15 +161,37 @@ fn warn_of_localities(
     Ok(())
 }
 
-fn warn_of_protocol(cluster: &Field<'_>, warnings: &mut Vec<String>) -> Result<(), KeyError> {
-    if cluster.get(PROTOCOL)?.is_some() {
-        warnings.push(format!(
-            "{PROTOCOL}: the cluster has this key already. Keep its protocol, and add http_filters of the lines to it."
-        ));
-    } else if cluster.get("http2_protocol_options")?.is_some() {
-        warnings.push(
-            "http2_protocol_options: the lines have HTTP/1.1. Move this key into explicit_http_config to keep HTTP/2.".to_owned(),
-        );
+/// Returns the warnings about keys that conflict with the lines.
+pub(super) fn collect_for_lines(cluster: &Field<'_>) -> Result<Vec<String>, KeyError> {
+    if let Some(options) = cluster.find(&[PROTOCOL, HTTP_OPTIONS])? {
+        let warning = || {
+            format!(
+                "{PROTOCOL}: the cluster has {HTTP_OPTIONS} already. Keep its protocol, and add http_filters of the lines to it."
+            )
+        };
+        return Ok(if has_filter(&options)? { Vec::new() } else { vec![warning()] });
     }
-    Ok(())
+    let mut warnings = Vec::new();
+    if cluster.get(PROTOCOL)?.is_some() {
+        warnings.push(format!("{PROTOCOL}: the cluster has this key already. Add {HTTP_OPTIONS} to it."));
+    }
+    for (key, place) in LEGACY_PROTOCOL {
+        if cluster.get(key)?.is_some() {
+            warnings.push(format!(
+                "{key}: Envoy ignores this key beside HttpProtocolOptions of the lines. To keep it, write it as \
+                 {place} into HttpProtocolOptions."
+            ));
+        }
+    }
+    Ok(warnings)
+}
+
+/// Returns whether the upstream filters have larder's filter.
+fn has_filter(options: &Field<'_>) -> Result<bool, KeyError> {
+    for filter in options.list("http_filters")? {
+        if filter.text("name")? == Some(FILTER) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

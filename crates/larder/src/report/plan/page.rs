@@ -17,13 +17,14 @@ use crate::report::{counted, number};
 pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
     let json = serde_json::to_string_pretty(report)?;
     let plan = &report.plan;
-    let title = match &plan.recommendation {
-        Some(it) => format!("{} on {}", it.policy, cluster(it.nodes, Bytes(it.memory_bytes))),
-        None => "No simulated cluster meets the goal".to_owned(),
+    let title = match (&report.proxy, &plan.recommendation) {
+        (Some(proxy), _) => proxy.title(),
+        (None, Some(it)) => format!("{} on {}", it.policy, cluster(it.nodes, Bytes(it.memory_bytes))),
+        (None, None) => "No simulated cluster meets the goal".to_owned(),
     };
     let proxy = report.proxy.as_ref();
     let sentences = proxy.map(|proxy| proxy.sentences(plan)).unwrap_or_default();
-    let sentences = sentences.into_iter().chain(text::result_sentences(plan));
+    let sentences = sentences.into_iter().chain(text::result_sentences(report));
     let answer: String = sentences.map(|text| format!("<p>{}</p>\n", escape(&text))).collect();
     let change = proxy.and_then(|proxy| proxy.table(plan));
     let mut tables = change.map(|grid| table("Change of policy", &grid)).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use larder_core::Bytes;
 use larder_sim::plan::{Cell, Plan, PolicyChange};
-use larder_sim::text::{cluster, per_s};
+use larder_sim::text::{cluster, per_s, printable};
 use serde::Serialize;
 
 use super::tables::{Grid, GridRow, GridValue};
@@ -38,7 +38,7 @@ pub(crate) struct ProxyReport {
     pub(crate) changes: Vec<PolicyChange>,
     /// Keys of the config that the lines replace.
     pub(crate) replaced: Vec<String>,
-    /// The lines for the config; `None` if the new policy is in use already.
+    /// The lines for the config; `None` if no change pays.
     pub(crate) lines: Option<String>,
     /// Parts of the config that larder refuses or ignores, or that the simulator cannot know.
     pub(crate) warnings: Vec<String>,
@@ -51,26 +51,57 @@ impl ProxyReport {
         if let Some(hosts) = self.hosts {
             first.push_str(&format!("has {} and ", counted(hosts, "host")));
         }
-        first.push_str(&format!("chooses hosts by {}", self.in_use));
-        if self.lines.is_none() {
-            return vec![format!("{first}, which is the policy {} already.", self.policy)];
+        if self.simulated_as == self.policy {
+            first.push_str(&format!("already uses {}.", self.in_use));
+            self.add_notes(&mut first);
+            return vec![first];
         }
-        first.push_str(&format!(". The plan simulates it as {}", self.simulated_as));
+        first.push_str(&format!(
+            "chooses hosts by {}. The plan simulates it as {}",
+            self.in_use, self.simulated_as
+        ));
         if let Some(bound) = self.bound {
             first.push_str(&format!(" with {bound:.2} times the mean load"));
         }
         first.push('.');
-        for note in &self.notes {
-            first.push(' ');
-            first.push_str(note);
-        }
+        self.add_notes(&mut first);
         let mut sentences = vec![first];
         sentences.extend(self.main_change(plan).and_then(|change| self.describe_change(plan, change)));
+        sentences.extend(self.describe_clusters());
         if self.changes.iter().any(|change| change.memory_bytes != self.changes[0].memory_bytes) {
             sentences
                 .push("The config does not tell the memory of a host; state it with --memory.".to_owned());
         }
         sentences
+    }
+
+    /// Returns the title of the page.
+    pub(super) fn title(&self) -> String {
+        format!("{}'s cluster {}", self.proxy.name(), printable(&self.cluster))
+    }
+
+    fn add_notes(&self, sentence: &mut String) {
+        for note in &self.notes {
+            sentence.push(' ');
+            sentence.push_str(note);
+        }
+    }
+
+    /// Names the clusters on which the change pays, if there are several clusters.
+    fn describe_clusters(&self) -> Option<String> {
+        let all = self.changes.len();
+        let paying: Vec<String> = self
+            .changes
+            .iter()
+            .filter(|change| change.pays)
+            .map(|change| cluster(change.nodes, Bytes(change.memory_bytes)))
+            .collect();
+        let text = match paying.len() {
+            0 => format!("The change pays on none of the {all} clusters."),
+            count if count == all => format!("The change pays on all {all} clusters."),
+            count => format!("The change pays on {count} of the {all} clusters: {}.", paying.join("; ")),
+        };
+        (all > 1).then_some(text)
     }
 
     /// Returns the change on the recommended cluster, or on the largest cluster.
@@ -85,8 +116,9 @@ impl ProxyReport {
 
     fn describe_change(&self, plan: &Plan, change: &PolicyChange) -> Option<String> {
         let (old, new) = self.cells(plan, change)?;
+        let subject = if change.pays || change.rival.is_none() { "it" } else { &self.policy };
         let gain = format!(
-            "on {} it serves {} times as many requests at saturation ({} instead of {} requests/s), and {} of the \
+            "on {} {subject} serves {} times as many requests at saturation ({} instead of {} requests/s), and {} of the \
              requests cause no read instead of {}",
             cluster(change.nodes, Bytes(change.memory_bytes)),
             ratio(change.gain.throughput_ratio),
@@ -100,14 +132,43 @@ impl ProxyReport {
         } else {
             ""
         };
-        Some(match change.pays {
-            true => format!("Change the policy to {}: {gain}.{limit}", self.policy),
-            false => format!(
-                "Keep the policy, because {} gains less than 5 % of throughput and less than 5 points of hits: \
-                 {gain}.{limit}",
-                self.policy
-            ),
+        let mixed = self.changes.iter().any(|other| other.pays != change.pays);
+        let place = match mixed {
+            true => format!(" on {}", cluster(change.nodes, Bytes(change.memory_bytes))),
+            false => String::new(),
+        };
+        let policy = &self.policy;
+        Some(match &change.rival {
+            _ if change.pays => format!("Change the policy to {policy}{place}: {gain}.{limit}"),
+            Some(_) => {
+                let own = self.proxy.own_policies().iter();
+                let own =
+                    own.filter_map(|(kind, _)| plan.cell(kind.name(), change.nodes, change.memory_bytes));
+                let best = own.max_by(|a, b| a.throughput.value.total_cmp(&b.throughput.value))?;
+                format!(
+                    "Do not change the policy to {policy}{place}, because {policy} gains too little over {}'s own policies. \
+                     Of these in the plan, {} serves most: {} requests/s, and {} of the requests cause no read. Compared \
+                     with {}, {gain}.{limit}",
+                    self.proxy.name(),
+                    self.own_name(&best.policy),
+                    plus_minus(best.throughput, 1.0, ""),
+                    plus_minus(best.hit_ratio, 100.0, " %"),
+                    self.simulated_as,
+                )
+            }
+            None => {
+                format!(
+                    "Keep the policy{place}, because {policy} {}: {gain}.{limit}",
+                    describe_low_gain(change)
+                )
+            }
         })
+    }
+
+    /// Returns a policy of the proxy in the words of its config, with its name in the tables.
+    fn own_name(&self, policy: &str) -> String {
+        let own = self.proxy.own_policies().iter().find(|(kind, _)| kind.name() == policy);
+        own.map_or_else(|| policy.to_owned(), |(_, written)| format!("{written} ({policy})"))
     }
 
     fn cells<'p>(&self, plan: &'p Plan, change: &PolicyChange) -> Option<(&'p Cell, &'p Cell)> {
@@ -161,7 +222,18 @@ impl ProxyReport {
     }
 }
 
-/// Returns a text without control characters.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+/// Returns the reason why a change does not pay in comparison with the old policy.
+fn describe_low_gain(change: &PolicyChange) -> String {
+    let percent = (change.gain.throughput_ratio.value - 1.0) * 100.0;
+    let points = change.gain.hit_points;
+    if percent < -5.0 {
+        format!("loses {:.0} % of throughput", -percent)
+    } else if points < -5.0 {
+        format!("loses {:.0} points of hits", -points)
+    } else if percent < 5.0 && points < 5.0 {
+        "gains less than 5 % of throughput and less than 5 points of hits".to_owned()
+    } else {
+        "does not surely gain 5 % of throughput or 5 points of hits without a loss, because the ranges are wide"
+            .to_owned()
+    }
 }

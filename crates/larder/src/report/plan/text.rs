@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use larder_core::Bytes;
 use larder_sim::plan::{Check, Estimate, LowGainCluster, Plan, Recommendation, Spread};
-use larder_sim::text::cluster;
+use larder_sim::text::{cluster, printable};
 
 use super::data::{LogInfo, PlanReport};
 use super::proxy::ProxyReport;
@@ -24,7 +24,7 @@ pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
             writeln!(out)?;
         }
     }
-    for sentence in result_sentences(plan) {
+    for sentence in result_sentences(report) {
         write_paragraph(out, &sentence)?;
     }
     writeln!(out)?;
@@ -51,8 +51,16 @@ pub(crate) fn write(report: &PlanReport, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-/// Returns the sentences of the result.
-pub(super) fn result_sentences(plan: &Plan) -> Vec<String> {
+/// Returns the sentences of the result. With a proxy they say that they are about larder's own switch.
+pub(super) fn result_sentences(report: &PlanReport) -> Vec<String> {
+    let mut sentences = plan_sentences(&report.plan);
+    if let (Some(proxy), Some(first)) = (&report.proxy, sentences.first_mut()) {
+        first.insert_str(0, &format!("With larder's own switch in place of {}: ", proxy.proxy.name()));
+    }
+    sentences
+}
+
+fn plan_sentences(plan: &Plan) -> Vec<String> {
     let Some(it) = &plan.recommendation else { return plan.unreached.iter().cloned().collect() };
     let mut sentences = vec![
         format!(
@@ -295,7 +303,7 @@ fn describe_omissions(log: &LogInfo) -> String {
     .into_iter()
     .flatten()
     .collect();
-    let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let name = printable(&log.name);
     let what = if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
     let first = log.first_malformed.first().map(|first| format!(" (the first: {first})")).unwrap_or_default();
     format!("{name}: {what}{first}, of {}", counted(log.lines, "line"))
