@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The number of decisions in a row that no filter may take before the cluster counts as one without the filter.
 const UNTAKEN_MAX: u32 = 64;
 
-/// Such a cluster refuses its requests, except one in this number, which shows whether the filter has been added.
+/// A cluster without the filter refuses its requests, except one in this number. That one shows whether the filter has been added.
 const PROBE_EACH: u32 = 64;
 
 /// Counts decisions that no filter takes.

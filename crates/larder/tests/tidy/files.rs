@@ -118,7 +118,7 @@ fn tests_wait_for_events() {
 }
 
 #[test]
-fn unsafe_code_lives_in_two_crates() {
+fn unsafe_code_lives_in_few_crates() {
     let workspace: toml::Table = text("Cargo.toml").parse().expect("Cargo.toml is TOML");
     let level = workspace["workspace"]["lints"]["rust"]["unsafe_code"].as_str();
     assert_eq!(level, Some("forbid"), "the workspace forbids unsafe code");
