@@ -199,6 +199,12 @@ impl Balancer {
             );
             return None;
         };
+        // Without an attempt for it, the last decision must not meet the filter of this request.
+        if let Some(untaken) = pending::take() {
+            untaken.filter_check.note_untaken();
+            untaken.abandon();
+            self.metrics.count(self.metrics.not_started);
+        }
         let cluster = self.cluster.clone();
         if !self.is_usable() {
             return None;
@@ -222,11 +228,7 @@ impl Balancer {
                 self.metrics.count(self.metrics.reasons[decision.reason as usize]);
                 let filter_check = Arc::clone(&self.filter_check);
                 let pending = Pending { cluster, decision, at: now, filter_check, host: host.name };
-                if let Some(untaken) = pending::put(pending) {
-                    untaken.filter_check.note_untaken();
-                    untaken.abandon();
-                    self.metrics.count(self.metrics.not_started);
-                }
+                pending::put(pending);
                 Some((host.place.priority, host.place.healthy_index))
             }
             Choice::NoNode => self.fall_back(hosts, facts.target),

@@ -28,19 +28,15 @@ thread_local! {
     static PENDING: RefCell<Option<Pending>> = const { RefCell::new(None) };
 }
 
-/// Stores the decision for the filter that is created next on this thread. Returns a decision that no filter has taken.
-pub(crate) fn put(pending: Pending) -> Option<Pending> {
-    replace(Some(pending))
-}
-
-/// Returns the decision for the filter that is being created.
-pub(crate) fn take() -> Option<Pending> {
-    replace(None)
-}
-
-fn replace(pending: Option<Pending>) -> Option<Pending> {
+/// Stores the decision for the filter that is created next on this thread.
+pub(crate) fn put(pending: Pending) {
     // Envoy may call while the thread ends; then there is no request any more.
-    PENDING.try_with(|place| place.replace(pending)).ok().flatten()
+    let _ = PENDING.try_with(|place| place.replace(Some(pending)));
+}
+
+/// Returns the decision that no filter has taken yet.
+pub(crate) fn take() -> Option<Pending> {
+    PENDING.try_with(RefCell::take).ok().flatten()
 }
 
 impl Pending {

@@ -61,12 +61,20 @@ pub(crate) fn read(cluster: &str, path: &Path) -> Option<Vec<u8>> {
 
 /// Writes the learned state, unless a process that has started later has the file. Returns whether this process has it.
 pub(crate) fn write(cluster: &str, path: &Path, state: &[u8]) -> bool {
-    if writer(path).is_ok_and(|start| start > *STARTED && start <= nanos_since_1970()) {
-        log::info(&format!(
-            "cluster {cluster}: another process writes the state file {} now",
-            path.display()
-        ));
-        return false;
+    match writer(path) {
+        Ok(start) if start > *STARTED && start <= nanos_since_1970() => {
+            log::info(&format!(
+                "cluster {cluster}: another process writes the state file {} now",
+                path.display()
+            ));
+            return false;
+        }
+        // Another program's file is not replaced.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            log::error(&format!("cluster {cluster}: does not write {}: {error}", path.display()));
+            return false;
+        }
+        Ok(_) | Err(_) => {}
     }
     if let Err(error) = replace(path, state) {
         log::limited_error!("cluster {cluster}: cannot write the state file {}: {error}", path.display());
@@ -142,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_kind_is_not_read_and_replaced() {
+    fn a_file_of_another_kind_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state");
         for bytes in [&b""[..], b"short", b"0123456789abcdef and more"] {
             fs::write(&path, bytes).expect("written");
             assert_eq!(read("c", &path), None);
-            assert!(write("c", &path, b"own"));
-            assert_eq!(read("c", &path).as_deref(), Some(&b"own"[..]));
+            assert!(!write("c", &path, b"own"));
+            assert_eq!(fs::read(&path).expect("it is there"), bytes);
         }
     }
 
