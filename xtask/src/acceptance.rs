@@ -4,7 +4,7 @@ use crate::arguments::{Arguments, with_defaults};
 use crate::failure::{Failure, Result};
 use crate::process::{cargo, command, command_with, replace, run as run_command};
 use crate::toolchain::{set_up, target_directory};
-use crate::{audit, lab, static_binary};
+use crate::{audit, interface, lab, static_binary};
 
 /// A run that can be started by its name.
 struct Acceptance {
@@ -30,6 +30,13 @@ const ALL: &[Acceptance] = &[
         summary: "licences, sources and known vulnerabilities of all dependencies (cargo-deny, cargo-audit)",
         takes: "1 minute",
         run: |arguments| arguments.finish().and_then(|()| audit::audit()),
+    },
+    Acceptance {
+        name: "semver",
+        arguments: "[--baseline REVISION]",
+        summary: "public interfaces of larder-core and larder-embed against the last release (cargo-semver-checks)",
+        takes: "3 minutes",
+        run: interface::semver,
     },
     Acceptance {
         name: "static",

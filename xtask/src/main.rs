@@ -14,6 +14,7 @@ mod failure;
 mod files;
 mod fuzz;
 mod gate;
+mod interface;
 mod lab;
 mod package;
 mod process;
