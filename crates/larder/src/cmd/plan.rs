@@ -58,7 +58,8 @@ pub(crate) struct PlanArgs {
         default_value = "rr,least-conn,wrr,hash,lard,lard-r"
     )]
     policies: Vec<PolicySelection>,
-    /// Numbers of nodes to simulate, 1 to 1024 each. Default: 1,2,4,8,16; with --envoy the hosts of the cluster.
+    /// Numbers of nodes to simulate, 1 to 1024 each. Default: 1,2,4,8,16; with --envoy or --nginx the
+    /// hosts of the cluster.
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     nodes: Vec<u16>,
     /// Memory sizes of a node for contents. Default: four sizes from a sixteenth of the working set to all of it.
@@ -100,10 +101,13 @@ pub(crate) struct PlanArgs {
     host: String,
     /// Config of Envoy: a static bootstrap, as YAML or JSON. The plan compares the policy of a cluster with lard-r
     /// inside Envoy, and prints the lines of config that change the policy.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["switch", "write_config"])]
+    #[arg(long, value_name = "FILE", group = "proxy", conflicts_with_all = ["switch", "write_config"])]
     envoy: Option<PathBuf>,
-    /// Cluster in the config of --envoy. Default: its only cluster.
-    #[arg(long, value_name = "NAME", requires = "envoy")]
+    /// Config of nginx, or the output of `nginx -T`, for the same comparison inside nginx.
+    #[arg(long, value_name = "FILE", group = "proxy", conflicts_with_all = ["switch", "write_config"])]
+    nginx: Option<PathBuf>,
+    /// Cluster in the config of --envoy, or upstream in that of --nginx. Default: the only one.
+    #[arg(long, value_name = "NAME", requires = "proxy")]
     cluster: Option<String>,
     /// Seeds. The first seed draws samples and arrivals. The recommended cluster is simulated with each seed, under
     /// other names of the targets.
@@ -148,9 +152,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     args.refuse_config()?;
     let classifier =
         args.switch.as_deref().map(|path| RequestClassifier::read(path, &args.host)).transpose()?;
-    let proxy =
-        args.envoy.as_deref().map(|path| ProxyCluster::read(Proxy::Envoy, path, args.cluster.as_deref()));
-    let proxy = proxy.transpose()?;
+    let proxy = args.proxy().transpose()?;
     let mut options = args.options(classifier.as_ref(), proxy.as_ref())?;
     if let Some(warning) = classifier.as_ref().and_then(RequestClassifier::ignored_settings) {
         // Messages to a closed stderr are dropped.
@@ -225,6 +227,13 @@ impl PlanArgs {
             "--config is not an option of plan, because plan reads no config: use --write-config {path} to write one, or \
              --switch {path} to read the keys and classes of a switch"
         )))
+    }
+
+    /// Reads the cluster of the proxy whose config is given.
+    fn proxy(&self) -> Option<anyhow::Result<ProxyCluster>> {
+        let envoy = self.envoy.as_deref().map(|path| (Proxy::Envoy, path));
+        let (proxy, path) = envoy.or_else(|| self.nginx.as_deref().map(|path| (Proxy::Nginx, path)))?;
+        Some(ProxyCluster::read(proxy, path, self.cluster.as_deref()))
     }
 
     fn options(

@@ -6,6 +6,9 @@ use serde_json::Value;
 /// The longest text of a config that a message shows, in characters.
 const SHOWN_CHARACTERS: usize = 100;
 
+/// The largest number of names in a message.
+const SHOWN_NAMES: usize = 20;
+
 /// A part of a config that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem} ({remedy})")]
@@ -25,6 +28,16 @@ impl KeyError {
 /// Returns a text of a config for a message: short, and without control characters.
 pub(super) fn shown(text: &str) -> String {
     printable(&text.chars().take(SHOWN_CHARACTERS).collect::<String>())
+}
+
+/// Returns names of a config as a list for a message.
+pub(super) fn names<'n>(all: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = all.len().saturating_sub(SHOWN_NAMES);
+    let mut names: Vec<String> = all.take(SHOWN_NAMES).map(shown).collect();
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    names.join(", ")
 }
 
 /// A value of a config, with its path.

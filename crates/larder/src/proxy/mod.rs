@@ -5,6 +5,7 @@
 mod cluster;
 mod envoy;
 mod field;
+mod nginx;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -28,6 +29,8 @@ const CONFIG_BYTES_MAX: u64 = 4 << 20;
 pub(crate) enum Proxy {
     /// Envoy, with a static bootstrap.
     Envoy,
+    /// nginx, with the upstreams of its `http` block.
+    Nginx,
 }
 
 impl Proxy {
@@ -35,6 +38,15 @@ impl Proxy {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Envoy => "Envoy",
+            Self::Nginx => "nginx",
+        }
+    }
+
+    /// Returns the word of the proxy's config for a cluster.
+    pub(crate) const fn cluster(self) -> &'static str {
+        match self {
+            Self::Envoy => "cluster",
+            Self::Nginx => "upstream",
         }
     }
 
@@ -42,6 +54,7 @@ impl Proxy {
     pub(crate) const fn own_policies(self) -> &'static [(PolicyKind, &'static str)] {
         match self {
             Self::Envoy => &envoy::OWN_POLICIES,
+            Self::Nginx => &nginx::OWN_POLICIES,
         }
     }
 
@@ -49,12 +62,14 @@ impl Proxy {
     pub(crate) fn lines(self, settings: &Settings) -> String {
         match self {
             Self::Envoy => envoy::lines(settings),
+            Self::Nginx => nginx::lines(settings),
         }
     }
 
     fn parse(self, text: &str, cluster: Option<&str>) -> Result<Cluster, KeyError> {
         match self {
             Self::Envoy => envoy::parse(text, cluster),
+            Self::Nginx => nginx::parse(text, cluster),
         }
     }
 }

@@ -44,7 +44,7 @@ mod page;
 mod peers;
 mod peers_policies;
 mod plan;
-mod plan_envoy;
+mod plan_proxy;
 mod preflight;
 mod process;
 mod purge;

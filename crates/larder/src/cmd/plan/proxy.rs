@@ -36,8 +36,8 @@ impl ProxyCluster {
             Hosts::Listed(count) => format!("has {count} hosts, and a plan simulates at most {NODES_MAX}"),
             Hosts::Unlisted(reason) => format!("does not show the number of hosts: {reason}"),
         };
-        let name = printable(&self.cluster.name);
-        Err(usage(format!("{}: the cluster '{name}' {problem} (state the number with --nodes)", self.file)))
+        let (what, name) = (self.proxy.cluster(), printable(&self.cluster.name));
+        Err(usage(format!("{}: the {what} '{name}' {problem} (state the number with --nodes)", self.file)))
     }
 
     /// Adds the policy in use with its parameters, and the new policy.

@@ -1,9 +1,6 @@
 //! The clusters of a config, and the hosts of a cluster.
 
-use crate::proxy::field::{Field, KeyError, shown};
-
-/// The largest number of names in a message.
-const NAMES_MAX: usize = 20;
+use crate::proxy::field::{Field, KeyError, names, shown};
 
 /// The names of `DiscoveryType`.
 const TYPES: [(u64, &str); 5] =
@@ -70,12 +67,7 @@ impl<'v> Clusters<'v> {
     }
 
     fn names(&self) -> String {
-        let mut names: Vec<String> =
-            self.all.iter().take(NAMES_MAX).map(|cluster| shown(&cluster.name)).collect();
-        if self.all.len() > NAMES_MAX {
-            names.push(format!("and {} more", self.all.len() - NAMES_MAX));
-        }
-        names.join(", ")
+        names(self.all.iter().map(|cluster| &*cluster.name))
     }
 
     /// Returns a warning if the log may have requests of other clusters.

@@ -47,7 +47,7 @@ pub(crate) struct ProxyReport {
 impl ProxyReport {
     /// Returns the sentences on the policy in use and on the gain.
     pub(super) fn sentences(&self, plan: &Plan) -> Vec<String> {
-        let mut first = format!("{}'s cluster {} ", self.proxy.name(), printable(&self.cluster));
+        let mut first = format!("{} ", self.title());
         if let Some(hosts) = self.hosts {
             first.push_str(&format!("has {} and ", counted(hosts, "host")));
         }
@@ -77,7 +77,7 @@ impl ProxyReport {
 
     /// Returns the title of the page.
     pub(super) fn title(&self) -> String {
-        format!("{}'s cluster {}", self.proxy.name(), printable(&self.cluster))
+        format!("{}'s {} {}", self.proxy.name(), self.proxy.cluster(), printable(&self.cluster))
     }
 
     fn add_notes(&self, sentence: &mut String) {
@@ -208,9 +208,10 @@ impl ProxyReport {
     pub(super) fn task(&self) -> Option<(String, &str)> {
         let lines = self.lines.as_deref()?;
         let mut task = format!(
-            "To run {} inside {}, load larder's module and add these lines to the cluster {} of {}",
+            "To run {} inside {}, load larder's module and add these lines to the {} {} of {}",
             self.policy,
             self.proxy.name(),
+            self.proxy.cluster(),
             printable(&self.cluster),
             printable(&self.file)
         );

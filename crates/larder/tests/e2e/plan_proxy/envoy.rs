@@ -1,11 +1,8 @@
-//! `larder plan --envoy`: the gain from a change of policy inside Envoy, its lines of config, and errors.
-
-use std::fmt::Write as _;
-use std::process::{Command, Output};
+//! `larder plan --envoy`.
 
 use serde_json::Value;
 
-use crate::process::LARDER;
+use super::{Files, text};
 
 /// Envoy's config with a cluster of four hosts. POLICY stands for the policy.
 const CONFIG: &str = r#"static_resources:
@@ -34,58 +31,19 @@ const CONFIG: &str = r#"static_resources:
         - endpoint: { address: { socket_address: { address: 10.0.0.4, port_value: 80 } } }
 "#;
 
-/// A folder with a log in Envoy's default format, and a config.
-struct Files {
-    folder: tempfile::TempDir,
-    log: String,
-}
-
-impl Files {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("access.log").to_str().unwrap().to_owned();
-        std::fs::write(&log, envoy_log()).unwrap();
-        Self { folder, log }
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn plan(&self, config: &str, more: &[&str]) -> Output {
-        let small = ["--costs", "lard98", "--seeds", "1", "--policies", "rr"];
-        let arguments = [&["plan", &self.log, "--envoy", config], &small[..], more].concat();
-        Command::new(LARDER).args(arguments).output().unwrap()
-    }
-}
-
-/// Returns a log of 6,000 requests for 400 targets, in which all targets are about equally frequent.
-fn envoy_log() -> String {
-    let mut log = String::new();
-    for n in 0..6_000_u32 {
-        let target = n.wrapping_mul(2_654_435_761) >> 16;
-        let (minute, second) = (n / 60 % 60, n % 60);
-        writeln!(
-            log,
-            "[2026-03-01T0{}:{minute:02}:{second:02}.000Z] \"GET /{} HTTP/1.1\" 200 - 0 10000 12 11 \"192.0.2.1\" \
-             \"agent\" \"id-{n}\" \"www.example.org\" \"10.0.0.1:80\"",
-            n / 3_600,
-            target % 400,
+/// Returns the files, with a log in Envoy's default format.
+fn files() -> Files {
+    Files::new("--envoy", |n, [hour, minute, second], path| {
+        format!(
+            "[2026-03-01T0{hour}:{minute:02}:{second:02}.000Z] \"GET {path} HTTP/1.1\" 200 - 0 10000 12 11 \"192.0.2.1\" \
+             \"agent\" \"id-{n}\" \"www.example.org\" \"10.0.0.1:80\""
         )
-        .unwrap();
-    }
-    log
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    })
 }
 
 #[test]
 fn the_gain_and_the_lines_of_config_are_printed() {
-    let files = Files::new();
+    let files = files();
     let config = files.write("envoy.yaml", &CONFIG.replace("POLICY", "LEAST_REQUEST"));
     let page = files.folder.path().join("plan.html").to_str().unwrap().to_owned();
     let output = files.plan(&config, &["--memory", "1MB", "--html", &page]);
@@ -125,7 +83,7 @@ fn the_gain_and_the_lines_of_config_are_printed() {
 
 #[test]
 fn the_lines_of_the_plan_are_a_config_that_needs_no_change() {
-    let files = Files::new();
+    let files = files();
     let config = CONFIG.replace("POLICY", "LEAST_REQUEST");
     let path = files.write("envoy.yaml", &config);
     let output = files.plan(&path, &["--memory", "1MB", "--t-low", "30", "--json"]);
@@ -145,7 +103,7 @@ fn the_lines_of_the_plan_are_a_config_that_needs_no_change() {
 
 #[test]
 fn a_bounded_hash_has_the_factor_of_the_config() {
-    let files = Files::new();
+    let files = files();
     let bound =
         "MAGLEV\n    common_lb_config: { consistent_hashing_lb_config: { hash_balance_factor: 120 } }";
     let config = files.write("envoy.yaml", &CONFIG.replace("POLICY", bound));
@@ -167,7 +125,7 @@ fn a_bounded_hash_has_the_factor_of_the_config() {
 
 #[test]
 fn parts_that_the_module_refuses_cause_warnings() {
-    let files = Files::new();
+    let files = files();
     let subsets = "ROUND_ROBIN\n    lb_subset_config: { subset_selectors: [{ keys: [version] }] }";
     let config = files.write("envoy.yaml", &CONFIG.replace("POLICY", subsets));
     let words = text(&files.plan(&config, &["--memory", "1MB"]).stdout);
@@ -176,7 +134,7 @@ fn parts_that_the_module_refuses_cause_warnings() {
 
 #[test]
 fn wrong_configs_are_named_with_the_remedy() {
-    let files = Files::new();
+    let files = files();
     let eds = CONFIG.replace("STATIC", "EDS").replace("POLICY", "ROUND_ROBIN");
     let other = "  - { name: other, type: STATIC }\n";
     let good = files.write("good.yaml", &CONFIG.replace("POLICY", "ROUND_ROBIN"));
