@@ -13,7 +13,7 @@ http {
     include /etc/nginx/mime.types;
     log_format main '$remote_addr - [$time_local] "$request" $status {'
                     '$body_bytes_sent }';
-    map $uri $kind { ~^/t/ "tile;{"; default ${scheme}; }
+    map $uri $kind { ~^/t/ "tile;{"; default ${scheme}; upstream 1; }
     upstream tiles {
         # three servers; the fourth is new }
         hash $request_uri consistent;

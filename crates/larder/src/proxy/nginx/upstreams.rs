@@ -26,7 +26,8 @@ impl<'c> Upstreams<'c> {
             match directive.name.as_str() {
                 "upstream" => self.all.push(directive),
                 "include" => self.includes |= !is_of_types(directive),
-                "stream" | "mail" => {}
+                // Blocks for other protocols, and blocks whose lines are no directives.
+                "stream" | "mail" | "map" | "geo" | "types" | "split_clients" => {}
                 _ => self.add(&directive.block),
             }
         }
