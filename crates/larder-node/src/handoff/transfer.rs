@@ -9,11 +9,12 @@ use super::{HandoffGuard, PeerHandoff};
 use larder_core::peers::handoff::{HandoffDestination, PeerMoveOutcome};
 use larder_core::{Bytes, TargetId};
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
+use larder_handoff::frozen::FrozenSocket;
 use larder_kernel::FlowKey;
 use larder_kernel::plane::FlowDestination;
-use larder_kernel::repair::{self, FreezeError, RaceFixes};
+use larder_kernel::repair::RaceFixes;
 use larder_peers::Name;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -50,29 +51,28 @@ impl PeerHandoff {
             self.count_relay(RelayReason::Failed);
             return TransferOutcome::Returned(socket);
         };
-        let frozen = match repair::freeze(socket.as_fd(), &RaceFixes::default()) {
+        let (frozen, state) = match FrozenSocket::freeze(key, socket, &RaceFixes::default()) {
             Ok(frozen) => frozen,
-            Err(FreezeError { usable, reason }) => {
-                tracing::debug!(reason, %key, "handoff: socket not frozen, the connection stays here");
+            Err(socket) => {
                 self.send(to, &ToNode::CancelHandoff(key.into()));
                 self.route_back(key, id);
                 self.count_relay(RelayReason::Failed);
-                return if usable { TransferOutcome::Returned(socket) } else { TransferOutcome::Lost };
+                return socket.map_or(TransferOutcome::Lost, TransferOutcome::Returned);
             }
         };
-        self.state().handing.record_frozen(key, frozen.first_seq, frozen.first_ack);
-        if let Err(error) = self.plane.note_frozen(key, frozen.next_seq, frozen.first_ack) {
+        self.state().handing.record_frozen(key, state.first_seq, state.first_ack);
+        if let Err(error) = self.plane.note_frozen(key, state.next_seq, state.first_ack) {
             tracing::debug!(%error, %key, "flow table: position of a frozen connection not updated");
         }
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
-            first_seq: frozen.first_seq,
-            checkpoint: Blob(frozen.frame),
+            first_seq: state.first_seq,
+            checkpoint: Blob(state.frame),
             request: Blob(first),
         });
         if !self.send_move(to, place, &message) {
-            return self.resume(key, id, socket);
+            return self.resume(id, key, frozen);
         }
         if let Some(held) = sent() {
             self.state().handing.attach_load(key, held);
@@ -80,12 +80,12 @@ impl PeerHandoff {
         match self.wait_for_outcome(id, key, &mut outcome).await {
             Some(PeerMoveOutcome::Restored) => {
                 self.moved.fetch_add(1, Relaxed);
-                close_silently(key, socket);
+                frozen.close();
                 TransferOutcome::Delivered
             }
             Some(PeerMoveOutcome::Refused(why)) => {
                 tracing::debug!(peer = %to, why, %key, "handoff to peer: refused, the request is relayed");
-                self.resume(key, id, socket)
+                self.resume(id, key, frozen)
             }
             // Two hosts must not answer, and it is unknown whether the peer has the connection.
             Some(PeerMoveOutcome::Unknown) | None => {
@@ -95,7 +95,7 @@ impl PeerHandoff {
                     tracing::debug!(peer = %to, %key, "handoff to peer: connection in doubt reset");
                     larder_log::limited_warn!(peer = %to, "handoff to peer: no answer, the connection is reset");
                 }
-                self.abort(id, key, socket);
+                self.abort(id, key, frozen);
                 TransferOutcome::Lost
             }
         }
@@ -170,30 +170,20 @@ impl PeerHandoff {
     }
 
     /// Resumes the frozen socket at this node.
-    fn resume(&self, key: FlowKey, id: u64, socket: OwnedFd) -> TransferOutcome {
+    fn resume(&self, id: u64, key: FlowKey, frozen: FrozenSocket) -> TransferOutcome {
         self.count_relay(RelayReason::Failed);
         // The plane changes first, so that it drops nothing that the resumed socket sends.
         self.route_back(key, id);
-        match repair::resume(socket.as_fd()) {
-            Ok(()) => TransferOutcome::Returned(socket),
-            Err(error) => {
-                larder_log::limited_warn!(%error, %key, "handoff: socket not restored, the connection is reset");
-                TransferOutcome::Lost
-            }
-        }
+        frozen.resume().map_or(TransferOutcome::Lost, TransferOutcome::Returned)
     }
 
-    /// Resets the client's connection, with the sequence number that only the socket knows.
-    fn abort(&self, id: u64, key: FlowKey, socket: OwnedFd) {
+    /// Resets the client's connection.
+    fn abort(&self, id: u64, key: FlowKey, frozen: FrozenSocket) {
         self.count_relay(RelayReason::Failed);
         // The peer may have the connection nevertheless, and report it later.
-        let reset = self.plane.put_flow(key, FlowDestination::Reset).map_err(std::io::Error::other);
-        let reset = reset
-            .and_then(|()| repair::resume(socket.as_fd()))
-            .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
-        drop(socket);
-        if let Err(error) = reset {
-            tracing::debug!(%error, %key, "handoff: reset of a lost connection failed");
+        match self.plane.put_flow(key, FlowDestination::Reset) {
+            Ok(()) => frozen.reset(),
+            Err(error) => tracing::debug!(%error, %key, "handoff: reset of a lost connection failed"),
         }
         self.state().handing.record_client_reset(id);
         self.run_deferred();
@@ -202,12 +192,5 @@ impl PeerHandoff {
     /// Returns the size of a target, if it is known.
     pub(crate) fn size_of(&self, target: TargetId) -> Option<Bytes> {
         super::lock(&self.sizes).get(target)
-    }
-}
-
-/// Closes the socket of a moved connection without sending a packet.
-fn close_silently(key: FlowKey, socket: OwnedFd) {
-    if let Err(error) = repair::close_silently(socket) {
-        larder_log::limited_warn!(%error, %key, "handoff: socket of a moved connection not closed silently");
     }
 }

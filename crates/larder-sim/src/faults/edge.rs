@@ -9,16 +9,13 @@
 //! - `switch`, `outputs`: the driver. It reads the plane with a delay, decides, freezes accepted sockets and
 //!   executes the machine's outputs. Its process crashes and restarts, or is replaced by another process (a
 //!   reload).
-//! - `channel`: the control channels. Messages on a session arrive in order. A session breaks at any time,
-//!   and each side notices this at its own time. Messages in flight are then lost or still read.
-//! - `nodes`: the sockets and agents of nodes. Nodes refuse connections, drain, and crash with or without
-//!   their hosts.
+//! - `nodes`: what only these nodes do. Nodes accept by cookie, drain and give connections up, and crash with
+//!   or without their hosts. Their agents, sockets and channels are those of `agents`.
 //! - `clients`: clients send their requests in one or several packets, retransmit lost packets, and send
 //!   further requests on the same connection. They end with FIN or reset, or leave silently, and reuse the
 //!   same addresses at once.
 //! - `invariants`: the invariants.
 
-mod channel;
 mod clients;
 mod invariants;
 mod nodes;
@@ -26,16 +23,16 @@ mod outputs;
 mod plane;
 mod switch;
 
+use super::agents::{AgentEvent, TakingNodes};
 use super::outcome::Violation;
-use super::protocol::{BrokenRule, Protocol};
+use super::protocol::Protocol;
 use super::rng::FaultRng;
-use super::simulation::{Id, SimEvent, Simulation, World};
+use super::simulation::{Id, Simulation, World};
 use clients::ClientConnection;
 use core::cell::RefCell;
 use core::time::Duration;
 use larder_core::handoff::EdgeSettings;
 use larder_core::{NodeId, Time};
-use nodes::{Host, NodeAgent};
 use plane::Plane;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -90,10 +87,6 @@ pub(super) enum Event {
     Judge {
         epoch: u64,
     },
-    /// The switch handles the next event of its channels.
-    Hear {
-        epoch: u64,
-    },
     /// The dispatcher has admitted a connection that had to wait.
     Admitted {
         epoch: u64,
@@ -121,45 +114,8 @@ pub(super) enum Event {
         until: Time,
     },
 
-    // -- channels
-    Attempt {
-        epoch: u64,
-        node: Id,
-    },
-    /// The next message in flight to a side of a session arrives.
-    Arrive {
-        session: Id,
-        at_switch: bool,
-    },
-    /// A side notices that its session has broken.
-    Close {
-        session: Id,
-        at_switch: bool,
-    },
-    Watch {
-        session: Id,
-        at_switch: bool,
-    },
-    Snap,
-
     // -- nodes
-    /// A node reports ended connections.
-    Flush {
-        node: Id,
-        epoch: u64,
-    },
-    /// A node lists its connections.
-    List {
-        node: Id,
-        epoch: u64,
-        session: Id,
-    },
-    Listed {
-        node: Id,
-        epoch: u64,
-        session: Id,
-        keys: Vec<ClientPort>,
-    },
+    Agent(AgentEvent<ClientPort>),
     /// A node drains.
     Drain,
     /// A node gives up its next connections.
@@ -167,14 +123,6 @@ pub(super) enum Event {
         node: Id,
         epoch: u64,
     },
-    /// A socket at a node sends its reply.
-    Sends {
-        node: Id,
-        key: ClientPort,
-        conn: Id,
-        tries: u32,
-    },
-
     /// A node checks whether the client of a socket is still there.
     TimesOut {
         node: Id,
@@ -192,10 +140,10 @@ pub(super) enum Event {
     },
 }
 
-/// The state that is lost when a process ends.
-pub(super) enum EdgeProcess {
-    Switch(Box<SwitchProcess>),
-    Node(NodeAgent),
+impl From<AgentEvent<ClientPort>> for Event {
+    fn from(event: AgentEvent<ClientPort>) -> Self {
+        Self::Agent(event)
+    }
 }
 
 /// The dispatcher's count of connections, by node.
@@ -216,23 +164,18 @@ pub(super) enum HandoffMode {
 pub(super) struct EdgeWorld {
     mode: HandoffMode,
     plane: Plane,
-    /// The hosts by node; the switch's entry is not used.
-    hosts: Vec<Host>,
+    /// The content nodes; the switch's entries are not used.
+    taking: TakingNodes<ClientPort>,
     conns: Vec<ClientConnection>,
     /// The latest connection of each port.
     latest: BTreeMap<ClientPort, Id>,
-    sessions: Vec<channel::Session>,
     ports: u64,
-    /// The largest number of connections of a node.
-    places: usize,
     /// Permille of the connections that the switch serves itself.
     here_permille: u64,
     /// Permille of the decisions that must wait for admission.
     wait_permille: u64,
     /// The longest delay until the plane is read, in microseconds.
     lag_us: u64,
-    /// The longest delay until a channel event is handled, in microseconds.
-    hears_us: u64,
     host_dies: bool,
     /// The decision that the plane may reuse, and its expiry.
     reusable: Option<(NodeId, Time)>,
@@ -244,19 +187,18 @@ pub(super) struct EdgeWorld {
 
 impl EdgeWorld {
     pub(super) fn draw(rng: &mut FaultRng, nodes: usize) -> Self {
+        let places = 3 + rng.draw_below(60) as usize;
+        let hears_us = [100, 5_000, 50_000, 500_000][rng.draw_below(4) as usize];
         Self {
             mode: [HandoffMode::Cookie, HandoffMode::Repair, HandoffMode::Stack][rng.draw_below(3) as usize],
             plane: Plane::default(),
-            hosts: (0..nodes).map(|_| Host::default()).collect(),
+            taking: TakingNodes::new(nodes, places, hears_us),
             conns: Vec::new(),
             latest: BTreeMap::new(),
-            sessions: Vec::new(),
             ports: 10 + rng.draw_below(200),
-            places: 3 + rng.draw_below(60) as usize,
             here_permille: rng.draw_below(300),
             wait_permille: rng.draw_below(200),
             lag_us: [50, 2_000, 20_000, 50_000][rng.draw_below(4) as usize],
-            hears_us: [100, 5_000, 50_000, 500_000][rng.draw_below(4) as usize],
             host_dies: false,
             reusable: None,
             breaks: rng.draw_permille(700),
@@ -266,7 +208,8 @@ impl EdgeWorld {
 }
 
 impl World for EdgeWorld {
-    type Machine = EdgeProcess;
+    /// The process of the switch; `None` at content nodes.
+    type Machine = Option<Box<SwitchProcess>>;
     type Message = ();
     type Event = Event;
 
@@ -274,28 +217,21 @@ impl World for EdgeWorld {
         Protocol::Edge.convergence_time()
     }
 
-    fn create_machine(&self, me: Id, _: u64) -> EdgeProcess {
-        match me {
-            SWITCH => EdgeProcess::Switch(Box::new(SwitchProcess::new())),
-            _ => EdgeProcess::Node(NodeAgent::default()),
-        }
+    fn create_machine(&self, me: Id, _: u64) -> Self::Machine {
+        (me == SWITCH).then(|| Box::new(SwitchProcess::new()))
     }
 
     fn begin(sim: &mut Simulation<'_, Self>) {
         sim.start_switch();
-        (1..sim.nodes.len()).for_each(|node| sim.start_node(node));
+        (1..sim.nodes.len()).for_each(|node| sim.start_agent(node));
         for event in [Event::Drain, Event::Drain, Event::Reload, Event::Reload, Event::Reload] {
             if sim.rng.draw_permille(500) {
                 sim.schedule_between(0, 20_000_000, event);
             }
         }
         if sim.world.breaks {
-            sim.schedule_between(0, 1_000_000, Event::Snap);
+            sim.schedule_between(0, 1_000_000, AgentEvent::Snap);
         }
-    }
-
-    fn draw_target(&self, _: &mut FaultRng) -> u64 {
-        0
     }
 
     fn node_of_event(sim: &Simulation<'_, Self>, event: &Event) -> Option<Id> {
@@ -305,25 +241,14 @@ impl World for EdgeWorld {
             | Event::Review { .. }
             | Event::Sweep { .. }
             | Event::Judge { .. }
-            | Event::Hear { .. }
             | Event::Admitted { .. }
             | Event::Accepted { .. }
             | Event::Freeze { .. }
             | Event::ServedHere { .. }
-            | Event::LetGo { .. }
-            | Event::Attempt { .. } => Some(SWITCH),
-            Event::Arrive { session, at_switch }
-            | Event::Close { session, at_switch }
-            | Event::Watch { session, at_switch } => {
-                Some(if *at_switch { SWITCH } else { sim.world.sessions[*session].node })
-            }
-            Event::Flush { node, .. }
-            | Event::List { node, .. }
-            | Event::Listed { node, .. }
-            | Event::GiveUp { node, .. }
-            | Event::Sends { node, .. }
-            | Event::TimesOut { node, .. } => Some(*node),
-            Event::Reload | Event::Snap | Event::Drain | Event::Asks { .. } | Event::Leaves { .. } => None,
+            | Event::LetGo { .. } => Some(SWITCH),
+            Event::Agent(event) => sim.world.taking.node_of(event),
+            Event::GiveUp { node, .. } | Event::TimesOut { node, .. } => Some(*node),
+            Event::Reload | Event::Drain | Event::Asks { .. } | Event::Leaves { .. } => None,
         }
     }
 
@@ -339,24 +264,15 @@ impl World for EdgeWorld {
             Event::Review { epoch } => sim.review_active(epoch),
             Event::Sweep { epoch } => sim.sweep_plane(epoch),
             Event::Judge { epoch } => sim.judge_lists(epoch),
-            Event::Hear { .. } => sim.handle_queued_event(),
+            Event::Agent(event) => sim.handle_agent_event(event),
             Event::Admitted { key, generation, .. } => sim.decide_held((key, generation), false),
             Event::Accepted { conn, .. } => sim.handle_accepted(conn),
             Event::Freeze { conn, id, .. } => sim.freeze_connection(conn, id),
             Event::ServedHere { conn, .. } => sim.finish_local_service(conn),
             Event::Reload => sim.begin_reload(),
             Event::LetGo { epoch, until } => sim.finish_reload(epoch, until),
-            Event::Attempt { epoch, node } => sim.connect_node(epoch, node),
-            Event::Arrive { session, at_switch } => sim.deliver_next(session, at_switch),
-            Event::Close { session, at_switch } => sim.close_side(session, at_switch),
-            Event::Watch { session, at_switch } => sim.check_silence(session, at_switch),
-            Event::Snap => sim.break_session(),
-            Event::Flush { node, epoch } => sim.report_ends(node, epoch),
-            Event::List { node, epoch, session } => sim.start_list(node, epoch, session),
-            Event::Listed { node, session, keys, .. } => sim.send_list(node, session, keys),
             Event::Drain => sim.drain_node(),
             Event::GiveUp { node, epoch } => sim.request_leave(node, epoch),
-            Event::Sends { node, key, conn, tries } => sim.send_reply(node, key, conn, tries),
             Event::TimesOut { node, key, conn } => sim.time_out_socket(node, key, conn),
             Event::Asks { conn } => sim.send_client_data(conn),
             Event::Leaves { conn } => sim.end_client(conn),
@@ -365,14 +281,6 @@ impl World for EdgeWorld {
 
     fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation> {
         sim.open_connection(request)
-    }
-
-    fn receive_forwarded(_: &mut Simulation<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
-        Ok(())
-    }
-
-    fn handle_broken_connection(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
-        Ok(())
     }
 
     // The switch reads its view of a node when it needs it.
@@ -396,19 +304,7 @@ impl World for EdgeWorld {
     }
 
     fn handle_restart(sim: &mut Simulation<'_, Self>, node: Id) {
-        if node == SWITCH { sim.start_switch() } else { sim.start_node(node) }
-    }
-
-    fn receive(_: &mut Simulation<'_, Self>, _: Id, _: Id, (): ()) -> Result<(), Violation> {
-        Ok(())
-    }
-
-    fn next_tick(_: &Simulation<'_, Self>, _: Id) -> Time {
-        Time::MAX
-    }
-
-    fn tick(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
-        Ok(())
+        if node == SWITCH { sim.start_switch() } else { sim.start_agent(node) }
     }
 
     fn unmet_condition(sim: &mut Simulation<'_, Self>) -> Option<String> {
@@ -424,47 +320,23 @@ fn process_of(event: &Event) -> Option<(Id, u64)> {
         | Event::Review { epoch }
         | Event::Sweep { epoch }
         | Event::Judge { epoch }
-        | Event::Hear { epoch }
         | Event::Admitted { epoch, .. }
         | Event::Freeze { epoch, .. }
-        | Event::LetGo { epoch, .. }
-        | Event::Attempt { epoch, .. } => Some((SWITCH, *epoch)),
-        Event::Flush { node, epoch }
-        | Event::List { node, epoch, .. }
-        | Event::Listed { node, epoch, .. }
-        | Event::GiveUp { node, epoch } => Some((*node, *epoch)),
+        | Event::LetGo { epoch, .. } => Some((SWITCH, *epoch)),
+        Event::Agent(event) => event.process(),
+        Event::GiveUp { node, epoch } => Some((*node, *epoch)),
         _ => None,
     }
 }
 
 impl Simulation<'_, EdgeWorld> {
-    fn is_broken(&self, rule: BrokenRule) -> bool {
-        self.broken_rule == Some(rule)
-    }
-
-    /// Schedules an event after a random delay.
-    fn schedule_between(&mut self, least_us: u64, most_us: u64, event: Event) {
-        let wait = self.rng.draw_micros(least_us, most_us);
-        self.schedule(wait, SimEvent::World(event));
-    }
-
     /// Returns whether a packet is lost.
     fn is_packet_lost(&mut self) -> bool {
         self.faults_enabled && self.rng.draw_permille(30)
     }
 
     fn switch(&mut self) -> Option<&mut SwitchProcess> {
-        match &mut self.nodes[SWITCH].machine {
-            EdgeProcess::Switch(switch) => Some(switch),
-            EdgeProcess::Node(_) => None,
-        }
-    }
-
-    fn agent(&mut self, node: Id) -> Option<&mut NodeAgent> {
-        match &mut self.nodes[node].machine {
-            EdgeProcess::Node(agent) => Some(agent),
-            EdgeProcess::Switch(_) => None,
-        }
+        self.nodes[SWITCH].machine.as_deref_mut()
     }
 }
 

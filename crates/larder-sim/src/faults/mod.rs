@@ -45,6 +45,7 @@
 //! end. A request follows the verdict of the node that has it, including the service node's. Worlds whose
 //! nodes break a rule show that each invariant is really checked: [`BrokenRule`].
 
+mod agents;
 mod edge;
 mod outcome;
 mod peer_handoff;
@@ -219,7 +220,8 @@ mod tests {
                 run_world(Protocol::PeerHandoff, seed, Some(broken))
                     .is_err_and(|seen| seen.what.contains(what))
             };
-            assert!((0..200).into_par_iter().any(seen), "{}: {what}", broken.name());
+            // `hears-the-old` shows in one of about 150 worlds.
+            assert!((0..1_000).into_par_iter().any(seen), "{}: {what}", broken.name());
         }
     }
 }

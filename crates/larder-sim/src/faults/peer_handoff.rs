@@ -5,37 +5,29 @@
 //! rules of the initial node are the live ones. Their environment is a model that acts in the same order as
 //! the live parts:
 //!
-//! - `hosts`: the state that outlives a process: the forwarding plane of an initial node, and the kernel
-//!   sockets of a service node. If a process crashes, its frozen sockets vanish silently and its kernel ends
-//!   all other sockets. If a host crashes, all of them vanish. A host is down for longer than its peers need
-//!   to notice this in any state.
+//! - `hosts`: the forwarding plane of an initial node. It outlives a process. If a process crashes, its frozen
+//!   sockets vanish silently and its kernel ends all other sockets. If a host crashes, all of them vanish. A
+//!   host is down for longer than its peers need to notice this in any state.
+//! - `agents`, which other worlds share: the channels and the service nodes. If a node ends in good order, its
+//!   kernel keeps its sockets.
 //! - `initial`: the driver. It freezes, sends, thaws and resets, with other events in between, as
 //!   `larder_node::handoff` does.
-//! - `channel`: the sessions of control channels. Messages on a session arrive in order. A session breaks at
-//!   any time, and each side notices this at its own time. Messages in flight are then lost or still read.
-//! - `agent`: the service node, as `larder_handoff::agent`. A new session is welcomed and gets a full list
-//!   before any of its messages is answered. Restored connections are reported before ended ones, both with a
-//!   delay. A full node refuses connections. A node that ends says so until this is acknowledged, and its
-//!   kernel keeps its sockets.
 //! - `clients`: clients send requests, wait, end, and reuse the same addresses. A packet on an unknown
 //!   connection is answered with a reset.
 //! - `invariants`: the invariants.
 //!
 //! Timeouts are shorter than live if nothing else happens in the meantime (`SETTINGS`).
 
-mod agent;
-mod channel;
 mod clients;
 mod hosts;
 mod initial;
 mod invariants;
 
+use super::agents::{AgentEvent, TakingNodes};
 use super::outcome::Violation;
-use super::protocol::{BrokenRule, Protocol};
+use super::protocol::Protocol;
 use super::rng::FaultRng;
 use super::simulation::{Id, SimEvent, Simulation, World};
-use agent::Agent;
-use channel::{Channel, ChannelSide, InboxEntry, Session};
 use clients::ClientConnection;
 use core::time::Duration;
 use hosts::{Host, Key, owner_key};
@@ -43,7 +35,7 @@ use larder_core::Time;
 use larder_core::peers::handoff::{
     self as rules, HandoffDestination, PeerHandoffSettings, PeerMoveOutcome, PeerSlot,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Timeouts for unknown states and lonely nodes are shorter than live.
 const SETTINGS: PeerHandoffSettings = PeerHandoffSettings {
@@ -108,56 +100,7 @@ pub(super) enum Event {
         slot: PeerSlot,
         up: u64,
     },
-    /// A node handles the next event of its channels.
-    Inbox {
-        node: Id,
-        epoch: u64,
-    },
-    /// A node tries to connect to a peer.
-    Attempt {
-        node: Id,
-        epoch: u64,
-        peer: Id,
-        generation: u64,
-    },
-    /// A message arrives at this side of a session.
-    Arrive {
-        session: Id,
-        at: ChannelSide,
-    },
-    /// A side checks whether it still hears the other side.
-    Watch {
-        session: Id,
-        side: ChannelSide,
-    },
-    /// A side notices that its session has broken.
-    Close {
-        session: Id,
-        side: ChannelSide,
-    },
-    /// A session breaks.
-    Snap,
-    /// A service node reports restored connections, and ended ones.
-    Restored {
-        node: Id,
-        epoch: u64,
-    },
-    Flush {
-        node: Id,
-        epoch: u64,
-    },
-    /// The full list for a new session is started, and is complete.
-    List {
-        node: Id,
-        epoch: u64,
-        session: Id,
-    },
-    Listed {
-        node: Id,
-        epoch: u64,
-        session: Id,
-        connections: Vec<(Key, u32)>,
-    },
+    Agent(AgentEvent<Key>),
     /// A node is asked to end in good order; its process ends; another node learns of the end.
     Leave,
     Stop {
@@ -168,13 +111,6 @@ pub(super) enum Event {
     Said {
         of: Id,
         by: Id,
-    },
-    /// A socket that was handed off sends data.
-    Sends {
-        at: Id,
-        key: Key,
-        conn: Id,
-        tries: u32,
     },
     /// A client sends data.
     Asks {
@@ -188,17 +124,19 @@ pub(super) enum Event {
     },
 }
 
+impl From<AgentEvent<Key>> for Event {
+    fn from(event: AgentEvent<Key>) -> Self {
+        Self::Agent(event)
+    }
+}
+
 /// The state that is lost when a process ends.
 pub(super) struct NodeProcess {
     handing: rules::PeerHandoffMachine<Key, Id, ()>,
-    channels: BTreeMap<Id, Channel>,
-    /// Channel events that have not been handled.
-    inbox: VecDeque<InboxEntry>,
     /// The moves in progress: their numbers, and whether each has been sent.
     moves: BTreeMap<Id, (u64, bool)>,
     /// The results of moves, for the waiting connections.
     answers: BTreeMap<Id, PeerMoveOutcome>,
-    agent: Agent,
 }
 
 /// The manner in which a node ends.
@@ -213,33 +151,29 @@ enum Death {
 #[derive(Debug)]
 pub(super) struct PeerHandoffWorld {
     hosts: Vec<Host>,
+    taking: TakingNodes<Key>,
     conns: Vec<ClientConnection>,
     /// The latest connection of each key.
     latest: BTreeMap<Key, Id>,
-    sessions: Vec<Session>,
     /// The number of client ports of each node.
     ports: u64,
-    /// The largest number of connections of a service node.
-    places: u64,
     /// Permille of the requests that are handed off.
     moved_permille: u64,
-    /// The longest delay until a channel event is handled, in microseconds.
-    lag_us: u64,
     death: Death,
     generations: u64,
 }
 
 impl PeerHandoffWorld {
     pub(super) fn draw(rng: &mut FaultRng, nodes: usize) -> Self {
+        let places = 3 + rng.draw_below(60) as usize;
+        let lag_us = [100, 5_000, 50_000, 500_000][rng.draw_below(4) as usize];
         Self {
             hosts: (0..nodes).map(|_| Host::new()).collect(),
+            taking: TakingNodes::new(nodes, places, lag_us),
             conns: Vec::new(),
             latest: BTreeMap::new(),
-            sessions: Vec::new(),
             ports: 10 + rng.draw_below(200),
-            places: 3 + rng.draw_below(60),
             moved_permille: 200 + rng.draw_below(700),
-            lag_us: [100, 5_000, 50_000, 500_000][rng.draw_below(4) as usize],
             death: Death::Process,
             generations: 0,
         }
@@ -250,11 +184,8 @@ impl PeerHandoffWorld {
             |slot| self.hosts[me].owners.get(&PeerSlot(slot)).map_or([0; 32], |node| owner_key(*node));
         NodeProcess {
             handing: rules::PeerHandoffMachine::new(now, SETTINGS, (0..SETTINGS.peers_max).map(owner)),
-            channels: BTreeMap::new(),
-            inbox: VecDeque::new(),
             moves: BTreeMap::new(),
             answers: BTreeMap::new(),
-            agent: Agent::default(),
         }
     }
 }
@@ -279,11 +210,7 @@ impl World for PeerHandoffWorld {
             let wait = sim.rng.draw_micros(0, 20_000_000);
             sim.schedule(wait, SimEvent::World(Event::Leave));
         }
-        sim.schedule(Duration::ZERO, SimEvent::World(Event::Snap));
-    }
-
-    fn draw_target(&self, _: &mut FaultRng) -> u64 {
-        0
+        sim.schedule_between(0, 0, AgentEvent::Snap);
     }
 
     fn node_of_event(sim: &Simulation<'_, Self>, event: &Event) -> Option<Id> {
@@ -296,20 +223,11 @@ impl World for PeerHandoffWorld {
             | Event::Soon { node, .. }
             | Event::Sweep { node, .. }
             | Event::Linked { node, .. }
-            | Event::Inbox { node, .. }
-            | Event::Attempt { node, .. }
-            | Event::Restored { node, .. }
-            | Event::Flush { node, .. }
-            | Event::List { node, .. }
-            | Event::Listed { node, .. }
             | Event::Stop { node, .. }
             | Event::Said { by: node, .. }
-            | Event::Sends { at: node, .. }
             | Event::Served { node, .. } => Some(*node),
-            Event::Arrive { session, at: side }
-            | Event::Watch { session, side }
-            | Event::Close { session, side } => Some(sim.world.sessions[*session].end(*side).node),
-            Event::Snap | Event::Leave | Event::Asks { .. } => None,
+            Event::Agent(event) => sim.world.taking.node_of(event),
+            Event::Leave | Event::Asks { .. } => None,
         }
     }
 
@@ -328,20 +246,10 @@ impl World for PeerHandoffWorld {
             Event::Soon { node, .. } => sim.handle_pending_work(node),
             Event::Sweep { node, .. } => sim.sweep(node),
             Event::Linked { node, peer, slot, up, .. } => sim.set_linked(node, peer, slot, up),
-            Event::Inbox { node, .. } => sim.handle_queued_event(node),
-            Event::Attempt { node, peer, generation, .. } => sim.connect_peer(node, peer, generation),
-            Event::Arrive { session, at } => sim.deliver_next(session, at),
-            Event::Watch { session, side } => sim.check_silence(session, side),
-            Event::Close { session, side } => sim.close_side(session, side),
-            Event::Snap => sim.break_session(),
-            Event::Restored { node, .. } => sim.flush_restored_to_all(node),
-            Event::Flush { node, .. } => sim.report_ends(node),
-            Event::List { node, session, .. } => sim.start_list(node, session),
-            Event::Listed { node, session, connections, .. } => sim.send_list(node, session, &connections),
+            Event::Agent(event) => sim.handle_agent_event(event),
             Event::Leave => sim.begin_departure(),
             Event::Stop { node, tries, .. } => sim.end_process(node, tries),
             Event::Said { of, by } => sim.hear_departure(of, by),
-            Event::Sends { at, key, conn, tries } => sim.send_reply(at, key, conn, tries),
             Event::Asks { conn } => sim.send_client_data(conn),
             Event::Served { conn, .. } => sim.finish_local_service(conn),
         }
@@ -349,14 +257,6 @@ impl World for PeerHandoffWorld {
 
     fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation> {
         sim.open_connection(request)
-    }
-
-    fn receive_forwarded(_: &mut Simulation<'_, Self>, _: Id, _: Id, _: bool) -> Result<(), Violation> {
-        Ok(())
-    }
-
-    fn handle_broken_connection(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
-        Ok(())
     }
 
     fn update_liveness(sim: &mut Simulation<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation> {
@@ -386,10 +286,6 @@ impl World for PeerHandoffWorld {
         sim.start_process(node);
     }
 
-    fn receive(_: &mut Simulation<'_, Self>, _: Id, _: Id, (): ()) -> Result<(), Violation> {
-        Ok(())
-    }
-
     fn next_tick(sim: &Simulation<'_, Self>, node: Id) -> Time {
         sim.nodes[node].machine.handing.due()
     }
@@ -414,46 +310,29 @@ fn process_of(event: &Event) -> Option<(Id, u64)> {
         | Event::Soon { node, epoch }
         | Event::Sweep { node, epoch }
         | Event::Linked { node, epoch, .. }
-        | Event::Inbox { node, epoch }
-        | Event::Attempt { node, epoch, .. }
-        | Event::Restored { node, epoch }
-        | Event::Flush { node, epoch }
-        | Event::List { node, epoch, .. }
-        | Event::Listed { node, epoch, .. }
         | Event::Stop { node, epoch, .. }
         | Event::Served { node, epoch, .. } => Some((*node, *epoch)),
+        Event::Agent(event) => event.process(),
         _ => None,
     }
 }
 
 impl Simulation<'_, PeerHandoffWorld> {
-    fn is_broken(&self, rule: BrokenRule) -> bool {
-        self.broken_rule == Some(rule)
-    }
-
-    /// Schedules an event after a random delay.
-    fn schedule_between(&mut self, least_us: u64, most_us: u64, event: Event) {
-        let wait = self.rng.draw_micros(least_us, most_us);
-        self.schedule(wait, SimEvent::World(event));
-    }
-
     /// Starts a node's process.
     fn start_process(&mut self, node: Id) {
         let epoch = self.nodes[node].epoch;
-        let host = &mut self.world.hosts[node];
-        host.up = true;
-        let adopted: Vec<(Key, PeerSlot)> = host.list_moved().collect();
+        let adopted: Vec<(Key, PeerSlot)> = self.world.hosts[node].list_moved().collect();
         let mut machine = self.world.process(node, self.now);
         adopted.into_iter().for_each(|(key, slot)| machine.handing.adopt(key, slot));
         self.nodes[node].machine = machine;
         self.schedule_between(0, 1_000_000, Event::Sweep { node, epoch });
-        self.schedule_between(0, 100_000, Event::Flush { node, epoch });
+        self.start_agent(node);
     }
 
     // -- a node that ends after its drain
 
     fn begin_departure(&mut self) -> Result<(), Violation> {
-        let Some(node) = self.pick_running_node().filter(|node| !self.nodes[*node].machine.agent.ending)
+        let Some(node) = self.pick_running_node().filter(|node| !self.world.taking.agents[*node].ending)
         else {
             return Ok(());
         };
@@ -467,8 +346,8 @@ impl Simulation<'_, PeerHandoffWorld> {
     /// Ends a node's process in good order. It waits for peers that have not acknowledged its end and for
     /// moves in progress, but not for ever.
     fn end_process(&mut self, node: Id, tries: u32) -> Result<(), Violation> {
-        let machine = &self.nodes[node].machine;
-        let waits = !machine.agent.unanswered.is_empty() || !machine.moves.is_empty();
+        let unanswered = !self.world.taking.agents[node].unanswered.is_empty();
+        let waits = unanswered || !self.nodes[node].machine.moves.is_empty();
         if waits && tries < 20 {
             let epoch = self.nodes[node].epoch;
             self.schedule_between(100_000, 100_000, Event::Stop { node, epoch, tries: tries + 1 });

@@ -50,7 +50,9 @@ pub(super) trait World: Sized {
     /// Creates the process of a node.
     fn create_machine(&self, me: Id, epoch: u64) -> Self::Machine;
     /// Returns the target of a client's request.
-    fn draw_target(&self, rng: &mut FaultRng) -> u64;
+    fn draw_target(&self, _: &mut FaultRng) -> u64 {
+        0
+    }
     /// Schedules the world's first events.
     fn begin(_: &mut Simulation<'_, Self>) {}
     /// Returns the node that handles an event; the event waits while that node is paused.
@@ -59,16 +61,15 @@ pub(super) trait World: Sized {
     fn handle_event(sim: &mut Simulation<'_, Self>, event: Self::Event) -> Result<(), Violation>;
     /// Handles a client's request at its initial node; the request is at [`RequestStage::Waits`].
     fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation>;
-    /// Handles a forwarded request at its service node. `there` is false if the node's process at the time of
+    /// Handles a forwarded request at its service node. `_there` is false if the node's process at the time of
     /// forwarding is gone.
-    fn receive_forwarded(
-        sim: &mut Simulation<'_, Self>,
-        request: Id,
-        to: Id,
-        there: bool,
-    ) -> Result<(), Violation>;
+    fn receive_forwarded(_: &mut Simulation<'_, Self>, _: Id, _: Id, _there: bool) -> Result<(), Violation> {
+        Ok(())
+    }
     /// Handles a broken connection to a service node, or the timeout of a reply.
-    fn handle_broken_connection(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation>;
+    fn handle_broken_connection(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
+        Ok(())
+    }
     /// Handles a change of a node's view of another node: present or gone.
     fn update_liveness(sim: &mut Simulation<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation>;
     /// Returns the downtime of a node that crashes now.
@@ -82,16 +83,17 @@ pub(super) trait World: Sized {
     /// Handles the restart of a node.
     fn handle_restart(_: &mut Simulation<'_, Self>, _: Id) {}
     /// Handles a message that a node receives.
-    fn receive(
-        sim: &mut Simulation<'_, Self>,
-        to: Id,
-        from: Id,
-        message: Self::Message,
-    ) -> Result<(), Violation>;
+    fn receive(_: &mut Simulation<'_, Self>, _to: Id, _from: Id, _: Self::Message) -> Result<(), Violation> {
+        Ok(())
+    }
     /// Returns the latest time of the node's next tick.
-    fn next_tick(sim: &Simulation<'_, Self>, node: Id) -> Time;
+    fn next_tick(_: &Simulation<'_, Self>, _: Id) -> Time {
+        Time::MAX
+    }
     /// Handles a tick of a node.
-    fn tick(sim: &mut Simulation<'_, Self>, node: Id) -> Result<(), Violation>;
+    fn tick(_: &mut Simulation<'_, Self>, _: Id) -> Result<(), Violation> {
+        Ok(())
+    }
     /// Returns the first condition that does not hold, after every request has ended and every node sees
     /// every other; `None` if all hold.
     fn unmet_condition(sim: &mut Simulation<'_, Self>) -> Option<String>;

@@ -12,12 +12,12 @@ use super::outputs::MoveStart;
 use super::parts::{ConnectionLoad, ConnectionState};
 use crate::lease::StartedRequest;
 use larder_core::handoff::{Input, SocketOutcome};
+use larder_handoff::frozen::{FrozenSocket, close_silently};
 use larder_kernel::FlowKey;
-use larder_kernel::repair::{self, FreezeError, FrozenState, freeze};
+use larder_kernel::repair::FrozenState;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -61,64 +61,47 @@ impl Edge {
             Some(MoveStart::Kept(load)) => return keep_socket(key, socket, load),
             None => return MoveOutcome::Lost,
         };
-        let frozen = match freeze(socket.as_fd(), &self.config.fixes) {
-            Ok(FrozenState { frame: checkpoint, first_ack, first_seq, next_seq }) => {
+        let frozen = match FrozenSocket::freeze(key, socket, &self.config.fixes) {
+            Ok((frozen, FrozenState { frame: checkpoint, first_ack, first_seq, next_seq })) => {
                 self.datapath.note_frozen(key, next_seq, first_ack);
                 let state = ConnectionState { checkpoint, unread: Vec::new() };
                 self.handle_input(Input::Frozen { key, id, first_seq, first_ack, state });
-                true
+                frozen
             }
-            Err(FreezeError { usable, reason }) => {
-                tracing::debug!(reason, %key, "handoff: socket not frozen, the connection stays here");
-                match self.handle_input(Input::NotFrozen { key, id }) {
-                    Some(MoveStart::Kept(load)) if usable || load.is_none() => {
-                        return keep_socket(key, socket, load);
-                    }
-                    // The outcome arrived meanwhile.
-                    None if usable => false,
-                    _ => return MoveOutcome::Lost,
-                }
+            Err(socket) => {
+                let kept = self.handle_input(Input::NotFrozen { key, id });
+                let Some(socket) = socket else { return MoveOutcome::Lost };
+                return match kept {
+                    Some(MoveStart::Kept(load)) => keep_socket(key, socket, load),
+                    // The outcome arrived meanwhile. No other host can have the connection.
+                    _ => match answer.await {
+                        Ok(SocketOutcome::Thaw(decision, load)) => {
+                            keep_socket(key, socket, Some((decision, load)))
+                        }
+                        _ => keep_socket(key, socket, None),
+                    },
+                };
             }
         };
         match answer.await {
-            Ok(SocketOutcome::Close) => close_silently(key, socket),
-            Ok(SocketOutcome::Thaw(decision, load)) if !frozen => {
-                keep_socket(key, socket, Some((decision, load)))
-            }
-            Ok(SocketOutcome::Thaw(decision, load)) => match repair::resume(socket.as_fd()) {
-                Ok(()) => keep_socket(key, socket, Some((decision, load))),
-                Err(error) => {
-                    larder_log::limited_warn!(%error, %key, "handoff: socket not restored, the connection is reset");
+            Ok(SocketOutcome::Thaw(decision, load)) => match frozen.resume() {
+                Some(socket) => keep_socket(key, socket, Some((decision, load))),
+                None => {
                     let _ = self.datapath.reset_client(key);
                     MoveOutcome::Lost
                 }
             },
             Ok(SocketOutcome::Abort) => {
-                abort(key, socket);
+                frozen.reset();
                 MoveOutcome::Lost
             }
-            // The edge has ended.
-            Err(_) => close_silently(key, socket),
+            // Otherwise the edge has ended.
+            Ok(SocketOutcome::Close) | Err(_) => {
+                frozen.close();
+                MoveOutcome::HandedOff
+            }
         }
     }
-}
-
-/// Resets the client, with the sequence number that only the socket knows.
-fn abort(key: FlowKey, socket: OwnedFd) {
-    let reset = repair::resume(socket.as_fd())
-        .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
-    drop(socket);
-    if let Err(error) = reset {
-        tracing::debug!(%error, %key, "handoff: reset of a lost connection failed");
-    }
-}
-
-/// Closes a socket without sending a packet, because its connection is at a node or has ended.
-fn close_silently(key: FlowKey, socket: OwnedFd) -> MoveOutcome {
-    if let Err(error) = repair::close_silently(socket) {
-        larder_log::limited_warn!(%error, %key, "handoff: socket of a moved connection not closed silently");
-    }
-    MoveOutcome::HandedOff
 }
 
 /// Keeps the socket here, unless its connection has ended meanwhile.
@@ -127,7 +110,10 @@ fn keep_socket(
     socket: OwnedFd,
     load: Option<(larder_core::Decision, ConnectionLoad)>,
 ) -> MoveOutcome {
-    let Some((decision, load)) = load else { return close_silently(key, socket) };
+    let Some((decision, load)) = load else {
+        close_silently(key, socket);
+        return MoveOutcome::HandedOff;
+    };
     let stream = std::net::TcpStream::from(socket);
     let tcp = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
     match tcp {

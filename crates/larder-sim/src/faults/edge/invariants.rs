@@ -1,32 +1,17 @@
 //! The invariants. Two hosts never serve one connection; the other invariants hold some time after the last
 //! fault.
 
-use super::super::outcome::Violation;
 use super::super::simulation::{Id, Simulation};
 use super::clients::{ClientState, LocalSocket};
-use super::{EdgeProcess, EdgeWorld, SETTINGS, SWITCH, id_of, index_of};
+use super::{EdgeWorld, SETTINGS, SWITCH, id_of, index_of};
 use larder_core::NodeId;
 use larder_core::handoff::FlowTarget;
 use std::collections::BTreeMap;
 
 impl Simulation<'_, EdgeWorld> {
-    /// Returns an error if two hosts serve a connection. Called when a host begins to serve it.
-    pub(super) fn check_single_host(&mut self, conn: Id) -> Result<(), Violation> {
-        let key = self.world.conns[conn].key;
-        let at = |host: &&super::nodes::Host| {
-            host.sockets.get(&key).is_some_and(|socket| socket.conn == conn && !socket.frozen)
-        };
-        let nodes = self.world.hosts.iter().filter(at).count();
-        let here = usize::from(self.world.conns[conn].here == Some(LocalSocket::Live));
-        if nodes + here > 1 && self.world.conns[conn].client == ClientState::Open {
-            return Err(self.violation(format!("connection {conn} is served twice")));
-        }
-        Ok(())
-    }
-
     /// Returns the first invariant that does not hold yet; `None` if all hold.
     pub(super) fn find_violation(&self) -> Option<String> {
-        let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
+        let switch = self.nodes[SWITCH].machine.as_ref()?;
         let machine = &switch.machine;
         if machine.held() + machine.moves() > 0 {
             return Some(format!(
@@ -46,9 +31,7 @@ impl Simulation<'_, EdgeWorld> {
         if one.here == Some(LocalSocket::Frozen) {
             return Some(format!("connection {conn} is frozen"));
         }
-        let socket =
-            |node: &Id| self.world.hosts[*node].sockets.get(&one.key).filter(|socket| socket.conn == conn);
-        let at = (1..self.nodes.len()).find(|node| socket(node).is_some());
+        let at = (1..self.nodes.len()).find(|node| self.socket(*node, conn).is_some());
         if one.client != ClientState::Open {
             return at.map(|node| format!("connection {conn} has ended but is still at {node}"));
         }
@@ -61,7 +44,7 @@ impl Simulation<'_, EdgeWorld> {
             .map(|entry| entry.flow.to);
         let served = match at {
             Some(node) => {
-                socket(&node).is_some_and(|socket| !socket.frozen)
+                self.socket(node, conn).is_some_and(|socket| !socket.frozen)
                     && to == Some(FlowTarget::Node(id_of(node)))
             }
             None => one.here.is_some() && matches!(to, Some(FlowTarget::Here) | None),
@@ -75,7 +58,7 @@ impl Simulation<'_, EdgeWorld> {
 
     /// Returns a connection that counts as load and should not, or the reverse.
     fn find_miscount(&self) -> Option<String> {
-        let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
+        let switch = self.nodes[SWITCH].machine.as_ref()?;
         let machine = &switch.machine;
         let mut counted: BTreeMap<NodeId, i64> = BTreeMap::new();
         for key in machine.active() {
@@ -111,15 +94,11 @@ impl Simulation<'_, EdgeWorld> {
 
     /// Returns a connection whose request is in progress at a node and that does not count there.
     fn find_uncounted(&self) -> Option<String> {
-        let EdgeProcess::Switch(switch) = &self.nodes[SWITCH].machine else { return None };
+        let switch = self.nodes[SWITCH].machine.as_ref()?;
         let lag = core::time::Duration::from_secs(5);
         let active = switch.machine.active();
         self.world.conns.iter().enumerate().find_map(|(conn, one)| {
-            let at = self
-                .world
-                .hosts
-                .iter()
-                .any(|host| host.sockets.get(&one.key).is_some_and(|s| s.conn == conn));
+            let at = (1..self.nodes.len()).any(|node| self.socket(node, conn).is_some());
             let waits = one.asked.is_some_and(|since| self.now - since > lag);
             let missing =
                 one.client == ClientState::Open && at && waits && active.binary_search(&one.key).is_err();

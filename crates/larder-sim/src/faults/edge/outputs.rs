@@ -1,13 +1,13 @@
 //! Execution of the state machine's outputs in the model.
 
+use super::super::agents::{Message, SessionSide};
 use super::super::outcome::Violation;
 use super::super::protocol::BrokenRule;
 use super::super::simulation::{Id, Simulation};
-use super::channel::AgentMessage;
 use super::clients::{ClientState, LocalSocket};
 use super::plane::{ClientPacket, PlaneView};
 use super::switch::{ConnectionLoad, EdgeModel, HeldPacket, MoveStart};
-use super::{ClientPort, EdgeProcess, EdgeWorld, SWITCH, index_of};
+use super::{ClientPort, EdgeWorld, SWITCH, index_of};
 use larder_core::NodeId;
 use larder_core::handoff::{EndedConnection, FlowTarget, Input, Output, RoutePurpose};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ impl Simulation<'_, EdgeWorld> {
         while let Some(input) = inputs.pop_front() {
             let mut out = Vec::new();
             let now = self.now;
-            let EdgeProcess::Switch(switch) = &mut self.nodes[SWITCH].machine else { return Ok(None) };
+            let Some(switch) = &mut self.nodes[SWITCH].machine else { return Ok(None) };
             switch.machine.handle(now, input, &PlaneView(&self.world.plane, now), &mut out);
             for output in out {
                 match output {
@@ -81,9 +81,9 @@ impl Simulation<'_, EdgeWorld> {
             Output::MarkResumed(key) => self.world.plane.mark_resumed(key),
             Output::Reset { key, ack } => return self.reset_flow(key, ack),
             Output::Learn { key, node } => self.learn_flow(key, node),
-            Output::Send { node, id, key, state: conn, then, .. } => match self.session(index_of(node)) {
+            Output::Send { node, id, state: conn, then, .. } => match self.session(index_of(node)) {
                 Some(session) => {
-                    self.push(session, false, AgentMessage::Handoff { id, key, conn });
+                    self.push(session, SessionSide::Agent, Message::Handoff { id, conn });
                     for HeldPacket { conn, part } in then {
                         self.deliver_to_node(index_of(node), conn, ClientPacket::Head(part))?;
                     }
@@ -98,9 +98,9 @@ impl Simulation<'_, EdgeWorld> {
                 inputs.push_back(Input::Chosen { key, from, next });
             }
             Output::Tell { node, key, message: say } => {
-                self.send_to_node(index_of(node), AgentMessage::Say(key, say));
+                self.send_to_node(index_of(node), Message::Say(key, say));
             }
-            Output::Ask { node, .. } => self.send_to_node(index_of(node), AgentMessage::List),
+            Output::Ask { node, .. } => self.send_to_node(index_of(node), Message::List),
             Output::Resumed { key, node } | Output::Unknown { key, node } => {
                 self.log(|| format!("the connection from port {key} at {} counts again", index_of(node)));
                 if let Some((decision, load)) = self.take_load(index_of(node)) {
@@ -117,7 +117,7 @@ impl Simulation<'_, EdgeWorld> {
 
     /// Enters a connection that a node has into the table of the plane.
     fn learn_flow(&mut self, key: ClientPort, node: NodeId) {
-        if let Some(socket) = self.world.hosts[index_of(node)].sockets.get(&key).copied() {
+        if let Some(socket) = self.world.taking.hosts[index_of(node)].sockets.get(&key).copied() {
             self.world.plane.learn(key, socket.conn, node, self.now);
         }
     }
@@ -140,7 +140,11 @@ impl Simulation<'_, EdgeWorld> {
     /// Resets the connection of a client by the switch. It is a violation if there was no fault.
     pub(super) fn reset_by_switch(&mut self, conn: Id) -> Result<(), Violation> {
         let faults = self.stats.crashes + self.stats.pauses + self.stats.partitions;
-        if self.world.conns[conn].client == ClientState::Open && faults == 0 && !self.world.excused {
+        if self.world.conns[conn].client == ClientState::Open
+            && faults == 0
+            && !self.world.excused
+            && !self.world.taking.snapped
+        {
             return Err(self.violation(format!("connection {conn} is reset without a fault")));
         }
         self.reset_client(conn);
@@ -163,16 +167,15 @@ impl Simulation<'_, EdgeWorld> {
     }
 
     /// Sends a message to a node, if its channel is up.
-    fn send_to_node(&mut self, node: Id, message: AgentMessage) {
+    fn send_to_node(&mut self, node: Id, message: Message<ClientPort>) {
         if let Some(session) = self.session(node) {
-            self.push(session, false, message);
+            self.push(session, SessionSide::Agent, message);
         }
     }
 
     /// Returns the session for messages to a node: the last session that was reported up, if it is still up.
     fn session(&mut self, node: Id) -> Option<Id> {
-        let switch = self.switch()?;
-        let queue = switch.queues.get(&node).copied();
-        queue.filter(|queue| switch.up.get(&node) == Some(queue))
+        let session = self.world.taking.channels[SWITCH].get(&node)?.session;
+        session.filter(|session| self.switch().is_some_and(|switch| switch.up.get(&node) == Some(session)))
     }
 }

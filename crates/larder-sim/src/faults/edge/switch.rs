@@ -1,18 +1,16 @@
 //! The switch's process, which drives the state machine as `larder_switch::handoff` does.
 
+use super::super::agents::{AgentReport, ChannelEvent};
 use super::super::outcome::Violation;
 use super::super::protocol::BrokenRule;
 use super::super::simulation::{Id, Simulation};
 use super::clients::{ClientState, LocalSocket};
-use super::nodes::AgentReport;
 use super::plane::PlaneEvent;
-use super::{
-    ClientPort, EdgeProcess, EdgeWorld, Event, HandoffMode, LoadCounts, SETTINGS, SWITCH, id_of, index_of,
-};
+use super::{ClientPort, EdgeWorld, Event, HandoffMode, LoadCounts, SETTINGS, SWITCH, id_of, index_of};
 use core::time::Duration;
 use larder_core::handoff::{AcceptReason, EdgeMachine, EdgeTypes, FlowTarget, Input, Packet, SocketOutcome};
 use larder_core::{Decision, NodeId, Reason, Time, handoff};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The time for which the plane may reuse a decision.
 const REUSED_FOR: Duration = Duration::from_millis(200);
@@ -108,12 +106,6 @@ pub(in crate::faults) struct SwitchProcess {
     pub(super) placed: BTreeSet<ClientPort>,
     /// The sessions of the channels that were reported up, by node.
     pub(super) up: BTreeMap<Id, Id>,
-    /// The channel events that have not been handled.
-    pub(super) inbox: VecDeque<(Id, Id, ChannelEvent)>,
-    /// The sessions that are up, by node. The switch may not have handled this yet.
-    pub(super) queues: BTreeMap<Id, Id>,
-    /// The sessions that are up or being established, by node.
-    pub(super) trying: BTreeMap<Id, Id>,
     /// The nodes that have announced their end.
     pub(super) ending: BTreeSet<Id>,
     dead: BTreeSet<Id>,
@@ -129,22 +121,12 @@ impl SwitchProcess {
             loads: LoadCounts::default(),
             placed: BTreeSet::new(),
             up: BTreeMap::new(),
-            inbox: VecDeque::new(),
-            queues: BTreeMap::new(),
-            trying: BTreeMap::new(),
             ending: BTreeSet::new(),
             dead: BTreeSet::new(),
             leaves: false,
             judging: false,
         }
     }
-}
-
-/// An event of a channel.
-pub(super) enum ChannelEvent {
-    Up,
-    Down,
-    Said(AgentReport),
 }
 
 /// The start of a socket's move.
@@ -158,7 +140,7 @@ impl Simulation<'_, EdgeWorld> {
 
     pub(super) fn start_switch(&mut self) {
         let epoch = self.nodes[SWITCH].epoch;
-        self.nodes[SWITCH].machine = EdgeProcess::Switch(Box::new(SwitchProcess::new()));
+        self.nodes[SWITCH].machine = Some(Box::new(SwitchProcess::new()));
         self.schedule_between(0, 50_000, Event::Tick { epoch });
         self.schedule_between(500_000, 500_000, Event::Review { epoch });
         self.schedule_between(500_000, 500_000, Event::Sweep { epoch });
@@ -171,7 +153,7 @@ impl Simulation<'_, EdgeWorld> {
         }
         self.world.plane.ring.retain(|plane_event| matches!(plane_event, PlaneEvent::Packet { .. }));
         for node in 1..self.nodes.len() {
-            self.schedule_between(0, 50_000, Event::Attempt { epoch, node });
+            self.begin_channel(SWITCH, node, id_of(node).0, epoch);
         }
     }
 
@@ -192,7 +174,7 @@ impl Simulation<'_, EdgeWorld> {
                 _ => self.reset_client(conn),
             }
         }
-        self.cut_sessions_of_switch();
+        self.end_agent(SWITCH, false);
     }
 
     /// Begins a reload: another process takes over in good order.
@@ -220,7 +202,7 @@ impl Simulation<'_, EdgeWorld> {
         self.read_plane_events()?;
         self.handle_input(Input::ReleasePlane)?;
         self.log(|| "the process releases the forwarding plane".to_owned());
-        self.cut_sessions_of_switch();
+        self.end_agent(SWITCH, false);
         self.nodes[SWITCH].epoch += 1;
         self.start_switch();
         Ok(())
@@ -467,21 +449,14 @@ impl Simulation<'_, EdgeWorld> {
 
     // -- channels
 
-    /// Queues a channel event, which is handled with a delay.
-    pub(super) fn queue_event(&mut self, node: Id, session: Id, event: ChannelEvent) {
-        let epoch = self.nodes[SWITCH].epoch;
-        if let Some(switch) = self.switch() {
-            switch.inbox.push_back((node, session, event));
-            self.schedule_between(0, self.world.hears_us, Event::Hear { epoch });
-        }
-    }
-
-    pub(super) fn handle_queued_event(&mut self) -> Result<(), Violation> {
-        let Some((node, session, event)) = self.switch().and_then(|switch| switch.inbox.pop_front()) else {
-            return Ok(());
-        };
+    /// Handles an event of a node's channel.
+    pub(super) fn handle_node_event(
+        &mut self,
+        node: Id,
+        event: ChannelEvent<ClientPort>,
+    ) -> Result<(), Violation> {
         match event {
-            ChannelEvent::Up => self.set_up(node, session),
+            ChannelEvent::Up { session } => self.set_up(node, session),
             ChannelEvent::Down => {
                 if let Some(switch) = self.switch() {
                     switch.up.remove(&node);
@@ -525,13 +500,14 @@ impl Simulation<'_, EdgeWorld> {
     }
 
     /// Handles a report of a node.
-    pub(super) fn handle_report(&mut self, node: Id, report: AgentReport) -> Result<(), Violation> {
+    fn handle_report(&mut self, node: Id, report: AgentReport<ClientPort>) -> Result<(), Violation> {
         let of = id_of(node);
         match report {
-            AgentReport::Named(connections) => {
-                self.handle_input(Input::Listed { node: of, connections, last: true })?;
+            AgentReport::Listed { connections, last } => {
+                self.handle_input(Input::Listed { node: of, connections, last })?;
                 let epoch = self.nodes[SWITCH].epoch;
-                if self.switch().is_some_and(|switch| !core::mem::replace(&mut switch.judging, true)) {
+                if last && self.switch().is_some_and(|switch| !core::mem::replace(&mut switch.judging, true))
+                {
                     self.schedule_between(0, 5_000, Event::Judge { epoch });
                 }
                 Ok(())
@@ -544,8 +520,10 @@ impl Simulation<'_, EdgeWorld> {
                 }
                 Ok(())
             }
-            AgentReport::Restored(id) => self.handle_input(Input::Restored { node: of, id }),
-            AgentReport::Refused(id) => {
+            AgentReport::Restored(ids) => {
+                ids.into_iter().try_for_each(|id| self.handle_input(Input::Restored { node: of, id }))
+            }
+            AgentReport::Refused { id, .. } => {
                 self.handle_input(Input::Refused { node: of, id, why: "full".to_owned() })
             }
             AgentReport::Leave(key) => self.handle_input(Input::RequestTransfer { node: of, key }),
@@ -566,7 +544,7 @@ impl Simulation<'_, EdgeWorld> {
     }
 
     /// Handles a node's channel that has come up.
-    pub(super) fn set_up(&mut self, node: Id, session: Id) -> Result<(), Violation> {
+    fn set_up(&mut self, node: Id, session: Id) -> Result<(), Violation> {
         let Some(switch) = self.switch() else { return Ok(()) };
         switch.up.insert(node, session);
         switch.ending.remove(&node);

@@ -5,8 +5,6 @@ use super::super::simulation::{Id, RequestStage, Simulation};
 use super::hosts::{FlowTarget, Key};
 use super::{Event, PeerHandoffWorld};
 
-/// The retransmissions of a socket whose peer is gone, before TCP gives it up.
-const TRIES_MAX: u32 = 8;
 /// The time after which a frozen socket has been sent, in us.
 const SENT_US: u64 = 3_000;
 /// The period in which a node checks whether a client has given up a connection in an unknown state, in us.
@@ -45,24 +43,13 @@ pub(super) struct ClientConnection {
     pub(super) stays: bool,
 }
 
-impl ClientConnection {
-    /// Returns the sequence number that identifies a connection.
-    pub(super) const fn number(conn: Id) -> u32 {
-        conn as u32 + 1
-    }
-
-    pub(super) const fn of_number(number: u32) -> Id {
-        number as Id - 1
-    }
-}
-
 impl Simulation<'_, PeerHandoffWorld> {
     /// Opens a client's connection, which is served here or handed off.
     pub(super) fn open_connection(&mut self, request: Id) -> Result<(), Violation> {
         let initial = self.requests[request].initial;
         // Connections end by their own state, not as requests.
         self.requests[request].stage = RequestStage::Ended;
-        let Some(key) = self.free_key(initial).filter(|_| !self.nodes[initial].machine.agent.ending) else {
+        let Some(key) = self.free_key(initial).filter(|_| !self.world.taking.agents[initial].ending) else {
             return Ok(());
         };
         let conn = self.world.conns.len();
@@ -96,7 +83,7 @@ impl Simulation<'_, PeerHandoffWorld> {
     /// Handles a new client on the addresses of a connection whose socket is still frozen at its initial
     /// node. The initial node asks about the SYN, and the frozen connection ends once the client's host has
     /// denied it.
-    fn deny_connection(&mut self, conn: Id) {
+    pub(super) fn deny_connection(&mut self, conn: Id) {
         let node = self.world.conns[conn].key.initial;
         self.log(|| {
             format!("a client opens a connection with the addresses of {conn}, whose state is unknown")
@@ -154,7 +141,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         if one.client != ClientState::Open {
             return Ok(());
         }
-        if self.world.hosts[key.initial].up {
+        if self.world.taking.hosts[key.initial].up {
             let to = self.world.hosts[key.initial].plane.get(&key).map(|flow| flow.to);
             let unknown = one.here.is_none();
             self.record_packet(key, conn);
@@ -170,51 +157,5 @@ impl Simulation<'_, PeerHandoffWorld> {
         let (least, most) = if stays { (1_500_000, 6_000_000) } else { (100_000, 1_500_000) };
         self.schedule_between(least, most, Event::Asks { conn });
         Ok(())
-    }
-
-    /// Sends data from a socket that was handed off. The socket ends when the client has everything.
-    pub(super) fn send_reply(&mut self, at: Id, key: Key, conn: Id, tries: u32) -> Result<(), Violation> {
-        if self.world.hosts[at].sockets.get(&key) != Some(&conn) {
-            return Ok(());
-        }
-        // If the addresses belong to another connection now, the client's host does not answer with a reset.
-        let passes = self.is_routed_to(key, at) && self.world.latest.get(&key) == Some(&conn);
-        let orphan = !self.nodes[at].up;
-        let open = self.world.conns[conn].client == ClientState::Open;
-        if passes && open && self.world.conns[conn].stays && !orphan {
-            self.schedule_between(1_000_000, 4_000_000, Event::Sends { at, key, conn, tries: 0 });
-            return Ok(());
-        }
-        // The client has everything, or its host answers with a reset. Otherwise TCP retransmits, and gives
-        // up after a while.
-        let gives_up = !open && tries >= TRIES_MAX && self.is_beyond_reach(conn);
-        if !passes && !gives_up {
-            self.schedule_between(100_000, 800_000, Event::Sends { at, key, conn, tries: tries + 1 });
-            return Ok(());
-        }
-        if passes && open {
-            self.world.conns[conn].client = ClientState::Done;
-            // The client may reuse the port at once.
-            if self.world.conns[conn].here == Some(LocalSocket::Frozen) && self.rng.draw_permille(300) {
-                self.deny_connection(conn);
-            }
-        }
-        if passes {
-            self.record_packet(key, conn);
-            if let Some(flow) = self.world.hosts[key.initial].plane.get_mut(&key) {
-                flow.ended = true;
-            }
-        }
-        self.world.hosts[at].sockets.remove(&key);
-        self.log(|| format!("connection {conn} ends at {at}"));
-        self.record_end(at, key, conn);
-        Ok(())
-    }
-
-    /// Returns whether no answer of the client's host reaches its node: its initial host has crashed, or its
-    /// addresses belong to another connection.
-    pub(super) fn is_beyond_reach(&self, conn: Id) -> bool {
-        let one = &self.world.conns[conn];
-        one.life != self.world.hosts[one.key.initial].life || self.world.latest.get(&one.key) != Some(&conn)
     }
 }

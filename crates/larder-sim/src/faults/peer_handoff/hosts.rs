@@ -1,7 +1,10 @@
-//! The state that outlives a process: the forwarding plane, and the kernel's sockets.
+//! The state of an initial node that outlives its process, the forwarding plane, and the sockets of its connections at
+//! other nodes.
 
+use super::super::agents::{self, AgentEvent, AgentWorld, ChannelEvent, Connection, TakingNodes};
+use super::super::outcome::Violation;
 use super::super::simulation::{Id, Simulation};
-use super::clients::{ClientState, LocalSocket};
+use super::clients::{ClientConnection, ClientState, LocalSocket};
 use super::{Death, PeerHandoffWorld};
 use larder_core::Time;
 use larder_core::peers::handoff::{PeerKey, PeerSlot};
@@ -43,17 +46,14 @@ impl FlowEntry {
     }
 }
 
-/// The kernel state of a node.
+/// The plane of a node.
 #[derive(Debug)]
 pub(super) struct Host {
-    pub(super) up: bool,
     pub(super) life: u64,
     pub(super) plane: BTreeMap<Key, FlowEntry>,
     /// The slots of peers with a path for packets.
     pub(super) links: BTreeSet<PeerSlot>,
     pub(super) owners: BTreeMap<PeerSlot, Id>,
-    /// The sockets of connections that were handed off to this node.
-    pub(super) sockets: BTreeMap<Key, Id>,
 }
 
 /// Returns the key of a node.
@@ -63,14 +63,7 @@ pub(super) const fn owner_key(node: Id) -> PeerKey {
 
 impl Host {
     pub(super) const fn new() -> Self {
-        Self {
-            up: true,
-            life: 1,
-            plane: BTreeMap::new(),
-            links: BTreeSet::new(),
-            owners: BTreeMap::new(),
-            sockets: BTreeMap::new(),
-        }
+        Self { life: 1, plane: BTreeMap::new(), links: BTreeSet::new(), owners: BTreeMap::new() }
     }
 
     /// Returns the connections that continue at other nodes.
@@ -82,14 +75,89 @@ impl Host {
     }
 }
 
+impl AgentWorld for PeerHandoffWorld {
+    type Key = Key;
+
+    const MEMBERS_ONLY: bool = true;
+
+    fn taking(&self) -> &TakingNodes<Key> {
+        &self.taking
+    }
+
+    fn taking_mut(&mut self) -> &mut TakingNodes<Key> {
+        &mut self.taking
+    }
+
+    fn giving_node(key: Key) -> Id {
+        key.initial
+    }
+
+    fn connection(&self, conn: Id) -> Connection<Key> {
+        let ClientConnection { key, client, here, .. } = self.conns[conn];
+        Connection { key, open: client == ClientState::Open, stays: here == Some(LocalSocket::Live) }
+    }
+
+    fn handle_channel_event(
+        sim: &mut Simulation<'_, Self>,
+        node: Id,
+        peer: Id,
+        event: ChannelEvent<Key>,
+    ) -> Result<(), Violation> {
+        sim.handle_peer_event(node, peer, event)
+    }
+
+    fn serve_at(sim: &mut Simulation<'_, Self>, node: Id, key: Key, conn: Id, _: Option<u32>) {
+        sim.schedule_between(1_000, 2_000_000, AgentEvent::Sends { node, key, conn, tries: 0 });
+    }
+
+    /// If the addresses belong to another connection now, the client's host does not answer with a reset.
+    fn is_reached(sim: &mut Simulation<'_, Self>, node: Id, key: Key, conn: Id) -> bool {
+        sim.is_routed_to(key, node) && sim.world.latest.get(&key) == Some(&conn)
+    }
+
+    /// No answer of the client's host reaches the node: the initial host has crashed, or the addresses belong to
+    /// another connection.
+    fn is_beyond_reach(&self, conn: Id) -> bool {
+        let one = &self.conns[conn];
+        one.life != self.hosts[one.key.initial].life || self.latest.get(&one.key) != Some(&conn)
+    }
+
+    fn deliver_reply(
+        sim: &mut Simulation<'_, Self>,
+        node: Id,
+        key: Key,
+        conn: Id,
+    ) -> Result<bool, Violation> {
+        let one = &mut sim.world.conns[conn];
+        let open = one.client == ClientState::Open;
+        // The kernel of a process that has ended closes the connection.
+        if open && one.stays && sim.nodes[node].up {
+            sim.schedule_between(1_000_000, 4_000_000, AgentEvent::Sends { node, key, conn, tries: 0 });
+            return Ok(true);
+        }
+        if open {
+            one.client = ClientState::Done;
+            // The client may reuse the port at once.
+            if one.here == Some(LocalSocket::Frozen) && sim.rng.draw_permille(300) {
+                sim.deny_connection(conn);
+            }
+        }
+        sim.record_packet(key, conn);
+        if let Some(flow) = sim.world.hosts[key.initial].plane.get_mut(&key) {
+            flow.ended = true;
+        }
+        Ok(false)
+    }
+}
+
 impl Simulation<'_, PeerHandoffWorld> {
     /// Returns whether a client's packets, or its host's answers, reach a node.
     pub(super) fn is_routed_to(&self, key: Key, at: Id) -> bool {
         let host = &self.world.hosts[key.initial];
         let to = host.plane.get(&key).map(|flow| flow.to);
         let Some(FlowTarget::Node(slot)) = to else { return false };
-        host.up
-            && self.world.hosts[at].up
+        self.world.taking.hosts[key.initial].up
+            && self.world.taking.hosts[at].up
             && self.has_path(key.initial, at)
             && host.links.contains(&slot)
             && host.owners.get(&slot) == Some(&at)
@@ -105,7 +173,7 @@ impl Simulation<'_, PeerHandoffWorld> {
 
     /// Handles the end of a node's process or host.
     pub(super) fn handle_death(&mut self, node: Id, death: Death) {
-        self.close_sides_of(node, death);
+        self.end_agent(node, death == Death::Host);
         for conn in 0..self.world.conns.len() {
             if self.world.conns[conn].key.initial == node {
                 self.cut_local_socket(conn, death);
@@ -114,14 +182,15 @@ impl Simulation<'_, PeerHandoffWorld> {
         match death {
             // The kernel resets the clients.
             Death::Process => {
-                let sockets = core::mem::take(&mut self.world.hosts[node].sockets);
-                sockets.into_values().for_each(|conn| self.reset_by_kernel(conn));
+                let sockets = core::mem::take(&mut self.world.taking.hosts[node].sockets);
+                sockets.into_values().for_each(|socket| self.reset_by_kernel(socket.conn));
             }
             // The kernel continues with data that clients have not taken.
             Death::GoodOrder => {}
             Death::Host => {
                 let host = &mut self.world.hosts[node];
-                *host = Host { up: false, life: host.life + 1, ..Host::new() };
+                *host = Host { life: host.life + 1, ..Host::new() };
+                self.world.taking.hosts[node] = agents::Host { up: false, ..agents::Host::default() };
             }
         }
     }

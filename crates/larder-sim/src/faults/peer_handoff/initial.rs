@@ -1,17 +1,17 @@
 //! The initial node: executes the decisions of [`larder_core::peers::handoff`], as `larder_node::handoff`
 //! does.
 
+use super::super::agents::{AgentReport, ChannelEvent, Message, SessionSide, number_of};
 use super::super::outcome::Violation;
 use super::super::protocol::BrokenRule;
 use super::super::simulation::{Id, Simulation};
-use super::channel::{ChannelSide, PeerMessage};
-use super::clients::{ClientConnection, ClientState, LocalSocket};
+use super::clients::{ClientState, LocalSocket};
 use super::hosts::{FlowEntry, FlowTarget, Key, owner_key};
 use super::{Event, PeerHandoffWorld};
 use core::time::Duration;
 use larder_core::Time;
 use larder_core::peers::handoff::{
-    self as rules, DeferredAction, HandoffDestination, HandoffOutput, PeerMoveOutcome, PeerSlot,
+    self as rules, DeferredAction, HandoffDestination, HandoffOutput, PeerEvent, PeerMoveOutcome, PeerSlot,
 };
 
 /// The service address of each node.
@@ -65,12 +65,14 @@ impl Simulation<'_, PeerHandoffWorld> {
             HandoffOutput::Close { slot, .. } => {
                 self.world.hosts[node].links.remove(&slot);
             }
-            HandoffOutput::RemovePeer(slot) => self.end_peer_channel(node, slot),
+            HandoffOutput::RemovePeer(slot) => {
+                if let Some(peer) = self.peer_of(node, slot) {
+                    self.end_channel(node, peer);
+                }
+            }
             HandoffOutput::AcknowledgeEnd(slot) => {
-                let channels = &self.nodes[node].machine.channels;
-                let channel = channels.values().find(|channel| channel.slot == slot);
-                if let Some(session) = channel.and_then(|channel| channel.session) {
-                    self.push(session, ChannelSide::Service, PeerMessage::Noted);
+                if let Some(session) = self.peer_of(node, slot).and_then(|peer| self.session_to(node, peer)) {
+                    self.push(session, SessionSide::Agent, Message::Noted);
                 }
             }
         }
@@ -106,7 +108,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             flow.of
         });
         self.log(|| format!("{node} gives up {key:?}"));
-        match seen.or(first_ack.map(ClientConnection::of_number)) {
+        match seen.or(first_ack.map(|number| number as Id - 1)) {
             Some(conn) => self.reset_client(conn),
             None => Ok(()),
         }
@@ -160,26 +162,27 @@ impl Simulation<'_, PeerHandoffWorld> {
     pub(super) fn add_peer(&mut self, by: Id, of: Id) -> Result<(), Violation> {
         self.world.generations += 1;
         let generation = self.world.generations;
-        match self.nodes[by].machine.channels.get(&of).map(|channel| channel.slot) {
+        let slot = match self.slot_of(by, of) {
             Some(slot) => {
                 self.nodes[by].machine.handing.reset_peer(slot);
                 self.end_channel(by, of);
-                self.begin_channel(by, of, slot, generation);
+                slot
             }
-            None => match self.nodes[by].machine.handing.add_peer(owner_key(of)) {
-                Some(slot) => {
-                    self.world.hosts[by].owners.retain(|_, owner| *owner != of);
-                    self.world.hosts[by].owners.insert(slot, of);
-                    self.begin_channel(by, of, slot, generation);
-                }
-                None => return Err(self.violation(format!("{by} has no number for {of}"))),
-            },
-        }
+            None => {
+                let Some(slot) = self.nodes[by].machine.handing.add_peer(owner_key(of)) else {
+                    return Err(self.violation(format!("{by} has no number for {of}")));
+                };
+                self.world.hosts[by].owners.retain(|_, owner| *owner != of);
+                self.world.hosts[by].owners.insert(slot, of);
+                slot
+            }
+        };
+        self.begin_channel(by, of, slot.0, generation);
         self.act_on_rules(by, |_, _, _| {})
     }
 
     pub(super) fn remove_peer(&mut self, by: Id, of: Id, said: bool) -> Result<(), Violation> {
-        match self.nodes[by].machine.channels.get(&of).map(|channel| channel.slot) {
+        match self.slot_of(by, of) {
             Some(slot) => {
                 self.act_on_rules(by, |handing, now, out| handing.remove_peer(now, slot, said, out))
             }
@@ -187,13 +190,58 @@ impl Simulation<'_, PeerHandoffWorld> {
         }
     }
 
-    /// Ends the channel to a former peer.
-    fn end_peer_channel(&mut self, node: Id, slot: PeerSlot) {
-        let channels = &self.nodes[node].machine.channels;
-        let peer = channels.iter().find(|(_, channel)| channel.slot == slot).map(|(peer, _)| *peer);
-        if let Some(peer) = peer {
-            self.end_channel(node, peer);
-        }
+    // -- channels
+
+    /// Returns the slot of a peer with a channel.
+    fn slot_of(&self, node: Id, peer: Id) -> Option<PeerSlot> {
+        self.world.taking.channels[node].get(&peer).map(|channel| PeerSlot(channel.slot))
+    }
+
+    fn peer_of(&self, node: Id, slot: PeerSlot) -> Option<Id> {
+        let mut channels = self.world.taking.channels[node].iter();
+        channels.find(|(_, channel)| channel.slot == slot.0).map(|(peer, _)| *peer)
+    }
+
+    fn session_to(&self, node: Id, peer: Id) -> Option<Id> {
+        self.world.taking.channels[node].get(&peer)?.session
+    }
+
+    pub(super) fn handle_peer_event(
+        &mut self,
+        node: Id,
+        peer: Id,
+        event: ChannelEvent<Key>,
+    ) -> Result<(), Violation> {
+        let Some(slot) = self.slot_of(node, peer) else { return Ok(()) };
+        let said = match event {
+            ChannelEvent::Up { session } => {
+                let mut up = None;
+                self.act_on_rules(node, |handing, _, _| {
+                    up = handing.channel_up(slot, session as u64, true, &[SERVICE]);
+                })?;
+                if let Some(up) = up {
+                    let epoch = self.nodes[node].epoch;
+                    self.schedule_between(0, 50_000, Event::Linked { node, epoch, peer, slot, up });
+                }
+                return Ok(());
+            }
+            ChannelEvent::Down => {
+                return self.act_on_rules(node, |handing, now, out| handing.channel_down(now, slot, out));
+            }
+            ChannelEvent::Said(report) => match report {
+                AgentReport::Restored(ids) => PeerEvent::Restored(ids),
+                AgentReport::Refused { id, full } => {
+                    let reason = if full { "full" } else { "rejected by the kernel" }.to_owned();
+                    PeerEvent::Refused { id, full, reason }
+                }
+                AgentReport::Closed(ended) => PeerEvent::Closed(ended),
+                AgentReport::Listed { connections, last } => PeerEvent::Inventory { connections, last },
+                AgentReport::Ending => PeerEvent::Ending,
+                // A connection is handed off only once.
+                AgentReport::Leave(_) | AgentReport::GivenUp(..) | AgentReport::Stay(_) => return Ok(()),
+            },
+        };
+        self.act_on_rules(node, |handing, now, out| handing.receive(now, slot, said, out))
     }
 
     pub(super) fn set_linked(
@@ -214,8 +262,8 @@ impl Simulation<'_, PeerHandoffWorld> {
     /// Begins the move of a connection, if its peer accepts connections.
     pub(super) fn begin_move(&mut self, node: Id, to: Id, conn: Id) -> Result<bool, Violation> {
         let (now, epoch, key) = (self.now, self.nodes[node].epoch, self.world.conns[conn].key);
+        let Some(slot) = self.slot_of(node, to) else { return Ok(false) };
         let machine = &mut self.nodes[node].machine;
-        let Some(slot) = machine.channels.get(&to).map(|channel| channel.slot) else { return Ok(false) };
         let place = machine.handing.destination(now, slot, SERVICE).filter(|_| !machine.handing.is_full());
         let Some(place) = place else { return Ok(false) };
         self.world.hosts[node].plane.insert(key, FlowEntry::new(FlowTarget::Node(slot), now));
@@ -239,7 +287,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         }
         let (epoch, key) = (self.nodes[node].epoch, self.world.conns[conn].key);
         self.world.conns[conn].here = Some(LocalSocket::Frozen);
-        let number = ClientConnection::number(conn);
+        let number = number_of(conn);
         self.nodes[node].machine.handing.record_frozen(key, number, number);
         self.schedule_between(0, 1_000, Event::Send { node, epoch, conn, place });
         Ok(())
@@ -252,11 +300,10 @@ impl Simulation<'_, PeerHandoffWorld> {
         place: HandoffDestination,
     ) -> Result<(), Violation> {
         let (epoch, key) = (self.nodes[node].epoch, self.world.conns[conn].key);
+        let queue = self.peer_of(node, place.slot).and_then(|peer| self.session_to(node, peer));
         let machine = &mut self.nodes[node].machine;
         let Some((id, sent)) = machine.moves.get_mut(&conn) else { return Ok(()) };
         let session = machine.handing.session(place);
-        let queue = machine.channels.values().find(|channel| channel.slot == place.slot);
-        let queue = queue.and_then(|channel| channel.session);
         let by = match self.broken_rule {
             Some(BrokenRule::SendsByAny) => queue,
             _ => queue.filter(|queue| session == Some(*queue as u64)),
@@ -268,7 +315,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         if machine.answers.contains_key(&conn) {
             self.schedule_between(0, 2_000, Event::Answered { node, epoch, conn });
         }
-        self.push(by, ChannelSide::Service, PeerMessage::Handoff { id, conn });
+        self.push(by, SessionSide::Agent, Message::Handoff { id, conn });
         let doubt = super::SETTINGS.answer_timeout.as_micros() as u64;
         self.schedule_between(doubt, doubt, Event::DoubtOver { node, epoch, conn });
         Ok(())

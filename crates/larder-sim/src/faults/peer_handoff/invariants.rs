@@ -1,8 +1,9 @@
 //! The invariants, which must hold some time after the last fault.
 
+use super::super::agents::number_of;
 use super::super::simulation::{Id, Simulation};
 use super::PeerHandoffWorld;
-use super::clients::{ClientConnection, ClientState, LocalSocket};
+use super::clients::{ClientState, LocalSocket};
 use super::hosts::FlowTarget;
 
 impl Simulation<'_, PeerHandoffWorld> {
@@ -24,7 +25,7 @@ impl Simulation<'_, PeerHandoffWorld> {
             return Some(format!("connection {conn} of {of} is frozen"));
         }
         let mut nodes = 0..self.nodes.len();
-        let at = nodes.find(|node| self.world.hosts[*node].sockets.get(&one.key) == Some(&conn));
+        let at = nodes.find(|node| self.socket(*node, conn).is_some());
         let here = one.here == Some(LocalSocket::Live);
         if one.client != ClientState::Open {
             let place = if here { Some(of) } else { at };
@@ -57,10 +58,8 @@ impl Simulation<'_, PeerHandoffWorld> {
         let (host, handing) = (&self.world.hosts[node], &self.nodes[node].machine.handing);
         for (key, handed) in handing.connections() {
             let at = host.owners.get(&handed.slot).copied();
-            let there = at.and_then(|at| self.world.hosts[at].sockets.get(&key)).copied();
-            if there.is_none_or(|there| {
-                handed.first_seq.is_some_and(|ours| ours != ClientConnection::number(there))
-            }) {
+            let there = at.and_then(|at| self.world.taking.hosts[at].sockets.get(&key));
+            if there.is_none_or(|there| handed.first_seq.is_some_and(|ours| ours != number_of(there.conn))) {
                 return Some(format!("{node} has {key:?} in its table, but {at:?} has {there:?}"));
             }
         }
@@ -69,10 +68,11 @@ impl Simulation<'_, PeerHandoffWorld> {
         if let Some((key, _)) = unknown {
             return Some(format!("{node} forwards {key:?}, which is not in its table"));
         }
-        for (at, other) in self.world.hosts.iter().enumerate() {
-            for (key, conn) in other.sockets.iter().filter(|(key, _)| key.initial == node) {
+        for (at, other) in self.world.taking.hosts.iter().enumerate() {
+            for (key, socket) in other.sockets.iter().filter(|(key, _)| key.initial == node) {
+                let conn = socket.conn;
                 let forwarded = matches!(host.plane.get(key).map(|flow| flow.to), Some(FlowTarget::Node(_)));
-                let known = away.contains(key) || (forwarded && self.world.conns[*conn].told);
+                let known = away.contains(key) || (forwarded && self.world.conns[conn].told);
                 if !known {
                     return Some(format!(
                         "{at} has {key:?}, connection {conn}, which is not in the table of {node}"
