@@ -1,7 +1,7 @@
 //! The use of a zone's memory: how much for the state, how much for its snapshot, and how many targets fit.
 
 use crate::zone::HEADER_BYTES;
-use larder_core::Settings;
+use larder_core::{PolicyKind, Settings};
 
 /// The memory of a target in the state, at most: an entry of a table that has just grown, and its share of the growth.
 const TARGET_BYTES: usize = 96;
@@ -46,7 +46,7 @@ impl Plan {
     /// Divides `memory` bytes for a dispatcher with these settings. If the settings do not limit the targets, the memory does.
     pub(crate) fn new(memory: usize, settings: &Settings) -> Result<Self, PlanError> {
         let nodes = usize::from(settings.nodes_max);
-        let fixed = HEADER_BYTES + FIXED_BYTES + nodes * (NODE_BYTES + SNAPSHOT_NODE_BYTES);
+        let fixed = HEADER_BYTES + FIXED_BYTES + table_bytes(settings) + nodes * (NODE_BYTES + SNAPSHOT_NODE_BYTES);
         let per_target = TARGET_BYTES + SNAPSHOT_TARGET_BYTES;
         let is_limited = settings.targets_max != Settings::default().targets_max;
         let wanted = if is_limited { settings.targets_max } else { TARGETS_MIN };
@@ -58,6 +58,17 @@ impl Plan {
         let targets_max = if is_limited { wanted } else { fitting };
         let snapshot_bytes = fitting * SNAPSHOT_TARGET_BYTES + nodes * SNAPSHOT_NODE_BYTES;
         Ok(Self { memory, heap_bytes: memory - HEADER_BYTES - snapshot_bytes, snapshot_bytes, targets_max })
+    }
+}
+
+/// Returns the memory for the table of a policy that computes one from the membership, while it replaces such a table.
+fn table_bytes(settings: &Settings) -> usize {
+    let policies = &settings.policies;
+    match settings.policy {
+        PolicyKind::Maglev => 64 * policies.maglev.size as usize,
+        PolicyKind::Rendezvous => 64 * policies.rendezvous.places as usize,
+        PolicyKind::Bounded => 64 * usize::from(settings.nodes_max) * policies.bounded.points as usize,
+        _ => 0,
     }
 }
 

@@ -310,7 +310,8 @@ fn a_record_of_one_worker_is_repeated_by_the_simulator() {
         let folder = tempfile::tempdir().expect("a folder");
         let record = folder.path().join("record");
         let larder = format!("larder policy={policy} record_file={};", record.display());
-        let config = Config { workers: 1, ..Config::new(&larder, &servers(&nodes, "")) };
+        let mut config = Config::new(&larder, &servers(&nodes, ""));
+        config.workers = 1;
         let mut nginx = Nginx::start(&program, &config);
         for _ in 0..3 {
             placements(nginx.port, TARGETS);

@@ -35,7 +35,9 @@ fn the_requests_of_a_dead_worker_are_released() {
     let own = start(&first, "own");
     let status = in_child(|| {
         let worker = shared(zone, &config, &["a", "b"]);
-        (0..5).for_each(|turn| drop(start(&worker, &format!("/{turn}"))));
+        for turn in 0..5 {
+            start(&worker, &format!("/{turn}"));
+        }
         die();
     });
     assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
@@ -211,6 +213,8 @@ fn the_state_file_has_the_targets_for_the_next_start() {
     };
     let worker = shared(zone(&config.plan), &config, &["a", "b"]);
     let placed = place(&worker);
+    // The first end of a request has begun to write it.
+    larder_testkit::eventually("the file is written", || std::fs::metadata(folder.path().join("state")).ok());
     worker.finish();
     let next = shared(zone(&config.plan), &config, &["a", "b"]);
     assert_eq!(place(&next), placed);
@@ -242,14 +246,12 @@ fn cost_of_a_decision() {
         let first = shared(zone, &config, &names);
         run(&first, REQUESTS);
         let begun = Instant::now();
-        let children: Vec<_> = (1..processes)
-            .map(|_| {
-                let (zone, config, names) = (zone, Arc::clone(&config), names.clone());
-                thread::spawn(move || in_child(|| drop(run(&shared(zone, &config, &names), REQUESTS))))
-            })
-            .collect();
-        run(&first, REQUESTS);
-        children.into_iter().for_each(|child| assert_eq!(child.join().expect("a child"), 0));
+        thread::scope(|scope| {
+            let other = || in_child(|| assert!(run(&shared(zone, &config, &names), REQUESTS) > Duration::ZERO));
+            let others: Vec<_> = (1..processes).map(|_| scope.spawn(other)).collect();
+            run(&first, REQUESTS);
+            others.into_iter().for_each(|child| assert_eq!(child.join().expect("a child"), 0));
+        });
         let all = begun.elapsed();
         println!(
             "{processes} processes: {:.0} ns for each request of all, {:.2} M requests/s",

@@ -152,7 +152,7 @@ fn the_memory_is_enough_for_the_targets_of_every_policy() {
         if larder_embed::unavailable_input(policy).is_some() {
             continue;
         }
-        let config = config(&["memory=6m", &format!("policy={policy}")]);
+        let config = config(&["memory=24m", &format!("policy={policy}")]);
         let zone = zone(&config.plan);
         let mut locked = zone.lock().expect("a lock");
         create(&mut locked, &config, &servers);
