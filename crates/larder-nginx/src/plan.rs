@@ -46,7 +46,8 @@ impl Plan {
     /// Divides `memory` bytes for a dispatcher with these settings. If the settings do not limit the targets, the memory does.
     pub(crate) fn new(memory: usize, settings: &Settings) -> Result<Self, PlanError> {
         let nodes = usize::from(settings.nodes_max);
-        let fixed = HEADER_BYTES + FIXED_BYTES + table_bytes(settings) + nodes * (NODE_BYTES + SNAPSHOT_NODE_BYTES);
+        let fixed =
+            HEADER_BYTES + FIXED_BYTES + table_bytes(settings) + nodes * (NODE_BYTES + SNAPSHOT_NODE_BYTES);
         let per_target = TARGET_BYTES + SNAPSHOT_TARGET_BYTES;
         let is_limited = settings.targets_max != Settings::default().targets_max;
         let wanted = if is_limited { settings.targets_max } else { TARGETS_MIN };

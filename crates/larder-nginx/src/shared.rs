@@ -71,10 +71,6 @@ impl Shared {
         self.zone
     }
 
-    pub(crate) fn servers(&self) -> &[Server] {
-        &self.servers
-    }
-
     /// Takes part as a worker: applies the servers of this process's config, and releases the requests of dead workers.
     pub(crate) fn join(&self) -> Result<(), ZoneError> {
         let now = crate::now();
@@ -149,7 +145,8 @@ impl Shared {
         let exclude = if of == epoch { exclude } else { &[] };
         if self.bug.get() == Some(target) {
             self.bug.set(None);
-            locked.change(|_| std::panic::panic_any("provoked"))?;
+            #[expect(clippy::panic, reason = "a test has asked for it")]
+            locked.change(|_| panic!("provoked"))?;
         }
         let outcome = locked.change(|state| state.decide(now, worker, (target, lasting), exclude))?;
         Ok(Some((outcome, epoch)))
@@ -245,7 +242,7 @@ impl Shared {
             Ok(Some(learned)) => write(&self.name, &file, &learned, &self.has_lost_file),
             Ok(None) => {}
             Err(error) => {
-                log::error(&format!("upstream {}: cannot save the learned state: {error}", self.name))
+                log::error(&format!("upstream {}: cannot save the learned state: {error}", self.name));
             }
         }
     }

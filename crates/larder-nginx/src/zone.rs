@@ -158,7 +158,7 @@ impl Zone {
     /// Returns the progress of the record.
     pub(crate) fn record(&self) -> &'static crate::record::Progress {
         // SAFETY: the zone is never unmapped by a process that uses it.
-        unsafe { &*(&raw const (*self.0.as_ptr()).counters.record) }
+        unsafe { &(*self.0.as_ptr()).counters.record }
     }
 
     /// Returns a number that identifies the zone in this process.

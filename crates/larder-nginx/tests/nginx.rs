@@ -24,7 +24,7 @@ fn all_workers_share_the_dispatcher() {
     let nodes = nodes(4);
     let config = Config::new("larder policy=lard;", &servers(&nodes, ""));
     let nginx = Nginx::start(&program, &config);
-    assert_eq!(nginx.workers().len(), 4);
+    eventually("four workers run", || (nginx.workers().len() == 4).then_some(()));
 
     let first = placements(nginx.port, TARGETS);
     for _ in 0..3 {
@@ -294,7 +294,8 @@ fn a_wrong_config_is_refused_with_the_reason_and_the_line() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{larder}");
         assert!(text.contains(reason), "no '{reason}' in {text}");
-        assert!(text.contains("nginx.conf:"), "{text}");
+        // nginx reports unknown variables after it has read all of the config.
+        assert!(text.contains("nginx.conf:") || text.contains(" variable"), "{text}");
     }
     let good = check(&program, folder.path(), &Config::new("larder;", &one));
     assert!(good.status.success(), "{}", String::from_utf8_lossy(&good.stderr));

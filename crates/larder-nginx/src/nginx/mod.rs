@@ -26,7 +26,8 @@ use std::ptr::NonNull;
     unreachable_pub,
     clippy::all,
     clippy::undocumented_unsafe_blocks,
-    clippy::multiple_unsafe_ops_per_block,
+    clippy::cast_lossless,
+    clippy::too_many_lines,
     clippy::semicolon_if_nothing_returned,
     reason = "generated"
 )]
@@ -48,7 +49,7 @@ fn guard<T>(function: &str, fallback: T, body: impl FnOnce() -> T) -> T {
         Err(payload) => {
             // A second panic in the logger must not reach nginx either.
             let _ = catch_unwind(|| {
-                crate::log::error(&format!("bug in larder, in {function}: {}", take_panic()))
+                crate::log::error(&format!("bug in larder, in {function}: {}", take_panic()));
             });
             // The payload's destructor might panic too.
             std::mem::forget(payload);

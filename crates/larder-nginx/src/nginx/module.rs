@@ -2,7 +2,7 @@
 
 use super::directive::{set_larder, set_status};
 use super::upstream::{MainConf, ServerConf, Upstream, of_cycle};
-use super::{ERROR, OK, guard, ngx_int_t, name, pool_box, sys, variables};
+use super::{ERROR, OK, guard, name, ngx_int_t, pool_box, sys, variables};
 use crate::log;
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -138,7 +138,7 @@ unsafe extern "C" fn init_process(cycle: *mut sys::ngx_cycle_t) -> ngx_int_t {
         // SAFETY: nginx sets the variable before it starts processes.
         let process = unsafe { sys::ngx_process };
         // Processes for the disk cache are no workers.
-        if process as usize != sys::NGX_PROCESS_HELPER as usize {
+        if process != sys::NGX_PROCESS_HELPER as usize {
             for_each(cycle, Upstream::start);
         }
         OK

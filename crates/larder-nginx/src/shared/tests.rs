@@ -168,7 +168,7 @@ fn a_failing_server_takes_no_requests_until_one_of_them_succeeds() {
     }
     // After the time, one request tries it. It fails, and the time begins again.
     for verdict in [Verdict::Failed(second), Verdict::Healthy] {
-        now = now + second;
+        now += second;
         let probe = (0..100)
             .filter_map(|target| decide(now, &format!("/new/{target}/{verdict:?}")))
             .find(|request| request.started.decision.node == node)
@@ -247,7 +247,8 @@ fn cost_of_a_decision() {
         run(&first, REQUESTS);
         let begun = Instant::now();
         thread::scope(|scope| {
-            let other = || in_child(|| assert!(run(&shared(zone, &config, &names), REQUESTS) > Duration::ZERO));
+            let other =
+                || in_child(|| assert!(run(&shared(zone, &config, &names), REQUESTS) > Duration::ZERO));
             let others: Vec<_> = (1..processes).map(|_| scope.spawn(other)).collect();
             run(&first, REQUESTS);
             others.into_iter().for_each(|child| assert_eq!(child.join().expect("a child"), 0));

@@ -89,6 +89,7 @@ http {{
     }}
     server {{
         listen 127.0.0.1:{status};
+        access_log off;
         location / {{ larder_status; }}
     }}
 }}
@@ -233,7 +234,9 @@ impl Nginx {
 impl Drop for Nginx {
     fn drop(&mut self) {
         // The master ends its workers, which would outlive it if it were killed.
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        if self.is_running() {
+            let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        }
         let _ = self.child.wait();
     }
 }
