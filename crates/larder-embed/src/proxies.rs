@@ -1,4 +1,4 @@
-//! What modules for proxies share: policies that no proxy can serve, and weights.
+//! Common parts of modules for proxies: policies that no proxy can serve, and weights.
 
 use larder_core::{PolicyKind, Weight};
 

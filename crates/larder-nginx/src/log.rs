@@ -1,5 +1,7 @@
 //! Lines in nginx's error log.
 
+use std::sync::OnceLock;
+
 /// The importance of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
@@ -23,11 +25,19 @@ pub(crate) fn error(line: &str) {
     write(Level::Error, line);
 }
 
+/// The function that writes a line.
+static WRITER: OnceLock<fn(Level, &str)> = OnceLock::new();
+
+/// Sets the function that writes lines from now on. Without one, they go to the standard error stream.
+pub(crate) fn set_writer(writer: fn(Level, &str)) {
+    let _ = WRITER.set(writer);
+}
+
 fn write(level: Level, line: &str) {
-    #[cfg(all(has_nginx, not(test)))]
-    crate::nginx::log(level, line);
-    #[cfg(not(all(has_nginx, not(test))))]
-    eprintln!("{level:?}: {line}");
+    match WRITER.get() {
+        Some(writer) => writer(level, line),
+        None => eprintln!("{level:?}: {line}"),
+    }
 }
 
 /// Logs an error at most every 10 s from each place in the code. The line says how often the event has happened since the last one.

@@ -36,7 +36,7 @@ pub(crate) struct Started {
     pub(crate) at: Time,
 }
 
-/// What a request tells about the health of its server.
+/// The health of a server, as the end of a request shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Nothing.

@@ -220,10 +220,15 @@ fn a_bug_in_the_module_costs_one_request() {
     config.head += "\nenv LARDER_TEST_PANIC;";
     let key = format!("tier.example{}", path(5));
     let mut nginx = Nginx::start_with(&program, &config, &[("LARDER_TEST_PANIC", &key)]);
-    let before = placements(nginx.port, 5);
+    // The end of the first request takes a snapshot.
+    let first = get(nginx.port, &path(0)).expect("a reply").node;
+    nginx.wait_until_idle();
+    placements(nginx.port, 5);
     assert_eq!(get(nginx.port, &path(5)).expect("a reply").status, 500);
     nginx.wait_for_log("bug in larder: provoked at ");
-    assert_eq!(placements(nginx.port, 5), before, "the snapshot has the targets");
+    assert_eq!(get(nginx.port, &path(0)).expect("a reply").node, first);
+    nginx.wait_for_log("learned state loaded (targets=1)");
+    placements(nginx.port, 5);
     assert_eq!(get(nginx.port, &path(5)).expect("a reply").status, 200);
     assert!(nginx.is_running());
     assert_eq!(nginx.log().matches("bug in larder").count(), 1);

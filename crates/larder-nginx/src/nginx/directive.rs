@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 const CONF_OK: *mut c_char = ptr::null_mut();
 const CONF_ERROR: *mut c_char = ptr::without_provenance_mut(usize::MAX);
 
-/// What nginx's slab allocator needs of a shared memory, at most: some bytes for each page, and its head.
+/// Returns the size of a shared memory with room for nginx's slab allocator: some bytes for each page, and its head.
 const fn with_slab(memory: usize) -> usize {
     memory + memory / 64 + (128 << 10)
 }

@@ -65,22 +65,18 @@ pub(crate) fn is_exiting() -> bool {
 }
 
 /// Writes a line to the error log of the present cycle.
-pub(crate) fn log(level: Level, line: &str) {
-    // SAFETY: nginx sets the variable before it loads modules.
-    let log = unsafe { sys::ngx_cycle.as_ref() }.map_or(std::ptr::null_mut(), |cycle| cycle.log);
-    log_to(log, level, line);
-}
-
-/// Writes a line to a log of nginx.
-fn log_to(log: *mut sys::ngx_log_t, level: Level, line: &str) {
+fn log(level: Level, line: &str) {
     let level = match level {
         Level::Error => sys::NGX_LOG_ERR,
         Level::Warn => sys::NGX_LOG_WARN,
         Level::Info => sys::NGX_LOG_NOTICE,
     };
+    // SAFETY: nginx sets the variable before it loads modules.
+    let log = unsafe { sys::ngx_cycle.as_ref() }.map_or(std::ptr::null_mut(), |cycle| cycle.log);
     write_log(log, level, line);
 }
 
+/// Writes a line to a log of nginx.
 fn write_log(log: *mut sys::ngx_log_t, level: u32, line: &str) {
     let level = level as ngx_uint_t;
     // SAFETY: the pointer is null, or a log of nginx.

@@ -108,7 +108,10 @@ pub(super) fn context_index() -> usize {
 }
 
 unsafe extern "C" fn preconfiguration(cf: *mut sys::ngx_conf_t) -> ngx_int_t {
-    guard("preconfiguration", ERROR, || if variables::add(cf) { OK } else { ERROR })
+    guard("preconfiguration", ERROR, || {
+        log::set_writer(super::log);
+        if variables::add(cf) { OK } else { ERROR }
+    })
 }
 
 unsafe extern "C" fn create_main_conf(cf: *mut sys::ngx_conf_t) -> *mut c_void {

@@ -1,4 +1,4 @@
-//! What an attempt's reply tells the dispatcher.
+//! The result of an attempt, as the dispatcher learns it.
 
 use super::{bytes, sys};
 use larder_core::CacheResult;
