@@ -7,11 +7,15 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folder of the package `nginx-dev`.
 const DEBIAN: &str = "/usr/share/nginx/src";
+
+/// The first version, as nginx writes it in numbers, whose lists of servers the module does not know.
+const TOO_NEW: u32 = 1_027_000;
 
 /// Remedy for missing headers.
 const REMEDY: &str = "the module needs the headers of nginx and libclang: run `apt install nginx-dev libclang-dev`, or set \
@@ -26,7 +30,7 @@ const TYPES: &str = "ngx_(module_t|command_t|http_(module_t|request_t|upstream_(
 const VARIABLES: &str = "LARDER_SIGNATURE|nginx_version|NGX_(OK|ERROR|DECLINED|BUSY|DONE|HTTP_MODULE|LOG_(EMERG|ERR|WARN|NOTICE)|\
     CONF_(NOARGS|ANY)|HTTP_(UPS|LOC)_CONF|HTTP_UPSTREAM_(CREATE|WEIGHT|MAX_CONNS|MAX_FAILS|FAIL_TIMEOUT|DOWN|BACKUP)|PEER_(FAILED|NEXT)|\
     PROCESS_(SINGLE|MASTER|WORKER|HELPER)|HTTP_(NOT_ALLOWED|INTERNAL_SERVER_ERROR|GET|HEAD)|HTTP_VAR_NOCACHEABLE)|\
-    ngx_(cycle|process|http_module|http_core_module|http_upstream_module|cached_time|exiting|quit)";
+    ngx_(cycle|process|http_module|http_core_module|http_upstream_module|cached_time|exiting|quit|http_top_header_filter)";
 
 fn main() -> Result<(), Box<dyn Error>> {
     for variable in ["NGINX_SOURCE_DIR", "NGINX_BUILD_DIR"] {
@@ -48,6 +52,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     println!("cargo::rerun-if-changed={}", source.join("src/core/nginx.h").display());
+    let version = version(&source)?;
+    if version >= TOO_NEW {
+        return Err(
+            format!("the nginx in {} has the version {version}: at most 1.26", source.display()).into()
+        );
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let build = match env::var_os("NGINX_BUILD_DIR") {
         Some(build) => PathBuf::from(build),
@@ -70,12 +80,24 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_type(TYPES)
         .allowlist_var(VARIABLES)
         .derive_debug(false)
-        .layout_tests(false)
-        .generate()
-        .map_err(|error| format!("cannot read nginx's headers: {error}. {REMEDY}"))?;
+        .layout_tests(false);
+    // Without libclang, bindgen panics.
+    let Ok(bindings) = catch_unwind(AssertUnwindSafe(|| bindings.generate())) else {
+        println!("cargo::warning=the module for nginx is not built: libclang cannot be loaded: {REMEDY}");
+        return Ok(());
+    };
+    let bindings = bindings.map_err(|error| format!("cannot read nginx's headers: {error}. {REMEDY}"))?;
     bindings.write_to_file(out.join("nginx.rs"))?;
     println!("cargo::rustc-cfg=has_nginx");
     Ok(())
+}
+
+/// Returns the version of a source, such as 1022001 for 1.22.1.
+fn version(source: &Path) -> Result<u32, Box<dyn Error>> {
+    let text = fs::read_to_string(source.join("src/core/nginx.h"))?;
+    let number =
+        text.lines().find_map(|line| line.strip_prefix("#define nginx_version")?.trim().parse().ok());
+    number.ok_or_else(|| format!("{} has no version", source.join("src/core/nginx.h").display()).into())
 }
 
 /// Runs nginx's `configure` in a folder of links to the source. Returns the folder with the headers that it has written.

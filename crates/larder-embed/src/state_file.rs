@@ -102,6 +102,9 @@ impl StateFile {
     pub fn write(&self, snapshot: &[u8]) -> Result<Owner, StateFileError> {
         match self.writer() {
             Ok(start) if start > self.started && start <= nanos_since_1970() => return Ok(Owner::Later),
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(StateFileError::Write { path: self.path.clone(), source });
+            }
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(StateFileError::Foreign { path: self.path.clone(), source });
             }

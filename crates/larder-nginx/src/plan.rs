@@ -28,8 +28,10 @@ pub(crate) struct Plan {
     pub(crate) memory: usize,
     pub(crate) heap_bytes: usize,
     pub(crate) snapshot_bytes: usize,
-    /// The number of targets that fit.
+    /// The largest number of stored targets.
     pub(crate) targets_max: usize,
+    /// The number of targets that fit.
+    pub(crate) capacity: usize,
 }
 
 /// The reason why a memory is too small.
@@ -58,7 +60,13 @@ impl Plan {
         let fitting = ((memory - fixed) / per_target).min(1 << 32);
         let targets_max = if is_limited { wanted } else { fitting };
         let snapshot_bytes = fitting * SNAPSHOT_TARGET_BYTES + nodes * SNAPSHOT_NODE_BYTES;
-        Ok(Self { memory, heap_bytes: memory - HEADER_BYTES - snapshot_bytes, snapshot_bytes, targets_max })
+        Ok(Self {
+            memory,
+            heap_bytes: memory - HEADER_BYTES - snapshot_bytes,
+            snapshot_bytes,
+            targets_max,
+            capacity: fitting,
+        })
     }
 }
 

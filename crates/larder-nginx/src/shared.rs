@@ -1,5 +1,6 @@
 //! The shared state of an upstream as one process uses it: it creates the state where there is none, and keeps its snapshot.
 
+use crate::arena::in_process_memory;
 use crate::config::PolicyConfig;
 use crate::log;
 use crate::record::{ZoneSink, set_file};
@@ -9,7 +10,7 @@ use larder_core::{TargetId, Time};
 use larder_embed::state_file::{INTERVAL, Owner, StateFile, StateFileError};
 use larder_embed::{Feedback, NodeHandle, Outcome};
 use serde_json::{Value, json};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// The time between two snapshots is at least so many times the time that a snapshot takes, because all workers wait for it.
 const SAVE_SHARE: u32 = 1_000;
+
+/// The time after which a process that could not take part tries again.
+const JOIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request that the dispatcher has started, with the state in which it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,10 @@ pub(crate) struct Shared {
     config: Arc<PolicyConfig>,
     servers: Vec<Server>,
     worker: Cell<Option<Worker>>,
+    /// The number of this config among those of the zone.
+    generation: u64,
+    /// The time of the last attempt to take part.
+    joined_at: Cell<Time>,
     /// Whether another process has taken over the state file.
     has_lost_file: Arc<AtomicBool>,
     /// The target whose first request meets a bug, for tests of the whole module.
@@ -62,6 +70,8 @@ impl Shared {
             config: Arc::clone(config),
             servers,
             worker: Cell::new(None),
+            generation: zone.counters().generations.fetch_add(1, Ordering::Relaxed) + 1,
+            joined_at: Cell::new(Time::ZERO),
             has_lost_file: Arc::default(),
             bug: Cell::new(None),
         }
@@ -74,6 +84,7 @@ impl Shared {
     /// Takes part as a worker: applies the servers of this process's config, and releases the requests of dead workers.
     pub(crate) fn join(&self) -> Result<(), ZoneError> {
         let now = crate::now();
+        self.joined_at.set(now);
         let mut locked = self.lock()?;
         self.reap(&mut locked)?;
         let Some((worker, has_died)) = locked.claim_worker()? else {
@@ -83,14 +94,27 @@ impl Shared {
             ));
             return Ok(());
         };
-        self.worker.set(Some(worker));
-        if cfg!(debug_assertions) {
-            self.bug.set(std::env::var(BUG).ok().map(|key| TargetId::of(key.as_bytes())));
-        }
-        self.reconfigure(&mut locked)?;
         if has_died {
             self.release(&mut locked, worker)?;
         }
+        if cfg!(debug_assertions) {
+            self.bug.set(std::env::var(BUG).ok().map(|key| TargetId::of(key.as_bytes())));
+        }
+        // A worker of an earlier config may start late.
+        if locked.take_generation(self.generation) {
+            let applied = self.apply(&mut locked, now);
+            if let Err(error) = applied {
+                locked.release_worker(worker);
+                return Err(error);
+            }
+        }
+        self.worker.set(Some(worker));
+        Ok(())
+    }
+
+    /// Applies policy and servers of this config.
+    fn apply(&self, locked: &mut Locked<'_>, now: Time) -> Result<(), ZoneError> {
+        self.reconfigure(locked)?;
         let servers = self.servers.as_slice();
         let left_out = locked.change(|state| state.set_servers(now, servers))?;
         if left_out > 0 {
@@ -100,6 +124,14 @@ impl Shared {
             ));
         }
         Ok(())
+    }
+
+    /// Returns this process as a worker. If it could not take part at its start, it tries again.
+    fn worker(&self, now: Time) -> Result<Option<Worker>, ZoneError> {
+        if self.worker.get().is_none() && now.since(self.joined_at.get()) >= JOIN_INTERVAL {
+            self.join()?;
+        }
+        Ok(self.worker.get())
     }
 
     /// Creates the state again if a reload has changed the policy. The learned state remains.
@@ -121,13 +153,19 @@ impl Shared {
         self.create(locked)
     }
 
-    /// Leaves: the process ends in good order. Its requests count no more.
+    /// Leaves: the process ends in good order. Its requests count no more. The last worker writes the state file and ends the record,
+    /// because the master may be another user.
     pub(crate) fn leave(&self) -> Result<(), ZoneError> {
         let Some(worker) = self.worker.take() else { return Ok(()) };
         let now = crate::now();
         let mut locked = self.lock()?;
         locked.change(|state| state.release(now, worker))?;
         locked.release_worker(worker);
+        let is_last = locked.has_no_worker()?;
+        drop(locked);
+        if is_last {
+            self.finish();
+        }
         Ok(())
     }
 
@@ -139,7 +177,7 @@ impl Shared {
         (target, lasting): (TargetId, bool),
         (of, exclude): (u64, &[NodeHandle]),
     ) -> Result<Option<(Outcome, u64)>, ZoneError> {
-        let Some(worker) = self.worker.get() else { return Ok(None) };
+        let Some(worker) = self.worker(now)? else { return Ok(None) };
         let mut locked = self.lock()?;
         let epoch = locked.epoch();
         let exclude = if of == epoch { exclude } else { &[] };
@@ -205,6 +243,7 @@ impl Shared {
         let counters = self.zone.counters();
         status["upstream"] = self.name.as_str().into();
         status["memory"] = json!({ "used": used, "size": size, "targets_max": targets_max });
+        status["is_worker"] = self.worker.get().is_some().into();
         status["fallback"] = counters.fallback.load(Ordering::Relaxed).into();
         status["resets"] = counters.resets.load(Ordering::Relaxed).into();
         let record = |state| json!({ "state": state, "frames": counters.record.frames() });
@@ -214,8 +253,27 @@ impl Shared {
 
     /// Returns the node for a target now, and why, as JSON.
     pub(crate) fn explain(&self, now: Time, target: TargetId) -> Result<Value, ZoneError> {
-        let explained = self.lock()?.read(|state| state.explain(now, target))?;
-        Ok(explained.unwrap_or_default())
+        // A policy may compute a table that later decisions use, so that this is a change of the state.
+        let text = RefCell::new(String::new());
+        let shown = &text;
+        self.lock()?.change(|state| {
+            let explained = state.explain(now, target);
+            in_process_memory(|| *shown.borrow_mut() = explained.to_string());
+        })?;
+        Ok(serde_json::from_str(&text.into_inner()).unwrap_or_default())
+    }
+
+    /// Marks a request as one that lasts, such as a WebSocket.
+    pub(crate) fn become_long_lived(&self, now: Time, request: &mut InFlight) -> Result<(), ZoneError> {
+        let Some(worker) = self.worker.get() else { return Ok(()) };
+        let mut locked = self.lock()?;
+        if locked.epoch() == request.epoch {
+            let decision = &request.started.decision;
+            if let Some(decision) = locked.change(|state| state.become_long_lived(now, worker, decision))? {
+                request.started.decision = decision;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the learned state; `None` if there is no state.
@@ -228,8 +286,8 @@ impl Shared {
         Ok(self.zone.lock()?.store_snapshot(learned))
     }
 
-    /// Ends the use of the zone by the last process: writes the state file, and ends the record.
-    pub(crate) fn finish(&self) {
+    /// Ends the use of the zone: writes the state file, and ends the record.
+    fn finish(&self) {
         if let Some(path) = &self.config.record_file
             && let Err(error) = self.zone.counters().record.end(path)
         {

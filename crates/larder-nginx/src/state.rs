@@ -5,7 +5,7 @@ use crate::ledger::Ledger;
 use crate::record::ZoneSink;
 use crate::zone::Worker;
 use larder_core::policy::LearnedState;
-use larder_core::{NodeSpec, NodeState, Reason, Settings, TargetId, Time, Weight};
+use larder_core::{NodeSpec, NodeState, Reason, ServiceClass, Settings, TargetId, Time, Weight};
 use larder_embed::{
     Decision, Embedded, EmbeddedConfig, Feedback, NodeHandle, Outcome, Refusal, RequestFacts,
 };
@@ -75,7 +75,8 @@ pub(crate) struct State {
     dispatcher: Embedded,
     /// By the slots of the nodes.
     members: Vec<Option<Member>>,
-    ledgers: Vec<Ledger>,
+    /// By worker: its short-lived requests, and its long-lived ones.
+    ledgers: Vec<[Ledger; 2]>,
     /// The earliest time at which a failing node may be tried.
     probe_at: Time,
     decisions: [u64; Reason::ALL.len()],
@@ -202,7 +203,7 @@ impl State {
         match outcome {
             Outcome::Start(decision) => {
                 self.decisions[decision.reason as usize] += 1;
-                self.ledger(worker).add(decision.node);
+                self.ledgers(worker)[0].add(decision.node);
                 self.note_probe(now, decision.node);
             }
             Outcome::Refused(Refusal::NoNode) => self.refused_no_node += 1,
@@ -220,7 +221,7 @@ impl State {
         (feedback, verdict): (Option<&Feedback>, Verdict),
     ) -> bool {
         let node = started.decision.node;
-        if !self.ledger(worker).remove(node) {
+        if !self.ledgers(worker)[usize::from(started.decision.long_lived)].remove(node) {
             return false;
         }
         let ended = self.dispatcher.done(now, &started.decision, feedback).is_ok();
@@ -228,27 +229,39 @@ impl State {
         ended
     }
 
+    /// Marks a request as one that lasts, such as a WebSocket. Returns the decision with which it ends; `None` if nothing has changed.
+    pub(crate) fn become_long_lived(
+        &mut self,
+        now: Time,
+        worker: Worker,
+        decision: &Decision,
+    ) -> Option<Decision> {
+        let long_lived = self.dispatcher.become_long_lived(now, decision).ok().flatten()?;
+        let [short, long] = self.ledgers(worker);
+        if short.remove(decision.node) {
+            long.add(decision.node);
+        }
+        Some(long_lived)
+    }
+
     /// Ends all requests of a worker that has gone. Returns their number.
     pub(crate) fn release(&mut self, now: Time, worker: Worker) -> u32 {
-        let mut ledger = std::mem::take(self.ledger(worker));
+        let ledgers = std::mem::take(self.ledgers(worker));
         let mut released = 0;
-        ledger.clear(|node| {
-            let decision = Decision {
-                target: TargetId(0),
-                node,
-                reason: Reason::Local,
-                class: larder_core::ServiceClass::N,
-                long_lived: false,
-            };
-            let _ = self.dispatcher.done(now, &decision, None);
-            released += 1;
-        });
+        for (mut ledger, long_lived) in ledgers.into_iter().zip([false, true]) {
+            ledger.clear(|node| {
+                let (target, class, reason) = (TargetId(0), ServiceClass::N, Reason::Local);
+                let _ =
+                    self.dispatcher.done(now, &Decision { target, node, reason, class, long_lived }, None);
+                released += 1;
+            });
+        }
         released
     }
 
-    fn ledger(&mut self, worker: Worker) -> &mut Ledger {
+    fn ledgers(&mut self, worker: Worker) -> &mut [Ledger; 2] {
         if self.ledgers.len() <= worker.index() {
-            self.ledgers.resize_with(worker.index() + 1, Ledger::default);
+            self.ledgers.resize_with(worker.index() + 1, Default::default);
         }
         &mut self.ledgers[worker.index()]
     }

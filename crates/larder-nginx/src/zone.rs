@@ -53,6 +53,8 @@ pub(crate) struct Counters {
     pub(crate) resets: AtomicU64,
     /// The time at which the next snapshot is due. Nanoseconds.
     pub(crate) save_at: AtomicU64,
+    /// The number of configs that have used the zone.
+    pub(crate) generations: AtomicU64,
     /// Progress of the record.
     pub(crate) record: crate::record::Progress,
 }
@@ -79,6 +81,10 @@ struct Guarded {
     /// The number of states so far. Requests of an earlier state are not counted in this one.
     epoch: u64,
     targets_max: usize,
+    /// The number of targets for which the zone has room.
+    capacity: usize,
+    /// The number of the latest config whose servers and settings the state has.
+    generation: u64,
     snapshot: NonNull<u8>,
     snapshot_bytes_max: usize,
     snapshot_bytes: usize,
@@ -121,6 +127,8 @@ impl Zone {
             state: ptr::null_mut(),
             epoch: 0,
             targets_max: plan.targets_max,
+            capacity: plan.capacity,
+            generation: 0,
             snapshot,
             snapshot_bytes_max: plan.snapshot_bytes,
             snapshot_bytes: 0,
@@ -232,9 +240,17 @@ impl Locked<'_> {
         self.guarded().targets_max
     }
 
-    /// Sets the largest number of stored targets, for the next state.
+    /// Sets the largest number of stored targets, for the next state. It is at most what the zone was created for.
     pub(crate) fn set_targets_max(&mut self, targets_max: usize) {
-        self.guarded_mut().targets_max = targets_max;
+        let guarded = self.guarded_mut();
+        guarded.targets_max = targets_max.min(guarded.capacity);
+    }
+
+    /// Makes a config the one that the state has. Returns false if the state has a later one.
+    pub(crate) fn take_generation(&mut self, generation: u64) -> bool {
+        let guarded = self.guarded_mut();
+        guarded.generation = guarded.generation.max(generation);
+        guarded.generation == generation
     }
 
     /// Returns the used and the whole memory for the state. Bytes.
@@ -318,15 +334,16 @@ impl Locked<'_> {
         }
     }
 
-    /// Reads the state. Memory that `read` allocates belongs to this process.
+    /// Reads the state. Memory that `read` allocates belongs to this process, so that `read` must not store any of it in the state: an
+    /// explanation may, and is a change.
     ///
     /// # Errors
     /// `read` has panicked.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&State) -> T) -> Result<Option<T>, ZoneError> {
-        let guarded = self.guarded();
-        let heap: *mut Heap = (&raw const guarded.heap).cast_mut();
         // SAFETY: the pointer is null, or made by `create`; the lock keeps others from changing the state.
-        let Some(state) = (unsafe { guarded.state.as_ref() }) else { return Ok(None) };
+        let Some(state) = (unsafe { self.guarded().state.as_ref() }) else { return Ok(None) };
+        // SAFETY: the pointer is valid.
+        let heap = unsafe { &raw mut (*self.header.guarded.get()).heap };
         // SAFETY: the heap is valid, and the lock keeps everyone else from it.
         let scope = unsafe { Scope::begin(heap, false) };
         let result = catch_unwind(AssertUnwindSafe(|| read(state)));
@@ -347,11 +364,12 @@ impl Locked<'_> {
     /// Stores a snapshot. Returns false if it is too large.
     pub(crate) fn store_snapshot(&mut self, bytes: &[u8]) -> bool {
         let guarded = self.guarded_mut();
-        // If the process dies now, there is no snapshot rather than half a snapshot.
-        guarded.snapshot_bytes = 0;
         if bytes.len() > guarded.snapshot_bytes_max {
             return false;
         }
+        // If the process dies now, there is no snapshot rather than half a snapshot.
+        guarded.snapshot_bytes = 0;
+        std::sync::atomic::fence(Ordering::Release);
         // SAFETY: the place has room for so many bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), guarded.snapshot.as_ptr(), bytes.len()) };
         std::sync::atomic::fence(Ordering::Release);
@@ -382,6 +400,17 @@ impl Locked<'_> {
             }
         }
         Ok(dead)
+    }
+
+    /// Returns whether no worker lives.
+    pub(crate) fn has_no_worker(&self) -> io::Result<bool> {
+        for mutex in &self.header.workers {
+            match mutex.try_lock()? {
+                Some(_) => mutex.unlock(),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     /// Releases the mutex of a worker, which this process has.

@@ -3,12 +3,13 @@
 mod support;
 
 use larder_sim::replay::Replay;
-use larder_testkit::eventually;
 use larder_testkit::proxy::{Connections, Load, Node, get, path, placements};
+use larder_testkit::{eventually, free_port};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use support::{Config, Nginx, check, module, program, servers};
@@ -58,7 +59,8 @@ fn all_workers_share_the_dispatcher() {
 fn servers_fail_and_recover_without_a_failed_request() {
     const TARGETS: usize = 60;
     let Some(program) = program() else { return };
-    let mut nodes = nodes(3);
+    // A node that returns needs a port that Linux assigns to no one else.
+    let mut nodes: Vec<Node> = (0..3).map(|_| Node::at(free_port())).collect();
     // Without the zone, each worker has its own marks of failed servers, and larder has one for all.
     for with_zone in [true, false] {
         let mut lines = servers(&nodes, "max_fails=2 fail_timeout=1s");
@@ -242,13 +244,45 @@ fn the_state_file_keeps_the_targets_while_nginx_is_stopped() {
     let nodes = nodes(4);
     let folder = tempfile::tempdir().expect("a folder");
     let larder = format!("larder policy=lard state_file={};", folder.path().join("state").display());
-    let config = Config::new(&larder, &servers(&nodes, ""));
+    let mut config = Config::new(&larder, &servers(&nodes, ""));
+    // The workers are another user than the master, where tests may choose one.
+    if rustix::process::geteuid().is_root() {
+        let open =
+            |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("a mode");
+        open(folder.path());
+        config.user = "www-data";
+    }
     let mut nginx = Nginx::start(&program, &config);
     let before = placements(nginx.port, TARGETS);
     nginx.end(&config);
     let nginx = Nginx::start(&program, &config);
     assert_eq!(placements(nginx.port, TARGETS), before);
     nginx.wait_for_log("learned state loaded (targets=100)");
+}
+
+#[test]
+fn a_tunnel_is_load_and_not_within_the_limit() {
+    let Some(program) = program() else { return };
+    let server = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+    let port = server.local_addr().expect("an address").port();
+    let nginx = Nginx::start(&program, &Config::new("larder;", &[format!("server 127.0.0.1:{port};")]));
+    let mut client = TcpStream::connect(("127.0.0.1", nginx.port)).expect("a connection");
+    let head = "GET /tunnel HTTP/1.1\r\nHost: tier.example\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\n";
+    client.write_all(head.as_bytes()).expect("sent");
+    let (mut tunnel, _) = server.accept().expect("the request arrives");
+    larder_testkit::http::read_head(&mut tunnel).expect("a head");
+    let reply = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\n";
+    tunnel.write_all(reply.as_bytes()).expect("sent");
+    let shown = |load: u64| {
+        eventually(std::fmt::from_fn(|f| write!(f, "{load} tunnels: {}", nginx.upstream())), || {
+            let status = nginx.upstream();
+            let node = &status["nodes"][0];
+            (node["load"] == load && node["long_lived"] == load && status["outstanding"] == 0).then_some(())
+        });
+    };
+    shown(1);
+    drop((client, tunnel));
+    shown(0);
 }
 
 #[test]
@@ -292,6 +326,7 @@ fn a_wrong_config_is_refused_with_the_reason_and_the_line() {
         (&from_file, &one, "t_hgh"),
         ("least_conn; larder;", &one, "larder must be the only method of its upstream"),
         ("", &keepalive, "stand before keepalive"),
+        ("larder; least_conn;", &one, "larder must be the only method of its upstream"),
         ("larder; larder;", &one, "the directive is duplicate"),
         ("larder;", &twice, "two servers have the address 127.0.0.1:1"),
     ] {

@@ -14,6 +14,7 @@ use larder_embed::{NodeHandle, Outcome, Refusal};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The largest number of servers to which an attempt does not go because of earlier ones.
 const EXCLUDE_MAX: usize = 8;
@@ -116,11 +117,13 @@ unsafe extern "C" fn free(connection: *mut sys::ngx_peer_connection_t, data: *mu
         // SAFETY: as in `get`.
         let balancing = unsafe { &mut *data.cast::<Balancing>() };
         let peer = balancing.round_robin.current;
+        // SAFETY: nginx passes a valid connection.
+        let is_kept = unsafe { (*connection).cached() } != 0;
         // SAFETY: nginx's own data is the first field.
         unsafe { sys::ngx_http_upstream_free_round_robin_peer(connection, data, state) };
         if let Some(request) = balancing.in_flight.take() {
             // SAFETY: a server lives as long as its upstream.
-            balancing.end(&request, state, unsafe { peer.as_ref() });
+            balancing.end(&request, (state, is_kept), unsafe { peer.as_ref() });
         }
     });
 }
@@ -152,8 +155,13 @@ impl Balancing {
                     }
                 };
             let Some(request) = Shared::in_flight(now, outcome, epoch) else {
-                let is_limit = outcome == Outcome::Refused(Refusal::Limit);
-                return if is_limit { BUSY } else { self.fall_back(connection) };
+                if outcome != Outcome::Refused(Refusal::Limit) {
+                    return self.fall_back(connection);
+                }
+                log::limited_error!("upstream {}: admission.limit is reached", upstream.name());
+                // SAFETY: nginx's lists live as long as the upstream. As its own methods do, name no server.
+                connection.name = unsafe { (*upstream.first_list()).name };
+                return BUSY;
             };
             let node = request.started.decision.node;
             let place = upstream.place(now, epoch, node);
@@ -171,6 +179,16 @@ impl Balancing {
             self.exclude(epoch, node);
         }
         self.fall_back(connection)
+    }
+
+    /// Notes that the request has become a connection of its own.
+    pub(super) fn become_long_lived(&mut self) {
+        let upstream = self.upstream();
+        if let (Some(shared), Some(request)) = (upstream.shared(), &mut self.in_flight)
+            && let Err(error) = shared.become_long_lived(crate::now(), request)
+        {
+            log::error(&format!("upstream {}: {error}", upstream.name()));
+        }
     }
 
     /// Notes that later attempts do not go to a node. Beyond [`EXCLUDE_MAX`] nodes, the earliest is forgotten.
@@ -201,7 +219,9 @@ impl Balancing {
         }
         // SAFETY: nginx sets the variable at its start.
         let now = unsafe { (*sys::ngx_cached_time).sec };
-        if now - peer.checked > peer.fail_timeout {
+        let is_marked = peer.max_fails > 0 && peer.fails >= peer.max_fails;
+        // A success resets the failures that nginx has seen before the last check.
+        if is_marked || now - peer.checked > peer.fail_timeout {
             peer.checked = now;
         }
         peer.conns += 1;
@@ -232,11 +252,12 @@ impl Balancing {
         result
     }
 
-    /// Tells the dispatcher the end of an attempt. `peer` is its server, after nginx has updated it.
+    /// Tells the dispatcher the end of an attempt, whose connection may have been a kept one. `peer` is its server, after nginx has
+    /// updated it.
     fn end(
         &mut self,
         request: &InFlight,
-        state: ngx_uint_t,
+        (state, is_kept): (ngx_uint_t, bool),
         peer: Option<&sys::ngx_http_upstream_rr_peer_t>,
     ) {
         let now = crate::now();
@@ -245,12 +266,22 @@ impl Balancing {
             self.exclude(request.epoch(), request.started.decision.node);
         }
         // SAFETY: the request lives until its last attempt has ended.
-        let feedback = unsafe { feedback(self.request, now.since(request.started.at), has_failed) };
+        let mut feedback = unsafe { feedback(self.request, now.since(request.started.at), has_failed) };
+        // The server has closed a kept connection while the request was on its way, which is no failure of the server.
+        let is_stale = has_failed && is_kept && feedback.is_none_or(|feedback| feedback.first_byte.is_none());
+        if is_stale {
+            feedback = None;
+        } else if request.started.decision.long_lived
+            && let Some(feedback) = &mut feedback
+        {
+            // The time of a tunnel tells nothing about replies.
+            feedback.elapsed = Duration::ZERO;
+        }
         // SAFETY: nginx's lists live as long as the upstream. A single server is never marked as failed.
         let is_single = unsafe { self.round_robin.peers.as_ref() }.is_some_and(|peers| peers.single() != 0);
         let mark = peer.filter(|peer| !is_single && peer.max_fails > 0 && peer.fails >= peer.max_fails);
         let verdict = match (has_failed, mark, &feedback) {
-            (true, Some(peer), _) => Verdict::Failed(seconds(peer.fail_timeout)),
+            (true, Some(peer), _) if !is_stale => Verdict::Failed(seconds(peer.fail_timeout)),
             (false, _, Some(feedback)) if !feedback.failed => Verdict::Healthy,
             _ => Verdict::Unknown,
         };

@@ -13,6 +13,10 @@ use std::ptr::{self, NonNull};
 const CONF_OK: *mut c_char = ptr::null_mut();
 const CONF_ERROR: *mut c_char = ptr::without_provenance_mut(usize::MAX);
 
+/// The reason for refusing an upstream with several methods.
+pub(super) const ANOTHER_METHOD: &str = "another directive has chosen the balancing method: larder must be the only method of its \
+    upstream, and stand before keepalive";
+
 /// Returns the size of a shared memory with room for nginx's slab allocator: some bytes for each page, and its head.
 const fn with_slab(memory: usize) -> usize {
     memory + memory / 64 + (128 << 10)
@@ -52,11 +56,7 @@ fn add(cf: *mut sys::ngx_conf_t, conf: &mut ServerConf) -> Result<(), String> {
     }
     // SAFETY: the upstream's config is valid while nginx reads it.
     if unsafe { (*own).peer.init_upstream }.is_some() {
-        return Err(
-            "another directive has chosen the balancing method: larder must be the only method of its upstream, and stand before \
-             keepalive"
-                .to_owned(),
-        );
+        return Err(ANOTHER_METHOD.to_owned());
     }
     let arguments = arguments(cf).ok_or("an argument is not UTF-8")?;
     let absolute = |parameter: &str, path: &str| full_name(cf, path, parameter == "config");

@@ -7,6 +7,7 @@ mod directive;
 mod module;
 mod page;
 mod reply;
+mod upgrade;
 mod upstream;
 mod variables;
 

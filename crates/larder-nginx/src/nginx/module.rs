@@ -1,8 +1,8 @@
 //! The module: its directives, and its hooks in the life of nginx.
 
-use super::directive::{set_larder, set_status};
-use super::upstream::{MainConf, ServerConf, Upstream, of_cycle};
-use super::{ERROR, OK, guard, name, ngx_int_t, pool_box, sys, variables};
+use super::directive::{ANOTHER_METHOD, set_larder, set_status};
+use super::upstream::{MainConf, ServerConf, Upstream, of_context, of_cycle};
+use super::{ERROR, OK, config_error, guard, name, ngx_int_t, pool_box, sys, upgrade, variables};
 use crate::log;
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ unsafe impl<T> Sync for Table<T> {}
 
 static CONTEXT: Table<sys::ngx_http_module_t> = Table(sys::ngx_http_module_t {
     preconfiguration: Some(preconfiguration),
-    postconfiguration: None,
+    postconfiguration: Some(postconfiguration),
     create_main_conf: Some(create_main_conf),
     init_main_conf: None,
     create_srv_conf: Some(create_server_conf),
@@ -71,7 +71,7 @@ pub(crate) static mut ngx_http_larder_module: sys::ngx_module_t = sys::ngx_modul
     init_thread: None,
     exit_thread: None,
     exit_process: Some(exit_process),
-    exit_master: Some(exit_master),
+    exit_master: None,
     spare_hook0: 0,
     spare_hook1: 0,
     spare_hook2: 0,
@@ -114,6 +114,26 @@ unsafe extern "C" fn preconfiguration(cf: *mut sys::ngx_conf_t) -> ngx_int_t {
     })
 }
 
+unsafe extern "C" fn postconfiguration(cf: *mut sys::ngx_conf_t) -> ngx_int_t {
+    guard("postconfiguration", ERROR, || {
+        // SAFETY: nginx passes a valid config, whose context is that of HTTP.
+        let context = unsafe { &*(*cf).ctx.cast::<sys::ngx_http_conf_ctx_t>() };
+        // SAFETY: the context has a list with a place for each module of HTTP.
+        let upstreams = unsafe { of_context(context) };
+        for upstream in &upstreams {
+            // nginx calls only the method that a block has named last.
+            if !upstream.has_servers() {
+                config_error(cf, &format!("upstream \"{}\": {ANOTHER_METHOD}", upstream.name()));
+                return ERROR;
+            }
+        }
+        if !upstreams.is_empty() {
+            upgrade::install();
+        }
+        OK
+    })
+}
+
 unsafe extern "C" fn create_main_conf(cf: *mut sys::ngx_conf_t) -> *mut c_void {
     guard("create_main_conf", ptr::null_mut(), || {
         // SAFETY: nginx passes a valid config.
@@ -153,16 +173,6 @@ unsafe extern "C" fn exit_process(cycle: *mut sys::ngx_cycle_t) {
         for_each(cycle, |upstream| {
             if let Some(Err(error)) = upstream.shared().map(crate::shared::Shared::leave) {
                 log::error(&format!("upstream {}: {error}", upstream.name()));
-            }
-        });
-    });
-}
-
-unsafe extern "C" fn exit_master(cycle: *mut sys::ngx_cycle_t) {
-    guard("exit_master", (), || {
-        for_each(cycle, |upstream| {
-            if let Some(shared) = upstream.shared() {
-                shared.finish();
             }
         });
     });

@@ -112,6 +112,11 @@ impl Upstream {
         Ok(())
     }
 
+    /// Returns whether nginx has asked for the servers, which it does if no other method is used.
+    pub(super) fn has_servers(&self) -> bool {
+        self.servers.get().is_some()
+    }
+
     /// Returns the servers in nginx's lists, ordinary ones first.
     fn read_servers(&self) -> Vec<Server> {
         let weight = |peer: &sys::ngx_http_upstream_rr_peer_t| u32::try_from(peer.weight).unwrap_or(1).max(1);
@@ -282,10 +287,12 @@ fn inherit(zone: &sys::ngx_shm_zone_t, shared: &Shared) {
             let is_same = old.tag == tag() && unsafe { bytes(old.shm.name) } == name && !ptr::eq(old, zone);
             // SAFETY: as above.
             let before = if is_same { unsafe { old.data.cast::<Upstream>().as_ref() } } else { None };
-            if let Some(Ok(Some(learned))) = before.and_then(Upstream::shared).map(Shared::learned)
-                && let Err(error) = shared.inherit(&learned)
-            {
-                log::error(&format!("cannot keep the learned state: {error}"));
+            if let Some(Ok(Some(learned))) = before.and_then(Upstream::shared).map(Shared::learned) {
+                match shared.inherit(&learned) {
+                    Ok(true) => {}
+                    Ok(false) => log::warn("the new memory has no room for the learned state"),
+                    Err(error) => log::error(&format!("cannot keep the learned state: {error}")),
+                }
             }
         }
         part = list.next;
@@ -303,6 +310,15 @@ pub(super) unsafe fn of_cycle<'a>(cycle: *mut sys::ngx_cycle_t) -> Vec<&'a Upstr
     let context = unsafe { *(*cycle).conf_ctx.add(http) }.cast::<sys::ngx_http_conf_ctx_t>();
     // SAFETY: the pointer is null if there is no http block.
     let Some(context) = (unsafe { context.as_ref() }) else { return Vec::new() };
+    // SAFETY: as the caller promises.
+    unsafe { of_context(context) }
+}
+
+/// Returns the upstreams of a config.
+///
+/// # Safety
+/// The context is that of the block `http`, and its cycle is valid during `'a`.
+pub(super) unsafe fn of_context<'a>(context: &sys::ngx_http_conf_ctx_t) -> Vec<&'a Upstream> {
     // SAFETY: the list has a place for each module of HTTP.
     let main = unsafe { *context.main_conf.add(context_index()) }.cast::<MainConf>();
     // SAFETY: `create_main_conf` has made it.

@@ -220,7 +220,89 @@ fn the_state_file_has_the_targets_for_the_next_start() {
     assert_eq!(place(&next), placed);
 }
 
-/// Prints the time of a decision and its end: with one process, and with four that use the same state.
+/// A policy may compute its table while it explains. Other processes then decide with that table.
+#[test]
+fn an_explanation_and_the_status_leave_nothing_of_their_process_in_the_state() {
+    for policy in larder_core::PolicyKind::ALL {
+        if larder_embed::unavailable_input(policy).is_some() {
+            continue;
+        }
+        let config = Arc::new(config(&["memory=64m", &format!("policy={policy}")]));
+        let zone = zone(&config.plan);
+        let status = in_child(|| {
+            let worker = shared(zone, &config, &["a", "b", "c"]);
+            let explained = worker.explain(crate::now(), TargetId(7)).expect("a state");
+            assert!(explained["node"].is_string(), "{policy}: {explained}");
+            worker.status(crate::now()).expect("a state");
+            worker.learned().expect("a state");
+        });
+        assert_eq!(status, 0, "{policy}");
+        let worker = shared(zone, &config, &["a", "b", "c"]);
+        for target in 0..200 {
+            end(&worker, &start(&worker, &format!("/{target}")));
+        }
+        let changed = shared(zone, &config, &["a", "b"]);
+        for target in 0..200 {
+            end(&changed, &start(&changed, &format!("/{target}")));
+        }
+    }
+}
+
+#[test]
+fn a_worker_of_an_earlier_config_changes_nothing() {
+    let config = Arc::new(config(&["memory=8m"]));
+    let zone = zone(&config.plan);
+    let early = Shared::new(zone, "tier", &config, servers(&["a"]));
+    let late = shared(zone, &config, &["a", "b"]);
+    early.join().expect("a worker");
+    assert_eq!(loads(&late).len(), 2);
+    end(&early, &start(&early, "/1"));
+}
+
+#[test]
+fn a_tunnel_of_a_dead_worker_is_released() {
+    let config = Arc::new(config(&["memory=8m"]));
+    let zone = zone(&config.plan);
+    let first = shared(zone, &config, &["a"]);
+    let mut own = start(&first, "/own");
+    first.become_long_lived(crate::now(), &mut own).expect("a state");
+    let status = in_child(|| {
+        let worker = shared(zone, &config, &["a"]);
+        let mut tunnel = start(&worker, "/1");
+        worker.become_long_lived(crate::now(), &mut tunnel).expect("a state");
+        die();
+    });
+    assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
+    let next = shared(zone, &config, &["a"]);
+    assert_eq!(loads(&next), [1]);
+    end(&first, &own);
+    let status = next.status(crate::now()).expect("a state");
+    assert_eq!((&status["nodes"][0]["load"], &status["nodes"][0]["long_lived"]), (&json!(0), &json!(0)));
+}
+
+/// Prints the time of a decision and its end with a dispatcher that is not shared.
+fn alone(config: &PolicyConfig, requests: u32, targets: u64) {
+    let nodes = (0..16).map(|node| larder_core::NodeSpec::named(format!("10.0.0.{node}:80"))).collect();
+    let config = larder_embed::EmbeddedConfig { settings: config.settings.clone(), nodes };
+    let dispatcher = larder_embed::Embedded::new(config).expect("a dispatcher");
+    let mut state = 1_u64;
+    let mut run = || {
+        let begun = Instant::now();
+        for _ in 0..requests {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (now, target) = (crate::now(), TargetId::of(&((state >> 33) % targets).to_le_bytes()));
+            let outcome =
+                dispatcher.decide(now, &larder_embed::RequestFacts::new(target)).expect("a decision");
+            let Outcome::Start(decision) = outcome else { panic!("{outcome:?}") };
+            dispatcher.done(now, &decision, None).expect("it has started");
+        }
+        begun.elapsed()
+    };
+    run();
+    println!("not shared: {:.0} ns", run().as_nanos() as f64 / f64::from(requests));
+}
+
+/// Prints the time of a decision and its end: with a dispatcher in a process, and with processes that share a state.
 #[test]
 #[ignore = "measures this machine"]
 fn cost_of_a_decision() {
@@ -241,6 +323,7 @@ fn cost_of_a_decision() {
         }
         begun.elapsed()
     };
+    alone(&config, REQUESTS, TARGETS);
     for processes in [1, 2, 4] {
         let zone = zone(&config.plan);
         let first = shared(zone, &config, &names);

@@ -35,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) head: String,
     /// The block `upstream`.
     pub(crate) upstream: String,
+    /// The user of the workers, if the tests run as root.
+    pub(crate) user: &'static str,
     port: u16,
     status: u16,
 }
@@ -46,6 +48,7 @@ impl Config {
             workers: 4,
             head: String::new(),
             upstream: String::new(),
+            user: "root",
             port: free_port(),
             status: free_port(),
         };
@@ -60,11 +63,11 @@ impl Config {
     }
 
     fn text(&self, folder: &Path) -> String {
-        let Self { workers, head, upstream, port, status } = self;
+        let Self { workers, head, upstream, user, port, status } = self;
         let folder = folder.display();
         format!(
             r#"{head}
-user root;
+user {user};
 daemon off;
 worker_processes {workers};
 pid {folder}/pid;
@@ -84,7 +87,8 @@ http {{
         location / {{
             proxy_pass http://tier;
             proxy_http_version 1.1;
-            proxy_set_header Connection "";
+            proxy_set_header Connection $http_connection;
+            proxy_set_header Upgrade $http_upgrade;
         }}
     }}
     server {{
