@@ -1,9 +1,8 @@
 //! The balancing of a request: nginx asks for a server before each attempt, and tells the end of each attempt.
 
-use super::directive::upstream_of;
-use super::module::context_index;
+use super::context::context_index;
 use super::reply::feedback;
-use super::upstream::{Place, Upstream};
+use super::upstream::{Place, Upstream, upstream_of};
 use super::{BUSY, ERROR, OK, bytes, guard, ngx_int_t, ngx_uint_t, sys};
 use crate::log;
 use crate::shared::{InFlight, Shared, seconds};

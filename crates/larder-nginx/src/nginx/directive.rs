@@ -1,8 +1,8 @@
 //! The directives `larder` and `larder_status`.
 
 use super::balance::init_peer;
-use super::module::{context_index, tag};
-use super::upstream::{MainConf, ServerConf, Upstream, init_zone};
+use super::context::{context_index, tag};
+use super::upstream::{MainConf, ServerConf, Upstream, init_zone, upstream_of};
 use super::{ERROR, OK, bytes, config_error, guard, ngx_int_t, page, pool_box, pool_text, sys, write_log};
 use crate::config::{PolicyConfig, PolicyConfigError};
 use std::ffi::{c_char, c_void};
@@ -160,16 +160,6 @@ unsafe extern "C" fn init_upstream(
         upstream_conf.peer.init = Some(init_peer);
         OK
     })
-}
-
-/// Returns the module's part of an upstream.
-pub(super) fn upstream_of(conf: &sys::ngx_http_upstream_srv_conf_t) -> Option<&Upstream> {
-    // SAFETY: an upstream has a list with a place for each module of HTTP.
-    let conf = unsafe { *conf.srv_conf.add(context_index()) }.cast::<ServerConf>();
-    // SAFETY: `create_server_conf` has made it.
-    let upstream = unsafe { conf.as_ref() }?.upstream?;
-    // SAFETY: an upstream lives as long as its cycle.
-    Some(unsafe { upstream.as_ref() })
 }
 
 /// Reads the directive `larder_status`.

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "calls of foreign functions, and functions that are called from there")]
 
 mod balance;
+mod context;
 mod directive;
 mod module;
 mod page;

@@ -96,17 +96,6 @@ pub(crate) static ngx_module_names: Table<[*const c_char; 2]> =
 #[unsafe(no_mangle)]
 pub(crate) static ngx_module_order: Table<[*const c_char; 1]> = Table([ptr::null()]);
 
-/// Returns the address of the module, by which nginx knows its shared memory.
-pub(super) fn tag() -> *mut c_void {
-    (&raw mut ngx_http_larder_module).cast()
-}
-
-/// Returns the module's place in the lists of configs and of requests.
-pub(super) fn context_index() -> usize {
-    // SAFETY: nginx writes the number before it reads a config, and only then.
-    unsafe { ngx_http_larder_module.ctx_index }
-}
-
 unsafe extern "C" fn preconfiguration(cf: *mut sys::ngx_conf_t) -> ngx_int_t {
     guard("preconfiguration", ERROR, || {
         log::set_writer(super::log);

@@ -1,7 +1,7 @@
 //! Requests that become connections of their own, such as WebSockets: a filter of replies sees their status 101.
 
 use super::balance::Balancing;
-use super::module::context_index;
+use super::context::context_index;
 use super::{guard, ngx_int_t, sys};
 use std::sync::{PoisonError, RwLock};
 

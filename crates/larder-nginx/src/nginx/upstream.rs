@@ -1,6 +1,6 @@
 //! An upstream with larder's policies: its config, its shared memory, and its servers as a worker sees them.
 
-use super::module::{context_index, tag};
+use super::context::{context_index, tag};
 use super::{ERROR, OK, bytes, guard, ngx_int_t, sys};
 use crate::config::PolicyConfig;
 use crate::log;
@@ -325,4 +325,14 @@ pub(super) unsafe fn of_context<'a>(context: &sys::ngx_http_conf_ctx_t) -> Vec<&
     let Some(main) = (unsafe { main.as_ref() }) else { return Vec::new() };
     // SAFETY: the upstreams live as long as the cycle.
     main.upstreams.iter().map(|upstream| unsafe { upstream.as_ref() }).collect()
+}
+
+/// Returns the module's part of an upstream.
+pub(super) fn upstream_of(conf: &sys::ngx_http_upstream_srv_conf_t) -> Option<&Upstream> {
+    // SAFETY: an upstream has a list with a place for each module of HTTP.
+    let conf = unsafe { *conf.srv_conf.add(context_index()) }.cast::<ServerConf>();
+    // SAFETY: `create_server_conf` has made it.
+    let upstream = unsafe { conf.as_ref() }?.upstream?;
+    // SAFETY: an upstream lives as long as its cycle.
+    Some(unsafe { upstream.as_ref() })
 }

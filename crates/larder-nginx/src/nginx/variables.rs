@@ -1,7 +1,7 @@
 //! The variables `$larder_reason` and `$larder_node`, for access logs.
 
 use super::balance::Balancing;
-use super::module::context_index;
+use super::context::context_index;
 use super::{OK, guard, ngx_int_t, sys, text};
 
 /// Adds the variables. Returns false if nginx does not take them.
