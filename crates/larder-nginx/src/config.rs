@@ -235,6 +235,20 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Any directive is accepted, or refused with a reason.
+        #[test]
+        fn any_directive_has_an_answer(
+            values in proptest::collection::vec(("(policy|key|memory|state_file|record_file|\\PC{0,8})", "\\PC{0,12}|[0-9]{1,24}[kmgKMG]?"), 0..5),
+        ) {
+            let texts: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            if let Err(error) = parse(&texts) {
+                proptest::prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+
     #[test]
     fn a_policy_that_nginx_cannot_serve_is_refused_with_the_reason() {
         for policy in PolicyKind::ALL {

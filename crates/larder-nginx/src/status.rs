@@ -60,3 +60,43 @@ fn explain(upstreams: &[(&str, &Shared)], query: &str) -> (u16, Value) {
         Err(error) => broken(&error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zone::tests::{config, servers, zone};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn with_upstreams<T>(run: impl FnOnce(&[(&str, &Shared)]) -> T) -> T {
+        let config = Arc::new(config(&["memory=8m"]));
+        let [one, two] =
+            ["one", "two"].map(|name| Shared::new(zone(&config.plan), name, &config, servers(&["a"])));
+        run(&[("one", &one), ("two", &two)])
+    }
+
+    #[test]
+    fn a_target_is_explained_for_the_upstream_that_is_named() {
+        with_upstreams(|upstreams| {
+            let (status, text) = reply(upstreams, "/x/explain", "target=h%2Fp&upstream=two");
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((status, &value["key"], &value["node"]), (200, &json!("h/p"), &json!("a")));
+            assert_eq!(reply(upstreams, "/explain", "target=x").0, 404);
+            assert_eq!(reply(upstreams, "/explain", "upstream=one").0, 400);
+            let (status, text) = reply(upstreams, "/anything", "");
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((status, &value["upstreams"][1]["upstream"]), (200, &json!("two")));
+        });
+    }
+
+    #[test]
+    fn any_query_has_an_answer() {
+        with_upstreams(|upstreams| {
+            proptest!(|(path in "(/explain|/\\PC{0,9})", query in "(target=|upstream=one&)?\\PC{0,30}")| {
+                let (status, text) = reply(upstreams, &path, &query);
+                prop_assert!([200, 400, 404].contains(&status));
+                prop_assert!(serde_json::from_str::<Value>(&text).is_ok());
+            });
+        });
+    }
+}
