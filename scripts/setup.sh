@@ -98,6 +98,9 @@ install_test_tools() {
     command -v wrk >/dev/null 2>&1 || lacking+=(wrk)
     command -v h2load >/dev/null 2>&1 || lacking+=(nghttp2-client)
     command -v nginx >/dev/null 2>&1 || lacking+=(nginx)
+    # For the module for nginx: its headers, and a library that reads them.
+    [ -e /usr/share/nginx/src/src/core/nginx.h ] || lacking+=(nginx-dev)
+    ls /usr/lib/llvm-*/lib/libclang.so >/dev/null 2>&1 || lacking+=(libclang-dev)
     command -v haproxy >/dev/null 2>&1 || lacking+=(haproxy)
     # The server alone, without a site of the machine's own.
     command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)

@@ -9,13 +9,14 @@ import subprocess
 import threading
 import time
 
-from proxy import Envoy, Failure, Page, end
+from proxy import Failure, Page, end
 
 HOST = "www.example.org"
 LINE = re.compile(r'"GET (\S+) [^"]*" 200 (\d+)')
 TARGET_BYTES_MAX = 4096
 ALLOWED = frozenset(b"-._~!$&'()*+,;=:@/?%" + bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)))
 SAMPLE_S, NODE_SAMPLE_S = 0.1, 1.0
+IN_FLIGHT = re.compile(r"^larder_node_in_flight\S* ([\d.e+-]+)$", re.MULTILINE)
 BUSY = re.compile(r"^larder_node_(?:cpu|disk)_busy_seconds_total\S* ([\d.e+-]+)$", re.MULTILINE)
 
 
@@ -81,6 +82,12 @@ class Nodes:
         """Returns the busy time of each node: of its processor and of its disk."""
         return [sum(map(float, BUSY.findall(page.read("/metrics")[1].decode()))) for page in self.pages]
 
+    def in_flight(self):
+        """Returns the number of requests in progress at each node, by its port."""
+        def value(page):
+            return int(float(IN_FLIGHT.search(page.read("/metrics")[1].decode())[1]))
+        return {port: value(page) for port, page in zip(self.ports, self.pages)}
+
     def stop(self):
         for page in self.pages:
             page.close()
@@ -95,11 +102,11 @@ class Nodes:
 
 
 class Sampler(threading.Thread):
-    """Samples the active requests of each node at Envoy, the busy time of the nodes and that of the machine."""
+    """Samples the active requests of each node at the proxy, the busy time of the nodes and that of the machine."""
 
-    def __init__(self, envoy, nodes):
+    def __init__(self, proxy, nodes):
         super().__init__(daemon=True)
-        self.envoy, self.nodes = envoy, nodes
+        self.proxy, self.nodes = proxy, nodes
         self.ended = threading.Event()
         self.begun, self.loads, self.busy, self.machine = None, [], [], []
 
@@ -107,7 +114,7 @@ class Sampler(threading.Thread):
         due = 0.0
         while not self.ended.wait(SAMPLE_S):
             try:
-                active, now = self.envoy.active(), time.monotonic()
+                active, now = self.proxy.active(self.nodes), time.monotonic()
                 if self.begun is None:
                     if not any(active.values()):
                         continue
@@ -148,16 +155,17 @@ def imbalance(values):
     return max(values) * len(values) / sum(values) if values and sum(values) else None
 
 
-def run(args, work, log, memory, policy):
-    """Replays a log by a policy with fresh nodes and a fresh Envoy. Returns the figures of the measured part."""
+def run(args, work, log, memory, policy, start):
+    """Replays a log by a policy with fresh nodes and a fresh proxy. Returns the figures of the measured part. `start` takes the
+    arguments, a folder, the policy and the addresses of the nodes, and returns the proxy."""
     folder = work / f"run-{time.monotonic_ns()}"
     nodes = Nodes(args, log, memory)
-    envoy = load = sampler = None
+    proxy = load = sampler = None
     try:
         hosts = [("127.0.0.1", port) for port in nodes.ports]
-        envoy = Envoy(args, folder, policy, hosts, args.workers, args.ring_size)
-        sampler = Sampler(envoy, nodes)
-        command = [args.larder, "load", envoy.url(), "--host", HOST, "--targets", log.targets, "--closed", str(args.clients),
+        proxy = start(args, folder, policy, hosts)
+        sampler = Sampler(proxy, nodes)
+        command = [args.larder, "load", proxy.url(), "--host", HOST, "--targets", log.targets, "--closed", str(args.clients),
                    "--threads", "1", "--warmup", str(log.requests // 3), "--nodes", str(args.nodes), "--check-sizes", "--json",
                    "--quiet"]
         load = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -169,7 +177,7 @@ def run(args, work, log, memory, policy):
         sampler.ended.set()
         sampler.join(30)
         if load.returncode not in (0, 1) or not output:
-            raise Failure(f"larder load failed:\n{talk.strip()}\n{envoy.log()}")
+            raise Failure(f"larder load failed:\n{talk.strip()}\n{proxy.log()}")
         report = json.loads(output)
         loads, busy, share, samples = sampler.window(report["timeline"])
         return {
@@ -179,13 +187,14 @@ def run(args, work, log, memory, policy):
             "imbalance_requests": report["imbalance_requests"], "imbalance_busy": imbalance(busy), "failed": report["failed"],
             "measured": report["ok"], "measured_s": report["measured_s"], "faults": report["faults"],
             "statuses": report["statuses"], "machine_busy": share, "mean_loads": loads, "busy_s": busy, "samples": samples,
-            "envoy_cpu_us_per_request": envoy.cpu_s() * 1e6 / max(1, report["finished"]), "envoy": envoy.counters(),
-            "larder": envoy.larder(), "warnings": report["warnings"],
+            "proxy_cpu_us_per_request": proxy.cpu_s() * 1e6 / max(1, report["finished"]), "proxy": proxy.counters(),
+            "larder": proxy.larder(), "warnings": report["warnings"],
         }
     finally:
         if sampler:
             sampler.ended.set()
-        for process in [load, envoy and envoy.process]:
-            if process:
-                end(process)
+        if load:
+            end(load)
+        if proxy:
+            proxy.stop()
         nodes.stop()

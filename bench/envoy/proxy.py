@@ -190,7 +190,7 @@ class Envoy:
     def url(self):
         return f"http://127.0.0.1:{self.ports['requests']}"
 
-    def active(self):
+    def active(self, _nodes):
         """Returns the number of active requests of each host, by its port."""
         hosts = self.admin.json("/clusters?format=json")["cluster_statuses"][0].get("host_statuses", [])
         def value(host):

@@ -100,17 +100,21 @@ impl Snapshot {
     /// are found by name. A policy's numbers are restored only for the same policy; server sets are restored for any
     /// policy. Returns the number of restored targets.
     pub fn restore(&self, dispatcher: &Dispatcher, route: RouteId, name: &str) -> usize {
-        let Some(learned) = self.routes.get(name) else { return 0 };
+        let Some(state) = self.state_for(dispatcher, route, name) else { return 0 };
+        dispatcher.restore(route, &state);
+        state.len()
+    }
+
+    /// Returns the state that [`Snapshot::restore`] passes to [`Dispatcher::restore`]; `None` if there is no route of
+    /// this name. For callers that restore at another time or with another allocator.
+    pub fn state_for(&self, dispatcher: &Dispatcher, route: RouteId, name: &str) -> Option<LearnedState> {
+        let learned = self.routes.get(name)?;
         let place = |node: NodeId| self.nodes.get(&node).and_then(|name| dispatcher.nodes().id_of(name));
         let places: BTreeMap<NodeId, NodeId> =
             self.nodes.keys().filter_map(|node| Some((*node, place(*node)?))).collect();
-        let mut state = learned.state.with_nodes(|node| places.get(&node).copied());
+        let state = learned.state.with_nodes(|node| places.get(&node).copied());
         let same: Result<PolicyKind, _> = learned.policy.parse();
-        if same != Ok(dispatcher.settings_of(route).policy) {
-            state = state.sets_only();
-        }
-        dispatcher.restore(route, &state);
-        state.len()
+        if same == Ok(dispatcher.settings_of(route).policy) { Some(state) } else { Some(state.sets_only()) }
     }
 
     /// Encodes the snapshot.

@@ -29,7 +29,7 @@
 //! | add and change nodes | [`Embedded::add`], [`Embedded::find`], [`Embedded::set_state`], [`Embedded::set_weight`], [`Embedded::set_backup`] |
 //! | pass signals and a routing table | [`Embedded::report`], [`Embedded::cache_event`], [`Embedded::set_table`] |
 //! | look inside | [`Embedded::explain`], [`Embedded::status`], [`Embedded::dispatcher`] |
-//! | keep the learned state | [`Embedded::save`], [`Embedded::load`] |
+//! | keep the learned state | [`Embedded::save`], [`Embedded::load`], [`state_file::StateFile`] |
 //!
 //! All calls may run in several threads at once. A wrong argument is an [`EmbedError`] and changes nothing. All times of a dispatcher
 //! come from one monotonic clock. [`Embedded::decide`] and [`Embedded::done`] allocate no memory for known targets. Exceptions are the
@@ -39,6 +39,8 @@
 
 mod embedded;
 mod error;
+mod proxies;
+pub mod state_file;
 mod types;
 
 #[cfg(test)]
@@ -47,4 +49,5 @@ mod tests;
 pub use embedded::Embedded;
 pub use error::EmbedError;
 pub use larder_config::{ConfigError, EmbeddedConfig, NAME_BYTES_MAX};
+pub use proxies::{relative_weight, unavailable_input};
 pub use types::{Decision, EXCLUDE_MAX, Feedback, NodeHandle, Outcome, Refusal, RequestFacts, STATUS_MAX};

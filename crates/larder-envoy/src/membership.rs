@@ -6,6 +6,7 @@
 //! all hosts are being replaced, each node takes requests that some worker sees as healthy.
 
 use larder_core::Weight;
+use larder_embed::relative_weight;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -108,24 +109,12 @@ impl Views {
         let facts = |node: &Merged| NodeFacts {
             up: is_up(node),
             backup: active.is_some_and(|active| node.priority > active),
-            weight: weight(node.weight, heaviest),
+            weight: relative_weight(node.weight, heaviest),
         };
         let ordered: BTreeMap<u64, _> =
             self.merged.iter().map(|(name, node)| (node.turn, (name, node))).collect();
         ordered.into_values().map(|(name, node)| (Arc::clone(name), facts(node))).collect()
     }
-}
-
-/// The largest weight, in 1/1000; see [`Weight::from_milli`].
-const WEIGHT_MILLI_MAX: u64 = 100_000;
-
-/// Returns the node's weight. Envoy's weights have no upper bound, and only their ratio counts. Where they exceed the range of
-/// [`Weight`], the heaviest host of the cluster gets its maximum.
-fn weight(weight: u32, heaviest: u32) -> Weight {
-    let (weight, heaviest) = (u64::from(weight), u64::from(heaviest));
-    let most = WEIGHT_MILLI_MAX;
-    let milli = if heaviest * 1_000 <= most { weight * 1_000 } else { (weight * most / heaviest).max(1) };
-    u32::try_from(milli).ok().and_then(Weight::from_milli).unwrap_or(Weight::ONE)
 }
 
 #[cfg(test)]
@@ -222,13 +211,5 @@ mod tests {
         assert_eq!(shown(&views), "[down a] b [backup c]");
         views.replace(ViewId(1), vec![host("a", 0, false), host("b", 1, false), host("c", 2, false)]);
         assert_eq!(shown(&views), "[down a] [down b] [down c]");
-    }
-
-    #[test]
-    fn weights_keep_their_ratio() {
-        assert_eq!(weight(1, 1), Weight::ONE);
-        assert_eq!(weight(3, 100).milli(), 3_000);
-        assert_eq!((weight(500, 1_000).milli(), weight(1_000, 1_000).milli()), (50_000, 100_000));
-        assert_eq!(weight(1, u32::MAX).milli(), 1);
     }
 }

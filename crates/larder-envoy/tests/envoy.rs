@@ -3,31 +3,21 @@
 mod support;
 
 use larder_sim::replay::Replay;
+use larder_testkit::proxy::{CLIENTS, Client, Connections, Load, Node, get, path, placements};
 use larder_testkit::{eventually, needs_tool};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::SystemTime;
-use support::client::{Client, get};
 use support::config::{
     Endpoint, Endpoints, Options, bootstrap, cluster, frame, write_endpoints, write_resource,
 };
-use support::node::Node;
 use support::{Envoy, LATEST, Ports, VERSIONS, command, module, program, read};
 
 /// The number of Envoy's workers.
 const WORKERS: u32 = 4;
-
-/// The number of concurrent clients; each has a connection, and Linux spreads them over the workers.
-const CLIENTS: usize = 8;
-
-fn path(target: usize) -> String {
-    format!("/object/{target}")
-}
 
 fn nodes(count: usize) -> Vec<Node> {
     (0..count).map(|_| Node::start()).collect()
@@ -39,73 +29,6 @@ fn ports(nodes: &[Node]) -> Vec<u16> {
 
 fn endpoints(nodes: &[Node]) -> Vec<Endpoint> {
     nodes.iter().map(|node| Endpoint::of(node.port)).collect()
-}
-
-/// Requests each of the targets once, from all clients. Returns the node of each target.
-fn placements(port: u16, targets: usize) -> BTreeMap<usize, u16> {
-    let ask = |client: usize| {
-        let mut connection = Client::connect(port).expect("a connection");
-        let own = (0..targets).filter(|target| target % CLIENTS == client);
-        let node = |target: usize| {
-            let reply = connection.get(&path(target)).expect("a reply");
-            assert_eq!(reply.status, 200, "{}", reply.text());
-            (target, reply.node.expect("a node"))
-        };
-        own.map(node).collect::<Vec<_>>()
-    };
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS).map(|client| scope.spawn(move || ask(client))).collect();
-        clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
-    })
-}
-
-/// Clients that send requests until they are told to stop.
-#[derive(Default)]
-struct Load {
-    stop: AtomicBool,
-    served: AtomicU64,
-}
-
-impl Load {
-    /// Runs `steps` while the clients send requests. No request may fail.
-    fn during(port: u16, targets: usize, steps: impl FnOnce(&Self)) {
-        let load = Self::default();
-        thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS)
-                .map(|client| {
-                    scope.spawn({
-                        let load = &load;
-                        move || load.ask(port, targets, client)
-                    })
-                })
-                .collect();
-            steps(&load);
-            load.stop.store(true, Ordering::Release);
-            for client in clients {
-                client.join().expect("no request fails");
-            }
-        });
-    }
-
-    fn ask(&self, port: u16, targets: usize, first: usize) {
-        let mut connection = Client::connect(port).expect("a connection");
-        let mut target = first;
-        while !self.stop.load(Ordering::Acquire) {
-            target = (target + CLIENTS + 1) % targets;
-            let reply = connection.get(&path(target)).expect("a reply");
-            assert_eq!(reply.status, 200, "{}", reply.text());
-            if reply.is_last {
-                connection = Client::connect(port).expect("a connection");
-            }
-            self.served.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// Waits until so many requests more have been served.
-    fn go_on(&self, requests: u64) {
-        let until = self.served.load(Ordering::Acquire) + requests;
-        eventually("requests are served", || (self.served.load(Ordering::Acquire) >= until).then_some(()));
-    }
 }
 
 /// Waits until the dispatcher has these numbers of nodes: those that take requests, and the others.
@@ -183,7 +106,7 @@ fn hosts_fail_join_and_leave_without_a_failed_request() {
     });
     let hosts = hosts.expect("a file");
     let before = placements(envoy.port, TARGETS);
-    Load::during(envoy.port, TARGETS, |load| {
+    Load::during(envoy.port, TARGETS, Connections::Kept, |load| {
         load.go_on(200);
         nodes[0].kill();
         load.go_on(200);
@@ -228,7 +151,7 @@ fn all_hosts_are_replaced_at_once_without_a_failed_request() {
         with_node_id(config)
     });
     let hosts = hosts.expect("a file");
-    Load::during(envoy.port, TARGETS, |load| {
+    Load::during(envoy.port, TARGETS, Connections::Kept, |load| {
         for turn in 1..=6 {
             let set = &sets[turn % 2];
             write_endpoints(&hosts, &endpoints(set));
@@ -305,7 +228,7 @@ fn a_changed_policy_keeps_the_targets_at_their_nodes() {
         config
     });
     let before = placements(envoy.port, TARGETS);
-    Load::during(envoy.port, TARGETS, |load| {
+    Load::during(envoy.port, TARGETS, Connections::Kept, |load| {
         write_resource(&file.expect("a file"), kind, cluster(&options(90)));
         eventually("the new policy is used", || {
             let status = envoy.larder_page("/status");
@@ -356,7 +279,7 @@ fn a_hot_restart_keeps_the_targets_at_their_nodes() {
         let is_new = file.modified().is_ok_and(|written| written > placed);
         (is_new && file.len() > 16 * TARGETS as u64).then_some(())
     });
-    Load::during(old.port, TARGETS, |load| {
+    Load::during(old.port, TARGETS, Connections::Kept, |load| {
         let mut second = command(&program, second_folder.path(), &config);
         second.args(shared).args([
             "--restart-epoch",

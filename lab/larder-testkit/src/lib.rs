@@ -4,6 +4,7 @@
 //! - [`Authority`] signs certificates, and [`acceptor`] is a server with one.
 //! - [`free_port`] finds a port that no other process uses by chance.
 //! - [`http`] reads the heads of HTTP/1 messages.
+//! - [`proxy`] has nodes and clients for tests of proxies.
 //! - [`build_library`] builds a shared library as a user gets it.
 //! - [`metric`] reads a value from a page of metrics.
 //! - [`assert_objects_are_current`] compares the digests of compiled BPF programs with their sources.
@@ -16,6 +17,7 @@ mod library;
 mod metrics;
 mod objects;
 pub mod port;
+pub mod proxy;
 pub mod skip;
 pub mod wait;
 

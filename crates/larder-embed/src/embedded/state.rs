@@ -4,6 +4,7 @@ use super::Embedded;
 use crate::error::EmbedError;
 use crate::types::RequestFacts;
 use larder_core::dispatch::CacheResult;
+use larder_core::policy::LearnedState;
 use larder_core::{NodeId, RouteId, Snapshot, Time};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +120,22 @@ impl Embedded {
     /// # Errors
     /// [`EmbedError::Snapshot`]: the bytes are not a snapshot of this version.
     pub fn load(&self, bytes: &[u8]) -> Result<u64, EmbedError> {
+        Ok(self.restore(&self.decode(bytes)?))
+    }
+
+    /// Decodes a snapshot for [`Embedded::restore`]. Changes nothing. For programs in which decoding and restoring use different
+    /// memory; others call [`Embedded::load`].
+    ///
+    /// # Errors
+    /// As [`Embedded::load`].
+    pub fn decode(&self, bytes: &[u8]) -> Result<LearnedState, EmbedError> {
         let snapshot = Snapshot::decode(bytes).map_err(EmbedError::Snapshot)?;
-        Ok(snapshot.restore(&self.dispatcher, RouteId::DEFAULT, ROUTE) as u64)
+        Ok(snapshot.state_for(&self.dispatcher, RouteId::DEFAULT, ROUTE).unwrap_or_default())
+    }
+
+    /// Restores a decoded snapshot before the first decision, and returns the number of restored targets.
+    pub fn restore(&self, learned: &LearnedState) -> u64 {
+        self.dispatcher.restore(RouteId::DEFAULT, learned);
+        learned.len() as u64
     }
 }

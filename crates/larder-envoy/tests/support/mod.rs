@@ -1,9 +1,8 @@
 //! A real Envoy with the module, and nodes behind it.
 
-pub(crate) mod client;
 pub(crate) mod config;
-pub(crate) mod node;
 
+use larder_testkit::proxy as client;
 use larder_testkit::{eventually, free_port, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

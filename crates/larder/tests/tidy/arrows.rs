@@ -29,8 +29,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-config", &["larder-core"]),
     ("larder-core", &[]),
     ("larder-edge", &["larder-http", "larder-log"]),
-    // The tests of larder-envoy repeat its records with larder-sim.
+    // The tests of these two repeat their records with larder-sim.
     ("larder-envoy", &["larder-core", "larder-embed", "larder-log", "larder-record", "larder-sim"]),
+    ("larder-nginx", &["larder-core", "larder-embed", "larder-log", "larder-sim"]),
     (
         "larder-switch",
         &[

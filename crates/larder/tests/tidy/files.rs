@@ -8,7 +8,7 @@ const SOURCE_LINES_MAX: usize = 600;
 /// Maximum size of a file. Larger files are data, which needs a recipe instead.
 const FILE_BYTES_MAX: u64 = 512 * 1024;
 /// Crates that may contain unsafe code: calls into the kernel, and pointers of a C program.
-const MAY_BE_UNSAFE: &[&str] = &["larder-envoy", "larder-kernel", "liblarder"];
+const MAY_BE_UNSAFE: &[&str] = &["larder-envoy", "larder-kernel", "larder-nginx", "liblarder"];
 /// Lints that such a crate denies, so that each module with unsafe code says why, and each block why it is sound.
 const UNSAFE_LINTS: &[(&str, &str)] =
     &[("rust", "unsafe_code"), ("rust", "unsafe_op_in_unsafe_fn"), ("clippy", "undocumented_unsafe_blocks")];

@@ -1,35 +1,47 @@
 //! A client: one request at a time on a connection that stays open.
 
-use larder_testkit::http::{header, read_head, status};
+use crate::http::{header, read_head, status};
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 
 /// A reply.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) status: u16,
+pub struct Reply {
+    /// The status.
+    pub status: u16,
     /// The port of the node that has replied.
-    pub(crate) node: Option<u16>,
-    pub(crate) body: Vec<u8>,
+    pub node: Option<u16>,
+    /// The body.
+    pub body: Vec<u8>,
     /// Whether the server closes the connection after it.
-    pub(crate) is_last: bool,
+    pub is_last: bool,
 }
 
 impl Reply {
-    pub(crate) fn text(&self) -> String {
+    /// Returns the body as text.
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
 /// A connection.
-pub(crate) struct Client(TcpStream);
+#[derive(Debug)]
+pub struct Client(TcpStream);
 
 impl Client {
-    pub(crate) fn connect(port: u16) -> io::Result<Self> {
+    /// Connects to a port of this machine.
+    ///
+    /// # Errors
+    /// No one listens there.
+    pub fn connect(port: u16) -> io::Result<Self> {
         Ok(Self(TcpStream::connect(("127.0.0.1", port))?))
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> io::Result<Reply> {
+    /// Sends a GET and reads the reply.
+    ///
+    /// # Errors
+    /// The connection has ended before the end of the reply.
+    pub fn get(&mut self, path: &str) -> io::Result<Reply> {
         self.send("GET", path)
     }
 
@@ -50,13 +62,19 @@ impl Client {
     }
 }
 
-/// Sends a single request.
-pub(crate) fn get(port: u16, path: &str) -> io::Result<Reply> {
+/// Sends a single GET.
+///
+/// # Errors
+/// As [`Client::connect`] and [`Client::get`].
+pub fn get(port: u16, path: &str) -> io::Result<Reply> {
     Client::connect(port)?.get(path)
 }
 
 /// Sends a single POST without a body.
-pub(crate) fn post(port: u16, path: &str) -> io::Result<Reply> {
+///
+/// # Errors
+/// As [`Client::connect`] and [`Client::get`].
+pub fn post(port: u16, path: &str) -> io::Result<Reply> {
     Client::connect(port)?.send("POST", path)
 }
 

@@ -1,6 +1,6 @@
 //! A node: an HTTP/1.1 server that remembers the paths that it has served.
 
-use larder_testkit::http::read_head;
+use crate::http::read_head;
 use std::collections::HashSet;
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 /// A node. Its replies say whether it has served the path before (`Cache-Status`), and its port.
-pub(crate) struct Node {
-    pub(crate) port: u16,
+#[derive(Debug)]
+pub struct Node {
+    /// The port.
+    pub port: u16,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
     known: Mutex<HashSet<String>>,
     connections: Mutex<Vec<TcpStream>>,
@@ -25,8 +27,19 @@ struct Shared {
 
 impl Node {
     /// Starts a node at a free port.
-    pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+    ///
+    /// # Panics
+    /// If this machine has no free port.
+    pub fn start() -> Self {
+        Self::at(0)
+    }
+
+    /// Starts a node at a port, where another node may have been before.
+    ///
+    /// # Panics
+    /// If the port is in use.
+    pub fn at(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a listener");
         let port = listener.local_addr().expect("an address").port();
         let shared = Arc::new(Shared::default());
         let acceptor = thread::spawn({
@@ -49,12 +62,15 @@ impl Node {
     }
 
     /// Returns the number of requests that the node has served.
-    pub(crate) fn served(&self) -> u64 {
+    pub fn served(&self) -> u64 {
         self.shared.served.load(Ordering::Acquire)
     }
 
     /// Ends the node as a crash does: the port is closed, and all connections are cut.
-    pub(crate) fn kill(&mut self) {
+    ///
+    /// # Panics
+    /// If a thread of the node has panicked.
+    pub fn kill(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.shared.stopping.store(true, Ordering::Release);
         // A connection wakes the acceptor.
