@@ -1,4 +1,4 @@
-//! The lines that make an upstream use larder's module. docs/operate/embed.md shows them.
+//! The lines that make an upstream use larder's module. docs/operate/nginx.md shows them.
 
 use larder_core::dispatch::Settings;
 
