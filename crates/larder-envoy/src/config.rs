@@ -11,7 +11,7 @@
 use larder_core::dispatch::Admission;
 use larder_core::rules::{KeyTemplate, RuleError};
 use larder_core::{NodeSpec, PolicyKind, Settings};
-use larder_embed::{ConfigError, EmbeddedConfig};
+use larder_embed::{ConfigError, EmbeddedConfig, extra_input};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ impl PolicyConfig {
         let (state_file, record_file) =
             (take_path(&mut keys, "state_file")?, take_path(&mut keys, "record_file")?);
         let EmbeddedConfig { mut settings, .. } = Value::Object(keys).to_string().parse()?;
-        if let Some(reason) = missing_hook(settings.policy) {
+        if let Some(reason) = extra_input(settings.policy) {
             return Err(PolicyConfigError::Policy { policy: settings.policy, reason });
         }
         // Envoy's circuit breakers limit the requests of a cluster, unless the config sets a limit here too.
@@ -101,35 +101,6 @@ fn take_path(keys: &mut Map<String, Value>, key: &'static str) -> Result<Option<
             Err(PolicyConfigError::NoPath { key })
         }
         path => Ok(path),
-    }
-}
-
-/// Returns what Envoy cannot tell the policy; `None` if it tells everything.
-const fn missing_hook(policy: PolicyKind) -> Option<&'static str> {
-    match policy {
-        PolicyKind::Cap | PolicyKind::CapLoad | PolicyKind::Static => {
-            Some("it needs the service class of each request")
-        }
-        PolicyKind::Ward | PolicyKind::Part => {
-            Some("it needs a routing table, and the node at which a request arrived")
-        }
-        PolicyKind::WrrNum | PolicyKind::WrrTime | PolicyKind::LardUtil | PolicyKind::Hacc => {
-            Some("it needs load reports of the nodes")
-        }
-        PolicyKind::LbGc => Some("it needs each change of the nodes' caches"),
-        PolicyKind::Random
-        | PolicyKind::Rr
-        | PolicyKind::Wrr
-        | PolicyKind::LeastConn
-        | PolicyKind::Hash
-        | PolicyKind::Lard
-        | PolicyKind::LardR
-        | PolicyKind::LardCost
-        | PolicyKind::Bounded
-        | PolicyKind::Maglev
-        | PolicyKind::Rendezvous
-        | PolicyKind::P2c
-        | PolicyKind::PeakEwma => None,
     }
 }
 
@@ -177,7 +148,7 @@ mod tests {
     fn a_policy_that_envoy_cannot_serve_is_refused_with_the_reason() {
         for policy in PolicyKind::ALL {
             let parsed = PolicyConfig::parse(&format!(r#"{{"policy": "{policy}"}}"#));
-            match missing_hook(policy) {
+            match extra_input(policy) {
                 None => assert!(parsed.is_ok(), "{policy}: {parsed:?}"),
                 Some(reason) => assert!(refusal(&format!(r#"{{"policy": "{policy}"}}"#)).contains(reason)),
             }
