@@ -7,6 +7,7 @@ use std::time::Duration;
 use larder_testkit::http::{header, read_head, status};
 use serde_json::Value;
 
+#[derive(Debug)]
 pub struct Reply {
     pub status: u16,
     pub head: String,

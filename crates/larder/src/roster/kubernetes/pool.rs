@@ -38,7 +38,7 @@ struct TargetPort {
 }
 
 /// A pool and its pods, as the API server reports them.
-pub(super) struct Pool {
+pub(in crate::roster) struct Pool {
     source: Discover,
     place: PoolRef,
     client: Client,

@@ -17,7 +17,7 @@ use crate::config::{Discover, ServicePort, ServiceSlices};
 
 /// The slices of a service, as the API server reports them.
 #[derive(Debug)]
-pub(super) struct Slices {
+pub(in crate::roster) struct Slices {
     source: Discover,
     service: ServiceSlices,
     slices: ObjectWatch<EndpointSlice>,

@@ -234,8 +234,8 @@ impl ApiServer {
         self.runtime.block_on(async {
             // Only a pod on a host terminates; any other is deleted at once.
             let host = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": { "kind": "Node", "name": "host" } });
-            let bytes = host.to_string().into_bytes();
-            pods.create_subresource::<Value>("binding", name, &PostParams::default(), bytes).await.unwrap();
+            let bound = pods.create_subresource::<Value, Value>("binding", name, &PostParams::default(), &host);
+            bound.await.unwrap();
             pods.delete(name, &graceful).await.unwrap();
         });
     }
