@@ -49,7 +49,7 @@ pub struct ApiServer {
     // Dropped in this order: clients, then the API server, then its store, then the files of both.
     client: Client,
     runtime: Runtime,
-    _api: Server,
+    api: Server,
     _etcd: Server,
     folder: TempDir,
     address: String,
@@ -86,7 +86,9 @@ impl ApiServer {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
         });
         let accounts = folder.path().join("accounts.key");
-        write_secret(&accounts, &KeyPair::generate().unwrap().serialize_pem());
+        let (pair, public) = (KeyPair::generate().unwrap(), folder.path().join("accounts.pub"));
+        write_secret(&accounts, &pair.serialize_pem());
+        fs::write(&public, pair.public_key_pem()).unwrap();
         let mut command = Command::new(api);
         for (option, value) in [
             ("--etcd-servers", store.as_ref()),
@@ -98,7 +100,7 @@ impl ApiServer {
             ("--client-ca-file", &authority.ca()),
             ("--authorization-mode", Path::new("RBAC")),
             ("--service-account-issuer", Path::new("https://127.0.0.1")),
-            ("--service-account-key-file", &accounts),
+            ("--service-account-key-file", &public),
             ("--service-account-signing-key-file", &accounts),
             ("--service-cluster-ip-range", Path::new("10.96.0.0/24")),
             // There is no controller that makes the accounts of namespaces.
@@ -118,17 +120,16 @@ impl ApiServer {
             &json!({ "client-certificate": admin, "client-key": admin }),
         );
         let client = runtime.block_on(client(&config));
-        let started = Self { client, runtime, _api: api, _etcd: etcd, folder, address, authority };
-        let told = || fs::read_to_string(started.folder.path().join("api.log")).unwrap_or_default();
-        let last = std::fmt::from_fn(|f| {
-            write!(f, "the API server is ready: {}", told().lines().last().unwrap_or_default())
+        let mut started = Self { client, runtime, api, _etcd: etcd, folder, address, authority };
+        let log = started.folder.path().join("api.log");
+        let told = std::fmt::from_fn(|f| {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            write!(f, "the API server is ready: {}", text.lines().last().unwrap_or_default())
         });
-        eventually_within(START_TIMEOUT, last, || {
-            started
-                .runtime
-                .block_on(started.client.request_text(get("/readyz")))
-                .ok()
-                .filter(|text| text == "ok")
+        eventually_within(START_TIMEOUT, &told, || {
+            assert!(started.api.0.try_wait().unwrap().is_none(), "the API server has ended: {told}");
+            let ready = started.runtime.block_on(started.client.request_text(get("/readyz")));
+            ready.ok().filter(|text| text == "ok")
         });
         started.apply_text(&pool, "default");
         eventually_within(START_TIMEOUT, "InferencePool is defined", || {
@@ -234,8 +235,8 @@ impl ApiServer {
         self.runtime.block_on(async {
             // Only a pod on a host terminates; any other is deleted at once.
             let host = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": { "kind": "Node", "name": "host" } });
-            let bound = pods.create_subresource::<Value, Value>("binding", name, &PostParams::default(), &host);
-            bound.await.unwrap();
+            let options = PostParams::default();
+            pods.create_subresource::<Value, Value>("binding", name, &options, &host).await.unwrap();
             pods.delete(name, &graceful).await.unwrap();
         });
     }

@@ -37,6 +37,10 @@ fn helm(program: &Path, arguments: &[&str], values: &[&str]) -> (bool, String, S
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command.args(arguments);
+    if ["lint", "template"].contains(&arguments[0]) {
+        // Without a cluster, helm takes the version that it was built with.
+        command.args(["--kube-version", "1.36"]);
+    }
     values.iter().for_each(|value| _ = command.args(["--set", value]));
     // Nothing of the user's own configuration is read.
     for variable in ["HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME"] {
