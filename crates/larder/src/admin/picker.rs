@@ -6,8 +6,7 @@ use larder_core::rules::Head;
 use larder_picker::Picker;
 
 use super::{AdminReply, AdminRequest, AdminService};
-use crate::cmd::picker::PickerNodes;
-use crate::roster::RosterManager;
+use crate::roster::{PickerNodes, RosterManager};
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,12 +1,10 @@
 //! `larder picker`: an endpoint picker for gateways.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use larder_core::Weight;
 use larder_picker::{Picker, PickerServer};
 use larder_switch::NodeEntry;
 use tokio::net::TcpListener;
@@ -17,7 +15,7 @@ use crate::config::{Config, PickerRole, Role, Texts, Written};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 use crate::preflight;
-use crate::roster::{InheritedNode, NodeSources, NodeTable, resolve};
+use crate::roster::{NodeSources, PickerNodes, resolve};
 
 /// Interval at which the names of endpoints are resolved again.
 const FOLLOW_NAMES: Duration = Duration::from_secs(30);
@@ -107,7 +105,7 @@ pub(crate) fn run(args: &PickerArgs) -> anyhow::Result<()> {
         let nodes = sources.nodes().into_iter().map(resolved).collect::<anyhow::Result<Vec<_>>>()?;
         let picker = Arc::new(Picker::new(picker, nodes).context("the picker cannot start")?);
         let server = PickerServer::new(Arc::clone(&picker), listener).context("the picker cannot start")?;
-        let roster = sources.start_manager(PickerNodes(Arc::clone(&picker)));
+        let roster = sources.start_manager(PickerNodes::new(Arc::clone(&picker)));
         let surface = Arc::new(PickerAdmin::new(picker, roster));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         tracing::info!(%listen, "endpoint picker: ready");
@@ -124,43 +122,4 @@ pub(crate) fn run(args: &PickerArgs) -> anyhow::Result<()> {
     // Threads that block, as in a name lookup, do not delay the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended
-}
-
-/// The nodes of a picker, for the manager of their sources.
-#[derive(Clone, Debug)]
-pub(crate) struct PickerNodes(Arc<Picker>);
-
-impl NodeTable for PickerNodes {
-    fn join(&self, entry: &NodeEntry) -> Result<(), String> {
-        let address = resolve(&entry.address)?;
-        self.0.join(entry.spec.clone(), address).map_err(|error| error.to_string())?;
-        tracing::info!(node = entry.spec.name, %address, "endpoint: joined");
-        Ok(())
-    }
-
-    fn leave(&self, name: &str) {
-        if self.0.leave(name) {
-            tracing::info!(node = name, "endpoint: left");
-        }
-    }
-
-    fn move_to(&self, name: &str, _address: &str, resolved: SocketAddr) -> Result<(), String> {
-        tracing::info!(node = name, address = %resolved, "endpoint: moved");
-        self.0.move_to(name, resolved).map_err(|error| error.to_string())
-    }
-
-    fn reweigh(&self, name: &str, weight: Weight) -> Result<(), String> {
-        self.0.reweigh(name, weight).map_err(|error| error.to_string())
-    }
-
-    fn set_backup(&self, name: &str, backup: bool) -> Result<(), String> {
-        self.0.set_backup(name, backup).map_err(|error| error.to_string())
-    }
-
-    fn address_of(&self, name: &str) -> Option<SocketAddr> {
-        self.0.address_of(name)
-    }
-
-    /// A picker has no previous process.
-    fn restore(&self, _inherited: &InheritedNode, _entry: &NodeEntry) {}
 }

@@ -5,6 +5,7 @@ mod api_server;
 mod charts;
 mod gateways;
 mod picker;
+mod replicas;
 
 use std::collections::BTreeMap;
 use std::fs;
