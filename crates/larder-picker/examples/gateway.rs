@@ -190,7 +190,7 @@ async fn rate(seconds: u64, streams: usize, bytes: usize, addresses: &[String]) 
                 let start = Instant::now();
                 match pickers.ask(&key, &padding).await {
                     Some(_) => {
-                        latencies[bucket(u64::try_from(start.elapsed().as_micros()).unwrap()).min(511)] += 1
+                        latencies[bucket(u64::try_from(start.elapsed().as_micros()).unwrap()).min(511)] += 1;
                     }
                     None => failed += 1,
                 }

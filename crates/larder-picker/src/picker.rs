@@ -310,7 +310,11 @@ impl Picker {
             (None, None) => return Err(Refusal::NoNode),
             (None, Some(best)) => self.start_at(now, facts, best.node)?,
         };
-        let first = table.of(decision.node).ok_or(Refusal::NoNode)?;
+        let Some(first) = table.of(decision.node).filter(|first| is_permitted(first.node)) else {
+            // The endpoint has left just now.
+            self.end(now, &decision, None);
+            return Err(Refusal::NoNode);
+        };
         let others = ranked.iter().filter(|endpoint| endpoint.node != first.node).take(self.config.fallbacks);
         let mut list = first.text.to_string();
         for endpoint in others {

@@ -110,13 +110,11 @@ impl Embedded {
         if self.dispatcher.outstanding() >= self.dispatcher.admission_limit() {
             return Ok(Outcome::Refused(Refusal::Limit));
         }
-        Ok(match self.dispatcher.reuse(now, request, slot) {
-            true => Outcome::Start(Decision {
-                node,
-                ..self.decision(&request, Choice { node: slot, reason: Reason::Reuse })
-            }),
-            false => Outcome::Refused(Refusal::NoNode),
-        })
+        if !self.dispatcher.reuse(now, request, slot) {
+            return Ok(Outcome::Refused(Refusal::NoNode));
+        }
+        // If another node has taken the slot meanwhile, that node has the load, and the decision names it.
+        Ok(Outcome::Start(self.decision(&request, Choice { node: slot, reason: Reason::Reuse })))
     }
 
     /// Moves a request that failed at `failed.node` to another node. `waited` is the time from that decision to the failure.
