@@ -52,7 +52,7 @@ pub(super) enum WatchError {
 #[derive(Debug)]
 pub(super) enum KubernetesSource {
     Slices(Slices),
-    Pool(Pool),
+    Pool(Box<Pool>),
 }
 
 impl KubernetesSource {
@@ -63,7 +63,7 @@ impl KubernetesSource {
 
     /// Creates the client for the pods of a pool. Sends nothing yet.
     pub(super) async fn pool(source: Discover, place: PoolRef) -> Result<Self, WatchError> {
-        Pool::new(source, place).await.map(Self::Pool)
+        Pool::new(source, place).await.map(|pool| Self::Pool(Box::new(pool)))
     }
 
     /// Returns the nodes of the first list.
