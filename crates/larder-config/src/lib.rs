@@ -18,9 +18,12 @@
 //! # Ok::<(), larder_config::ConfigError>(())
 //! ```
 
+mod extra_input;
 mod policies;
 mod sections;
 mod span;
+
+pub use extra_input::extra_input;
 
 use larder_core::dispatch::SettingsError;
 use larder_core::{NodeSpec, PolicyKind, Settings};

@@ -26,6 +26,7 @@
 //! | to | call |
 //! |---|---|
 //! | choose a node, end or retry a request | [`Embedded::decide`], [`Embedded::done`], [`Embedded::retry`], [`Embedded::become_long_lived`] |
+//! | use a node that the program has chosen | [`Embedded::start_at`] |
 //! | add and change nodes | [`Embedded::add`], [`Embedded::find`], [`Embedded::set_state`], [`Embedded::set_weight`], [`Embedded::set_backup`] |
 //! | pass signals and a routing table | [`Embedded::report`], [`Embedded::cache_event`], [`Embedded::set_table`] |
 //! | look inside | [`Embedded::explain`], [`Embedded::status`], [`Embedded::dispatcher`] |
@@ -39,15 +40,15 @@
 
 mod embedded;
 mod error;
-mod proxies;
 pub mod state_file;
 mod types;
+mod weights;
 
 #[cfg(test)]
 mod tests;
 
 pub use embedded::Embedded;
 pub use error::EmbedError;
-pub use larder_config::{ConfigError, EmbeddedConfig, NAME_BYTES_MAX};
-pub use proxies::{relative_weight, unavailable_input};
+pub use larder_config::{ConfigError, EmbeddedConfig, NAME_BYTES_MAX, extra_input};
 pub use types::{Decision, EXCLUDE_MAX, Feedback, NodeHandle, Outcome, Refusal, RequestFacts, STATUS_MAX};
+pub use weights::relative_weight;

@@ -11,7 +11,7 @@
 use larder_core::dispatch::Admission;
 use larder_core::rules::{KeyTemplate, RuleError};
 use larder_core::{NodeSpec, PolicyKind, Settings};
-use larder_embed::{ConfigError, EmbeddedConfig, unavailable_input};
+use larder_embed::{ConfigError, EmbeddedConfig, extra_input};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ impl PolicyConfig {
         let (state_file, record_file) =
             (take_path(&mut keys, "state_file")?, take_path(&mut keys, "record_file")?);
         let EmbeddedConfig { mut settings, .. } = Value::Object(keys).to_string().parse()?;
-        if let Some(reason) = unavailable_input(settings.policy) {
+        if let Some(reason) = extra_input(settings.policy) {
             return Err(PolicyConfigError::Policy { policy: settings.policy, reason });
         }
         // Envoy's circuit breakers limit the requests of a cluster, unless the config sets a limit here too.
@@ -148,7 +148,7 @@ mod tests {
     fn a_policy_that_envoy_cannot_serve_is_refused_with_the_reason() {
         for policy in PolicyKind::ALL {
             let parsed = PolicyConfig::parse(&format!(r#"{{"policy": "{policy}"}}"#));
-            match unavailable_input(policy) {
+            match extra_input(policy) {
                 None => assert!(parsed.is_ok(), "{policy}: {parsed:?}"),
                 Some(reason) => assert!(refusal(&format!(r#"{{"policy": "{policy}"}}"#)).contains(reason)),
             }

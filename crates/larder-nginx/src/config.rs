@@ -12,7 +12,7 @@
 use crate::plan::{Plan, PlanError};
 use larder_core::dispatch::Admission;
 use larder_core::{PolicyKind, Settings};
-use larder_embed::{ConfigError, EmbeddedConfig, unavailable_input};
+use larder_embed::{ConfigError, EmbeddedConfig, extra_input};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ impl PolicyConfig {
                 PolicyConfigError::PolicyName(error.to_string())
             })?;
         }
-        if let Some(reason) = unavailable_input(settings.policy) {
+        if let Some(reason) = extra_input(settings.policy) {
             return Err(PolicyConfigError::Policy { policy: settings.policy, reason });
         }
         // The servers' max_conns limit the requests, unless the config sets a limit here too.
@@ -253,7 +253,7 @@ mod tests {
     fn a_policy_that_nginx_cannot_serve_is_refused_with_the_reason() {
         for policy in PolicyKind::ALL {
             let parameter = format!("policy={policy}");
-            match unavailable_input(policy) {
+            match extra_input(policy) {
                 None => assert!(parse(&[&parameter]).is_ok(), "{policy}"),
                 Some(reason) => assert!(refusal(&[&parameter]).contains(reason), "{policy}"),
             }

@@ -10,6 +10,7 @@ use crate::nodes::Nodes;
 use crate::routing::Routing;
 use crate::waiters::Waiters;
 use larder_core::{DequeuedRequest, Dispatcher, NodeState, Time};
+use larder_peer_switches::DispatcherHost;
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -121,5 +122,19 @@ impl Decider {
     /// Wakes the requests that the dispatcher has started.
     pub(crate) fn deliver_started(&self, now: Time, started: Vec<DequeuedRequest>) {
         self.waiters.deliver(&self.dispatcher, now, started);
+    }
+}
+
+impl DispatcherHost for Decider {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    fn deliver(&self, now: Time, started: Vec<DequeuedRequest>) {
+        self.deliver_started(now, started);
     }
 }

@@ -43,7 +43,6 @@ mod node_entry;
 mod node_log;
 mod nodes;
 mod observers;
-mod peer_switches;
 mod preface;
 mod purge;
 mod reload_counts;
@@ -88,6 +87,7 @@ pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AddressRange, Stored
 pub use larder_edge::{
     CertificateFault, CertificateStatus, ClientCertificates, OutboundTls, TlsConfig, TlsVersion,
 };
+pub use larder_peer_switches::SwitchesConfig;
 pub use larder_record::{RecordConfig, RecordStartError, RecordStatus};
 pub use limits::{HealthCheck, HealthConfig, Limits, Timeouts};
 pub use long_lived::LongLivedConfig;
@@ -95,7 +95,6 @@ pub use metrics::METRICS;
 pub use mirror::MirrorConfig;
 pub use node::NodeError;
 pub use node_entry::NodeEntry;
-pub use peer_switches::SwitchesConfig;
 pub use purge::{NodePurge, PurgeReport};
 pub use reload_counts::ReloadCounts;
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};

@@ -17,7 +17,6 @@ use crate::node::{Node, NodeError};
 use crate::node_entry::NodeEntry;
 use crate::nodes::Nodes;
 use crate::observers::Observers;
-use crate::peer_switches::PeerSwitches;
 use crate::purge::Purges;
 use crate::reload_counts::ReloadCounts;
 use crate::routes;
@@ -31,6 +30,7 @@ use larder_core::{Dispatcher, NodeId, NodeSpec};
 use larder_edge::access::AccessLog;
 use larder_edge::{AddressRanges, CertificateFault, Tls};
 use larder_http::relay::StreamMemory;
+use larder_peer_switches::PeerSwitches;
 use larder_record::{RecordStartError, Recorder};
 use larder_spans::Tracer;
 use std::io;
@@ -141,7 +141,8 @@ impl Shared {
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let opened = |log| AccessLog::open(log, Arc::default());
         let access = config.access_log.as_ref().map(opened).transpose();
-        let peer_switches = |others| PeerSwitches::new(others, clock.now(), &routing, &dispatcher);
+        let names = || routing.all().map(|(id, route)| (id, route.name.to_string())).collect();
+        let peer_switches = |others| PeerSwitches::new(others, clock.now(), names(), &dispatcher);
         let peer_switches = config.switches.map(peer_switches).transpose()?.map(Arc::new);
         let observers = Observers {
             access: access.map_err(SwitchError::AccessLog)?,

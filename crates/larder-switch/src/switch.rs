@@ -7,7 +7,6 @@ use crate::decider::{Decider, ForwardingPlane};
 use crate::handle::SwitchHandle;
 use crate::handoff::{Edge, EdgeInputs, HandoffConfig, MechanismSetting, SwitchParts};
 use crate::health;
-use crate::peer_switches::{self};
 use crate::routing::Routing;
 use crate::shadow::{self};
 use crate::shared::{Shared, SwitchError, header};
@@ -230,7 +229,7 @@ impl Switch {
             helpers.spawn(shadow::learn((decider.clone(), signals.clone()), feed.clone()));
         }
         if let Some(peer_switches) = &self.shared.peer_switches {
-            helpers.spawn(peer_switches::run(decider.clone(), peer_switches.clone()));
+            helpers.spawn(larder_peer_switches::run(decider.clone(), peer_switches.clone()));
         }
         if guards.outliers.is_on() {
             helpers.spawn(health::outliers::watch((decider.clone(), guards.clone())));

@@ -8,8 +8,9 @@ use crate::error::EmbedError;
 use crate::types::{Decision, Feedback, NodeHandle, Outcome, Refusal, RequestFacts};
 use larder_config::{ConfigError, EmbeddedConfig, NAME_BYTES_MAX};
 use larder_core::dispatch::{self, Arrival, Dispatcher, Request};
+use larder_core::policy::Choice;
 use larder_core::record::{Header, RecordSink};
-use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, RouteId, Time, Weight};
+use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, Reason, RouteId, Time, Weight};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -86,6 +87,34 @@ impl Embedded {
                 Outcome::Refused(Refusal::Limit)
             }
         })
+    }
+
+    /// Starts a request at a node that the program has chosen, such as the only node that the request may use. The policy is not asked
+    /// and learns nothing. The admission limit holds.
+    ///
+    /// [`Refusal::NoNode`]: the node was removed. A node in any other state takes the request.
+    ///
+    /// # Errors
+    /// As [`Embedded::decide`], also for `node`.
+    pub fn start_at(
+        &self,
+        now: Time,
+        facts: &RequestFacts<'_>,
+        node: NodeHandle,
+    ) -> Result<Outcome, EmbedError> {
+        let request = self.request(facts)?;
+        let Some(slot) = self.find_slot(node)? else { return Ok(Outcome::Refused(Refusal::NoNode)) };
+        if self.dispatcher.nodes().state(slot) == NodeState::Removed {
+            return Ok(Outcome::Refused(Refusal::NoNode));
+        }
+        if self.dispatcher.outstanding() >= self.dispatcher.admission_limit() {
+            return Ok(Outcome::Refused(Refusal::Limit));
+        }
+        if !self.dispatcher.reuse(now, request, slot) {
+            return Ok(Outcome::Refused(Refusal::NoNode));
+        }
+        // If another node has taken the slot meanwhile, that node has the load, and the decision names it.
+        Ok(Outcome::Start(self.decision(&request, Choice { node: slot, reason: Reason::Reuse })))
     }
 
     /// Moves a request that failed at `failed.node` to another node. `waited` is the time from that decision to the failure.

@@ -213,7 +213,8 @@ pub fn load_secrets(path: &Path, max: usize) -> Result<Vec<[u8; KEY_BYTES]>, Ide
     }
 }
 
-/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write.
+/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write. A file of root may also be
+/// readable by its group, because the `fsGroup` of a Kubernetes pod gives a service its secrets this way.
 fn read_private(path: &Path) -> Result<String, IdentityError> {
     let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
@@ -222,7 +223,8 @@ fn read_private(path: &Path) -> Result<String, IdentityError> {
     if !metadata.is_file() {
         return Err(unreadable(io::Error::other("not a regular file")));
     }
-    if mode & 0o077 != 0 {
+    let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    if mode & forbidden != 0 {
         return Err(IdentityError::Permissions { path: path.to_owned(), mode });
     }
     let mut text = String::new();
@@ -273,7 +275,10 @@ mod tests {
             said(&"A".repeat(4 * 1_024), 0o600).contains("this has 192"),
             "the file is read to its limit"
         );
-        assert!(said("AAAA\n", 0o640).contains("chmod 600"));
+        assert!(said("AAAA\n", 0o644).contains("chmod 600"));
+        // Only a file of root may be readable by its group.
+        let is_root = dir.path().metadata().expect("a directory").uid() == 0;
+        assert_eq!(said("AAAA\n", 0o440).contains("chmod 600"), !is_root);
         assert!(said("\n", 0o600).contains("this has 0"));
         let key = format!("{}=\n", "A".repeat(43));
         assert!(said(&key.repeat(2), 0o600).contains("2 keys, at most 1"));

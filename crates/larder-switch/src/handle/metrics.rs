@@ -2,7 +2,6 @@
 
 use super::shadow_metrics as shadow;
 use super::status::{LimitSums, SwitchHandle};
-use super::switches::SetsStatus;
 use crate::decider::Decider;
 use crate::failure::Failure;
 use crate::hedge::RouteHedging;
@@ -18,6 +17,7 @@ use crate::shared::Shared;
 use larder_core::{CacheResult, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, Metric, MetricKind, TlsHandshakeOutcome};
+use larder_peer_switches::SetsStatus;
 use larder_spans::Tracer;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;

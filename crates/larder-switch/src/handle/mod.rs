@@ -10,13 +10,12 @@ mod routes;
 mod shadow;
 mod shadow_metrics;
 mod status;
-mod switches;
 
 pub use explain::ExplainReply;
 pub use hottest::HotTarget;
+pub use larder_peer_switches::{PeerSwitchStatus, SetsStatus, SwitchesStatus};
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use reloads::{NodeReloadState, ShareReloadState};
 pub use routes::{ClassStatus, RouteError, RouteStatus, ShareError};
 pub use shadow::{MemoryStatus, PolicyShadow, ShadowFigures, ShadowStatus};
 pub use status::{NodeJoinError, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
-pub use switches::{PeerSwitchStatus, SetsStatus, SwitchesStatus};

@@ -11,6 +11,7 @@ use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
 use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, CertificateStatus};
+use larder_peer_switches::SwitchesStatus;
 use larder_record::RecordStatus;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -168,6 +169,12 @@ impl LimitSums {
 }
 
 impl SwitchHandle {
+    /// Returns the status of this switch and its peers; `None` if none are configured.
+    pub fn switches(&self) -> Option<SwitchesStatus> {
+        let (peer_switches, decider) = (self.shared.peer_switches.as_ref()?, &self.shared.decider);
+        Some(peer_switches.status(decider.clock.now(), &decider.dispatcher))
+    }
+
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }

@@ -1,4 +1,4 @@
-//! The admin interface: a small HTTP/1.1 server that shows and changes a running switch, node or agent.
+//! The admin interface: a small HTTP/1.1 server that shows and changes a running switch, node, agent or picker.
 //!
 //! The interface has no authentication, so its default address is on loopback. Its own limits protect the
 //! traffic from a stuck scraper. They limit connections, header bytes, and the time for a header and a reply.
@@ -11,6 +11,7 @@ mod message;
 mod node;
 mod origin;
 mod page;
+mod picker;
 mod purge;
 mod server;
 mod switch;
@@ -20,6 +21,7 @@ pub(crate) use agent::AGENT_METRICS;
 pub(crate) use agent::AgentAdmin;
 pub(crate) use message::{AdminReply, AdminRequest, AdminService};
 pub(crate) use node::NodeAdmin;
+pub(crate) use picker::PickerAdmin;
 pub(crate) use server::serve;
 pub(crate) use switch::SwitchAdmin;
 

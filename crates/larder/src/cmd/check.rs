@@ -12,12 +12,13 @@ use larder_core::PolicyKind;
 use larder_core::rules::ClassRules;
 use larder_edge::TlsConfig;
 use larder_node::StoreConfig;
+use larder_picker::PickerTls;
 use larder_switch::{AdmissionLimit, DirectReply, Edits, Route, SwitchConfig};
 
 use crate::acme::AcmeRole;
 use crate::config::{
-    self, AdminListen, AgentRole, Config, HandoffRole, NodeRole, PeersRole, Size, Span, SwitchRole,
-    SwitchesRole, WardRole, Written,
+    self, AdminListen, AgentRole, Config, HandoffRole, NodeRole, PeersRole, PickerRole, Size, Span,
+    SwitchRole, SwitchesRole, WardRole, Written,
 };
 use crate::outcome::usage;
 use crate::preflight::{self, Purpose, Severity};
@@ -175,8 +176,12 @@ fn write_summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         writeln!(out, "agent {name}:")?;
         handoff_summary(handoff, out)?;
     }
-    if config.switch.is_none() && config.node.is_none() && config.agent.is_none() {
-        writeln!(out, "the file has no section [switch], [node] or [agent], so it starts nothing")?;
+    if let Some(role) = &config.picker {
+        picker_summary(role, out)?;
+    }
+    let has_no_role = config.switch.is_none() && config.node.is_none() && config.agent.is_none();
+    if has_no_role && config.picker.is_none() {
+        writeln!(out, "the file has no section [switch], [node], [agent] or [picker], so it starts nothing")?;
     }
     let admin = match config.admin {
         AdminListen::Unset if config.switch.is_some() => "127.0.0.1:9900 (the default)".to_owned(),
@@ -185,6 +190,27 @@ fn write_summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         AdminListen::At(address) => address.to_string(),
     };
     writeln!(out, "admin interface: {admin}; log level {}", config.log)?;
+    Ok(())
+}
+
+fn picker_summary(role: &PickerRole, out: &mut impl Write) -> anyhow::Result<()> {
+    let PickerRole { listen, picker, nodes, discover, peers } = role;
+    let tls = match &picker.tls {
+        PickerTls::Off => "without TLS".to_owned(),
+        PickerTls::SelfSigned => "with a self-signed certificate".to_owned(),
+        PickerTls::Files(_) => "with TLS".to_owned(),
+    };
+    writeln!(out, "picker on {listen}, {tls}: policy {}, key {}", picker.settings.policy, picker.key)?;
+    writeln!(out, "  {} endpoints in the file, {} fallbacks", nodes.len(), picker.fallbacks)?;
+    for source in discover {
+        writeln!(out, "  endpoints from {source}")?;
+    }
+    if let PickerTls::Files(tls) = &picker.tls {
+        certificates(Some(tls), out)?;
+    }
+    if let Some(peers) = peers {
+        writeln!(out, "  peers on {}, named {}", peers.listen, peers.name)?;
+    }
     Ok(())
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod keys;
 pub(crate) mod load;
 pub mod logging;
 pub(crate) mod node;
+pub(crate) mod picker;
 pub(crate) mod plan;
 pub mod policies;
 pub(crate) mod purge;

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use larder_edge::Tokens;
-use larder_peers::ClusterSecrets;
+use larder_peers::{ClusterSecrets, PeersConfig};
+use larder_switch::SwitchesConfig;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::{self, AdminService};
-use crate::config::{AdminListen, Written};
+use crate::config::{AdminListen, SwitchesRole, Written};
 use crate::demo::cluster::Ready;
 
 /// Options of the roles that serve.
@@ -141,6 +142,14 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
 /// Reads the secrets in a file. `key` is the config key that names the file.
 pub(crate) fn secrets(key: &str, path: &Path) -> anyhow::Result<ClusterSecrets> {
     ClusterSecrets::load(path).with_context(|| format!("{key}: {}", path.display()))
+}
+
+/// Reads the secret of peer switches, and returns the config of their network. `key` names the file.
+pub(crate) fn peer_switches(key: &str, role: SwitchesRole) -> anyhow::Result<SwitchesConfig> {
+    let SwitchesRole { name, listen, advertise, secret, seeds, settings } = role;
+    let read = secrets(key, &secret)?;
+    let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
+    Ok(SwitchesConfig { network, settings })
 }
 
 /// Reads the tokens in a file. `key` is the config key that names the file.

@@ -44,13 +44,14 @@ pub(crate) use sections::node::peers::PeersRole;
 pub(crate) use sections::node::peers_handoff::PeersHandoffRole;
 pub(crate) use sections::node::peers_policy::{PeersPolicy, PeersWard};
 pub(crate) use sections::node::{ModelSection, NodeRole, NodeSection};
+pub(crate) use sections::picker::PickerRole;
 pub(crate) use sections::policy::threshold::{HighKey, LowKey};
 pub(crate) use sections::switch::SwitchRole;
 #[cfg(feature = "kubernetes")]
 pub(crate) use sections::switch::discover::ServicePort;
 #[cfg(test)]
 pub(crate) use sections::switch::discover::discover_of;
-pub(crate) use sections::switch::discover::{Discover, Place, ServiceSlices};
+pub(crate) use sections::switch::discover::{Discover, Place, PoolRef, ServiceSlices};
 pub(crate) use sections::switch::nodes::NodeKey;
 pub(crate) use sections::switch::process::{RunAs, may};
 pub(crate) use sections::switch::section::SwitchSection;

@@ -14,8 +14,8 @@ use crate::reference::{cell, check};
 const INTRODUCTION: &str = "\
 # Config
 
-Every key of the config file, table by table. A switch needs `switch.listen` and `switch.nodes`, and a node `node.listen` and
-`node.root`. Everything else is optional.
+Every key of the config file, table by table. A switch needs `switch.listen` and `switch.nodes`, a node `node.listen` and
+`node.root`, and a picker `picker.listen` and endpoints. Everything else is optional.
 
 - [examples/larder.toml](../../examples/larder.toml) is the same reference as a commented config. `larder check --defaults` prints it.
 - `larder check FILE` checks a file, and `larder check --policies` describes the policies.
@@ -26,7 +26,7 @@ uses powers of 1000, `16MiB` powers of 1024. Where a key takes a text or a list,
 
 **Reload.** A reload of a switch applies all keys, except that `flows_max` and `targets_max` of `[switch.handoff]` do not resize existing
 tables. A reload of a node applies the keys marked here, and refuses a file in which other keys have changed. A reload of an agent
-applies `agent.switches`. See [reload](../operate/reload.md).
+applies `agent.switches`. A picker is restarted; its peers keep what it has learned. See [reload](../operate/reload.md).
 ";
 
 /// Returns the page.

@@ -6,6 +6,7 @@ use super::check::faults;
 use super::error::Fault;
 use super::sections::agent::{AgentRole, agent};
 use super::sections::node::{NodeRole, node};
+use super::sections::picker::{PickerRole, picker};
 use super::sections::switch::{SwitchRole, switch};
 use super::sections::{AdminSection, Sections};
 use super::values::no_key;
@@ -16,6 +17,7 @@ pub(crate) struct Config {
     pub(crate) switch: Option<SwitchRole>,
     pub(crate) node: Option<NodeRole>,
     pub(crate) agent: Option<AgentRole>,
+    pub(crate) picker: Option<PickerRole>,
     pub(crate) admin: AdminListen,
     /// A filter for `tracing`.
     pub(crate) log: String,
@@ -31,6 +33,7 @@ pub(crate) enum Role {
     Switch,
     Node,
     Agent,
+    Picker,
 }
 
 impl Role {
@@ -39,6 +42,7 @@ impl Role {
             Self::Switch => "switch",
             Self::Node => "node",
             Self::Agent => "agent",
+            Self::Picker => "picker",
         }
     }
 }
@@ -61,6 +65,7 @@ impl Config {
             switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings, &mut absent)).transpose()?,
             node: raw.node.as_ref().map(|raw| node(raw, &mut warnings)).transpose()?,
             agent: raw.agent.as_ref().map(agent).transpose()?,
+            picker: raw.picker.as_ref().map(|raw| picker(raw, &mut absent)).transpose()?,
             admin: admin(&raw.admin)?,
             log: raw.log.level.clone(),
             warnings,
@@ -86,6 +91,7 @@ impl Config {
             switch: self.switch.clone().filter(|_| role == Role::Switch),
             node: self.node.clone().filter(|_| role == Role::Node),
             agent: self.agent.clone().filter(|_| role == Role::Agent),
+            picker: self.picker.clone().filter(|_| role == Role::Picker),
             absent: self.absent.iter().filter(begins).cloned().collect(),
             ..self.clone()
         }

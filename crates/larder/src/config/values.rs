@@ -11,7 +11,7 @@ use super::error::Fault;
 use super::text::Texts;
 
 /// Returns the fault of a key file that does not exist; `None` if it exists.
-pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
+pub(super) fn no_key(key: &str, path: &Path) -> Option<Fault> {
     let absent = matches!(std::fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
     let what = || Fault::new(key, format!("{} does not exist", path.display()));
     absent

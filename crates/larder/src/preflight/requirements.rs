@@ -13,8 +13,8 @@ use super::files::{FileUse, RequiredFile};
 use super::names::{Consequence, RequiredName};
 use super::ports::{RequiredAddress, Transport};
 use crate::config::{
-    AdminListen, Config, Discover, HandoffRole, NodeRole, PeersPolicy, PeersRole, Place, RunAs, SwitchRole,
-    SwitchesRole,
+    AdminListen, Config, Discover, HandoffRole, NodeRole, PeersPolicy, PeersRole, PickerRole, Place, PoolRef,
+    RunAs, ServiceSlices, SwitchRole, SwitchesRole,
 };
 
 /// Everything that the roles of a config require of the machine.
@@ -70,6 +70,9 @@ pub(super) fn collect(config: &Config) -> Requirements {
     if let Some(role) = &config.agent {
         add_agent("agent", &role.handoff, &mut requirements);
     }
+    if let Some(role) = &config.picker {
+        add_picker(role, &mut requirements);
+    }
     let admin = match config.admin {
         AdminListen::At(address) => Some(address),
         AdminListen::Unset if config.switch.is_some() => Some(crate::admin::SWITCH_ADDRESS),
@@ -77,6 +80,19 @@ pub(super) fn collect(config: &Config) -> Requirements {
     };
     requirements.tcp("admin.listen", admin.as_slice());
     requirements
+}
+
+fn add_picker(role: &PickerRole, requirements: &mut Requirements) {
+    requirements.tcp("picker.listen", &[role.listen]);
+    for (i, node) in role.nodes.iter().enumerate() {
+        requirements.name(format!("picker.nodes[{i}]"), &node.address, Consequence::NoStart);
+    }
+    for (i, source) in role.discover.iter().enumerate() {
+        add_discover(&format!("picker.discover[{i}]"), source, None, requirements);
+    }
+    if let Some(peers) = &role.peers {
+        add_peer_switches("picker.peers", peers, None, requirements);
+    }
 }
 
 fn add_switch(role: &SwitchRole, requirements: &mut Requirements) {
@@ -124,12 +140,8 @@ fn add_switch(role: &SwitchRole, requirements: &mut Requirements) {
     {
         requirements.file("switch.handoff.secret", path, FileUse::Secret, run_as);
     }
-    if let Some(SwitchesRole { listen, secret, seeds, .. }) = &role.beside {
-        requirements.bind("switch.switches.listen", &[*listen], &[Transport::Tcp, Transport::Udp]);
-        requirements.file("switch.switches.secret", secret, FileUse::Secrets, run_as);
-        seeds.iter().for_each(|seed| {
-            requirements.name("switch.switches.seeds", seed.to_string(), Consequence::Retried);
-        });
+    if let Some(peers) = &role.beside {
+        add_peer_switches("switch.switches", peers, run_as, requirements);
     }
     if let Some(traces) = &config.traces {
         requirements.name("switch.traces.endpoint", traces.endpoint.authority(), Consequence::Retried);
@@ -140,6 +152,14 @@ fn add_switch(role: &SwitchRole, requirements: &mut Requirements) {
     }
 }
 
+fn add_peer_switches(at: &str, peers: &SwitchesRole, run_as: Option<RunAs>, requirements: &mut Requirements) {
+    requirements.bind(&format!("{at}.listen"), &[peers.listen], &[Transport::Tcp, Transport::Udp]);
+    requirements.file(format!("{at}.secret"), &peers.secret, FileUse::Secrets, run_as);
+    peers.seeds.iter().for_each(|seed| {
+        requirements.name(format!("{at}.seeds"), seed.to_string(), Consequence::Retried);
+    });
+}
+
 fn add_discover(at: &str, source: &Discover, run_as: Option<RunAs>, requirements: &mut Requirements) {
     match &source.place {
         // If the source names its own servers, the system's resolver is not used.
@@ -147,8 +167,8 @@ fn add_discover(at: &str, source: &Discover, run_as: Option<RunAs>, requirements
             requirements.name(format!("{at}.dns"), format!("{name}:{port}"), Consequence::Retried);
         }
         Place::File(path) => requirements.file(format!("{at}.file"), path, FileUse::Nodes, run_as),
-        Place::Slices(service) => {
-            let file = service.kubeconfig.iter();
+        Place::Slices(ServiceSlices { kubeconfig, .. }) | Place::Pool(PoolRef { kubeconfig, .. }) => {
+            let file = kubeconfig.iter();
             file.for_each(|path| requirements.file(format!("{at}.kubeconfig"), path, FileUse::Read, run_as));
         }
         Place::Name(..) | Place::Service(_) => {}

@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "\
 
 <!-- Generated: LARDER_WRITE=1 cargo test -p larder --lib reference -->
 
-Prometheus reads the metrics of a switch, a node or an agent at `/metrics` of its [admin interface](admin.md).
+Prometheus reads the metrics of a switch, a node, an agent or a picker at `/metrics` of its [admin interface](admin.md).
 [examples/grafana.json](../../examples/grafana.json) is a dashboard for Grafana, and [examples/alerts.yml](../../examples/alerts.yml)
 has alert rules.
 
@@ -57,14 +57,20 @@ const NOTES: &[(&str, &str)] = &[
         "See [later requests](../operate/node.md#later-requests-on-handed-off-connections).",
     ),
     ("Node: handoff between peers", "A node has these metrics with `node.peers.handoff`."),
+    ("Endpoint picker", "See [endpoint picker](../operate/picker.md)."),
     ("Control channels of agents and nodes", "Agents have these metrics, and nodes with `[node.handoff]`."),
 ];
 
 /// Returns the page.
 fn page() -> String {
     let mut text = INTRODUCTION.to_owned();
-    let metrics: Vec<Metric> =
-        larder_switch::METRICS.iter().copied().chain(larder_node::metrics()).chain(AGENT_METRICS).collect();
+    let metrics: Vec<Metric> = larder_switch::METRICS
+        .iter()
+        .copied()
+        .chain(larder_node::metrics())
+        .chain(AGENT_METRICS)
+        .chain(larder_picker::METRICS)
+        .collect();
     for topic in metrics.chunk_by(|a, b| a.topic == b.topic) {
         let title = topic[0].topic;
         // Writing to a `String` cannot fail.

@@ -84,7 +84,9 @@ impl DnsSource {
             Place::Service(name) => {
                 (name, tokio::time::timeout(LOOKUP_TIMEOUT, self.lookup_services(name)).await)
             }
-            Place::File(_) | Place::Slices(_) => return Err(DnsError::Setup("not in the DNS".to_owned())),
+            Place::File(_) | Place::Slices(_) | Place::Pool(_) => {
+                return Err(DnsError::Setup("not in the DNS".to_owned()));
+            }
         };
         let result = result.map_err(|_| DnsError::Late { name: name.clone() })??;
         match result.nodes.len() {

@@ -1,7 +1,7 @@
-//! The manager of a running switch's nodes: reads the sources and applies changes.
+//! The manager of the nodes of a running switch or picker: reads the sources and applies changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 
 use super::dns::DnsSource;
 use super::file::NodesFile;
-use super::kubernetes::Slices;
-use super::name_lookup;
-use super::{Change, InheritedNode, Roster};
+use super::kubernetes::{KubernetesSource, WatchError};
+use super::name_lookup::{self, resolve};
+use super::{Change, InheritedNode, NodeTable, Roster};
 use crate::config::{Discover, Place};
 
 /// Pause before a failed change is tried again.
@@ -27,7 +27,7 @@ const ADMIN: usize = 1;
 #[derive(Debug)]
 enum SourceReader {
     Dns(Box<DnsSource>),
-    Slices(Box<Slices>),
+    Kubernetes(Box<KubernetesSource>),
     File(NodesFile, Duration),
 }
 
@@ -70,6 +70,25 @@ impl RosterState {
             tracing::info!(source = status.name, "node source: nodes found again");
         }
         (status.looks, status.at) = (status.looks + 1, Some(now));
+    }
+
+    /// Reads a source in Kubernetes once. If that fails, its nodes of the previous process are used.
+    async fn read_kubernetes(
+        &mut self,
+        number: usize,
+        opened: Result<KubernetesSource, WatchError>,
+        nodes_of_previous: impl Fn(&str) -> Vec<NodeEntry>,
+    ) -> anyhow::Result<SourceReader> {
+        let mut opened = opened.with_context(|| self.status[number].name.clone())?;
+        let (first, now) = (opened.first_list().await, Instant::now());
+        match first {
+            Ok(nodes) => self.record_nodes(number, nodes, now),
+            Err(error) => {
+                self.roster.update_source(number, nodes_of_previous(&self.status[number].name), now);
+                self.record_failure(number, error.to_string());
+            }
+        }
+        Ok(SourceReader::Kubernetes(Box::new(opened)))
     }
 
     fn record_failure(&mut self, source: usize, error: String) {
@@ -132,20 +151,12 @@ impl NodeSources {
                     SourceReader::File(file, source.period)
                 }
                 Place::Slices(service) => {
-                    let slices = Slices::new(source.clone(), service.clone()).await;
-                    let mut slices = slices.with_context(|| source.to_string())?;
-                    match slices.first_list().await {
-                        Ok(nodes) => state.record_nodes(number, nodes, now),
-                        Err(error) => {
-                            state.roster.update_source(
-                                number,
-                                nodes_of_previous(&state.status[number].name),
-                                now,
-                            );
-                            state.record_failure(number, error.to_string());
-                        }
-                    }
-                    SourceReader::Slices(Box::new(slices))
+                    let opened = KubernetesSource::slices(source.clone(), service.clone()).await;
+                    state.read_kubernetes(number, opened, nodes_of_previous).await?
+                }
+                Place::Pool(pool) => {
+                    let opened = KubernetesSource::pool(source.clone(), pool.clone()).await;
+                    state.read_kubernetes(number, opened, nodes_of_previous).await?
                 }
                 Place::Name(..) | Place::Service(_) => {
                     let dns = DnsSource::new(source.clone()).with_context(|| source.to_string())?;
@@ -186,16 +197,16 @@ impl NodeSources {
         self.previous.iter().any(|node| node.standing.name == entry.spec.name && !node.standing.joining)
     }
 
-    /// Starts the manager of a switch that was started with these [nodes](Self::nodes). Blocks while names of
+    /// Starts the manager of a process that was started with these [nodes](Self::nodes). Blocks while names of
     /// joining nodes are resolved.
-    pub(crate) fn start_manager(self, switch: SwitchHandle) -> Arc<RosterManager> {
+    pub(crate) fn start_manager<T: NodeTable>(self, table: T) -> Arc<RosterManager<T>> {
         let started: BTreeSet<String> = self.nodes().into_iter().map(|entry| entry.spec.name).collect();
         let Self { mut state, readers, follow_names, previous, .. } = self;
         let changes = state.roster.changes();
         let there = changes.iter().filter(|change| started.contains(change.name()));
         there.for_each(|change| state.roster.mark_applied(change));
         let manager = Arc::new(RosterManager {
-            switch,
+            table,
             state: Mutex::new(state),
             applying: Mutex::default(),
             changed: Notify::new(),
@@ -213,12 +224,12 @@ impl NodeSources {
     }
 }
 
-/// Manages the nodes of a switch.
+/// Manages the nodes of a process.
 #[derive(Debug)]
-pub(crate) struct RosterManager {
-    switch: SwitchHandle,
+pub(crate) struct RosterManager<T = SwitchHandle> {
+    table: T,
     state: Mutex<RosterState>,
-    /// Held while the switch is changed, which may wait for a name. `state` is not locked meanwhile.
+    /// Held while the table is changed, which may wait for a name. `state` is not locked meanwhile.
     applying: Mutex<()>,
     changed: Notify,
 }
@@ -263,7 +274,7 @@ struct SourceView {
     age_s: Option<f64>,
 }
 
-impl RosterManager {
+impl<T: NodeTable> RosterManager<T> {
     fn state(&self) -> MutexGuard<'_, RosterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -274,13 +285,13 @@ impl RosterManager {
         let mut next = match &reader {
             SourceReader::Dns(dns) => dns.next_lookup(Instant::now(), Instant::now()),
             SourceReader::File(_, period) => Instant::now() + *period,
-            SourceReader::Slices(_) => Instant::now(),
+            SourceReader::Kubernetes(_) => Instant::now(),
         };
         loop {
             tokio::time::sleep_until(next.into()).await;
             match &mut reader {
                 // Kubernetes reports changes.
-                SourceReader::Slices(slices) => match slices.next_nodes().await {
+                SourceReader::Kubernetes(source) => match source.next_nodes().await {
                     Ok(nodes) => self.state().record_nodes(number, nodes, Instant::now()),
                     Err(error) => self.state().record_failure(number, error.to_string()),
                 },
@@ -367,18 +378,17 @@ impl RosterManager {
 
     fn execute(&self, change: &Change) -> Result<(), String> {
         match change {
-            Change::Join(entry) => self.switch.join(entry).map_err(|error| error.to_string()),
+            Change::Join(entry) => self.table.join(entry),
             Change::Leave(name) => {
-                // A node that is missing already needs no change.
-                let _ = self.switch.leave(name);
+                self.table.leave(name);
                 Ok(())
             }
             Change::Move(entry) => {
                 let resolved = resolve(&entry.address)?;
-                self.switch.move_to(&entry.spec.name, &entry.address, resolved).map_err(|e| e.to_string())
+                self.table.move_to(&entry.spec.name, &entry.address, resolved)
             }
-            Change::Reweigh(name, weight) => self.switch.reweigh(name, *weight).map_err(|e| e.to_string()),
-            Change::Backup(name, backup) => self.switch.set_backup(name, *backup).map_err(|e| e.to_string()),
+            Change::Reweigh(name, weight) => self.table.reweigh(name, *weight),
+            Change::Backup(name, backup) => self.table.set_backup(name, *backup),
         }
     }
 
@@ -400,7 +410,7 @@ impl RosterManager {
             errors.retain(|name, _| named.iter().any(|entry| entry.spec.name == *name));
             for entry in named {
                 let name = &entry.spec.name;
-                let Ok(current) = self.switch.address_of(name) else { continue };
+                let Some(current) = self.table.address_of(name) else { continue };
                 match name_lookup::resolve_again(&entry.address, current).await {
                     Ok(None) => drop(errors.remove(name)),
                     Ok(Some(resolved)) => {
@@ -435,10 +445,10 @@ impl RosterManager {
             return;
         }
         let done = if entry.handoff.is_some() {
-            let _ = self.switch.leave(name);
-            self.switch.join(entry).map_err(|error| error.to_string())
+            self.table.leave(name);
+            self.table.join(entry)
         } else {
-            self.switch.move_to(name, &entry.address, resolved).map_err(|error| error.to_string())
+            self.table.move_to(name, &entry.address, resolved)
         };
         if let Err(error) = done {
             tracing::warn!(node = name, error, "node: move failed, it is tried again");
@@ -455,28 +465,9 @@ impl RosterManager {
         let applied = self.state().roster.applied.clone();
         for node in previous {
             if let Some(entry) = applied.get(&node.standing.name) {
-                node.restore(&self.switch, entry);
+                self.table.restore(node, entry);
             }
         }
-    }
-
-    /// Returns the nodes for the next process.
-    pub(crate) fn export_nodes(&self) -> Vec<InheritedNode> {
-        let node_reload_states = self.switch.node_reload_states();
-        let state = self.state();
-        let wanted = state.roster.desired();
-        let exported = node_reload_states.into_iter().filter_map(|standing| {
-            let (entry, source) = wanted.get(standing.name.as_str())?;
-            Some(InheritedNode {
-                source: state.status[*source].name.clone(),
-                named_weight_milli: entry.spec.weight.milli(),
-                backup: entry.spec.backup,
-                cache_bytes: entry.spec.cache.get(),
-                groups: entry.groups.clone(),
-                standing,
-            })
-        });
-        exported.collect()
     }
 
     /// Adds a node that an operator requested. The node stays until the operator removes it or this process
@@ -546,11 +537,27 @@ impl RosterManager {
     }
 }
 
-fn without(state: &RosterState, name: &str) -> Vec<NodeEntry> {
-    state.roster.nodes_of(ADMIN).into_iter().filter(|entry| entry.spec.name != name).collect()
+impl RosterManager {
+    /// Returns the nodes for the next process.
+    pub(crate) fn export_nodes(&self) -> Vec<InheritedNode> {
+        let node_reload_states = self.table.node_reload_states();
+        let state = self.state();
+        let wanted = state.roster.desired();
+        let exported = node_reload_states.into_iter().filter_map(|standing| {
+            let (entry, source) = wanted.get(standing.name.as_str())?;
+            Some(InheritedNode {
+                source: state.status[*source].name.clone(),
+                named_weight_milli: entry.spec.weight.milli(),
+                backup: entry.spec.backup,
+                cache_bytes: entry.spec.cache.get(),
+                groups: entry.groups.clone(),
+                standing,
+            })
+        });
+        exported.collect()
+    }
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, String> {
-    let mut found = address.to_socket_addrs().map_err(|error| format!("'{address}': {error}"))?;
-    found.next().ok_or_else(|| format!("'{address}': the name has no address"))
+fn without(state: &RosterState, name: &str) -> Vec<NodeEntry> {
+    state.roster.nodes_of(ADMIN).into_iter().filter(|entry| entry.spec.name != name).collect()
 }

@@ -1,4 +1,4 @@
-//! The set of nodes, collected from several sources, and the changes that a running switch needs. Pure: the
+//! The set of nodes, collected from several sources, and the changes that a running switch or picker needs. Pure: the
 //! caller reports the nodes of each source with the time, and receives changes.
 //!
 //! A node is identified by its name. If two sources list one name, the earlier source in the config takes
@@ -13,9 +13,12 @@ mod inherited;
 mod kubernetes;
 mod manager;
 mod name_lookup;
+mod node_table;
 
 pub(crate) use inherited::InheritedNode;
 pub(crate) use manager::{NodeSources, RosterError, RosterManager};
+pub(crate) use name_lookup::resolve;
+pub(crate) use node_table::{NodeTable, PickerNodes};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Resolution of node addresses that contain names.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// Longest time of a lookup.
@@ -20,6 +20,15 @@ pub(super) async fn resolve_again(address: &str, current: SocketAddr) -> Result<
     let result = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host(address)).await;
     let addresses = result.map_err(|_| format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs()))?;
     choose_address(addresses.map_err(|error| error.to_string())?, current)
+}
+
+/// Resolves an address of a node, and returns the first of several. Blocks.
+///
+/// # Errors
+/// Returns an error if the lookup failed or the name has no address.
+pub(crate) fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let mut found = address.to_socket_addrs().map_err(|error| format!("'{address}': {error}"))?;
+    found.next().ok_or_else(|| format!("'{address}': the name has no address"))
 }
 
 fn choose_address(

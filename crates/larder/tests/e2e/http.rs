@@ -1,12 +1,13 @@
 //! A blocking HTTP client with one kept-alive connection.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use larder_testkit::http::{header, read_head, status};
 use serde_json::Value;
 
+#[derive(Debug)]
 pub struct Reply {
     pub status: u16,
     pub head: String,
@@ -68,12 +69,31 @@ impl<S: Read + Write> Client<S> {
                     reply.body.resize(length, 0);
                     self.0.read_exact(&mut reply.body)?;
                 }
+                None if reply.header("transfer-encoding") == Some("chunked") => {
+                    self.chunks(&mut reply.body)?
+                }
                 None => {
                     self.0.read_to_end(&mut reply.body)?;
                 }
             }
         }
         Ok(reply)
+    }
+
+    /// Reads a chunked body without trailers.
+    fn chunks(&mut self, body: &mut Vec<u8>) -> io::Result<()> {
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line)?;
+            let size = usize::from_str_radix(line.trim(), 16).map_err(io::Error::other)?;
+            let from = body.len();
+            body.resize(from + size + 2, 0);
+            self.0.read_exact(&mut body[from..])?;
+            body.truncate(from + size);
+            if size == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Reads the next head, and returns it with its status.

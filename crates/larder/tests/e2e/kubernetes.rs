@@ -1,5 +1,11 @@
-//! Nodes from the EndpointSlices of a Kubernetes service. A stub of the API server lists, watches, expires
-//! versions and fails.
+//! Nodes and endpoints in Kubernetes, with a real API server where there is one. In this file, a stub of the API server lists, watches,
+//! expires versions and fails.
+
+mod api_server;
+mod charts;
+mod gateways;
+mod picker;
+mod replicas;
 
 use std::collections::BTreeMap;
 use std::fs;

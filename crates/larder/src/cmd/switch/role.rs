@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use larder_peers::PeersConfig;
-use larder_switch::SwitchesConfig;
-
 use super::tables::TableManager;
-use crate::cmd::serve;
-use crate::config::{SwitchRole, SwitchesRole};
+use crate::cmd::serve::{self, peer_switches};
+use crate::config::SwitchRole;
 use crate::outcome::usage;
 
 /// Reads the routing tables, and adds them to the settings of their routes.
@@ -32,11 +29,7 @@ pub(super) fn load_secrets(role: &mut SwitchRole) -> anyhow::Result<()> {
     role.switch.signals.secret =
         secret.map(|path| serve::secrets("switch.signals.secret", path)).transpose()?;
     role.switch.purge = serve::tokens("switch.purge_token", role.purge_token.as_deref())?;
-    let Some(SwitchesRole { name, listen, advertise, secret, seeds, settings }) = role.beside.take() else {
-        return Ok(());
-    };
-    let read = serve::secrets("switch.switches.secret", &secret)?;
-    let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
-    role.switch.switches = Some(SwitchesConfig { network, settings });
+    let beside = role.beside.take();
+    role.switch.switches = beside.map(|peers| peer_switches("switch.switches.secret", peers)).transpose()?;
     Ok(())
 }

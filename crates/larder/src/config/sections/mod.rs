@@ -10,6 +10,7 @@ pub(crate) mod entry;
 pub(in crate::config) mod moves;
 pub(crate) mod node;
 pub(crate) mod outbound;
+pub(crate) mod picker;
 pub(crate) mod policy;
 pub(crate) mod switch;
 pub(crate) mod traces;
@@ -17,6 +18,7 @@ pub(crate) mod traces;
 use crate::config::keys::keys;
 use crate::config::sections::agent::AgentSection;
 use crate::config::sections::node::NodeSection;
+use crate::config::sections::picker::PickerSection;
 use crate::config::sections::switch::section::SwitchSection;
 
 keys! {
@@ -32,6 +34,8 @@ keys! {
     node: Option<NodeSection>;
     /// The agent (`larder agent`): it adds handoff to a host that runs another server.
     agent: Option<AgentSection>;
+    /// The endpoint picker (`larder picker`): a gateway such as Envoy asks it which endpoint serves a request.
+    picker: Option<PickerSection>;
     /// The admin interface: JSON and Prometheus metrics over HTTP.
     admin: AdminSection;
     /// The log on stderr.

@@ -13,7 +13,8 @@ use crate::config::sections::switch::nodes::{WEIGHT, groups, host_and_port};
 use crate::config::text::{Size, Span, Texts};
 
 keys! {
-    /// `[[switch.discover]]`: a source of nodes. Exactly one of `dns`, `srv`, `kubernetes` and `file` is required.
+    /// `[[switch.discover]]`: a source of nodes. Exactly one of `dns`, `srv`, `kubernetes`, `inference_pool` and `file` is
+    /// required.
     table DiscoverSection;
 
     /// Name and port, "name:port". Every address of the name (A, AAAA) is a node, named by address and port.
@@ -25,6 +26,10 @@ keys! {
     /// that of the pods, by name or number. The service account needs get, list and watch of endpointslices in the
     /// namespace.
     kubernetes: Option<String>, example "default/store:http";
+    /// InferencePool of Kubernetes, "NAMESPACE/NAME". Every ready pod of its selector is a node at each of its target
+    /// ports, named by its pod, and by its port if there are several. The service account needs get, list and watch of
+    /// inferencepools and pods in the namespace.
+    inference_pool: Option<String>, example "default/llama";
     /// Kubeconfig file for access to the API server from outside the cluster. Unset: the service account of the pod.
     kubeconfig: Option<String>, example "/etc/larder/kubeconfig";
     /// File with `nodes`, written as under [switch]. It is read again when it changes. If it is invalid, nothing
@@ -37,7 +42,7 @@ keys! {
     /// second. Kubernetes reports changes at once.
     period: Span = Span(std::time::Duration::from_secs(10)), range "100ms to 1h", example "10s";
     /// Time for which a node stays after the source no longer lists it. Health checks watch it meanwhile. Unset: 30s,
-    /// and 0s for a file.
+    /// and 0s for a file and for a picker.
     hold: Option<Span>, range "0s to 1h", example "30s";
     /// Weight of the nodes. Not for a file.
     weight: f64 = 1.0, range WEIGHT, example 1.0;
@@ -61,6 +66,8 @@ pub(crate) enum Place {
     Service(String),
     /// The ready endpoints of a Kubernetes service.
     Slices(ServiceSlices),
+    /// The ready pods of an InferencePool.
+    Pool(PoolRef),
     /// The nodes in a file.
     File(PathBuf),
 }
@@ -71,6 +78,15 @@ pub(crate) struct ServiceSlices {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) port: ServicePort,
+    /// Kubeconfig file; `None` uses the service account of the pod.
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// An InferencePool, and the access to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolRef {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
     /// Kubeconfig file; `None` uses the service account of the pod.
     pub(crate) kubeconfig: Option<PathBuf>,
 }
@@ -121,6 +137,7 @@ impl std::fmt::Display for Discover {
             Place::Slices(ServiceSlices { namespace, name, port, .. }) => {
                 write!(f, "kubernetes {namespace}/{name}:{port}")
             }
+            Place::Pool(PoolRef { namespace, name, .. }) => write!(f, "inference_pool {namespace}/{name}"),
             Place::File(path) => write!(f, "file {}", path.display()),
         }
     }
@@ -128,26 +145,35 @@ impl std::fmt::Display for Discover {
 
 /// Largest size of a DNS name (RFC 1035, section 2.3.4).
 const NAME_MAX: usize = 253;
-const HOLD: Duration = Duration::from_secs(30);
 
-/// Validates all entries of `[[switch.discover]]`.
-pub(crate) fn sources(raw: &[DiscoverSection]) -> Result<Vec<Discover>, Fault> {
+/// Time for which a switch holds a node that its source no longer lists.
+pub(crate) const HOLD_OF_SWITCH: Duration = Duration::from_secs(30);
+
+/// Validates all entries of the list `section`, such as `switch.discover`. `hold` is the default.
+pub(crate) fn sources(
+    section: &str,
+    raw: &[DiscoverSection],
+    hold: Duration,
+) -> Result<Vec<Discover>, Fault> {
     let all = raw.iter().enumerate();
-    all.map(|(i, raw)| discover(&format!("switch.discover[{i}]"), raw)).collect()
+    all.map(|(i, raw)| discover(&format!("{section}[{i}]"), raw, hold)).collect()
 }
 
-fn discover(at: &str, raw: &DiscoverSection) -> Result<Discover, Fault> {
-    let given = [raw.dns.is_some(), raw.srv.is_some(), raw.kubernetes.is_some(), raw.file.is_some()];
-    if given.into_iter().filter(|given| *given).count() != 1 {
-        let what = "needs exactly one of dns, srv, kubernetes and file";
+fn discover(at: &str, raw: &DiscoverSection, hold: Duration) -> Result<Discover, Fault> {
+    let DiscoverSection { dns, srv, kubernetes, inference_pool, file, .. } = raw;
+    let given = [dns, srv, kubernetes, inference_pool, file];
+    if given.into_iter().filter(|given| given.is_some()).count() != 1 {
+        let what = "needs exactly one of dns, srv, kubernetes, inference_pool and file";
         return Err(
             Fault::new(at, what)
-                .hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", kubernetes = \"NAMESPACE/SERVICE:PORT\", file = \"PATH\"")
+                .hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", kubernetes = \"NAMESPACE/SERVICE:PORT\", inference_pool = \"NAMESPACE/NAME\", file = \"PATH\"")
         );
     }
-    if raw.kubernetes.is_none() && raw.kubeconfig.is_some() {
-        let what = "is only for kubernetes";
-        return Err(Fault::new(format!("{at}.kubeconfig"), what).hint("leave it out, or name a service"));
+    if kubernetes.is_none() && inference_pool.is_none() && raw.kubeconfig.is_some() {
+        let what = "is only for kubernetes and inference_pool";
+        return Err(
+            Fault::new(format!("{at}.kubeconfig"), what).hint("leave it out, or name a service or pool")
+        );
     }
     let place = place(at, raw)?;
     let from_file = matches!(place, Place::File(_));
@@ -166,7 +192,7 @@ fn discover(at: &str, raw: &DiscoverSection) -> Result<Discover, Fault> {
             }
         }
     }
-    let hold = raw.hold.map_or(if from_file { Duration::ZERO } else { HOLD }, |span| span.0);
+    let hold = raw.hold.map_or(if from_file { Duration::ZERO } else { hold }, |span| span.0);
     Ok(Discover {
         place,
         servers: raw
@@ -201,12 +227,12 @@ fn place(at: &str, raw: &DiscoverSection) -> Result<Place, Fault> {
         return Ok(Place::Service(name(&format!("{at}.srv"), text)?));
     }
     if let Some(text) = &raw.kubernetes {
-        if !cfg!(feature = "kubernetes") {
-            let what = "this build of larder has no support for Kubernetes";
-            let hint = "build it with the feature kubernetes, as cargo build --release -p larder does";
-            return Err(Fault::new(format!("{at}.kubernetes"), what).hint(hint));
-        }
+        with_kubernetes(&format!("{at}.kubernetes"))?;
         return slices(at, text, raw.kubeconfig.as_deref()).map(Place::Slices);
+    }
+    if let Some(text) = &raw.inference_pool {
+        with_kubernetes(&format!("{at}.inference_pool"))?;
+        return pool(at, text, raw.kubeconfig.as_deref()).map(Place::Pool);
     }
     let path = raw.file.as_deref().unwrap_or_default();
     if path.is_empty() {
@@ -215,14 +241,45 @@ fn place(at: &str, raw: &DiscoverSection) -> Result<Place, Fault> {
     Ok(Place::File(path.into()))
 }
 
-fn slices(at: &str, text: &str, kubeconfig: Option<&str>) -> Result<ServiceSlices, Fault> {
-    let label = |label: &str, max: usize| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        (1..=max).contains(&label.len())
-            && label.bytes().all(plain)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
+/// Refuses sources in Kubernetes in a build without support for them.
+fn with_kubernetes(key: &str) -> Result<(), Fault> {
+    if cfg!(feature = "kubernetes") {
+        return Ok(());
+    }
+    let what = "this build of larder has no support for Kubernetes";
+    let hint = "build it with the feature kubernetes, as cargo build --release -p larder does";
+    Err(Fault::new(key, what).hint(hint))
+}
+
+/// Whether the text is a name of Kubernetes of at most `max` bytes (RFC 1123 label).
+fn label(label: &str, max: usize) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=max).contains(&label.len())
+        && label.bytes().all(plain)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+fn kubeconfig(at: &str, given: Option<&str>) -> Result<Option<PathBuf>, Fault> {
+    if given == Some("") {
+        return Err(Fault::new(format!("{at}.kubeconfig"), "empty").hint("leave it out within the cluster"));
+    }
+    Ok(given.map(PathBuf::from))
+}
+
+fn pool(at: &str, text: &str, given: Option<&str>) -> Result<PoolRef, Fault> {
+    // A pool's name may have dots (RFC 1123 subdomain).
+    let subdomain = |name: &str| name.len() <= NAME_MAX && name.split('.').all(|part| label(part, NAME_MAX));
+    let named = text.split_once('/').filter(|(namespace, name)| label(namespace, 63) && subdomain(name));
+    let Some((namespace, name)) = named else {
+        let what = format!("'{}' names no InferencePool", text.escape_debug());
+        return Err(Fault::new(format!("{at}.inference_pool"), what)
+            .hint("write \"NAMESPACE/NAME\" with the names of Kubernetes, such as \"default/llama\""));
     };
+    Ok(PoolRef { namespace: namespace.to_owned(), name: name.to_owned(), kubeconfig: kubeconfig(at, given)? })
+}
+
+fn slices(at: &str, text: &str, given: Option<&str>) -> Result<ServiceSlices, Fault> {
     let wrong = || {
         let what = format!("'{}' names no port of a service", text.escape_debug());
         Fault::new(format!("{at}.kubernetes"), what).hint(
@@ -242,10 +299,7 @@ fn slices(at: &str, text: &str, kubeconfig: Option<&str>) -> Result<ServiceSlice
     if !label(namespace, 63) || !label(service, 63) {
         return Err(wrong());
     }
-    if kubeconfig == Some("") {
-        return Err(Fault::new(format!("{at}.kubeconfig"), "empty").hint("leave it out within the cluster"));
-    }
-    let kubeconfig = kubeconfig.map(PathBuf::from);
+    let kubeconfig = kubeconfig(at, given)?;
     Ok(ServiceSlices { namespace: namespace.to_owned(), name: service.to_owned(), port, kubeconfig })
 }
 
@@ -272,7 +326,7 @@ fn server(key: &str, text: &str) -> Result<SocketAddr, Fault> {
 /// Validates one source, for tests.
 #[cfg(test)]
 pub(crate) fn discover_of(text: &str) -> Option<Discover> {
-    discover("switch.discover[0]", &toml::from_str(text).ok()?).ok()
+    discover("switch.discover[0]", &toml::from_str(text).ok()?, HOLD_OF_SWITCH).ok()
 }
 
 #[cfg(test)]
@@ -281,25 +335,25 @@ mod tests {
     use crate::config::source::Source;
 
     fn parsed(text: &str) -> Result<Discover, Fault> {
-        discover("switch.discover[0]", &toml::from_str(text).unwrap())
+        discover("switch.discover[0]", &toml::from_str(text).unwrap(), HOLD_OF_SWITCH)
     }
 
     #[test]
-    fn a_source_is_one_of_four() {
+    fn a_source_is_one_of_five() {
         let dns = parsed(
             "dns = \"store.example.com:8080\"\ngroups = \"a\"\nservers = [\"::1\", \"10.0.0.2:5353\"]",
         )
         .unwrap();
         assert_eq!(dns.to_string(), "dns store.example.com:8080");
         assert_eq!(dns.servers, ["[::1]:53".parse().unwrap(), "10.0.0.2:5353".parse().unwrap()]);
-        assert_eq!((dns.hold, dns.groups), (HOLD, vec!["a".to_owned()]));
+        assert_eq!((dns.hold, dns.groups), (HOLD_OF_SWITCH, vec!["a".to_owned()]));
         assert_eq!(parsed("srv = \"_http._tcp.store.\"").unwrap().to_string(), "srv _http._tcp.store.");
         let slices = parsed("kubernetes = \"default/store:http\"\nkubeconfig = \"/k\"").unwrap();
         assert_eq!(slices.to_string(), "kubernetes default/store:http");
         assert_eq!(
             (slices.hold, &slices.place),
             (
-                HOLD,
+                HOLD_OF_SWITCH,
                 &Place::Slices(ServiceSlices {
                     namespace: "default".to_owned(),
                     name: "store".to_owned(),
@@ -309,6 +363,11 @@ mod tests {
             )
         );
         assert_eq!(parsed("kubernetes = \"a/b:80\"").unwrap().to_string(), "kubernetes a/b:80");
+        let pool = parsed("inference_pool = \"default/llama.v1\"").unwrap();
+        assert_eq!(
+            (pool.to_string().as_str(), pool.hold),
+            ("inference_pool default/llama.v1", HOLD_OF_SWITCH)
+        );
         let file = parsed("file = \"/nodes.toml\"").unwrap();
         assert_eq!((file.to_string(), file.hold), ("file /nodes.toml".to_owned(), Duration::ZERO));
         assert_eq!(parsed("file = \"/n\"\nhold = \"5s\"").unwrap().hold, Duration::from_secs(5));
@@ -333,7 +392,16 @@ mod tests {
             ("kubernetes = \"a/b:70000\"", "names no port"),
             ("kubernetes = \"a/B:80\"", "names no port"),
             ("kubernetes = \"a/b:80\"\nkubeconfig = \"\"", "switch.discover[0].kubeconfig: empty"),
-            ("srv = \"a\"\nkubeconfig = \"k\"", "switch.discover[0].kubeconfig: is only for kubernetes"),
+            (
+                "srv = \"a\"\nkubeconfig = \"k\"",
+                "switch.discover[0].kubeconfig: is only for kubernetes and inference_pool",
+            ),
+            (
+                "inference_pool = \"llama\"",
+                "switch.discover[0].inference_pool: 'llama' names no InferencePool",
+            ),
+            ("inference_pool = \"a/B\"", "names no InferencePool"),
+            ("inference_pool = \"a/b\"\nkubernetes = \"a/b:80\"", "needs exactly one"),
             ("file = \"\"", "switch.discover[0].file: empty"),
             ("file = \"n\"\ngroups = \"a\"", "switch.discover[0].groups: is not for a file"),
             ("file = \"n\"\nbackup = true", "switch.discover[0].backup: is not for a file"),

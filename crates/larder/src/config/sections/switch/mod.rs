@@ -45,7 +45,7 @@ use crate::config::sections::switch::acme::writable;
 use crate::config::sections::switch::admission::{limit, long_lived};
 use crate::config::sections::switch::clients::{clients, retries};
 use crate::config::sections::switch::connect::connect;
-use crate::config::sections::switch::discover::{Discover, Place, sources};
+use crate::config::sections::switch::discover::{Discover, HOLD_OF_SWITCH, Place, sources};
 use crate::config::sections::switch::edits::against_mechanism;
 use crate::config::sections::switch::foreign_syntax::warn_of_foreign_syntax;
 use crate::config::sections::switch::handoff::handoff;
@@ -105,7 +105,7 @@ pub(crate) fn switch(
     some_nodes(raw)?;
     let (tls, acme) = raw.tls.as_ref().map(|raw| tls(raw, &listen, warnings)).transpose()?.unzip();
     let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
-    let discover = sources(&raw.discover)?;
+    let discover = sources("switch.discover", &raw.discover, HOLD_OF_SWITCH)?;
     switch.grows = !discover.is_empty();
     switch.settings = settings(raw)?;
     switch.key = match level_key(&switch.settings) {
@@ -150,7 +150,7 @@ pub(crate) fn switch(
     against_wards(&discover, &wards)?;
     warn_of_foreign_syntax(raw, warnings);
     check_policy_requirements(&switch, warnings)?;
-    let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
+    let beside = raw.switches.as_ref().map(|raw| switches("switch.switches", raw, absent)).transpose()?;
     let run_as = run_as(raw.process.user.as_deref(), raw.process.group.as_deref(), &switch.handoff)?;
     let acme = acme.flatten().map(|role| writable(role, run_as, absent)).transpose()?;
     let report_secret = raw.signals.secret.as_ref().map(PathBuf::from);

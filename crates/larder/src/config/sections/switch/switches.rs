@@ -53,47 +53,50 @@ pub(crate) struct SwitchesRole {
     pub(crate) settings: SwitchesSettings,
 }
 
-pub(crate) fn switches(raw: &SwitchesSection, absent: &mut Vec<Fault>) -> Result<SwitchesRole, Fault> {
+/// Validates the table `section`, such as `switch.switches`.
+pub(crate) fn switches(
+    section: &'static str,
+    raw: &SwitchesSection,
+    absent: &mut Vec<Fault>,
+) -> Result<SwitchesRole, Fault> {
+    let key = |name: &str| format!("{section}.{name}");
     if raw.name.is_empty() {
-        return Err(Fault::new("switch.switches.name", "missing: switches identify each other by name")
-            .hint("write a name that no other switch has, such as \"edge1\""));
+        return Err(Fault::new(key("name"), "missing: peers identify each other by name")
+            .hint("write a name that no peer has, such as \"edge1\""));
     }
     let name = raw.name.parse();
-    let name = name.map_err(|error| Fault::new("switch.switches.name", format!("invalid name: {error}")))?;
-    let [listen] = addresses("switch.switches.listen", &raw.listen, EXAMPLE)?[..] else {
-        return Err(Fault::new("switch.switches.listen", "a switch listens to others on one address")
-            .hint("write one \"address:port\""));
+    let name = name.map_err(|error| Fault::new(key("name"), format!("invalid name: {error}")))?;
+    let [listen] = addresses(&key("listen"), &raw.listen, EXAMPLE)?[..] else {
+        return Err(
+            Fault::new(key("listen"), "peers connect to one address").hint("write one \"address:port\"")
+        );
     };
     let advertise = match &raw.advertise {
         Some(text) => {
             let texts = Texts(vec![text.clone()]);
-            addresses("switch.switches.advertise", &texts, EXAMPLE)?.first().copied()
+            addresses(&key("advertise"), &texts, EXAMPLE)?.first().copied()
         }
         None => None,
     };
     if advertise.unwrap_or(listen).ip().is_unspecified() {
-        return Err(Fault::new(
-            "switch.switches.advertise",
-            "missing: an address of this switch for its peers",
-        )
-        .hint(format!("write the address that they reach it by, such as \"{EXAMPLE}\"")));
+        return Err(Fault::new(key("advertise"), "missing: an address for the peers")
+            .hint(format!("write the address that they reach it by, such as \"{EXAMPLE}\"")));
     }
     if raw.secret.is_empty() {
-        return Err(Fault::new("switch.switches.secret", "missing: switches must share a secret")
-            .hint("name a file made by `larder keys new FILE`, the same on all switches"));
+        return Err(Fault::new(key("secret"), "missing: peers must share a secret")
+            .hint("name a file made by `larder keys new FILE`, the same on all of them"));
     }
     let (period, unknown_after) = (raw.period.0, raw.unknown_after.0);
     let settings = SwitchesSettings { period, step: raw.step, unknown_after, ..SwitchesSettings::default() };
-    settings.validate().map_err(|error| Fault::new("switch.switches", error.to_string()))?;
+    settings.validate().map_err(|error| Fault::new(section, error.to_string()))?;
     let secret = PathBuf::from(&raw.secret);
-    absent.extend(no_key("switch.switches.secret", &secret));
-    Ok(SwitchesRole { name, listen, advertise, secret, seeds: seeds(&raw.seeds)?, settings })
+    absent.extend(no_key(&key("secret"), &secret));
+    Ok(SwitchesRole { name, listen, advertise, secret, seeds: seeds(&key("seeds"), &raw.seeds)?, settings })
 }
 
-fn seeds(texts: &Texts) -> Result<Vec<Seed>, Fault> {
-    const KEY: &str = "switch.switches.seeds";
+fn seeds(key: &str, texts: &Texts) -> Result<Vec<Seed>, Fault> {
     let seed = |text: &String| {
-        let fault = |error| Fault::new(KEY, format!("'{text}': {error}"));
+        let fault = |error| Fault::new(key, format!("'{text}': {error}"));
         text.parse().map_err(fault).map_err(|fault| fault.hint("write it as \"host:7960\""))
     };
     texts.0.iter().map(seed).collect()

@@ -75,6 +75,24 @@ pub(crate) fn node_tls(raw: &TlsSection, clear: Option<SocketAddr>) -> Result<Tl
     section.tls(raw, listen, clear.as_slice(), None)
 }
 
+/// Validates TLS of a picker, whose listener has no other address.
+pub(crate) fn picker_tls(
+    certificates: &Texts,
+    reload: Span,
+    client_ca: Option<String>,
+    listen: SocketAddr,
+) -> Result<TlsConfig, Fault> {
+    let asked = if client_ca.is_some() { ClientCertificate::Required } else { ClientCertificate::Off };
+    let raw = TlsSection {
+        certificates: certificates.clone(),
+        reload,
+        client_certificates: asked,
+        client_ca,
+        ..TlsSection::default()
+    };
+    Section("picker").tls(&raw, vec![listen], &[], None)
+}
+
 /// The role of a section, for the names of its keys.
 #[derive(Clone, Copy)]
 struct Section(&'static str);

@@ -1,22 +1,23 @@
-//! Peer switches: exchanges load and server sets with other switches in front of the same nodes.
+//! Peer switches: exchanges load and server sets with other switches in front of the same nodes. An endpoint picker with several
+//! replicas uses the same protocol.
 //!
 //! [`larder_core::switches`] is the state machine, and [`larder_peers`] the network: membership by SWIM, messages
 //! over encrypted links. One task carries events and messages between them. If the network cannot be joined, the
 //! switch serves alone and tries again. A process that replaces another has the same name with a newer incarnation,
 //! and takes the port once the other has released it.
 
-pub(crate) mod config;
+mod config;
+mod status;
 
 pub use config::SwitchesConfig;
+pub use status::{PeerSwitchStatus, SetsStatus, SwitchesStatus};
 
-use crate::decider::Decider;
-use crate::routing::Routing;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
 use larder_core::dispatch::SettingsError;
 use larder_core::switches::{PeerSwitchSummary, Switches, SwitchesCounts, SwitchesOutput};
-use larder_core::{Dispatcher, Time};
+use larder_core::{DequeuedRequest, Dispatcher, RouteId, Time};
 use larder_peers::{CounterValues, Event, Events, LeaveReason, LinkDirection, Name, Network, SendError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,18 @@ const TELL_AFTER: u32 = 100;
 /// Timeout of telling the peers that this switch leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A program that has a dispatcher.
+pub trait DispatcherHost: Send + Sync + 'static {
+    /// Returns the time of the dispatcher's clock.
+    fn now(&self) -> Time;
+
+    /// Returns the dispatcher.
+    fn dispatcher(&self) -> &Dispatcher;
+
+    /// Delivers requests that were queued and could start.
+    fn deliver(&self, now: Time, started: Vec<DequeuedRequest>);
+}
+
 /// Wanted state of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NetworkState {
@@ -45,8 +58,8 @@ enum NetworkState {
 
 /// This switch's view of its peers.
 #[derive(Debug)]
-pub(crate) struct PeerSwitches {
-    pub(crate) config: SwitchesConfig,
+pub struct PeerSwitches {
+    config: SwitchesConfig,
     machine: Mutex<Switches>,
     wanted: watch::Sender<NetworkState>,
     /// The network, while it is joined.
@@ -55,13 +68,16 @@ pub(crate) struct PeerSwitches {
 }
 
 impl PeerSwitches {
-    pub(crate) fn new(
+    /// Creates the view, without peers. `routes` are the names of the dispatcher's routes, which all peers must use.
+    ///
+    /// # Errors
+    /// A setting is out of range.
+    pub fn new(
         config: SwitchesConfig,
         now: Time,
-        routing: &Routing,
+        routes: Vec<(RouteId, String)>,
         dispatcher: &Dispatcher,
     ) -> Result<Self, SettingsError> {
-        let routes = routing.all().map(|(id, route)| (id, route.name.to_string())).collect();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let machine = Switches::new(now, life, config.settings, routes, dispatcher)?;
@@ -75,17 +91,17 @@ impl PeerSwitches {
     }
 
     /// Releases the network for another process of this name.
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         self.wanted.send_replace(NetworkState::Off);
     }
 
     /// Joins the network again, because the other process did not start.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.wanted.send_replace(NetworkState::On);
     }
 
     /// Tells the peers that this switch leaves, unless another process has replaced it.
-    pub(crate) async fn leave(&self) {
+    pub async fn leave(&self) {
         let off = *self.wanted.borrow() == NetworkState::Off;
         if off {
             return;
@@ -96,30 +112,28 @@ impl PeerSwitches {
         let _ = timeout(LEAVE_TIMEOUT, ended.wait_for(|ended| *ended)).await;
     }
 
-    pub(crate) fn machine(&self) -> MutexGuard<'_, Switches> {
+    fn machine(&self) -> MutexGuard<'_, Switches> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn network(&self) -> MutexGuard<'_, Option<Arc<Network>>> {
+    fn network(&self) -> MutexGuard<'_, Option<Arc<Network>>> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl PeerSwitches {
     /// Returns the counters of the network; zeros while it is not joined.
-    pub(crate) fn network_counts(&self) -> CounterValues {
+    pub fn network_counts(&self) -> CounterValues {
         self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
     }
 
     /// Returns the peers and the counters of messages.
-    pub(crate) fn peers_and_counts(&self, now: Time) -> (Vec<PeerSwitchSummary>, SwitchesCounts) {
+    pub fn peers_and_counts(&self, now: Time) -> (Vec<PeerSwitchSummary>, SwitchesCounts) {
         let machine = self.machine();
         (machine.statuses(now), machine.counts())
     }
 }
 
 /// Exchanges messages with the peers until this switch leaves.
-pub(crate) async fn run(decider: Arc<Decider>, peer_switches: Arc<PeerSwitches>) {
+pub async fn run(host: Arc<impl DispatcherHost>, peer_switches: Arc<PeerSwitches>) {
     let mut wanted = peer_switches.wanted.subscribe();
     let mut attempts = 0;
     loop {
@@ -134,7 +148,7 @@ pub(crate) async fn run(decider: Arc<Decider>, peer_switches: Arc<PeerSwitches>)
                         tracing::info!(name = %network.name(), address = %network.local_addr(), "peer switches: listening");
                         let network = Arc::new(network);
                         *peer_switches.network() = Some(network.clone());
-                        exchange_messages(&decider, &peer_switches, &network, events, &mut wanted).await;
+                        exchange_messages(&*host, &peer_switches, &network, events, &mut wanted).await;
                         *peer_switches.network() = None;
                         let left = *wanted.borrow() == NetworkState::Left;
                         if left {
@@ -165,7 +179,7 @@ async fn refuse_request(_: http::Request<hyper::body::Incoming>, _: Name) -> Res
 
 /// Passes events to the machine and messages to the network, until another state is wanted.
 async fn exchange_messages(
-    decider: &Decider,
+    host: &impl DispatcherHost,
     peer_switches: &PeerSwitches,
     network: &Network,
     mut events: Events,
@@ -184,28 +198,28 @@ async fn exchange_messages(
             },
             _ = ticks.tick() => None,
         };
-        let (now, mut out) = (decider.clock.now(), SwitchesOutput::default());
-        handle_event(decider, peer_switches, now, &mut names, event, &mut out);
+        let (now, mut out) = (host.now(), SwitchesOutput::default());
+        handle_event(host.dispatcher(), peer_switches, now, &mut names, event, &mut out);
         send(network, &names, &out);
-        decider.waiters.deliver(&decider.dispatcher, now, out.started);
+        host.deliver(now, out.started);
     }
-    let (now, mut out) = (decider.clock.now(), SwitchesOutput::default());
+    let (now, mut out) = (host.now(), SwitchesOutput::default());
     let mut machine = peer_switches.machine();
-    names.values().for_each(|name| machine.remove_switch(now, name, &decider.dispatcher, &mut out));
+    names.values().for_each(|name| machine.remove_switch(now, name, host.dispatcher(), &mut out));
     drop(machine);
-    decider.waiters.deliver(&decider.dispatcher, now, out.started);
+    host.deliver(now, out.started);
 }
 
 /// Handles an event or the passing of time.
 fn handle_event(
-    decider: &Decider,
+    dispatcher: &Dispatcher,
     peer_switches: &PeerSwitches,
     now: Time,
     names: &mut BTreeMap<Name, Arc<str>>,
     event: Option<Event>,
     out: &mut SwitchesOutput,
 ) {
-    let (dispatcher, mut machine) = (&decider.dispatcher, peer_switches.machine());
+    let mut machine = peer_switches.machine();
     let known = |names: &BTreeMap<Name, Arc<str>>, name: &Name| names.get(name).cloned();
     match event {
         None => machine.tick(now, dispatcher, out),

@@ -1,7 +1,8 @@
 //! Status of peer switches.
 
-use super::status::SwitchHandle;
+use crate::PeerSwitches;
 use larder_core::switches::{PeerSwitchSummary, SwitchesCounts};
+use larder_core::{Dispatcher, Time};
 use larder_peers::CounterValues;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -87,13 +88,12 @@ impl From<SwitchesCounts> for SetsStatus {
     }
 }
 
-impl SwitchHandle {
-    /// Returns the status of this switch and its peers; `None` if none are configured.
-    pub fn switches(&self) -> Option<SwitchesStatus> {
-        let peer_switches = self.shared.peer_switches.as_ref()?;
-        let network = peer_switches.network().clone();
+impl PeerSwitches {
+    /// Returns the status of this switch and its peers.
+    pub fn status(&self, now: Time, dispatcher: &Dispatcher) -> SwitchesStatus {
+        let network = self.network().clone();
         let members = network.as_ref().map(|network| network.members());
-        let (others, sets) = peer_switches.peers_and_counts(self.shared.decider.clock.now());
+        let (others, sets) = self.peers_and_counts(now);
         let sets = SetsStatus::from(sets);
         let other = |other: PeerSwitchSummary| {
             let mut members = members.iter().flat_map(|members| members.iter());
@@ -109,11 +109,11 @@ impl SwitchHandle {
                 requests: other.requests,
             }
         };
-        let nodes = self.shared.decider.dispatcher.nodes();
+        let nodes = dispatcher.nodes();
         let there = nodes.rows().into_iter().map(|row| (row.name.to_string(), nodes.peer_requests(row.id)));
-        let machine = peer_switches.machine();
-        Some(SwitchesStatus {
-            name: peer_switches.config.network.name.to_string(),
+        let machine = self.machine();
+        SwitchesStatus {
+            name: self.config.network.name.to_string(),
             listen: network.as_ref().map(|network| network.local_addr()),
             incarnation: network.as_ref().map(|network| network.incarnation()),
             whole: machine.is_complete(),
@@ -122,6 +122,6 @@ impl SwitchHandle {
             elsewhere: there.filter(|(_, requests)| *requests > 0).collect(),
             sets,
             network: network.map(|network| network.counters().read()),
-        })
+        }
     }
 }

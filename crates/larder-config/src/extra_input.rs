@@ -1,0 +1,32 @@
+//! Policies that need more than a proxy can tell.
+
+use larder_core::PolicyKind;
+
+/// Returns what a policy needs besides the requests and their results, which is all that a proxy can tell; `None` if it needs nothing else.
+pub const fn extra_input(policy: PolicyKind) -> Option<&'static str> {
+    match policy {
+        PolicyKind::Cap | PolicyKind::CapLoad | PolicyKind::Static => {
+            Some("it needs the service class of each request")
+        }
+        PolicyKind::Ward | PolicyKind::Part => {
+            Some("it needs a routing table, and the node at which a request arrived")
+        }
+        PolicyKind::WrrNum | PolicyKind::WrrTime | PolicyKind::LardUtil | PolicyKind::Hacc => {
+            Some("it needs load reports of the nodes")
+        }
+        PolicyKind::LbGc => Some("it needs each change of the nodes' caches"),
+        PolicyKind::Random
+        | PolicyKind::Rr
+        | PolicyKind::Wrr
+        | PolicyKind::LeastConn
+        | PolicyKind::Hash
+        | PolicyKind::Lard
+        | PolicyKind::LardR
+        | PolicyKind::LardCost
+        | PolicyKind::Bounded
+        | PolicyKind::Maglev
+        | PolicyKind::Rendezvous
+        | PolicyKind::P2c
+        | PolicyKind::PeakEwma => None,
+    }
+}

@@ -1,0 +1,326 @@
+//! The exchange with a gateway about one request: parts of the request and of its response in, an answer to each part out.
+//!
+//! The answer to the request's headers has the endpoint. All other parts pass unchanged: in the mode `FULL_DUPLEX_STREAMED` each piece
+//! of a body is sent back, and in the other modes it is acknowledged. Nothing is buffered. The decision needs the request's headers
+//! only, so it never waits for a body.
+//!
+//! The load of the request is given back when its response has ended, or when the exchange is dropped. If the gateway does not send the
+//! response's body, the response ends with its headers.
+
+use crate::counters::RequestOutcome;
+use crate::picker::{Picker, reason};
+use crate::proto::{
+    Answer, BodyMode, BodyMutation, CommonResponse, HeaderMap, HeaderMutation, HttpBody, HttpHeaders,
+    HttpStatus, ImmediateResponse, Metadata, PartResponse, Phase, ProcessingRequest, ProcessingResponse,
+    StreamedBodyResponse, TrailersResponse,
+};
+use crate::subset;
+use bytes::Bytes;
+use larder_core::cache_status::members;
+use larder_core::rules::{Head, Headers};
+use larder_core::{CacheResult, Time};
+use larder_embed::{Decision, Feedback, Refusal, RequestFacts};
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The header, and the key of the metadata, with the endpoints of a request.
+const DESTINATION: &str = "x-gateway-destination-endpoint";
+/// The key of the metadata with the endpoint that has served a request.
+const SERVED: &str = "x-gateway-destination-endpoint-served";
+/// The namespace of both.
+const NAMESPACE: &str = "envoy.lb";
+/// The namespace of the decision's reason, for access logs.
+const OWN_NAMESPACE: &str = "larder";
+/// Seconds after which a client may repeat a refused request.
+const RETRY_AFTER: &str = "1";
+
+/// An answer, and whether the exchange ends with it.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) response: ProcessingResponse,
+    pub(crate) is_last: bool,
+}
+
+/// The gateway does not follow the protocol, or uses a part of it that a picker does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    #[error("a message has no part of a request or response")]
+    NoPhase,
+    #[error("the request headers were sent twice: use one stream for each request")]
+    SecondRequest,
+    #[error("observability_mode is on: the gateway would ignore the endpoint; turn it off")]
+    Observability,
+    #[error(
+        "the body mode GRPC is not supported: set request_body_mode and response_body_mode to FULL_DUPLEX_STREAMED or NONE"
+    )]
+    GrpcBodies,
+}
+
+/// The request of the exchange, from the decision to its end.
+#[derive(Debug)]
+struct ActiveRequest {
+    decision: Decision,
+    address: SocketAddr,
+    at: Time,
+    first_byte: Option<Duration>,
+    status: u16,
+    cache: Option<CacheResult>,
+    bytes: u64,
+}
+
+/// The exchange about one request.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    picker: Arc<Picker>,
+    /// The modes of bodies. The default is what gateways for this protocol use that do not announce their modes.
+    request_body: BodyMode,
+    response_body: BodyMode,
+    has_decided: bool,
+    active: Option<ActiveRequest>,
+    /// The outcome, once it is counted.
+    outcome: Option<RequestOutcome>,
+}
+
+/// The headers of a message, as rules see them.
+struct HeaderView<'a>(&'a HeaderMap);
+
+impl Headers for HeaderView<'_> {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name)
+    }
+}
+
+impl Exchange {
+    pub(crate) fn new(picker: Arc<Picker>) -> Self {
+        Self {
+            picker,
+            request_body: BodyMode::FullDuplexStreamed,
+            response_body: BodyMode::FullDuplexStreamed,
+            has_decided: false,
+            active: None,
+            outcome: None,
+        }
+    }
+
+    /// Handles a message of the gateway.
+    ///
+    /// # Errors
+    /// The message breaks the protocol. The stream must end.
+    pub(crate) fn handle(&mut self, now: Time, message: ProcessingRequest) -> Result<Step, ProtocolError> {
+        self.read_modes(&message)?;
+        let metadata = message.metadata.as_ref();
+        let answer = match message.phase.ok_or(ProtocolError::NoPhase)? {
+            Phase::RequestHeaders(headers) => return self.decide(now, &headers, metadata),
+            Phase::RequestBody(body) => Answer::RequestBody(pass(self.request_body, body)),
+            Phase::RequestTrailers(_) => Answer::RequestTrailers(TrailersResponse {}),
+            Phase::ResponseHeaders(headers) => {
+                self.note_response(now, &headers, metadata);
+                Answer::ResponseHeaders(PartResponse { response: Some(CommonResponse::default()) })
+            }
+            Phase::ResponseBody(body) => {
+                if let Some(active) = &mut self.active {
+                    active.bytes += body.body.len() as u64;
+                }
+                if body.end_of_stream {
+                    self.complete(now);
+                }
+                Answer::ResponseBody(pass(self.response_body, body))
+            }
+            Phase::ResponseTrailers(_) => {
+                self.complete(now);
+                Answer::ResponseTrailers(TrailersResponse {})
+            }
+        };
+        Ok(Step {
+            response: ProcessingResponse { answer: Some(answer), dynamic_metadata: None },
+            is_last: false,
+        })
+    }
+
+    /// Ends the exchange with this outcome, unless the request has ended before.
+    pub(crate) fn end(&mut self, now: Time, outcome: RequestOutcome) {
+        let Some(active) = self.active.take() else {
+            return self.count(outcome);
+        };
+        let is_complete = outcome == RequestOutcome::Complete;
+        let feedback = Feedback {
+            // A response that broke off tells nothing about the time of a response.
+            elapsed: if is_complete { now.since(active.at) } else { Duration::ZERO },
+            first_byte: active.first_byte.filter(|_| is_complete),
+            bytes: active.bytes,
+            status: active.status,
+            cache: active.cache,
+            failed: false,
+        };
+        let has_response = active.first_byte.is_some();
+        self.picker.end(now, &active.decision, has_response.then_some(&feedback));
+        self.count(outcome);
+    }
+
+    /// Returns the outcome of a stream that the gateway has closed or reset.
+    pub(crate) fn outcome_at_close(&self) -> RequestOutcome {
+        match &self.active {
+            None => RequestOutcome::Bypassed,
+            Some(ActiveRequest { first_byte: None, .. }) => RequestOutcome::Cancelled,
+            // The gateway closes the stream when it has nothing more to send.
+            Some(_) if self.response_body == BodyMode::None => RequestOutcome::Complete,
+            Some(_) => RequestOutcome::Unfinished,
+        }
+    }
+
+    fn read_modes(&mut self, message: &ProcessingRequest) -> Result<(), ProtocolError> {
+        if message.observability_mode {
+            return Err(ProtocolError::Observability);
+        }
+        if let Some(protocol) = &message.protocol {
+            (self.request_body, self.response_body) = (protocol.request_body(), protocol.response_body());
+        }
+        let is_grpc = [self.request_body, self.response_body].contains(&BodyMode::Grpc);
+        if is_grpc { Err(ProtocolError::GrpcBodies) } else { Ok(()) }
+    }
+
+    fn decide(
+        &mut self,
+        now: Time,
+        headers: &HttpHeaders,
+        metadata: Option<&Metadata>,
+    ) -> Result<Step, ProtocolError> {
+        if std::mem::replace(&mut self.has_decided, true) {
+            return Err(ProtocolError::SecondRequest);
+        }
+        let none = HeaderMap::default();
+        let view = HeaderView(headers.headers.as_ref().unwrap_or(&none));
+        let value = |name| view.get(name).unwrap_or_default();
+        let head = Head::new(value(":method"), value(":authority"), value(":path"), &view);
+        let target = self.picker.config.key.id(&head);
+        let lasting = view.get("upgrade").is_some();
+        let facts = RequestFacts { lasting, ..RequestFacts::new(target) };
+        let permitted = metadata.and_then(|metadata| subset::hint(Some(metadata)));
+        match self.picker.pick(now, &facts, permitted.as_deref()) {
+            Ok(pick) => {
+                let response = chosen(&pick.list, reason(&pick.decision));
+                self.active = Some(ActiveRequest {
+                    decision: pick.decision,
+                    address: pick.address,
+                    at: now,
+                    first_byte: None,
+                    status: 0,
+                    cache: None,
+                    bytes: 0,
+                });
+                Ok(Step { response, is_last: false })
+            }
+            Err(refusal) => {
+                // The picker has counted it.
+                self.outcome = Some(match refusal {
+                    Refusal::NoNode => RequestOutcome::NoEndpoint,
+                    Refusal::Limit => RequestOutcome::Limit,
+                });
+                Ok(Step { response: refused(refusal), is_last: true })
+            }
+        }
+    }
+
+    /// Notes the headers of the response.
+    fn note_response(&mut self, now: Time, headers: &HttpHeaders, metadata: Option<&Metadata>) {
+        let Some(active) = &mut self.active else { return };
+        if let Some(served) = metadata.and_then(served)
+            && served != active.address
+            && let Some(decision) = self.picker.serve_elsewhere(now, (&active.decision, active.at), served)
+        {
+            (active.decision, active.address) = (decision, served);
+        }
+        active.first_byte = Some(now.since(active.at));
+        if let Some(map) = &headers.headers {
+            active.status = map.get(":status").and_then(status).unwrap_or_default();
+            active.cache = map.last("cache-status").and_then(|value| members(value).last()?.found());
+        }
+        if active.status == 101 {
+            self.picker.become_long_lived(now, &mut active.decision);
+        }
+        if headers.end_of_stream {
+            self.complete(now);
+        }
+    }
+
+    fn complete(&mut self, now: Time) {
+        if self.active.is_some() {
+            self.end(now, RequestOutcome::Complete);
+        }
+    }
+
+    /// Counts the outcome of the request, once.
+    fn count(&mut self, outcome: RequestOutcome) {
+        if self.outcome.is_none() {
+            self.outcome = Some(outcome);
+            self.picker.counters.end(outcome);
+        }
+    }
+}
+
+impl Drop for Exchange {
+    /// Gives the load back if the stream was dropped.
+    fn drop(&mut self) {
+        self.end(self.picker.clock(), self.outcome_at_close());
+    }
+}
+
+/// Returns the answer that lets a piece of a body pass.
+fn pass(mode: BodyMode, HttpBody { body, end_of_stream }: HttpBody) -> PartResponse {
+    let streamed =
+        (mode == BodyMode::FullDuplexStreamed).then_some(StreamedBodyResponse { body, end_of_stream });
+    let mutation = streamed.map(|streamed| BodyMutation { streamed_response: Some(streamed) });
+    PartResponse { response: Some(CommonResponse { body_mutation: mutation, header_mutation: None }) }
+}
+
+/// Returns the answer with the endpoints of a request.
+fn chosen(list: &str, reason: &str) -> ProcessingResponse {
+    let common = CommonResponse {
+        header_mutation: Some(HeaderMutation::set(&[(DESTINATION, Bytes::copy_from_slice(list.as_bytes()))])),
+        body_mutation: None,
+    };
+    let space = |key: &str, value: &str| Value {
+        kind: Some(Kind::StructValue(Struct {
+            fields: [(key.to_owned(), Value { kind: Some(Kind::StringValue(value.to_owned())) })].into(),
+        })),
+    };
+    let spaces = [
+        (NAMESPACE.to_owned(), space(DESTINATION, list)),
+        (OWN_NAMESPACE.to_owned(), space("reason", reason)),
+    ];
+    ProcessingResponse {
+        answer: Some(Answer::RequestHeaders(PartResponse { response: Some(common) })),
+        dynamic_metadata: Some(Struct { fields: spaces.into() }),
+    }
+}
+
+/// Returns the reply to a client whose request is refused.
+fn refused(refusal: Refusal) -> ProcessingResponse {
+    let (code, body, details) = match refusal {
+        Refusal::NoNode => (503, "no endpoint is ready\n", "larder_no_endpoint"),
+        Refusal::Limit => (429, "the endpoints are at their limit of requests\n", "larder_limit"),
+    };
+    let immediate = ImmediateResponse {
+        status: Some(HttpStatus { code }),
+        headers: Some(HeaderMutation::set(&[("retry-after", Bytes::from_static(RETRY_AFTER.as_bytes()))])),
+        body: Bytes::from_static(body.as_bytes()),
+        details: details.to_owned(),
+    };
+    ProcessingResponse { answer: Some(Answer::Immediate(immediate)), dynamic_metadata: None }
+}
+
+/// Returns the endpoint that has served the request, as the gateway reports it.
+fn served(metadata: &Metadata) -> Option<SocketAddr> {
+    match subset::field(metadata, NAMESPACE, SERVED)? {
+        Kind::StringValue(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+/// Reads a status: three digits.
+fn status(text: &[u8]) -> Option<u16> {
+    std::str::from_utf8(text).ok()?.parse().ok().filter(|status| (100..=999).contains(status))
+}

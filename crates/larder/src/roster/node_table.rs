@@ -1,0 +1,110 @@
+//! The nodes of a running process, which the manager of the sources changes.
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use larder_core::Weight;
+use larder_picker::Picker;
+use larder_switch::{NodeEntry, SwitchHandle};
+
+use super::{InheritedNode, resolve};
+
+/// The nodes of a running switch or picker. A method returns the reason why a change is not possible; it is tried again.
+pub(crate) trait NodeTable: Debug + Send + Sync + 'static {
+    /// Adds a node. Blocks while its name is resolved.
+    fn join(&self, entry: &NodeEntry) -> Result<(), String>;
+
+    /// Removes a node, which completes its requests. A node that is missing already needs no change.
+    fn leave(&self, name: &str);
+
+    /// Changes the address of a node, which keeps its targets.
+    fn move_to(&self, name: &str, address: &str, resolved: SocketAddr) -> Result<(), String>;
+
+    /// Changes the weight of a node.
+    fn reweigh(&self, name: &str, weight: Weight) -> Result<(), String>;
+
+    /// Makes a node a backup, or an ordinary node.
+    fn set_backup(&self, name: &str, backup: bool) -> Result<(), String>;
+
+    /// Returns the resolved address of a node; `None` if there is no such node.
+    fn address_of(&self, name: &str) -> Option<SocketAddr>;
+
+    /// Restores the state that a node had in the previous process.
+    fn restore(&self, inherited: &InheritedNode, entry: &NodeEntry);
+}
+
+impl NodeTable for SwitchHandle {
+    fn join(&self, entry: &NodeEntry) -> Result<(), String> {
+        Self::join(self, entry).map_err(|error| error.to_string())
+    }
+
+    fn leave(&self, name: &str) {
+        let _ = Self::leave(self, name);
+    }
+
+    fn move_to(&self, name: &str, address: &str, resolved: SocketAddr) -> Result<(), String> {
+        Self::move_to(self, name, address, resolved).map_err(|error| error.to_string())
+    }
+
+    fn reweigh(&self, name: &str, weight: Weight) -> Result<(), String> {
+        Self::reweigh(self, name, weight).map_err(|error| error.to_string())
+    }
+
+    fn set_backup(&self, name: &str, backup: bool) -> Result<(), String> {
+        Self::set_backup(self, name, backup).map_err(|error| error.to_string())
+    }
+
+    fn address_of(&self, name: &str) -> Option<SocketAddr> {
+        Self::address_of(self, name).ok()
+    }
+
+    fn restore(&self, inherited: &InheritedNode, entry: &NodeEntry) {
+        inherited.restore(self, entry);
+    }
+}
+
+/// The nodes of a picker, for the manager of their sources.
+#[derive(Clone, Debug)]
+pub(crate) struct PickerNodes(Arc<Picker>);
+
+impl PickerNodes {
+    pub(crate) fn new(picker: Arc<Picker>) -> Self {
+        Self(picker)
+    }
+}
+
+impl NodeTable for PickerNodes {
+    fn join(&self, entry: &NodeEntry) -> Result<(), String> {
+        let address = resolve(&entry.address)?;
+        self.0.join(entry.spec.clone(), address).map_err(|error| error.to_string())?;
+        tracing::info!(node = entry.spec.name, %address, "endpoint: joined");
+        Ok(())
+    }
+
+    fn leave(&self, name: &str) {
+        if self.0.leave(name) {
+            tracing::info!(node = name, "endpoint: left");
+        }
+    }
+
+    fn move_to(&self, name: &str, _address: &str, resolved: SocketAddr) -> Result<(), String> {
+        tracing::info!(node = name, address = %resolved, "endpoint: moved");
+        self.0.move_to(name, resolved).map_err(|error| error.to_string())
+    }
+
+    fn reweigh(&self, name: &str, weight: Weight) -> Result<(), String> {
+        self.0.reweigh(name, weight).map_err(|error| error.to_string())
+    }
+
+    fn set_backup(&self, name: &str, backup: bool) -> Result<(), String> {
+        self.0.set_backup(name, backup).map_err(|error| error.to_string())
+    }
+
+    fn address_of(&self, name: &str) -> Option<SocketAddr> {
+        self.0.address_of(name)
+    }
+
+    /// A picker has no previous process.
+    fn restore(&self, _inherited: &InheritedNode, _entry: &NodeEntry) {}
+}

@@ -1,0 +1,236 @@
+//! A real Envoy asks a picker, and the pods of an InferencePool are replaced while clients send requests.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use larder_testkit::{eventually, free_port};
+use serde_json::{Value, json};
+
+use super::api_server::{ApiServer, tool};
+use super::picker::{deploy, page, start, until_endpoints};
+use crate::crowd::{Crowd, manifest};
+use crate::http::{Client, get};
+use crate::process::{Process, until};
+
+const TYPE: &str = "type.googleapis.com";
+
+/// A running Envoy.
+struct Envoy {
+    child: Child,
+    folder: tempfile::TempDir,
+    port: u16,
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Envoy {
+    /// Starts Envoy with external processing by a picker, and waits until it is ready.
+    fn start(program: &Path, picker: std::net::SocketAddr, body_mode: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (port, admin) = (free_port(), free_port());
+        let config = bootstrap((port, admin), picker.port(), body_mode, &folder.path().join("access.log"));
+        let file = folder.path().join("envoy.yaml");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let mut command = Command::new(program);
+        command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]);
+        command.args(["--file-flush-interval-msec", "20", "--log-path"]).arg(folder.path().join("log"));
+        command.arg("--config-path").arg(file);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut envoy = Self { child, folder, port };
+        let log = envoy.folder.path().join("log");
+        let told = std::fmt::from_fn(|f| {
+            write!(f, "Envoy is ready: {}", std::fs::read_to_string(&log).unwrap_or_default())
+        });
+        eventually(told, || {
+            assert!(
+                envoy.child.try_wait().unwrap().is_none(),
+                "Envoy has ended: {:?}",
+                std::fs::read_to_string(&log)
+            );
+            std::net::TcpStream::connect(("127.0.0.1", admin)).ok()?;
+            (get(([127, 0, 0, 1], admin).into(), "/ready").status == 200).then_some(())
+        });
+        envoy
+    }
+
+    fn address(&self) -> std::net::SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    fn access_log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
+    }
+}
+
+/// Returns the config of Envoy, with the lines that docs/operate/picker.md shows.
+fn bootstrap((port, admin): (u16, u16), picker: u16, body_mode: &str, log: &Path) -> Value {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/picker.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let (_, lines) = guide.split_once("```yaml\n").expect("lines for Envoy");
+    let (lines, _) = lines.split_once("```").expect("their end");
+    let shown: Value = serde_saphyr::from_str(lines).unwrap_or_else(|error| panic!("{error}: {lines}"));
+    let mut filter = shown["http_filters"][0].clone();
+    for key in ["request_body_mode", "response_body_mode"] {
+        filter["typed_config"]["processing_mode"][key] = body_mode.into();
+    }
+    if body_mode == "NONE" {
+        for key in ["request_trailer_mode", "response_trailer_mode"] {
+            filter["typed_config"]["processing_mode"][key] = "SKIP".into();
+        }
+    }
+    let mut clusters = shown["clusters"].clone();
+    let socket = &mut clusters[0]["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
+        ["socket_address"];
+    *socket = json!({ "address": "127.0.0.1", "port_value": picker });
+    clusters[0]["type"] = "STATIC".into();
+    let address = |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
+    json!({
+        "admin": { "address": address(admin) },
+        "static_resources": {
+            "clusters": clusters,
+            "listeners": [{
+                "name": "requests", "address": address(port),
+                "filter_chains": [{ "filters": [{
+                    "name": "envoy.filters.network.http_connection_manager",
+                    "typed_config": {
+                        "@type": format!("{TYPE}/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
+                        "stat_prefix": "requests",
+                        "http_filters": [filter, {
+                            "name": "envoy.filters.http.router",
+                            "typed_config": { "@type": format!("{TYPE}/envoy.extensions.filters.http.router.v3.Router") },
+                        }],
+                        "route_config": { "virtual_hosts": [{
+                            "name": "all", "domains": ["*"],
+                            "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "endpoints" } }],
+                        }] },
+                        "access_log": [{
+                            "name": "envoy.access_loggers.file",
+                            "typed_config": {
+                                "@type": format!("{TYPE}/envoy.extensions.access_loggers.file.v3.FileAccessLog"),
+                                "path": log,
+                                "log_format": { "text_format_source": {
+                                    "inline_string": "%RESPONSE_CODE% %UPSTREAM_HOST% %DYNAMIC_METADATA(larder:reason)% %RESPONSE_CODE_DETAILS%\n",
+                                } },
+                            },
+                        }],
+                    },
+                }] }],
+            }],
+        },
+    })
+}
+
+/// Returns Envoy, or `None` if the test is skipped.
+fn envoy() -> Option<std::path::PathBuf> {
+    tool("envoy-1.40.0")
+}
+
+/// Clients send requests through Envoy while every pod is replaced. No request fails.
+#[test]
+fn no_request_fails_while_all_pods_are_replaced() {
+    let (Some(program), Some(api)) = (envoy(), ApiServer::start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let files = manifest(folder.path());
+    let port = free_port();
+    let config = deploy(&api);
+    // Loopback addresses are pods, all with the port of the pool.
+    let pool = json!({
+        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": { "name": "store" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "store" } }, "targetPorts": [{ "number": port }],
+            "endpointPickerRef": { "name": "larder-picker", "port": { "number": 9002 } },
+        },
+    });
+    api.apply_text(&pool.to_string(), "default");
+    let pod = |number: u8| {
+        let (name, address) = (format!("pod-{number}"), format!("127.0.0.{number}"));
+        let node = Process::model_node(&name, &format!("{address}:{port}"), &files);
+        api.put_pod("store", &name, &address, true);
+        (name, node)
+    };
+    let mut pods: Vec<(String, Process)> = (11..14).map(pod).collect();
+    let picker = start(api.folder(), &config);
+    let endpoints = |pods: &[(String, Process)]| {
+        let mut all: Vec<String> =
+            pods.iter().map(|(name, node)| format!("{name} {}", node.address)).collect();
+        all.sort();
+        all
+    };
+    let follow = |pods: &[(String, Process)]| {
+        let expected = endpoints(pods);
+        until_endpoints(&picker, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    follow(&pods);
+    let envoy = Envoy::start(&program, picker.address, "FULL_DUPLEX_STREAMED");
+    let crowd = Crowd::start(envoy.address());
+    crowd.more(500);
+    for number in 14..17 {
+        // As a rolling update does: a new pod becomes ready, then an old one terminates, serves what it has, and ends.
+        pods.push(pod(number));
+        follow(&pods);
+        crowd.more(200);
+        let (name, node) = pods.remove(0);
+        api.terminate_pod(&name);
+        follow(&pods);
+        until("the pod has served its requests", || {
+            let page = page(&picker, "/status");
+            let busy =
+                page["nodes"].as_array().unwrap().iter().any(|row| row["name"] == *name && row["load"] != 0);
+            (!busy).then_some(())
+        });
+        drop(node);
+        api.delete("v1", "Pod", &name);
+        crowd.more(200);
+    }
+    let seen = crowd.end();
+    assert_eq!(seen.len(), 6, "{seen:?}");
+    let status = until("all requests have ended", || {
+        Some(page(&picker, "/status")).filter(|status| status["outstanding"] == 0 && status["streams"] == 0)
+    });
+    let requests = &status["requests"];
+    assert_eq!(
+        (&requests["complete"], &requests["no_endpoint"]),
+        (&json!(seen.values().sum::<u64>()), &json!(0)),
+        "{status}"
+    );
+    // Most requests are for a target that is known, and the access log has the reasons.
+    assert!(
+        envoy.access_log().contains(" local "),
+        "{}",
+        envoy.access_log().lines().take(3).collect::<String>()
+    );
+}
+
+/// The picker's replies reach the client, and a header that the client sends does not choose an endpoint.
+#[test]
+fn envoy_passes_refusals_on_and_a_client_cannot_choose_an_endpoint() {
+    let Some(program) = envoy() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let files = manifest(folder.path());
+    let node = Process::model_node("a", "127.0.0.1:0", &files);
+    for mode in ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED", "NONE"] {
+        let list = folder.path().join("nodes.toml");
+        std::fs::write(&list, format!("nodes = [\"{}\"]\n", node.address)).unwrap();
+        let config = format!(
+            "[picker]\nlisten = \"127.0.0.1:0\"\n[[picker.discover]]\nfile = {list:?}\nperiod = \"100ms\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+        );
+        let picker = start(folder.path(), &config);
+        let envoy = Envoy::start(&program, picker.address, mode);
+        let mut client = Client::connect(envoy.address()).unwrap();
+        let reply = client.ask("GET", "/t1", "x-gateway-destination-endpoint: 192.0.2.1:1\r\n").unwrap();
+        assert_eq!((reply.status, reply.node_and_hit().0.as_str()), (200, "a"), "{mode}");
+        until("the request has ended", || {
+            (page(&picker, "/status")["requests"]["complete"] == 1).then_some(())
+        });
+        std::fs::write(&list, "nodes = []\n").unwrap();
+        until_endpoints(&picker, &[]);
+        let reply = client.ask("GET", "/t1", "").unwrap();
+        assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{mode}");
+        until("the log has the reason", || envoy.access_log().contains("larder_no_endpoint").then_some(()));
+    }
+}
