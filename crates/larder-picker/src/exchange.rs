@@ -153,7 +153,8 @@ impl Exchange {
             bytes: active.bytes,
             status: active.status,
             cache: active.cache,
-            failed: false,
+            // The gateway itself replies so if it cannot reach the endpoint, and the picker cannot tell its replies from others.
+            failed: matches!(active.status, 502..=504),
         };
         let has_response = active.first_byte.is_some();
         self.picker.end(now, &active.decision, has_response.then_some(&feedback));

@@ -213,8 +213,14 @@ pub fn load_secrets(path: &Path, max: usize) -> Result<Vec<[u8; KEY_BYTES]>, Ide
     }
 }
 
-/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write. A file of root may also be
-/// readable by its group, because the `fsGroup` of a Kubernetes pod gives a service its secrets this way.
+/// Returns whether this process is in a group.
+fn is_own_group(group: u32) -> bool {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)
+}
+
+/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write. A group of this process may also
+/// read a file of root, because the `fsGroup` of a Kubernetes pod gives a service its secrets this way.
 fn read_private(path: &Path) -> Result<String, IdentityError> {
     let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
@@ -223,7 +229,7 @@ fn read_private(path: &Path) -> Result<String, IdentityError> {
     if !metadata.is_file() {
         return Err(unreadable(io::Error::other("not a regular file")));
     }
-    let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    let forbidden = if metadata.uid() == 0 && is_own_group(metadata.gid()) { 0o037 } else { 0o077 };
     if mode & forbidden != 0 {
         return Err(IdentityError::Permissions { path: path.to_owned(), mode });
     }

@@ -87,7 +87,7 @@ keys! {
     table PickerLimitsSection, limits = PickerLimits::default();
 
     /// Maximum number of endpoints.
-    nodes_max: u16 = Settings::default().nodes_max, range "1 to 4096";
+    nodes_max: u16 = 4096, range "1 to 4096";
     /// Maximum connections of gateways. Further ones are closed.
     connections: usize = limits.connections, range "1 to 100000";
     /// Maximum requests in flight. Further streams end with RESOURCE_EXHAUSTED.
