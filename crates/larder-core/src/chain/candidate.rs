@@ -1,4 +1,4 @@
-//! What a policy of chains reads about a node that may serve a request.
+//! The values that a policy of chains reads about a node that may serve a request.
 
 use crate::id::NodeId;
 
@@ -7,7 +7,7 @@ use crate::id::NodeId;
 pub struct NodeWork {
     /// The requests that have not ended.
     pub requests: u32,
-    /// Those of them whose replies have not begun.
+    /// The requests whose replies have not begun.
     pub waiting: u32,
     /// The tokens that the waiting requests must still prefill: their prompts without the credited tokens. Tokens of
     /// a prompt count until its reply begins.
