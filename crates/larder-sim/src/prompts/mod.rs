@@ -7,6 +7,7 @@
 //! errors.
 
 mod engine;
+mod generated;
 mod model;
 mod outcome;
 mod workload;

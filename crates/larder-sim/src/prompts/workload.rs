@@ -32,12 +32,11 @@ pub struct Reuse {
 }
 
 impl PromptWorkload {
-    /// Creates the workload of a trace whose times pass `speed` times as fast, of all requests or of the first ones. A speed
-    /// that is not positive counts as 1.
-    pub fn new(trace: &Prompts, speed: f64, limit: Option<usize>) -> Self {
+    /// Creates the workload of a trace whose times pass `speed` times as fast. A speed that is not positive counts as 1.
+    pub fn new(trace: &Prompts, speed: f64) -> Self {
         let speed = if speed > 0.0 { speed } else { 1.0 };
         let mut workload = Self::default();
-        for prompt in trace.prompts().iter().take(limit.unwrap_or(usize::MAX)) {
+        for prompt in trace.prompts() {
             let first = workload.blocks.len();
             let mut left = prompt.input_tokens;
             for id in trace.blocks(prompt) {
@@ -54,6 +53,13 @@ impl PromptWorkload {
             });
         }
         workload
+    }
+
+    /// Keeps only the first requests.
+    pub fn truncate(&mut self, requests: usize) {
+        self.requests.truncate(requests);
+        let blocks = self.requests.last().map_or(0, |request| request.first + request.count);
+        self.blocks.truncate(blocks);
     }
 
     /// Returns the number of requests.

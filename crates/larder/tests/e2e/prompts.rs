@@ -9,8 +9,12 @@ use serde_json::Value;
 
 use crate::process::LARDER;
 
+fn larder_sim_prompts(arguments: &[&str]) -> Output {
+    Command::new(LARDER).args(["sim", "prompts"]).args(arguments).output().unwrap()
+}
+
 fn prompts(trace: &Path, arguments: &[&str]) -> Output {
-    Command::new(LARDER).args(["sim", "prompts"]).arg(trace).args(arguments).output().unwrap()
+    larder_sim_prompts(&[&[trace.to_str().unwrap()], arguments].concat())
 }
 
 /// Writes a trace of ten conversations of four turns, and a malformed line. A turn adds two blocks, and turns are a minute apart.
@@ -58,6 +62,25 @@ fn every_policy_is_compared_for_every_number_of_nodes() {
 }
 
 #[test]
+fn generated_agents_need_no_trace() {
+    let run = |seed| {
+        let arguments =
+            ["--agents", "0.5", "--seed", seed, "--limit", "300", "--policies", "lard-prefix", "--json"];
+        let output = larder_sim_prompts(&arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let document = run("1");
+    assert_eq!(document["comparisons"][0]["policies"][0]["finished"], 300);
+    assert_eq!(document, run("1"));
+    assert_ne!(document, run("2"));
+    let talk = larder_sim_prompts(&["--agents", "0"]).stderr;
+    assert!(String::from_utf8_lossy(&talk).contains("--agents 0 is out of range"));
+    let talk = larder_sim_prompts(&[]).stderr;
+    assert!(String::from_utf8_lossy(&talk).contains("TRACE"));
+}
+
+#[test]
 fn bad_arguments_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = trace(folder.path());
@@ -68,6 +91,7 @@ fn bad_arguments_are_named() {
         (&["--speed", "0"], "--speed 0 is out of range"),
         (&["--engine", "gpt"], "unknown engine 'gpt': use one of llama3-8b-a100"),
         (&["--memory", "0"], "1.."),
+        (&["--agents", "1"], "cannot be used with"),
     ] {
         let output = prompts(&path, arguments);
         let talk = String::from_utf8_lossy(&output.stderr);

@@ -14,9 +14,12 @@ use larder_trace::{Limits, Prompts, ReadReport};
 
 use crate::outcome::usage;
 
+/// Time in which sessions of agents begin, in s.
+const AGENTS_S: f64 = 1_800.0;
+
 /// Compare policies that place prompts at inference servers: hits, time to the first token, throughput.
 ///
-/// The trace is replayed through a simulated cluster of engines for every policy. Engines are modelled by a roofline that was
+/// The trace, or generated agents, pass a simulated cluster of engines for every policy. Engines are modelled by a roofline that was
 /// not calibrated, so compare policies and do not rely on absolute times. Policies: rr, least-load, chwbl, smg, dynamo,
 /// prefix-product, lard-prefix. Engines: llama3-8b-a100, llama2-70b-8xa800.
 ///
@@ -24,7 +27,15 @@ use crate::outcome::usage;
 #[derive(Debug, Args)]
 pub(crate) struct PromptsArgs {
     /// Trace in Mooncake's format (JSON lines), which may be compressed.
-    trace: PathBuf,
+    #[arg(required_unless_present = "agents", conflicts_with = "agents")]
+    trace: Option<PathBuf>,
+    /// Generate half an hour of agents instead of reading a trace. RATE sessions begin per second; they share 60 system
+    /// prompts. Above 0, at most 100.
+    #[arg(long, value_name = "RATE", conflicts_with = "speed")]
+    agents: Option<f64>,
+    /// Seed of the agents.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Numbers of nodes, 1 to 1024 each.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "8",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
@@ -82,10 +93,7 @@ pub(crate) fn run(args: &PromptsArgs) -> anyhow::Result<()> {
     if let Some((_, kind)) = repeated {
         return Err(usage(format!("--policies names '{kind}' twice")));
     }
-    let (trace, report) = Prompts::load(&args.trace, &Limits::default())
-        .with_context(|| format!("cannot read {}", args.trace.display()))?;
-    warn(&report);
-    let workload = PromptWorkload::new(&trace, args.speed, args.limit);
+    let workload = args.workload()?;
     let comparisons = args.compare(&workload)?;
     let mut out = io::stdout().lock();
     if args.json {
@@ -110,6 +118,28 @@ fn warn(report: &ReadReport) {
 }
 
 impl PromptsArgs {
+    fn workload(&self) -> anyhow::Result<PromptWorkload> {
+        let mut workload = match (&self.trace, self.agents) {
+            (Some(path), _) => {
+                let (trace, report) = Prompts::load(path, &Limits::default())
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                warn(&report);
+                PromptWorkload::new(&trace, self.speed)
+            }
+            (None, Some(rate)) if rate > 0.0 && rate <= 100.0 => {
+                PromptWorkload::agents(self.seed, AGENTS_S, rate)
+            }
+            (None, rate) => {
+                let rate = rate.unwrap_or_default();
+                return Err(usage(format!(
+                    "--agents {rate} is out of range: it must be above 0 and at most 100"
+                )));
+            }
+        };
+        workload.truncate(self.limit.unwrap_or(usize::MAX));
+        Ok(workload)
+    }
+
     fn compare(&self, workload: &PromptWorkload) -> anyhow::Result<Vec<Comparison>> {
         let policies = if self.policies.is_empty() { &ChainPolicyKind::ALL[..] } else { &self.policies };
         let mut engine = self.engine;
