@@ -46,6 +46,7 @@ extern crate alloc;
 pub mod cache;
 pub mod cache_status;
 pub mod census;
+pub mod chain;
 pub mod class;
 mod clock;
 pub mod cost;

@@ -62,6 +62,11 @@ impl Calendar {
         (timer, self.keys[timer])
     }
 
+    /// Returns the key of a timer.
+    pub(crate) fn key(&self, timer: usize) -> EventKey {
+        self.keys[timer]
+    }
+
     /// Sets the key of a timer.
     pub(crate) fn set(&mut self, timer: usize, key: EventKey) {
         if self.keys[timer] == key {

@@ -9,6 +9,7 @@
 //! * [`churn()`](churn::churn) measures the cost of nodes that join, leave and return, under each policy.
 //! * [`faults`] tests the protocols between peers and switches under faults that are drawn from seeds.
 //! * [`cooperation`] simulates the cluster without a front-end: the live protocols over modelled networks.
+//! * [`prompts`] simulates inference engines behind the policies of chains.
 //! * [`ceiling`] computes upper bounds that no policy exceeds.
 //!
 //! The same workload, scenario and seed give the same outcome on every machine and with any number of
@@ -28,6 +29,7 @@ mod memory;
 pub mod outcome;
 pub mod plan;
 pub mod press;
+pub mod prompts;
 pub mod replay;
 mod scenario;
 pub mod source;

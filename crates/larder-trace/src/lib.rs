@@ -3,6 +3,7 @@
 //! - [`read()`] reads a file of any known [`Format`] in one pass, and decompresses gzip, zstd, xz and bzip2.
 //!   Each request is passed on as a borrowed [`Record`]. Malformed lines are counted and are no errors.
 //! - [`Trace`] holds the replayable requests of a file in memory, for the load generator and the simulator.
+//! - [`Prompts`] holds the prompts of a trace of LLM requests, as chains of blocks.
 //! - [`stats`] computes the number of requests, their distribution over targets, and the memory that would
 //!   serve them.
 //! - [`synth`] generates traces from a seed, with the published figures of traces that cannot be distributed.
@@ -18,6 +19,7 @@ mod error;
 mod format;
 mod intern;
 mod line;
+mod prompts;
 mod read;
 mod record;
 mod report;
@@ -34,6 +36,7 @@ pub use days::Day;
 pub use error::{Fault, TraceError};
 pub use format::Format;
 pub use format::json_fields::JsonFields;
+pub use prompts::{Prompt, Prompts};
 pub use read::{Limits, Progress, ReadOptions, read, read_from};
 pub use record::{Client, Key, Method, Reason, Record, TokenSums};
 pub use report::{MalformedLine, ReadEnd, ReadReport};

@@ -7,9 +7,10 @@
 
 use std::path::{Path, PathBuf};
 
+use larder_core::cache::{Block, TreeCache};
 use larder_core::policy::table::Place;
 use larder_core::{Bytes, TargetId};
-use larder_trace::{Format, LoadOptions, ReadOptions, Stats, Trace, ward};
+use larder_trace::{Format, Limits, LoadOptions, Prompts, ReadOptions, Stats, Trace, ward};
 
 fn file(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
@@ -99,6 +100,25 @@ fn a_per_minute_table_is_refused() {
     let Some(path) = file("clarknet-1995-per-minute.csv.zst") else { return };
     let error = Trace::load(&path, &LoadOptions::default()).expect_err("a CSV of counts");
     assert!(error.to_string().contains("datetime,view"), "{error}");
+}
+
+/// The chains of prompts find the same blocks in an endless tree as single blocks find: every block has its parents.
+#[test]
+fn mooncake_prompts_reuse_a_third_of_their_blocks() {
+    let Some(path) = file("mooncake-conversation.jsonl.zst") else { return };
+    let (trace, report) = Prompts::load(&path, &Limits::default()).expect("a readable trace");
+    assert_eq!((report.records, report.malformed), (12_031, 0));
+    let mut cache = TreeCache::new(u64::MAX, usize::MAX);
+    let (mut blocks, mut hits) = (0, 0);
+    for (prompt, stamp) in trace.prompts().iter().zip(0..) {
+        let block = |id: &u64| Block { id: TargetId(*id), tokens: Prompts::BLOCK_TOKENS };
+        let chain: Vec<Block> = trace.blocks(prompt).iter().map(block).collect();
+        blocks += chain.len();
+        hits += cache.depth(&chain);
+        assert_eq!(cache.touch(&chain, stamp), chain.len());
+    }
+    assert_eq!((blocks, cache.len()), (288_500, 182_790));
+    assert_eq!(format!("{:.1}", hits as f64 / blocks as f64 * 100.0), "36.6");
 }
 
 /// Runs ward-analysis of a real log. Each node has memory for a fifth of the log.

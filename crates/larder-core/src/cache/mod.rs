@@ -7,12 +7,16 @@
 //!
 //! An object larger than the object limit, or than the whole cache, is refused. Every other object is stored after
 //! as many evictions as it needs. An empty object counts as one byte, so the number of objects is limited too.
+//!
+//! [`TreeCache`] is the cache of an inference engine, whose objects need each other.
 
 mod gds;
 mod lru;
 mod slab;
+mod tree;
 
 pub use gds::GdsCost;
+pub use tree::{Block, TreeCache};
 
 use crate::unit::Bytes;
 use alloc::string::String;

@@ -68,6 +68,12 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         at
     }
 
+    /// Returns the memory of the tables in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let slots = self.slots.capacity() * size_of::<SlabSlot<K, L>>();
+        slots + self.free.capacity() * size_of::<u32>() + self.index.allocation_size()
+    }
+
     /// Returns the keys of all objects, in an arbitrary order.
     pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.index.iter().map(|&at| self.slots[at as usize].key)

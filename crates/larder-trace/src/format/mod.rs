@@ -14,7 +14,7 @@ pub(crate) mod json_fields;
 mod keys;
 mod larder;
 mod log_format;
-mod mooncake;
+pub(crate) mod mooncake;
 mod nginx;
 mod oracle;
 mod s3;

@@ -13,15 +13,15 @@ use crate::record::{Client, Key, Method, Reason, Record, TokenSums};
 use crate::size_unit::SizeUnit;
 
 /// Tokens per block.
-const BLOCK_TOKENS: u64 = 512;
+pub(crate) const BLOCK_TOKENS: u64 = 512;
 
 /// A request line. Unknown fields are ignored, because later traces of this family add some.
 #[derive(Debug, Deserialize)]
-struct RequestLine {
-    timestamp: i64,
-    input_length: u64,
-    output_length: u64,
-    hash_ids: Vec<u64>,
+pub(crate) struct RequestLine {
+    pub(crate) timestamp: i64,
+    pub(crate) input_length: u64,
+    pub(crate) output_length: u64,
+    pub(crate) hash_ids: Vec<u64>,
 }
 
 impl RequestLine {
@@ -39,7 +39,7 @@ impl RequestLine {
 }
 
 /// Parses one line, without its line end.
-fn parse(line: &[u8]) -> Result<RequestLine, Reason> {
+pub(crate) fn parse(line: &[u8]) -> Result<RequestLine, Reason> {
     if line.first() != Some(&b'{') {
         return Err(Reason::NotJson);
     }

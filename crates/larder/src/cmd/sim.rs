@@ -1,14 +1,15 @@
-//! `larder sim`: replays recorded decisions, simulates joining and leaving nodes and protocol faults, and solves
-//! the analytic model of PRESS.
+//! `larder sim`: replays recorded decisions, simulates joining and leaving nodes, protocol faults and inference servers,
+//! and solves the analytic model of PRESS.
 
 mod churn;
 mod faults;
 mod press;
+mod prompts;
 mod replay;
 
 use clap::{Args, Subcommand};
 
-/// Simulate clusters: replay recorded decisions, join and remove nodes, inject faults, solve the model of PRESS.
+/// Simulate clusters: replay decisions or prompts, join and remove nodes, inject faults, solve the model of PRESS.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
@@ -21,6 +22,7 @@ enum SimCommand {
     Replay(Box<replay::ReplayArgs>),
     Churn(Box<churn::ChurnArgs>),
     Faults(faults::FaultsArgs),
+    Prompts(prompts::PromptsArgs),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
@@ -29,5 +31,6 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Churn(args) => churn::run(args),
         SimCommand::Faults(args) => faults::run(args),
+        SimCommand::Prompts(args) => prompts::run(args),
     }
 }

@@ -47,6 +47,7 @@ mod plan;
 mod plan_proxy;
 mod preflight;
 mod process;
+mod prompts;
 mod purge;
 mod reach;
 mod real_clients;

@@ -1,0 +1,119 @@
+//! Credits: the blocks that each node's cache is expected to have.
+//!
+//! The dispatcher sees every request, so it repeats what the node's cache does: a [`TreeCache`] per node with the
+//! node's capacity, in which a request pins its blocks until it ends. The credit of a block ends when the node would evict
+//! it, and all credits of a node end when it restarts.
+//! The number of credits of all nodes together is limited; every node has an equal share of it.
+
+use crate::cache::{Block, TreeCache};
+use crate::id::NodeId;
+use alloc::vec::Vec;
+
+/// The credits of a node.
+#[derive(Debug)]
+struct NodeCredits {
+    cache: TreeCache,
+    /// The number of restarts so far. The pins of earlier requests are gone.
+    epoch: u32,
+}
+
+/// The blocks that a request pins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pins {
+    count: usize,
+    epoch: u32,
+}
+
+/// The credits of all nodes.
+#[derive(Debug)]
+pub(super) struct Credits {
+    nodes: Vec<NodeCredits>,
+    /// The number of the last request.
+    stamp: u32,
+}
+
+impl Credits {
+    /// Creates the credits of nodes with these capacities in tokens.
+    pub(super) fn new(capacities: &[u64], blocks_max: usize) -> Self {
+        let each = blocks_max / capacities.len().max(1);
+        let node = |capacity: &u64| NodeCredits { cache: TreeCache::new(*capacity, each), epoch: 0 };
+        Self { nodes: capacities.iter().map(node).collect(), stamp: 0 }
+    }
+
+    /// Returns the number of the chain's blocks that a node is expected to have.
+    pub(super) fn depth(&self, node: NodeId, chain: &[Block]) -> usize {
+        self.cache(node).map_or(0, |cache| cache.depth(chain))
+    }
+
+    /// Returns the tokens that requests at a node would use if it served this chain of `tokens` too. Shared blocks count
+    /// once.
+    pub(super) fn active(&self, node: NodeId, chain: &[Block], tokens: u64) -> u64 {
+        let Some(cache) = self.cache(node) else { return tokens };
+        let shared: u64 = chain[..cache.pinned_depth(chain)].iter().map(|block| block.size()).sum();
+        cache.pinned().saturating_add(tokens.saturating_sub(shared))
+    }
+
+    /// Returns the tokens that a node is expected to have in total.
+    pub(super) fn resident(&self, node: NodeId) -> u64 {
+        self.cache(node).map_or(0, TreeCache::used)
+    }
+
+    /// Returns the number of requests since the last use of the node's next victim; `u32::MAX` if `tokens` more fit
+    /// without an eviction.
+    pub(super) fn coldness(&self, node: NodeId, tokens: u64) -> u32 {
+        let Some(cache) = self.cache(node) else { return 0 };
+        if cache.capacity().saturating_sub(cache.used()) >= tokens {
+            return u32::MAX;
+        }
+        // The counter may wrap around, so only the difference counts.
+        cache.oldest().map_or(0, |used| self.stamp.wrapping_sub(used))
+    }
+
+    /// Records that a node begins to serve a chain.
+    pub(super) fn begin(&mut self, node: NodeId, chain: &[Block]) -> Pins {
+        self.stamp = self.stamp.wrapping_add(1);
+        let Some(found) = self.nodes.get_mut(node.index()) else { return Pins::default() };
+        Pins { count: found.cache.pin(chain, self.stamp), epoch: found.epoch }
+    }
+
+    /// Records that a node has ended a request for a chain. If it was served, the node has all of its blocks.
+    pub(super) fn end(&mut self, node: NodeId, chain: &[Block], pins: Pins, served: bool) {
+        self.stamp = self.stamp.wrapping_add(1);
+        let Some(found) = self.nodes.get_mut(node.index()).filter(|found| found.epoch == pins.epoch) else {
+            return;
+        };
+        found.cache.unpin(chain.get(..pins.count).unwrap_or(chain), self.stamp);
+        if served && pins.count < chain.len() {
+            found.cache.touch(chain, self.stamp);
+        }
+    }
+
+    /// Ends all credits of a node.
+    pub(super) fn clear(&mut self, node: NodeId) {
+        if let Some(found) = self.nodes.get_mut(node.index()) {
+            found.cache.clear();
+            found.epoch = found.epoch.wrapping_add(1);
+        }
+    }
+
+    /// Changes a node's capacity in tokens.
+    pub(super) fn resize(&mut self, node: NodeId, capacity: u64) {
+        if let Some(found) = self.nodes.get_mut(node.index()) {
+            found.cache.resize(capacity);
+        }
+    }
+
+    /// Returns the number of credits.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.iter().map(|node| node.cache.len()).sum()
+    }
+
+    /// Returns the memory of the credits in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.nodes.iter().map(|node| node.cache.memory_bytes()).sum()
+    }
+
+    fn cache(&self, node: NodeId) -> Option<&TreeCache> {
+        self.nodes.get(node.index()).map(|node| &node.cache)
+    }
+}

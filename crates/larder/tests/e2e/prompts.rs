@@ -1,0 +1,105 @@
+//! `larder sim prompts` with a small trace: tables, JSON, and errors for invalid arguments.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use larder_core::chain::ChainPolicyKind;
+use serde_json::Value;
+
+use crate::process::LARDER;
+
+fn larder_sim_prompts(arguments: &[&str]) -> Output {
+    Command::new(LARDER).args(["sim", "prompts"]).args(arguments).output().unwrap()
+}
+
+fn prompts(trace: &Path, arguments: &[&str]) -> Output {
+    larder_sim_prompts(&[&[trace.to_str().unwrap()], arguments].concat())
+}
+
+/// Writes a trace of ten conversations of four turns, and a malformed line. A turn adds two blocks, and turns are a minute apart.
+fn trace(folder: &Path) -> PathBuf {
+    let mut text = String::from("{}\n");
+    for (turn, user) in (0..4_u64).flat_map(|turn| (0..10_u64).map(move |user| (turn, user))) {
+        let blocks: Vec<u64> = (0..2 * (turn + 1)).map(|at| user * 100 + at).collect();
+        let (ms, tokens) = (turn * 60_000 + user * 1_000, blocks.len() * 512);
+        writeln!(
+            text,
+            r#"{{"timestamp": {ms}, "input_length": {tokens}, "output_length": 20, "hash_ids": {blocks:?}}}"#
+        )
+        .unwrap();
+    }
+    let path = folder.join("prompts.jsonl");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn every_policy_is_compared_for_every_number_of_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = trace(folder.path());
+    let output = prompts(&path, &["--nodes", "2,3", "--json"]);
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{talk}");
+    assert!(talk.contains("1 line left out; the first: line 1"), "{talk}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["schema"], "larder/prompts/1");
+    let comparisons = document["comparisons"].as_array().unwrap();
+    assert_eq!(comparisons.iter().map(|one| &one["nodes"]).collect::<Vec<_>>(), [2, 3]);
+    for comparison in comparisons {
+        // Of 2 + 4 + 6 + 8 blocks, a turn finds those of the turn before.
+        assert_eq!(comparison["reuse_unlimited"]["tokens"], 0.6);
+        let policies = comparison["policies"].as_array().unwrap();
+        let names: Vec<&str> = policies.iter().map(|one| one["policy"].as_str().unwrap()).collect();
+        assert_eq!(names, ChainPolicyKind::ALL.map(ChainPolicyKind::name));
+        assert!(policies.iter().all(|one| one["finished"] == 40), "{policies:?}");
+        assert_eq!(policies.last().unwrap()["token_hit_ratio"], 0.6, "{policies:?}");
+    }
+    let output = prompts(&path, &["--policies", "lard-prefix"]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("hits without a limit of memory: 60.0 % of the tokens"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("lard-prefix ") && line.contains("60.0 %")), "{table}");
+}
+
+#[test]
+fn generated_agents_need_no_trace() {
+    let run = |seed| {
+        let arguments =
+            ["--agents", "0.5", "--seed", seed, "--limit", "300", "--policies", "lard-prefix", "--json"];
+        let output = larder_sim_prompts(&arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let document = run("1");
+    assert_eq!(document["comparisons"][0]["policies"][0]["finished"], 300);
+    assert_eq!(document, run("1"));
+    assert_ne!(document, run("2"));
+    let talk = larder_sim_prompts(&["--agents", "0"]).stderr;
+    assert!(String::from_utf8_lossy(&talk).contains("--agents 0 is out of range"));
+    let talk = larder_sim_prompts(&[]).stderr;
+    assert!(String::from_utf8_lossy(&talk).contains("TRACE"));
+}
+
+#[test]
+fn bad_arguments_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = trace(folder.path());
+    for (arguments, complaint) in [
+        (&["--policies", "lard-r"][..], "unknown policy of chains 'lard-r': use one of rr, least-load"),
+        (&["--policies", "rr,rr"], "--policies names 'rr' twice"),
+        (&["--nodes", "0"], "1..=1024"),
+        (&["--speed", "0"], "--speed 0 is out of range"),
+        (&["--engine", "gpt"], "unknown engine 'gpt': use one of llama3-8b-a100"),
+        (&["--memory", "0"], "1.."),
+        (&["--agents", "1"], "cannot be used with"),
+    ] {
+        let output = prompts(&path, arguments);
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && talk.contains(complaint), "{arguments:?}: {talk}");
+    }
+    let other = folder.path().join("access.log");
+    std::fs::write(&other, "GET / HTTP/1.1\n").unwrap();
+    let output = prompts(&other, &[]);
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && talk.contains("none of 1 records is valid mooncake"), "{talk}");
+}
