@@ -116,7 +116,7 @@ const fn missing_hook(policy: PolicyKind) -> Option<&'static str> {
         PolicyKind::WrrNum | PolicyKind::WrrTime | PolicyKind::LardUtil | PolicyKind::Hacc => {
             Some("it needs load reports of the nodes")
         }
-        PolicyKind::LbGc => Some("it needs each change of the nodes' caches"),
+        PolicyKind::LbGc | PolicyKind::Lmetric => Some("it needs each change of the nodes' caches"),
         PolicyKind::Random
         | PolicyKind::Rr
         | PolicyKind::Wrr
@@ -126,10 +126,12 @@ const fn missing_hook(policy: PolicyKind) -> Option<&'static str> {
         | PolicyKind::LardR
         | PolicyKind::LardCost
         | PolicyKind::Bounded
+        | PolicyKind::BoundedJump
         | PolicyKind::Maglev
         | PolicyKind::Rendezvous
         | PolicyKind::P2c
-        | PolicyKind::PeakEwma => None,
+        | PolicyKind::PeakEwma
+        | PolicyKind::Prequal => None,
     }
 }
 
