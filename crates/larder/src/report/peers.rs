@@ -159,6 +159,7 @@ fn system_figures(report: &PeersReport, point: &SweepPoint) -> String {
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
         x_log: true,
+        bound_shares: Vec::new(),
         x_ticks: Vec::new(),
         y_percent: true,
     };
@@ -251,6 +252,7 @@ fn sweep_figure(
         y_max: y_percent.then_some(1.0),
         y_percent,
         x_log: true,
+        bound_shares: Vec::new(),
         lines,
     }
 }
