@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use larder::report::{PAGE_STYLE, STYLE, escape, plot};
 use larder_papers::{Count, ExperimentReport, Judgement, Paper, Report, Verdict, text};
+use larder_sim::figure::Figure;
 
 /// Builds the HTML page.
 ///

@@ -22,7 +22,8 @@
 //! aged. The latency is the median of the 5 of the node's last 16 latencies whose requests met the most similar load, as
 //! the paper's server reports it; the load that a request met is taken as the one that it leaves. The latency is that to
 //! the first byte, or to the last one if the first is not known. A failed attempt counts if it waited longer than
-//! expected. A node without latencies counts as the fastest.
+//! expected. Latencies older than a second do not count, or a node that was slow once would stay unused. A node without
+//! latencies counts as the fastest.
 //!
 //! The paper does not define the following: a new probe of a node replaces the node's older one, and the pool has no
 //! more probes than there are nodes. Equal probes are ordered by the other value, then by age. A retry takes the best
@@ -31,7 +32,7 @@
 //! The latencies are not recorded. A probe reads them through [`ClusterView::learned`], so that it can be replayed.
 //!
 //! Parameters: `prequal.rif_quantile` Q_RIF (0.84, the paper's 2^-0.25), `seed`. State: the pool behind one lock, and
-//! 150 bytes per node. Cost: O(1).
+//! 280 bytes per node. Cost: O(1).
 
 use super::common::CommonSettings;
 use super::description::PolicyDescription;
@@ -60,7 +61,7 @@ const POOL_MAX: usize = 16;
 const PROBES: usize = 3;
 /// The number of probes below which a node is drawn at random.
 const POOL_MIN: usize = 2;
-/// The age at which a probe is removed.
+/// The age at which a probe is removed, and a latency no longer counts.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// The number of probes whose RIFs give the limit of hot ones.
 const RIFS: usize = 128;
@@ -135,6 +136,7 @@ struct NodeLatencies {
 struct LatencySample {
     load: u32,
     us: u32,
+    at: Time,
 }
 
 impl Prequal {
@@ -207,7 +209,7 @@ impl Prequal {
                 let probe = Probe {
                     node,
                     rif: nodes.key(node).get(),
-                    latency_us: nodes.learned(|| self.latency_us(node, load, nodes)),
+                    latency_us: nodes.learned(|| self.latency_us(now, node, load, nodes)),
                     uses,
                     at: now,
                     epoch: nodes.epoch(),
@@ -230,16 +232,18 @@ impl Prequal {
     }
 
     /// Returns the median of the latencies whose requests met the most similar load; 0 if none is known.
-    fn latency_us(&self, node: NodeId, load: u32, nodes: ClusterView<'_>) -> u64 {
+    fn latency_us(&self, now: Time, node: NodeId, load: u32, nodes: ClusterView<'_>) -> u64 {
         let Some(latencies) = self.latencies.get(node.index()) else { return 0 };
         let latencies = latencies.lock();
         if nodes.lost_since(node, latencies.epoch) {
             return 0;
         }
         let mut near = [(u32::MAX, u32::MAX); SAMPLES];
-        let count = latencies.samples.len().min(SAMPLES);
-        for (place, sample) in near.iter_mut().zip(&latencies.samples) {
+        let fresh = latencies.samples.iter().filter(|sample| now.since(sample.at) <= AGE_MAX);
+        let mut count = 0;
+        for (place, sample) in near.iter_mut().zip(fresh) {
             *place = (sample.load.abs_diff(load), sample.us);
+            count += 1;
         }
         let near = &mut near[..count];
         near.sort_unstable();
@@ -248,7 +252,7 @@ impl Prequal {
         near.get(near.len() / 2).map_or(0, |(_, us)| (*us).into())
     }
 
-    fn learn(&self, node: NodeId, latency: Duration, nodes: ClusterView<'_>) {
+    fn learn(&self, now: Time, node: NodeId, latency: Duration, nodes: ClusterView<'_>) {
         let Some(latencies) = self.latencies.get(node.index()).filter(|_| nodes.is_open(node)) else {
             return;
         };
@@ -261,7 +265,7 @@ impl Prequal {
             latencies.samples.pop_front();
         }
         let us = u32::try_from(latency.as_micros()).unwrap_or(u32::MAX).max(1);
-        latencies.samples.push_back(LatencySample { load: nodes.load(node), us });
+        latencies.samples.push_back(LatencySample { load: nodes.load(node), us, at: now });
     }
 }
 
@@ -366,7 +370,7 @@ impl Policy for Prequal {
             let latencies = self.latencies[index].lock();
             let known = if nodes.lost_since(node, latencies.epoch) { 0 } else { latencies.samples.len() };
             let samples = latencies.samples.iter().take(known);
-            let samples = samples.map(|sample| u64::from(sample.load) << 32 | u64::from(sample.us));
+            let samples = samples.flat_map(|sample| sample.numbers());
             let of: Vec<u64> = probe.into_iter().chain(samples).collect();
             if of.iter().any(|number| *number > 0) {
                 saved.per_node.push((node, of));
@@ -396,8 +400,8 @@ impl Policy for Prequal {
             if let Some(latencies) = self.latencies.get(node.index()) {
                 let mut latencies = latencies.lock();
                 latencies.epoch = nodes.epoch();
-                latencies.samples =
-                    samples.iter().take(SAMPLES).map(|word| LatencySample::of(*word)).collect();
+                let samples = samples.as_chunks::<2>().0.iter().take(SAMPLES);
+                latencies.samples = samples.map(|numbers| LatencySample::of(*numbers)).collect();
             }
         }
         probes.sort_unstable_by_key(|(order, probe)| (*order, probe.node));
@@ -406,34 +410,38 @@ impl Policy for Prequal {
 
     fn on_failure(
         &self,
-        _now: Time,
+        now: Time,
         _request: &Request,
         node: NodeId,
         waited: Duration,
         nodes: ClusterView<'_>,
     ) {
-        let expected = self.latency_us(node, nodes.load(node), nodes);
+        let expected = self.latency_us(now, node, nodes.load(node), nodes);
         if waited.as_micros() > expected.into() {
-            self.learn(node, waited, nodes);
+            self.learn(now, node, waited, nodes);
         }
     }
 
     fn on_reply(
         &self,
-        _now: Time,
+        now: Time,
         _request: &Request,
         node: NodeId,
         served: &ReplyFeedback,
         nodes: ClusterView<'_>,
     ) {
-        self.learn(node, served.first_byte.unwrap_or(served.elapsed), nodes);
+        self.learn(now, node, served.first_byte.unwrap_or(served.elapsed), nodes);
     }
 }
 
 impl LatencySample {
+    fn numbers(self) -> [u64; 2] {
+        [u64::from(self.load) << 32 | u64::from(self.us), self.at.as_nanos()]
+    }
+
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
-    const fn of(word: u64) -> Self {
-        Self { load: (word >> 32) as u32, us: word as u32 }
+    const fn of([word, at]: [u64; 2]) -> Self {
+        Self { load: (word >> 32) as u32, us: word as u32, at: Time::from_nanos(at) }
     }
 }
 
@@ -524,11 +532,14 @@ mod tests {
         let nodes = ClusterView::live(dispatcher.nodes());
         let mut held = Vec::new();
         for step in 0..8 {
-            prequal.learn(NodeId(0), Duration::from_millis(10 + step), nodes);
-            prequal.learn(NodeId(1), Duration::from_millis(10 + step), nodes);
+            prequal.learn(Time::ZERO, NodeId(0), Duration::from_millis(10 + step), nodes);
+            prequal.learn(Time::ZERO, NodeId(1), Duration::from_millis(10 + step), nodes);
             held.push(started(dispatcher.arrive(Time::ZERO, REQUEST)));
         }
-        let (idle, busy) = (prequal.latency_us(NodeId(0), 0, nodes), prequal.latency_us(NodeId(0), 9, nodes));
+        let (idle, busy) = (
+            prequal.latency_us(Time::ZERO, NodeId(0), 0, nodes),
+            prequal.latency_us(Time::ZERO, NodeId(0), 9, nodes),
+        );
         assert!(idle < busy && (10_000..=12_000).contains(&idle), "{idle} {busy}");
     }
 
@@ -592,7 +603,7 @@ mod tests {
                 prop_assert_eq!(told, chosen);
                 held.push(chosen.expect("a node is up").node);
                 let node = held[usize::from(node) % held.len()];
-                prequal.learn(node, Duration::from_millis(ms), view);
+                prequal.learn(now, node, Duration::from_millis(ms), view);
                 if ends {
                     held.retain(|other| *other != node);
                 }

@@ -159,7 +159,6 @@ fn system_figures(report: &PeersReport, point: &SweepPoint) -> String {
         x_label: "milliseconds, logarithmic",
         y_label: "share of requests answered",
         x_log: true,
-        bound_shares: Vec::new(),
         x_ticks: Vec::new(),
         y_percent: true,
     };
