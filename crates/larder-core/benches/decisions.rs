@@ -50,6 +50,8 @@ const BY_GROUP: [PolicyKind; 6] = [
     PolicyKind::Lard,
     PolicyKind::LardR,
     PolicyKind::Bounded,
+    PolicyKind::BoundedJump,
+    PolicyKind::Lmetric,
     PolicyKind::CapLoad,
 ];
 

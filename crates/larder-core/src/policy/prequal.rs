@@ -238,16 +238,17 @@ impl Prequal {
         if nodes.lost_since(node, latencies.epoch) {
             return 0;
         }
-        let mut near = [(u32::MAX, u32::MAX); SAMPLES];
-        let fresh = latencies.samples.iter().filter(|sample| now.since(sample.at) <= AGE_MAX);
-        let mut count = 0;
-        for (place, sample) in near.iter_mut().zip(fresh) {
-            *place = (sample.load.abs_diff(load), sample.us);
-            count += 1;
+        let (mut near, mut count) = ([(u32::MAX, u32::MAX); NEAREST], 0);
+        for sample in latencies.samples.iter().filter(|sample| now.since(sample.at) <= AGE_MAX) {
+            let entry = (sample.load.abs_diff(load), sample.us);
+            let at = near[..count].partition_point(|other| *other <= entry);
+            if at < NEAREST {
+                near.copy_within(at..count.min(NEAREST - 1), at + 1);
+                near[at] = entry;
+                count = (count + 1).min(NEAREST);
+            }
         }
         let near = &mut near[..count];
-        near.sort_unstable();
-        let near = &mut near[..count.min(NEAREST)];
         near.sort_unstable_by_key(|(_, us)| *us);
         near.get(near.len() / 2).map_or(0, |(_, us)| (*us).into())
     }
