@@ -24,10 +24,10 @@
 //! because requests that share a read take no memory. [The proof](../../../docs/understand/upper-bound.md) is in the
 //! documentation.
 //!
-//! The bound counts whole runs, to the last reply ([`Outcome::throughput`](crate::Outcome)), without refused requests.
+//! [`Bounds::of`] counts whole runs, to the last reply ([`Outcome::throughput`](crate::Outcome)), without refused requests.
 //! Items that a node keeps in parts ([`CostModel::chunk_bytes`](crate::cost::CostModel)) take no memory.
 //!
-//! Time: O(requests log requests) once, then O(groups log requests) per cluster. Memory: 5 bytes per request and 17
+//! Time: O(requests log requests) once, then O(groups log requests) per cluster. Memory: 5 bytes per request and 80
 //! per item. Groups are at most some thousands, because sizes are rounded down to a 64th.
 
 mod demand;
@@ -113,6 +113,8 @@ pub struct Bounds {
     steps: f64,
     /// Requests that cause a read on every cluster.
     certain_reads: f64,
+    /// For each item the number of its measured requests, and the demand and front-end time of one that reads.
+    most: Vec<(u32, Demand, f64)>,
 }
 
 impl Bounds {
@@ -127,6 +129,7 @@ impl Bounds {
         let model = demand::for_each_item(costs, &workload.items, |item, found| demands[item] = found);
         let mut reuse = Reuse::new(workload, warmup, model.chunk);
         let (mut certain, mut front, mut steps, mut certain_reads) = ([0.0; KINDS], 0.0, 0.0, 0.0);
+        let mut most = Vec::new();
         for (item, demand) in demands.iter().enumerate() {
             let (count, cold) = (f64::from(reuse.counts[item]), f64::from(u8::from(reuse.cold[item])));
             for (sum, (base, read)) in certain.iter_mut().zip(demand.base.iter().zip(&demand.read)) {
@@ -136,9 +139,13 @@ impl Bounds {
             steps += count * demand.steps;
             let shares = workload.items[item].cacheable || model.tasks;
             certain_reads += if shares { cold } else { count };
+            if reuse.counts[item] > 0 {
+                let both = core::array::from_fn(|at| demand.base[at] + demand.read[at]);
+                most.push((reuse.counts[item], both, demand.front));
+            }
             reuse.note_demand(item, &demand.read);
         }
-        Ok(Self { reuse, model, certain, front, steps, certain_reads })
+        Ok(Self { reuse, model, certain, front, steps, certain_reads, most })
     }
 
     /// Computes the bound of a cluster. The scenario's cost model and warm-up must be those of [`Bounds::new`].
@@ -146,23 +153,31 @@ impl Bounds {
     /// # Errors
     /// Returns an error for a scenario out of range, and for arrivals per node, whose order depends on the policy.
     pub fn of(&self, scenario: &Scenario) -> Result<Bound, SimError> {
+        self.bound(scenario, 0)
+    }
+
+    /// Computes the bound of a cluster for the requests that end before the last arrival
+    /// ([`Outcome::steady_throughput`](crate::Outcome::steady_throughput)). The requests in progress at that time may
+    /// have all of their work before them, and are taken to be the dearest ones.
+    ///
+    /// # Errors
+    /// Fails as [`Bounds::of`] does.
+    pub fn of_steady(&self, scenario: &Scenario) -> Result<Bound, SimError> {
+        let open = in_progress(scenario)?.unwrap_or(u32::MAX);
+        self.bound(scenario, open)
+    }
+
+    /// Computes the bound of a run at whose end `open` requests are in progress.
+    fn bound(&self, scenario: &Scenario, open: u32) -> Result<Bound, SimError> {
         scenario.check()?;
-        let in_progress = match scenario.arrivals {
-            Arrivals::Closed { clients: 0 } => Some(engine::admission_limit(scenario)?),
-            Arrivals::Closed { clients } => Some(clients),
-            Arrivals::Open { .. } => None,
-            Arrivals::Subtraces { .. } => {
-                let range = "closed or open: the order of other arrivals depends on the policy";
-                return Err(SimError::OutOfRange { key: "arrivals", range });
-            }
-        };
+        let in_progress = in_progress(scenario)?;
         let room = self.room(scenario, in_progress);
         let may_hit = |group: &Group| f64::from(u8::from(group.cacheable || self.model.tasks));
         let misses = self.certain_reads + self.reuse.least_uncovered(&room, may_hit);
         let requests = (self.reuse.requests as f64).max(1.0);
-        let (seconds, limit) = self.least_time(scenario, &room, in_progress);
+        let (seconds, limit) = self.least_time(scenario, &room, in_progress, open);
         Ok(Bound {
-            throughput: self.reuse.requests as f64 / seconds.max(f64::MIN_POSITIVE),
+            throughput: self.reuse.requests as f64 / seconds.max(1e-9),
             hit_ratio: (1.0 - misses / requests).max(0.0),
             limit,
         })
@@ -186,7 +201,13 @@ impl Bounds {
     }
 
     /// Returns the least time of a run in seconds, and the part that needs it.
-    fn least_time(&self, scenario: &Scenario, room: &Room, clients: Option<u32>) -> (f64, BoundLimit) {
+    fn least_time(
+        &self,
+        scenario: &Scenario,
+        room: &Room,
+        clients: Option<u32>,
+        open: u32,
+    ) -> (f64, BoundLimit) {
         let nodes = &scenario.nodes;
         let total = |of: fn(&crate::SimNode) -> f64| nodes.iter().map(of).sum::<f64>();
         let most = |of: fn(&crate::SimNode) -> f64| nodes.iter().map(of).fold(0.0, f64::max);
@@ -210,12 +231,14 @@ impl Bounds {
         // The engine rounds each scaled time down to whole ns.
         let scaled = nodes.iter().any(|node| node.cpu_speed != 1.0 || node.disk_speed != 1.0);
         let lost = if scaled { self.steps * cpu.max(disk) } else { 0.0 };
-        let mut least = (self.front / self.model.front_cores, BoundLimit::FrontEnd);
+        let front = (self.front - self.dearest(open, |_, front| front)).max(0.0);
+        let mut least = (front / self.model.front_cores, BoundLimit::FrontEnd);
         for (limit, weights, capacity) in stations {
             let weigh =
                 |demand: &Demand| demand.iter().zip(&weights).map(|(ns, weight)| ns * weight).sum::<f64>();
-            let front = if limit == BoundLimit::Clients { self.front } else { 0.0 };
-            let certain = (weigh(&self.certain) + front - lost).max(0.0);
+            let own = if limit == BoundLimit::Clients { 1.0 } else { 0.0 };
+            let undone = lost + self.dearest(open, |demand, front| weigh(demand) + own * front);
+            let certain = weigh(&self.certain) + own * self.front - undone;
             let read = |group: &Group| weigh(&group.read);
             if (certain + self.reuse.all(read)) / capacity <= least.0 {
                 continue;
@@ -227,4 +250,35 @@ impl Bounds {
         }
         (least.0 / 1e9, least.1)
     }
+
+    /// Returns the sum of the `count` largest costs of measured requests.
+    fn dearest(&self, count: u32, cost: impl Fn(&Demand, f64) -> f64) -> f64 {
+        if count == 0 {
+            return 0.0;
+        }
+        let mut costs: Vec<(f64, u32)> =
+            self.most.iter().map(|(count, demand, front)| (cost(demand, *front), *count)).collect();
+        costs.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        let mut left = count;
+        let mut sum = 0.0;
+        for (cost, count) in costs {
+            let taken = count.min(left);
+            sum += f64::from(taken) * cost;
+            left -= taken;
+        }
+        sum
+    }
+}
+
+/// Returns the largest number of requests in progress; `None` without a limit.
+fn in_progress(scenario: &Scenario) -> Result<Option<u32>, SimError> {
+    Ok(match scenario.arrivals {
+        Arrivals::Closed { clients: 0 } => Some(engine::admission_limit(scenario)?),
+        Arrivals::Closed { clients } => Some(clients),
+        Arrivals::Open { .. } => None,
+        Arrivals::Subtraces { .. } => {
+            let range = "closed or open: the order of other arrivals depends on the policy";
+            return Err(SimError::OutOfRange { key: "arrivals", range });
+        }
+    })
 }

@@ -161,7 +161,8 @@ proptest! {
             warmup: warmup.min(requests.len() - 1),
             ..Scenario::lard98(2, settings)
         };
-        let bound = Bounds::new(&workload, scenario.warmup, &costs).expect("valid").of(&scenario).expect("valid");
+        let bounds = Bounds::new(&workload, scenario.warmup, &costs).expect("valid");
+        let bound = bounds.of(&scenario).expect("valid");
         for placement in 0..1_u32 << requests.len() {
             let nodes = (0..requests.len()).map(|at| (placement >> at & 1) as u16).collect();
             let source = Placed { requests: &requests, nodes, next: 0, clients: clients as usize };
@@ -171,6 +172,8 @@ proptest! {
             let late = if COSTS[4] == costs.name() { 1.5e-3 } else { 0.0 };
             let most = 1.0 / (1.0 / bound.throughput - late / outcome.requests as f64).max(1e-12);
             prop_assert!(outcome.throughput <= most * (1.0 + 1e-9), "{placement:b} {outcome:?} {bound:?}");
+            let steady = bounds.of_steady(&scenario).expect("valid").throughput * (1.0 + 1e-9);
+            prop_assert!(late > 0.0 || outcome.steady_throughput <= steady, "{placement:b} {outcome:?} {steady}");
             prop_assert!(hits <= bound.hit_ratio + 1e-9, "{placement:b} {outcome:?} {bound:?}");
         }
     }
@@ -194,7 +197,7 @@ fn no_policy_exceeds_the_bound_on_any_trace() {
     let recipes = [
         (Recipe::by_name("rice-like").expect("known"), 0.02),
         (Recipe::by_name("ibm-like").expect("known"), 0.02),
-        (Recipe::zipf(3_000, 60_000, 0.9), 1.0),
+        (Recipe::zipf(3_000, 30_000, 0.9), 1.0),
     ];
     for (recipe, scale) in recipes {
         let workload = Workload::from_trace(&generate(&recipe, 3, scale).expect("possible"));
@@ -211,10 +214,13 @@ fn no_policy_exceeds_the_bound_on_any_trace() {
                 ..Scenario::lard98(4, Settings::default())
             };
             let best = best_share(&workload, &scenario);
-            assert!(best > 0.3, "the bound says nothing: {best} with {parts} {warmup} {costs}");
-            let global = Scenario { cache: CacheChoice::Global(CacheKind::Gds), ..scenario.clone() };
-            best_share(&workload, &global);
-            best_share(&workload, &Scenario { cache: CacheChoice::Unbounded, ..scenario });
+            // Small memories and few targets make shared reads cheap for the bound.
+            assert!(best > 0.5 || parts > 16 || costs != "lard98", "the bound says nothing: {best}");
+            if warmup == 0 {
+                for cache in [CacheChoice::Global(CacheKind::Gds), CacheChoice::Unbounded] {
+                    best_share(&workload, &Scenario { cache, ..scenario.clone() });
+                }
+            }
         }
     }
 }

@@ -183,8 +183,7 @@ pub struct BoundRow {
     pub nodes: u16,
     /// Memory per node, in bytes.
     pub memory_bytes: u64,
-    /// The bound. It counts the whole replay. A cell's throughput ends with the last arrival, so a cell may exceed
-    /// the bound by the share of the requests that are outstanding.
+    /// The bound of the requests that end before the last arrival, as cells count them.
     #[serde(flatten)]
     pub bound: Bound,
 }

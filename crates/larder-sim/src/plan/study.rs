@@ -347,7 +347,7 @@ impl<'w> Study<'w> {
             self.options.nodes.iter().flat_map(|n| self.memory.iter().map(move |m| (*n, *m))).collect();
         let rows = sweep(clusters.len(), |at| {
             let (nodes, memory) = clusters[at];
-            let bound = bounds.of(&self.setup.cluster(nodes, memory))?;
+            let bound = bounds.of_steady(&self.setup.cluster(nodes, memory))?;
             Ok(BoundRow { nodes, memory_bytes: memory.get(), bound })
         });
         rows.into_iter().collect()

@@ -36,6 +36,7 @@ fn a_small_log_is_replayed_whole() {
     for (cell, row) in plan.cells.iter().zip(plan.bounds.iter().cycle()) {
         assert_eq!((cell.nodes, cell.memory_bytes), (row.nodes, row.memory_bytes));
         assert!(cell.hit_ratio.value <= row.bound.hit_ratio + 1e-9, "{cell:?} {row:?}");
+        assert!(cell.throughput.value <= row.bound.throughput, "{cell:?} {row:?}");
     }
     // If times are known and one node is sufficient for them, one node is recommended.
     let slow =
