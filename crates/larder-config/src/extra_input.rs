@@ -14,7 +14,7 @@ pub const fn extra_input(policy: PolicyKind) -> Option<&'static str> {
         PolicyKind::WrrNum | PolicyKind::WrrTime | PolicyKind::LardUtil | PolicyKind::Hacc => {
             Some("it needs load reports of the nodes")
         }
-        PolicyKind::LbGc => Some("it needs each change of the nodes' caches"),
+        PolicyKind::LbGc | PolicyKind::Lmetric => Some("it needs each change of the nodes' caches"),
         PolicyKind::Random
         | PolicyKind::Rr
         | PolicyKind::Wrr
@@ -24,9 +24,11 @@ pub const fn extra_input(policy: PolicyKind) -> Option<&'static str> {
         | PolicyKind::LardR
         | PolicyKind::LardCost
         | PolicyKind::Bounded
+        | PolicyKind::BoundedJump
         | PolicyKind::Maglev
         | PolicyKind::Rendezvous
         | PolicyKind::P2c
-        | PolicyKind::PeakEwma => None,
+        | PolicyKind::PeakEwma
+        | PolicyKind::Prequal => None,
     }
 }

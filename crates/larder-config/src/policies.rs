@@ -26,6 +26,7 @@ pub(crate) struct Policies {
     maglev: Maglev,
     rendezvous: Rendezvous,
     peak_ewma: PeakEwma,
+    prequal: Prequal,
     wrr: Wrr,
     #[serde(rename = "static")]
     fixed: Static,
@@ -181,6 +182,12 @@ struct PeakEwma {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct Prequal {
+    rif_quantile: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct Wrr {
     gather: Option<Span>,
 }
@@ -247,6 +254,8 @@ impl Policies {
         set(&mut policies.maglev.size, self.maglev.size);
         set(&mut policies.rendezvous.places, self.rendezvous.places);
         set_span(&mut policies.peak_ewma.decay, self.peak_ewma.decay);
+        let quantile = &mut policies.prequal.rif_quantile_permille;
+        set_permille("policies.prequal.rif_quantile", quantile, self.prequal.rif_quantile)?;
         set_span(&mut settings.t_gat, self.wrr.gather);
         if let Some(shares) = &self.fixed.shares {
             settings.policies.static_partition.shares = static_shares(shares)?;

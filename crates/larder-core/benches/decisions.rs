@@ -44,12 +44,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The policies whose decisions read the loads of all nodes of a route's group.
-const BY_GROUP: [PolicyKind; 6] = [
+const BY_GROUP: [PolicyKind; 8] = [
     PolicyKind::Wrr,
     PolicyKind::LeastConn,
     PolicyKind::Lard,
     PolicyKind::LardR,
     PolicyKind::Bounded,
+    PolicyKind::BoundedJump,
+    PolicyKind::Lmetric,
     PolicyKind::CapLoad,
 ];
 

@@ -19,8 +19,11 @@ pub struct Figure {
     pub y_percent: bool,
     /// Whether the x axis is logarithmic.
     pub x_log: bool,
-    /// The lines, in the order of the paper's legend. Ceilings are last.
+    /// The lines, in the order of the paper's legend. Upper bounds are last.
     pub lines: Vec<Line>,
+    /// The share of its own upper bound that each line reaches; empty for other values than throughput.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bound_shares: Vec<Line>,
 }
 
 /// One line of a figure.
@@ -28,7 +31,7 @@ pub struct Figure {
 pub struct Line {
     /// The name in the legend.
     pub name: String,
-    /// Whether the line is a ceiling and not a line of the paper.
+    /// Whether the line is an upper bound or a model, and not a line of the paper.
     pub ceiling: bool,
     /// The points, in ascending order of x.
     pub points: Vec<(f64, f64)>,

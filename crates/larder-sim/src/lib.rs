@@ -10,13 +10,13 @@
 //! * [`faults`] tests the protocols between peers and switches under faults that are drawn from seeds.
 //! * [`cooperation`] simulates the cluster without a front-end: the live protocols over modelled networks.
 //! * [`prompts`] simulates inference engines behind the policies of chains.
-//! * [`ceiling`] computes upper bounds that no policy exceeds.
+//! * [`bound`] computes an upper bound on throughput and hit ratio that no policy exceeds.
 //!
 //! The same workload, scenario and seed give the same outcome on every machine and with any number of
 //! threads.
 
+pub mod bound;
 mod calendar;
-pub mod ceiling;
 pub mod churn;
 pub mod cooperation;
 pub mod cost;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use larder::report::{PAGE_STYLE, STYLE, escape, plot};
 use larder_papers::{Count, ExperimentReport, Judgement, Paper, Report, Verdict, text};
+use larder_sim::figure::Figure;
 
 /// Builds the HTML page.
 ///
@@ -58,7 +59,7 @@ fn head(report: &Report) -> String {
             "<p class=\"eyebrow\">larder-lab</p>\n<h1>{}</h1>\n",
             "<p class=\"lead\">The papers' experiments, run again on the simulated cluster around the live dispatcher. ",
             "Figures have the papers' axes and lines, so that one can lay them side by side; dashed lines are ",
-            "ceilings that no policy exceeds. A claim holds within bounds that its experiment file states. Only ",
+            "upper bounds that no policy exceeds, and tables give each line's share of its bound. A claim holds within bounds that its experiment file states. Only ",
             "claims that a run could have refuted are put to the test; the others are counted apart.</p>\n",
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Claims by paper\"><table>\n",
             "<thead><tr><th scope=\"col\">paper</th><th scope=\"col\">put to the test</th><th scope=\"col\">hold</th>",
@@ -105,10 +106,11 @@ fn section(experiment: &ExperimentReport) -> serde_json::Result<String> {
     for figure in figures.iter().filter(|figure| !figure.lines.is_empty()) {
         let _ = writeln!(
             out,
-            "<figure><h2>{}</h2><figcaption>{}</figcaption>{}</figure>",
+            "<figure><h2>{}</h2><figcaption>{}</figcaption>{}{}</figure>",
             escape(&figure.name),
             escape(&figure.title),
-            plot(figure).inline()
+            plot(figure).inline(),
+            bound_shares(figure)
         );
     }
     let json = serde_json::to_string_pretty(&(figures, claims))?;
@@ -118,6 +120,36 @@ fn section(experiment: &ExperimentReport) -> serde_json::Result<String> {
         escape(&json)
     );
     Ok(out)
+}
+
+/// Formats the shares of the upper bound as a table of lines by x; empty if there are none.
+fn bound_shares(figure: &Figure) -> String {
+    let mut across: Vec<f64> =
+        figure.bound_shares.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
+    across.sort_by(f64::total_cmp);
+    across.dedup();
+    if across.is_empty() {
+        return String::new();
+    }
+    let head: String = across.iter().map(|x| format!("<th scope=\"col\">{x}</th>")).collect();
+    let mut rows = String::new();
+    for line in &figure.bound_shares {
+        let value = |x: &f64| {
+            let point = line.points.iter().find(|point| point.0 == *x);
+            point.map_or_else(|| "-".to_owned(), |point| format!("{:.1} %", point.1 * 100.0))
+        };
+        let cells: String = across.iter().map(|x| format!("<td>{}</td>", value(x))).collect();
+        let _ = writeln!(rows, "<tr><th scope=\"row\">{}</th>{cells}</tr>", escape(&line.name));
+    }
+    format!(
+        concat!(
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Share of the upper bound\"><table>\n",
+            "<thead><tr><th scope=\"col\">share of the bound, by {}</th>{}</tr></thead>\n<tbody>\n{}</tbody></table></div>\n"
+        ),
+        escape(&figure.x_label),
+        head,
+        rows
+    )
 }
 
 fn table(claims: &[Judgement]) -> String {
@@ -195,6 +227,7 @@ mod tests {
             y_max: Some(100.0),
             y_percent: false,
             x_log: false,
+            bound_shares: Vec::new(),
             lines: vec![
                 line("LARD/R", false, &[(1.0, 10.0), (8.0, 80.0)]),
                 line("unbounded", true, &[(8.0, 100.0)]),

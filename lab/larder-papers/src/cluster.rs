@@ -63,16 +63,6 @@ impl fmt::Display for MemoryChoice {
     }
 }
 
-/// The kind of a ceiling, which takes the place of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum CeilingKind {
-    /// One memory of the whole cluster without limit.
-    Unbounded,
-    /// One memory of the whole cluster that knows the future.
-    Clairvoyant,
-}
-
 /// The kind of the arrival process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -122,10 +112,10 @@ run_settings! {
     hot_targets: u32,
     /// Size of a hot target, in KiB.
     hot_kib: f64,
-    /// The policy. Excludes `ceiling`.
+    /// The policy. Excludes `bound`.
     policy: NamedValue<PolicyKind>,
-    /// A ceiling in place of a policy.
-    ceiling: CeilingKind,
+    /// Whether the line is the upper bound of all policies.
+    bound: bool,
     /// Seed of randomised policies. Default 1.
     policy_seed: u64,
     /// Number of nodes, 1 to 65,534. Default 8.
@@ -176,7 +166,7 @@ run_settings! {
     switch_step: u32,
 }
 
-/// A run: a workload, and a scenario or ceiling for it.
+/// A run: a workload, and a scenario for it, or for its upper bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RunSpec {
     pub(super) workload: WorkloadSpec,
@@ -189,7 +179,7 @@ pub(super) struct RunSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RunKind {
     Simulate(Box<Scenario>),
-    Ceiling(CeilingKind, Box<Scenario>),
+    Bound(Box<Scenario>),
 }
 
 const KIB: f64 = 1_024.0;
@@ -239,33 +229,15 @@ impl RunSettings {
         }
         let scenario = Box::new(self.scenario()?);
         self.check_ranges()?;
-        let what = match (self.ceiling, &self.policy) {
-            (None, Some(_)) => RunKind::Simulate(scenario),
-            (Some(ceiling), None) => RunKind::Ceiling(ceiling, scenario),
-            _ => return Err("a line needs 'policy' or 'ceiling', one of the two".to_owned()),
-        };
-        if matches!(what, RunKind::Ceiling(..)) {
-            self.check_ceiling()?;
-        }
-        Ok(RunSpec { workload: self.workload()?, warmup, what })
-    }
-
-    /// Rejects settings that a ceiling ignores, because its line would be compared with the bound of another
-    /// cluster.
-    fn check_ceiling(&self) -> Result<(), String> {
-        if !matches!(self.costs(), Costs::Lard98(_)) {
-            return Err("'ceiling' is known for the cost model lard98 only".to_owned());
-        }
-        if self.arrivals.is_some_and(|arriving| arriving != ArrivalKind::Closed) {
-            return Err("'ceiling' is known for closed arrivals only".to_owned());
-        }
-        let unknown = [("memory", self.memory.is_some()), ("object_max_kib", self.object_max_kib.is_some())];
-        match unknown.into_iter().find(|(_, set)| *set) {
-            Some((key, _)) => {
-                Err(format!("'{key}' has no meaning for a 'ceiling', which keeps what it likes"))
+        let what = match (self.bound.unwrap_or(false), &self.policy) {
+            (false, Some(_)) => RunKind::Simulate(scenario),
+            (true, None) if !matches!(scenario.arrivals, Arrivals::Closed { .. }) => {
+                return Err("'bound' is known for closed arrivals only".to_owned());
             }
-            None => Ok(()),
-        }
+            (true, None) => RunKind::Bound(scenario),
+            _ => return Err("a line needs 'policy' or 'bound = true', one of the two".to_owned()),
+        };
+        Ok(RunSpec { workload: self.workload()?, warmup, what })
     }
 
     /// Checks the ranges that no other check covers before the run.
@@ -430,7 +402,7 @@ mod tests {
     fn wrong_values_are_named() {
         for (text, complaint) in [
             ("recipe = 'rice'", "'recipe': 'rice' is not a recipe"),
-            ("recipe = 'rice-like'\nceiling = 'unbounded'", "'policy' or 'ceiling'"),
+            ("recipe = 'rice-like'\nbound = true", "'policy' or 'bound = true'"),
             ("nodes = 0", "'nodes' = 0 must be from 1 to 65534"),
             ("memory_mib = -1", "'memory_mib' = -1 must be"),
             ("t_low = 70", "t_high = 65 is out of range"),
@@ -447,11 +419,8 @@ mod tests {
                 .unwrap_err();
             assert!(error.contains(complaint), "{text}: {error}");
         }
-        for refused in ["memory = 'lru'", "object_max_kib = 500", "arrivals = 'open'"] {
-            let ceiling = settings("recipe = 'rice-like'\nceiling = 'clairvoyant'").unwrap();
-            let error = ceiling.override_with(&settings(refused).unwrap()).run().unwrap_err();
-            assert!(error.contains("'ceiling'"), "{refused}: {error}");
-        }
+        let open = settings("recipe = 'rice-like'\nbound = true\narrivals = 'open'").unwrap();
+        assert!(open.run().unwrap_err().contains("'bound' is known for closed arrivals"));
         for (text, complaint) in [
             ("policy = 'lrad'", "unknown policy 'lrad'"),
             ("memory = 'mru'", "'mru' is no memory"),

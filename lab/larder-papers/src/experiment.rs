@@ -310,10 +310,16 @@ impl Experiment {
     fn figure(&self, spec: &FigureSpec, samples: &[Sample]) -> Figure {
         let line = |name: &String| Line {
             name: name.clone(),
-            ceiling: self.is_ceiling(name),
+            ceiling: self.is_bound(name),
             points: claim::series(samples, name, &spec.metric),
         };
         let lines = spec.lines.iter().map(line).filter(|line| !line.points.is_empty()).collect();
+        let share = |name: &String| Line {
+            name: name.clone(),
+            ceiling: false,
+            points: claim::series(samples, name, "bound_share"),
+        };
+        let shares = spec.lines.iter().filter(|_| spec.metric == "throughput").map(share);
         Figure {
             name: spec.name.clone(),
             title: spec.title.clone(),
@@ -322,14 +328,15 @@ impl Experiment {
             y_max: spec.y_max,
             y_percent: spec.y_percent,
             x_log: spec.x_log,
+            bound_shares: shares.filter(|line| !line.points.is_empty()).collect(),
             lines,
         }
     }
 
-    fn is_ceiling(&self, name: &str) -> bool {
+    fn is_bound(&self, name: &str) -> bool {
         match &self.source {
             SampleSource::Sweep(sweep) => {
-                sweep.lines.iter().any(|line| line.name == name && line.settings.ceiling.is_some())
+                sweep.lines.iter().any(|line| line.name == name && line.settings.bound == Some(true))
             }
             SampleSource::Builtin { .. } => false,
         }
@@ -340,7 +347,7 @@ fn job(line: &str, settings: &RunSettings, over: &str, x: f64) -> Result<Job, Pa
     // The file's reader has checked every point of the sweep, but not the settings of the small run.
     let settings = settings.with(over, x).map_err(PaperError::Builtin)?;
     let run = Box::new(settings.run().map_err(PaperError::Builtin)?);
-    let kind = if matches!(run.what, RunKind::Ceiling(..)) { "ceiling" } else { "run" };
+    let kind = if matches!(run.what, RunKind::Bound(_)) { "bound" } else { "run" };
     let set = serde_json::to_string(&settings).map_err(|error| PaperError::Builtin(error.to_string()))?;
     Ok(Job::Point { line: line.to_owned(), x, run, key: format!("{kind} {set}") })
 }

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::PaperError;
-use super::cluster::{CeilingKind, RunKind, RunSpec};
+use super::cluster::{RunKind, RunSpec};
 use super::traces::Traces;
-use larder_sim::cost::{Costs, Lard98};
 use larder_sim::outcome::Outcome;
-use larder_sim::{Scenario, Workload, ceiling, simulate};
+use larder_sim::{Arrivals, Scenario, simulate};
 
 /// The metrics of a sweep, measured at each point.
 ///
@@ -24,7 +23,8 @@ use larder_sim::{Scenario, Workload, ceiling, simulate};
 /// | `forwarded_share` | share of requests served by another node than the one the client reached, 0 to 1 |
 /// | `read_bytes_share` | bytes read from disk over bytes sent |
 /// | `refused_share` | share of requests refused |
-pub(super) const METRICS: [&str; 17] = [
+/// | `bound_share` | throughput over the upper bound of all policies, 0 to 1; for closed arrivals |
+pub(super) const METRICS: [&str; 18] = [
     "throughput",
     "throughput_node",
     "miss_ratio",
@@ -42,6 +42,7 @@ pub(super) const METRICS: [&str; 17] = [
     "forwarded_share",
     "read_bytes_share",
     "refused_share",
+    "bound_share",
 ];
 
 /// Runs a point and returns its values.
@@ -49,50 +50,26 @@ pub(super) fn measure(run: &RunSpec, traces: &Traces) -> Result<BTreeMap<String,
     let workload = traces.workload(&run.workload)?;
     let warmup = (run.warmup * workload.requests.len() as f64) as usize;
     let values = match &run.what {
-        RunKind::Ceiling(kind, scenario) => ceiling_values(*kind, scenario, warmup, &workload),
+        RunKind::Bound(scenario) => {
+            let bound = traces.bounds(&run.workload, warmup, &scenario.costs)?.of(scenario)?;
+            vec![
+                ("throughput", bound.throughput),
+                ("throughput_node", bound.throughput / scenario.nodes.len() as f64),
+                ("miss_ratio", 1.0 - bound.hit_ratio),
+                ("hit_ratio", bound.hit_ratio),
+            ]
+        }
         RunKind::Simulate(scenario) => {
             let outcome = simulate(&workload, &Scenario { warmup, ..(**scenario).clone() })?;
-            values(&outcome)
+            let mut values = values(&outcome);
+            if matches!(scenario.arrivals, Arrivals::Closed { .. }) {
+                let bound = traces.bounds(&run.workload, warmup, &scenario.costs)?.of(scenario)?;
+                values.push(("bound_share", outcome.throughput / bound.throughput));
+            }
+            values
         }
     };
     Ok(values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-}
-
-/// Returns the values of a ceiling for the scenario's nodes, which are all alike. Faster processors and disks
-/// divide all costs, and several disks share the reads.
-fn ceiling_values(
-    kind: CeilingKind,
-    scenario: &Scenario,
-    warmup: usize,
-    workload: &Workload,
-) -> Vec<(&'static str, f64)> {
-    let usual = Lard98::default();
-    let costs = if let Costs::Lard98(costs) = &scenario.costs { costs } else { &usual };
-    let (cpu, disk) = scenario
-        .nodes
-        .first()
-        .map_or((1.0, 1.0), |node| (node.cpu_speed, node.disk_speed * f64::from(node.disks)));
-    let costs = Lard98 {
-        establish_us: costs.establish_us / cpu,
-        teardown_us: costs.teardown_us / cpu,
-        send_512_us: costs.send_512_us / cpu,
-        first_access_us: costs.first_access_us / disk,
-        block_4k_us: costs.block_4k_us / disk,
-        seek_us: costs.seek_us / disk,
-        block_bytes: costs.block_bytes,
-    };
-    let nodes = scenario.nodes.len();
-    let memory: u64 = scenario.nodes.iter().map(|node| node.cache.get()).sum();
-    let ceiling = match kind {
-        CeilingKind::Unbounded => ceiling::unbounded_after(workload, warmup, nodes, &costs),
-        CeilingKind::Clairvoyant => ceiling::clairvoyant_after(workload, warmup, memory, nodes, &costs),
-    };
-    vec![
-        ("throughput", ceiling.throughput),
-        ("throughput_node", ceiling.throughput / nodes as f64),
-        ("miss_ratio", ceiling.miss_ratio),
-        ("hit_ratio", 1.0 - ceiling.miss_ratio),
-    ]
 }
 
 fn values(outcome: &Outcome) -> Vec<(&'static str, f64)> {
@@ -127,47 +104,28 @@ mod tests {
     use crate::cluster::RunSettings;
     use std::path::Path;
 
-    /// Measures a small workload that exceeds the memories, with these settings. There are few clients,
-    /// because a ceiling ignores shared reads, and many clients with so small memories share many reads.
+    /// Measures a small workload that exceeds the memories, with these settings.
     fn point(text: &str, traces: &Traces) -> BTreeMap<String, f64> {
-        let base = "recipe = 'rice-like'\nscale = 0.02\nmemory_mib = 1\nnodes = 4\nclients = 16\n";
+        let base = "recipe = 'rice-like'\nscale = 0.02\nmemory_mib = 1\nnodes = 4\n";
         let settings: RunSettings = toml::from_str(&format!("{base}{text}")).unwrap();
         measure(&settings.run().unwrap(), traces).unwrap()
     }
 
     #[test]
-    fn no_simulated_point_exceeds_its_ceiling() {
+    fn points_state_their_share_of_the_bound() {
         let traces = Traces::new(Path::new("nowhere"));
-        let hardware =
-            ["", "cpu_speed = 4", "disk_speed = 3", "disks = 4", "warmup = 0.4", "cpu_speed = 0.25"];
-        for hardware in hardware {
-            for kind in ["clairvoyant", "unbounded"] {
-                let ceiling = point(&format!("ceiling = '{kind}'\n{hardware}"), &traces);
-                for policy in ["wrr", "hash", "lard", "lard-r", "lb-gc"] {
-                    let ours = point(&format!("policy = '{policy}'\n{hardware}"), &traces);
-                    let reached = ours["throughput"] / ceiling["throughput"];
-                    assert!(reached <= 1.02, "{policy} reaches {reached} of {kind} with '{hardware}'");
-                    assert!(
-                        ours["miss_ratio"] >= ceiling["miss_ratio"] - 0.001,
-                        "{policy} {kind} {hardware}: {} {}",
-                        ours["miss_ratio"],
-                        ceiling["miss_ratio"]
-                    );
-                }
+        for hardware in
+            ["", "cpu_speed = 4", "disk_speed = 3", "disks = 4", "warmup = 0.4", "memory = 'global'"]
+        {
+            let bound = point(&format!("bound = true\n{hardware}"), &traces);
+            for policy in ["wrr", "lard-r"] {
+                let ours = point(&format!("policy = '{policy}'\n{hardware}"), &traces);
+                let share = ours["throughput"] / bound["throughput"];
+                assert!((share - ours["bound_share"]).abs() < 1e-12 && share <= 1.0, "{policy} {hardware}");
+                assert!(ours["miss_ratio"] >= bound["miss_ratio"], "{policy} {hardware}");
             }
         }
-    }
-
-    #[test]
-    fn a_ceiling_rises_with_the_hardware() {
-        let traces = Traces::new(Path::new("nowhere"));
-        let ceiling = |text: &str| point(&format!("ceiling = 'clairvoyant'\n{text}"), &traces)["throughput"];
-        let slow = ceiling("disk_speed = 0.1");
-        assert!((ceiling("disk_speed = 0.1\ndisks = 2") / slow - 2.0).abs() < 0.01, "disks bind");
-        assert!((ceiling("disk_speed = 0.1\ncpu_speed = 3") / slow - 1.0).abs() < 0.01);
-        assert!(
-            (ceiling("disk_speed = 1000\ncpu_speed = 3") / ceiling("disk_speed = 1000") - 3.0).abs() < 0.01
-        );
-        assert!(ceiling("disk_speed = 0.1\nwarmup = 0.5") > slow, "first uses are over");
+        let open = point("policy = 'wrr'\narrivals = 'subtraces'", &traces);
+        assert!(!open.contains_key("bound_share"));
     }
 }

@@ -7,7 +7,8 @@ use larder_trace::synth::{HotTargets, Recipe, generate};
 use larder_trace::{LoadOptions, Trace};
 
 use super::PaperError;
-use larder_sim::Workload;
+use larder_sim::bound::Bounds;
+use larder_sim::{Costs, Workload};
 
 /// A description of a workload. Equal descriptions give equal workloads.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,13 +96,19 @@ const KEPT: usize = 4;
 pub struct Traces {
     directory: PathBuf,
     workloads: LruCache<Workload>,
+    bounds: LruCache<Bounds>,
     traces: LruCache<Trace>,
 }
 
 impl Traces {
     /// Creates an empty collection with a directory of trace files.
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), workloads: LruCache::default(), traces: LruCache::default() }
+        Self {
+            directory: directory.to_owned(),
+            workloads: LruCache::default(),
+            bounds: LruCache::default(),
+            traces: LruCache::default(),
+        }
     }
 
     /// Returns the workload for the simulator. The first caller creates it, and concurrent callers wait for
@@ -111,6 +118,20 @@ impl Traces {
     /// Returns an error if the trace does not exist, or if the recipe is invalid.
     pub fn workload(&self, spec: &WorkloadSpec) -> Result<Arc<Workload>, PaperError> {
         self.workloads.get(&spec.describe(), || Ok(Workload::from_trace(&spec.make(&self.directory)?)))
+    }
+
+    /// Returns the upper bounds of a workload under a cost model.
+    ///
+    /// # Errors
+    /// Fails as [`Traces::workload`] does, and for a cost model out of range.
+    pub fn bounds(
+        &self,
+        spec: &WorkloadSpec,
+        warmup: usize,
+        costs: &Costs,
+    ) -> Result<Arc<Bounds>, PaperError> {
+        let name = format!("{}, {warmup} {costs:?}", spec.describe());
+        self.bounds.get(&name, || Ok(Bounds::new(&*self.workload(spec)?, warmup, costs)?))
     }
 
     /// Returns the trace itself, with times, clients and names.

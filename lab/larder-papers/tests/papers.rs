@@ -73,8 +73,8 @@ name = "LARD/R"
 set = { policy = "lard-r" }
 
 [[line]]
-name = "ceiling"
-set = { ceiling = "clairvoyant" }
+name = "bound"
+set = { bound = true }
 
 [[figure]]
 name = "Figure"

@@ -328,6 +328,9 @@ fn error_names_the_setting_out_of_range() {
     assert!(own(|own| own.maglev.size = 100).starts_with("maglev_size = 100"));
     assert!(own(|own| own.rendezvous.places = 300).starts_with("rendezvous_places = 300"));
     assert!(own(|own| own.peak_ewma.decay = Duration::ZERO).starts_with("ewma_decay = 0"));
+    assert!(
+        own(|own| own.prequal.rif_quantile_permille = 1_001).starts_with("prequal.rif_quantile_permille")
+    );
     let twice = [NodeSpec::named("a"), NodeSpec::named("a")];
     assert!(matches!(Dispatcher::new(base(), &twice), Err(SettingsError::Node(JoinError::NameTaken(_)))));
 }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! c = 1 + epsilon bounds every node at c times its fair share of the requests in flight. The smaller c, the more targets leave
-//! their node. HAProxy calls this `hash-type consistent` with `hash-balance-factor` 100 c, and Envoy a ring hash with
-//! `hash_balance_factor`.
+//! their node. HAProxy calls this `hash-type consistent` with `hash-balance-factor` 100 c. [`super::bounded_jump`]
+//! goes on to random points instead.
 //!
 //! Differences from the paper, and details it does not define: in the paper a ball stays where it is placed. Here, as in
 //! HAProxy and Envoy, a request is a ball that leaves when it ends. The search starts at the target's own node each time.
@@ -89,47 +89,29 @@ impl Bounded {
     /// Chooses a node while `in_flight` requests are in flight, including this one.
     fn choose(&self, request: &Request, nodes: ClusterView<'_>, in_flight: u32) -> Option<Choice> {
         let ring = self.ring.get_or_build(nodes, |members| Ring::new(&members, self.settings.points));
-        let fair = u128::from(self.settings.factor_permille) * u128::from(in_flight.max(1));
-        // The bound for a node of this weight is computed once for neighbours of equal weight.
-        let bound =
-            |weight: u32| (fair * u128::from(weight)).div_ceil(1000 * u128::from(ring.weight_sum.max(1)));
-        let (mut weight_before, mut room_below) = (0, 0);
-        let mut reason = Reason::Hash;
-        for (node, weight) in ring.from(mix(request.target.0)).take(WALK.min(ring.points.len())) {
-            if weight != weight_before {
-                (weight_before, room_below) = (weight, bound(weight));
-            }
-            if u128::from(nodes.load(node)) >= room_below {
-                reason = Reason::Overflow;
-            } else if nodes.is_open(node) && !request.exclude.contains(node) {
-                return Some(Choice { node, reason: request.reason_or(reason) });
-            }
-        }
-        let start = nodes.position(request.target.0);
-        let node = if request.exclude.is_empty() {
-            nodes.least(start)
-        } else {
-            nodes.least_without(start, |node| request.exclude.contains(node))
-        }?;
-        Some(Choice { node, reason: request.reason_or(Reason::Overflow) })
+        ring.search(self.settings, ring.from(mix(request.target.0)), request, nodes, in_flight)
     }
+}
+
+/// Returns the number of requests in flight, the next one included. `counted`: whether the group of all nodes has counted
+/// it; other groups have not.
+pub(super) fn in_flight(nodes: ClusterView<'_>, counted: bool) -> u32 {
+    nodes.outstanding_count().saturating_add((!counted || !nodes.sees_all()).into())
 }
 
 impl Policy for Bounded {
     fn pick(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        // The group of all nodes has counted the request in its total already; other groups have not.
-        let in_flight = nodes.outstanding_count().saturating_add((!nodes.sees_all()).into());
-        self.choose(request, nodes, in_flight).map(|choice| choice.count_request(nodes))
+        self.choose(request, nodes, in_flight(nodes, true)).map(|choice| choice.count_request(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        self.choose(request, nodes, nodes.outstanding_count().saturating_add(1))
+        self.choose(request, nodes, in_flight(nodes, false))
     }
 }
 
 /// The points in ascending order, indexed by their highest bits.
 #[derive(Debug)]
-struct Ring {
+pub(super) struct Ring {
     points: Box<[Point]>,
     /// The start of the points whose highest bits are the index, and the end of the last ones.
     buckets: Box<[u32]>,
@@ -146,7 +128,7 @@ struct Point {
 
 impl Ring {
     #[expect(clippy::cast_possible_truncation, reason = "a ring has at most 2^20 points and one per node")]
-    fn new(members: &[OpenNode], points_each: u32) -> Self {
+    pub(super) fn new(members: &[OpenNode], points_each: u32) -> Self {
         let weight_sum: u64 = members.iter().map(|member| u64::from(member.weight_milli)).sum();
         let wanted = |weight_milli: u64| weight_milli * u64::from(points_each);
         let scale = (wanted(weight_sum) / 1000).max(POINTS_MAX);
@@ -164,8 +146,43 @@ impl Ring {
         Self { points: points.into_boxed_slice(), buckets, shift, weight_sum }
     }
 
+    /// Returns the first node in this order that has capacity, else the least loaded node, while `in_flight` requests
+    /// are in flight, including this one.
+    pub(super) fn search(
+        &self,
+        settings: BoundedSettings,
+        order: impl Iterator<Item = (NodeId, u32)>,
+        request: &Request,
+        nodes: ClusterView<'_>,
+        in_flight: u32,
+    ) -> Option<Choice> {
+        let fair = u128::from(settings.factor_permille) * u128::from(in_flight.max(1));
+        // The bound for a node of this weight is computed once for neighbours of equal weight.
+        let bound =
+            |weight: u32| (fair * u128::from(weight)).div_ceil(1000 * u128::from(self.weight_sum.max(1)));
+        let (mut weight_before, mut room_below) = (0, 0);
+        let mut reason = Reason::Hash;
+        for (node, weight) in order.take(WALK.min(self.points.len())) {
+            if weight != weight_before {
+                (weight_before, room_below) = (weight, bound(weight));
+            }
+            if u128::from(nodes.load(node)) >= room_below {
+                reason = Reason::Overflow;
+            } else if nodes.is_open(node) && !request.exclude.contains(node) {
+                return Some(Choice { node, reason: request.reason_or(reason) });
+            }
+        }
+        let start = nodes.position(request.target.0);
+        let node = if request.exclude.is_empty() {
+            nodes.least(start)
+        } else {
+            nodes.least_without(start, |node| request.exclude.contains(node))
+        }?;
+        Some(Choice { node, reason: request.reason_or(Reason::Overflow) })
+    }
+
     /// Returns the nodes of the points at or after `hash`, once around the ring, with their weights.
-    fn from(&self, hash: u64) -> impl Iterator<Item = (NodeId, u32)> {
+    pub(super) fn from(&self, hash: u64) -> impl Iterator<Item = (NodeId, u32)> {
         let begin = self.buckets[(hash >> self.shift) as usize] as usize;
         let after = self.points[begin..].iter().take_while(|point| point.hash < hash).count();
         let (head, tail) = self.points.split_at(begin + after);

@@ -46,6 +46,7 @@
 
 mod miss;
 
+pub(super) use miss::MissCostEstimator;
 pub use miss::{CostSettings, MissCost};
 
 use super::common::CommonSettings;
@@ -62,7 +63,6 @@ use crate::time::Time;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
-use miss::MissCostEstimator;
 
 /// The description of `lard-cost`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(

@@ -82,6 +82,8 @@ fn runs() -> Vec<Settings> {
         of(PolicyKind::LardUtil),
         by_connections,
         of(PolicyKind::CapLoad),
+        of(PolicyKind::Prequal),
+        of(PolicyKind::Lmetric),
     ]
 }
 
@@ -151,6 +153,7 @@ fn learned_values_are_replayed() {
         let expected_reason = match policy {
             PolicyKind::Lard | PolicyKind::LardUtil => super::Reason::Migrate,
             PolicyKind::CapLoad => super::Reason::Turn,
+            PolicyKind::Prequal => super::Reason::Quickest,
             _ => super::Reason::Replicate,
         };
         assert!(reasons.contains_key(&expected_reason), "{policy} has nothing to tell: {reasons:?}");

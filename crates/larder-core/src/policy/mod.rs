@@ -37,6 +37,7 @@
 
 mod api;
 mod bounded;
+mod bounded_jump;
 mod cap;
 pub mod cap_load;
 mod choice;
@@ -54,12 +55,14 @@ mod lard_util;
 mod lb_gc;
 mod learned_state;
 mod least_conn;
+mod lmetric;
 mod maglev;
 mod membership_cache;
 mod mirror;
 mod open_nodes;
 mod p2c;
 mod peak_ewma;
+mod prequal;
 mod random;
 mod rendezvous;
 mod report_weighted;
@@ -93,6 +96,7 @@ pub use lard_util::{LardUtilSettings, UtilBy};
 pub use learned_state::{LearnedState, ServerSet};
 pub use maglev::MaglevSettings;
 pub use peak_ewma::PeakEwmaSettings;
+pub use prequal::PrequalSettings;
 pub use rendezvous::RendezvousSettings;
 pub use request::{ExcludedNodes, Request, RequestAffinity};
 pub use static_partition::StaticSettings;
@@ -232,6 +236,14 @@ policies! {
         /// The costs. Default: the cost of a miss is measured, and is 50 until enough is known; L_idle 30 and
         /// L_overload 130 (USENIX 1999, section 4).
         cost: CostSettings;
+    /// `bounded` that goes on to random points of the ring: RJ-CH.
+    BoundedJump = bounded_jump::DESCRIPTION, |_, own| bounded_jump::BoundedJump::new(own.bounded);
+    /// The best of a pool of recent probes, by requests in flight and latency: Prequal.
+    Prequal = prequal::DESCRIPTION, |common, own| prequal::Prequal::new(common, own.prequal),
+        /// The limit of hot nodes. Default: the quantile 0.84 (NSDI 2024, section 5).
+        prequal: PrequalSettings;
+    /// The node with the lowest product of work and load: LMetric.
+    Lmetric = lmetric::DESCRIPTION, |common, _| lmetric::LMetric::new(common);
 }
 
 impl PolicyKind {

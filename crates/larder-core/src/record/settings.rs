@@ -281,6 +281,7 @@ const SETTINGS: &[NumericSetting] = &[
     whole!("maglev_size", policies.maglev.size),
     whole!("rendezvous_places", policies.rendezvous.places),
     span!("ewma_decay_ns", policies.peak_ewma.decay),
+    whole!("prequal.rif_quantile_permille", policies.prequal.rif_quantile_permille),
 ];
 
 fn ns(span: Duration) -> Option<u64> {

@@ -125,10 +125,6 @@ impl Lard98Times {
         self.processor.whole_ns(bytes)
     }
 
-    pub(crate) const fn read_ns(&self, bytes: u64) -> u64 {
-        self.disk.piece_ns(0, bytes)
-    }
-
     /// Returns the disk time in ns of the block that begins at `from`.
     fn block_ns(&self, from: u64, bytes: u64) -> u64 {
         self.disk.piece_ns(from, self.block_bytes.min(bytes - from))

@@ -44,7 +44,7 @@ use crate::workload::Workload;
 /// Returns an error for a parameter out of range, or for an inconsistent workload.
 pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, SimError> {
     scenario.check()?;
-    let limit = front(scenario)?.limit();
+    let limit = admission_limit(scenario)?;
     let source = scenario.arrivals.source(workload, scenario.initial_nodes(), limit)?;
     simulate_with(workload, scenario, source)
 }
@@ -70,7 +70,7 @@ pub fn simulate_with_history(
     scenario: &Scenario,
 ) -> Result<(Outcome, RunHistory), SimError> {
     scenario.check()?;
-    let limit = front(scenario)?.limit();
+    let limit = admission_limit(scenario)?;
     let source = scenario.arrivals.source(workload, scenario.initial_nodes(), limit)?;
     run(workload, scenario, source, Some(RunHistory::default()))
 }
@@ -105,6 +105,11 @@ fn front(scenario: &Scenario) -> Result<FrontEnd, SimError> {
     let initial = scenario.nodes.iter().enumerate().take(scenario.initial_nodes());
     let specs: Vec<NodeSpec> = initial.map(|(index, node)| spec(index, node)).collect();
     FrontEnd::new(scenario, &specs)
+}
+
+/// Returns the admission limit S of a scenario's front-end.
+pub(crate) fn admission_limit(scenario: &Scenario) -> Result<u32, SimError> {
+    Ok(front(scenario)?.limit())
 }
 
 fn spec(index: usize, node: &crate::SimNode) -> NodeSpec {

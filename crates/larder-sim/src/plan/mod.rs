@@ -38,8 +38,8 @@ pub use grid::{EXACT_REQUESTS, NODES, POLICIES, SAMPLED_REQUESTS, Sampling};
 pub use larder_trace::stats::Coverage;
 pub use merge::{TargetIdentity, merge, merge_as};
 pub use result::{
-    CeilingRow, Cell, Check, Estimate, Gain, LoadDelays, LogFacts, LowGainCluster, Method, Plan,
-    PolicyChange, Recommendation, SCHEMA, Spread,
+    BoundRow, Cell, Check, Estimate, Gain, LoadDelays, LogFacts, LowGainCluster, Method, Plan, PolicyChange,
+    Recommendation, SCHEMA, Spread,
 };
 
 use core::time::Duration;

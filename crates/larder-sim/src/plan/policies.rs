@@ -15,6 +15,7 @@ const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::P2c,
     PolicyKind::Wrr,
     PolicyKind::PeakEwma,
+    PolicyKind::Prequal,
     PolicyKind::Cap,
     PolicyKind::CapLoad,
     PolicyKind::Static,
@@ -24,6 +25,7 @@ const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::Rendezvous,
     PolicyKind::Maglev,
     PolicyKind::Bounded,
+    PolicyKind::BoundedJump,
     PolicyKind::Lard,
     PolicyKind::LardR,
     PolicyKind::LardCost,
@@ -31,6 +33,7 @@ const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
     PolicyKind::Hacc,
     PolicyKind::Part,
     PolicyKind::Ward,
+    PolicyKind::Lmetric,
     PolicyKind::LbGc,
 ];
 

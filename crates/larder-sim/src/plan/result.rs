@@ -4,9 +4,10 @@ use larder_trace::stats::Coverage;
 use serde::Serialize;
 
 use super::goal::Prices;
+use crate::bound::Bound;
 
 /// The version of the JSON schema. It changes when a field is removed or changes its meaning.
-pub const SCHEMA: &str = "larder-plan/1";
+pub const SCHEMA: &str = "larder-plan/2";
 
 /// An estimated value with its error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -175,24 +176,16 @@ pub struct Check {
     pub hit_ratio: f64,
 }
 
-/// The upper bounds of all policies for a cluster's total memory.
+/// The upper bound of all policies on a cluster, from the whole log.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CeilingRow {
+pub struct BoundRow {
     /// The number of nodes.
     pub nodes: u16,
     /// Memory per node, in bytes.
     pub memory_bytes: u64,
-    /// Upper bound on the hit ratio of one memory of that size that knows the future (PFOO-U). With samples
-    /// it is their mean. Reads that several requests share do not count as hits.
-    pub clairvoyant_hit_ratio: f64,
-    /// Upper bound on the hit ratio with unlimited memory.
-    pub unbounded_hit_ratio: f64,
-    /// Requests per second of evenly loaded nodes with the clairvoyant memory; `None` if the cost model has
-    /// no such formula.
-    pub clairvoyant_throughput: Option<f64>,
-    /// Requests per second of evenly loaded nodes with unlimited memory; `None` if the cost model has no such
-    /// formula.
-    pub unbounded_throughput: Option<f64>,
+    /// The bound of the requests that end before the last arrival, as cells count them.
+    #[serde(flatten)]
+    pub bound: Bound,
 }
 
 /// The recommended policy and cluster.
@@ -274,7 +267,7 @@ pub struct Spread {
 /// The result of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The version of the JSON schema: "larder-plan/1".
+    /// The version of the JSON schema: "larder-plan/2".
     pub schema: &'static str,
     /// The goal as stated; `None` for the knee.
     pub goal: Option<String>,
@@ -298,8 +291,8 @@ pub struct Plan {
     pub warnings: Vec<String>,
     /// Every policy on every cluster, ordered by policy, then nodes, then memory.
     pub cells: Vec<Cell>,
-    /// The upper bounds of every cluster.
-    pub ceilings: Vec<CeilingRow>,
+    /// The upper bound of every cluster.
+    pub bounds: Vec<BoundRow>,
 }
 
 impl Plan {
@@ -309,6 +302,12 @@ impl Plan {
             (cell.policy.as_str(), cell.nodes, cell.memory_bytes) == (policy, nodes, memory_bytes)
         };
         self.cells.iter().find(is)
+    }
+
+    /// Returns the upper bound of a cluster.
+    pub fn bound(&self, nodes: u16, memory_bytes: u64) -> Option<&Bound> {
+        let row = self.bounds.iter().find(|row| (row.nodes, row.memory_bytes) == (nodes, memory_bytes));
+        row.map(|row| &row.bound)
     }
 
     /// Returns the recommended cell.

@@ -112,6 +112,17 @@ impl RunSetup {
         })
     }
 
+    /// Returns the cluster of a grid point for a bound, which no policy changes.
+    pub(super) fn cluster(&self, nodes: u16, memory: Bytes) -> Scenario {
+        let settings = Settings { policy: PolicyKind::Rr, table: None, ..self.settings.clone() };
+        Scenario {
+            nodes: vec![SimNode::with_cache(memory); nodes as usize],
+            cache: crate::CacheChoice::Kind(self.cache),
+            costs: self.costs,
+            ..Scenario::lard98(nodes as usize, settings)
+        }
+    }
+
     /// Computes the routing table from the warm-up, or from a third of the requests if there is no warm-up.
     fn table(&self, sample: &Sample<'_>, nodes: &[SimNode]) -> Result<Arc<RouteTable>, SimError> {
         let first = if sample.warmup == 0 { sample.workload.requests.len() / 3 } else { sample.warmup };

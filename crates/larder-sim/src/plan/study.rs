@@ -1,4 +1,4 @@
-//! The steps of a plan: grid, choice, check, delays, ceilings and spreads.
+//! The steps of a plan: grid, choice, check, delays, bounds and spreads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use super::choose::{self, Requirement, USUAL_LOAD};
 use super::goal::Goal;
 use super::grid;
 use super::result::{
-    CeilingRow, Cell, Check, LoadDelays, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread,
+    BoundRow, Cell, Check, LoadDelays, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread,
 };
 use super::run::{self, GridPoint, RunResult, RunSetup};
 use super::sample::{Sample, Strata};
 use super::unmet_goal::describe_unmet_goal;
 use super::{Options, PlanError, Progress, facts};
-use crate::cost::{Costs, Lard98};
+use crate::SimError;
+use crate::bound::Bounds;
 use crate::sweep::sweep;
 use crate::workload::Workload;
-use crate::{SimError, ceiling};
 
 /// The number of requests in all replays of recommended clusters: whole replays if they fit, otherwise the
 /// largest sample that fits.
@@ -149,8 +149,8 @@ impl<'w> Study<'w> {
             }
             spreads = self.measure_spreads(chosen)?;
         }
-        let ceilings = self.compute_ceilings();
-        Ok(self.into_plan(cells, checks, ceilings, spreads))
+        let bounds = self.compute_bounds()?;
+        Ok(self.into_plan(cells, checks, bounds, spreads))
     }
 
     fn choose<'c>(&self, cells: &'c [Cell]) -> Option<&'c Cell> {
@@ -340,36 +340,17 @@ impl<'w> Study<'w> {
         Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.setup.seed ^ 1).sample(0)
     }
 
-    /// Computes the ceilings of every cluster: unbounded on the whole log, clairvoyant as the mean over the
-    /// samples.
-    fn compute_ceilings(&self) -> Vec<CeilingRow> {
-        let usual = Lard98::default();
-        let costs = if let Costs::Lard98(costs) = &self.options.costs { Some(costs) } else { None };
-        let model = costs.unwrap_or(&usual);
-        let pairs: Vec<(u16, Bytes)> =
+    /// Computes the upper bound of every cluster, from the whole log.
+    fn compute_bounds(&self) -> Result<Vec<BoundRow>, SimError> {
+        let bounds = Bounds::new(self.workload, self.warmup, &self.options.costs)?;
+        let clusters: Vec<(u16, Bytes)> =
             self.options.nodes.iter().flat_map(|n| self.memory.iter().map(move |m| (*n, *m))).collect();
-        let endless = ceiling::unbounded_after(self.workload, self.warmup, 1, model);
-        let samples = &self.samples;
-        let count = samples.len().max(1) as f64;
-        sweep(pairs.len(), |at| {
-            let (nodes, memory) = pairs[at];
-            let total = memory.get().saturating_mul(u64::from(nodes)) / u64::from(self.q);
-            let best: Vec<ceiling::Ceiling> = samples
-                .iter()
-                .map(|sample| {
-                    ceiling::clairvoyant_after(&sample.workload, sample.warmup, total, nodes as usize, model)
-                })
-                .collect();
-            let mean = |of: fn(&ceiling::Ceiling) -> f64| best.iter().map(of).sum::<f64>() / count;
-            CeilingRow {
-                nodes,
-                memory_bytes: memory.get(),
-                clairvoyant_hit_ratio: 1.0 - mean(|best| best.miss_ratio),
-                unbounded_hit_ratio: 1.0 - endless.miss_ratio,
-                clairvoyant_throughput: costs.map(|_| mean(|best| best.throughput)),
-                unbounded_throughput: costs.map(|_| endless.throughput * f64::from(nodes)),
-            }
-        })
+        let rows = sweep(clusters.len(), |at| {
+            let (nodes, memory) = clusters[at];
+            let bound = bounds.of_steady(&self.setup.cluster(nodes, memory))?;
+            Ok(BoundRow { nodes, memory_bytes: memory.get(), bound })
+        });
+        rows.into_iter().collect()
     }
 
     /// Measures how the chosen cell's values change with the names of the targets and with the part of the
@@ -416,7 +397,7 @@ impl<'w> Study<'w> {
         self,
         cells: Vec<Cell>,
         checked: Vec<Check>,
-        ceilings: Vec<CeilingRow>,
+        bounds: Vec<BoundRow>,
         spreads: Vec<Spread>,
     ) -> Plan {
         let options = self.options;
@@ -437,7 +418,9 @@ impl<'w> Study<'w> {
             }
         });
         let unreached = match (chosen, options.goal) {
-            (None, Some(goal)) => Some(describe_unmet_goal(&cells, goal, requirement.load, &ceilings)),
+            (None, Some(goal)) => {
+                Some(describe_unmet_goal(&cells, goal, requirement.load, self.facts.cold_share))
+            }
             _ => None,
         };
         let method = self.method(checked);
@@ -458,7 +441,7 @@ impl<'w> Study<'w> {
             spreads,
             warnings,
             cells,
-            ceilings,
+            bounds,
         }
     }
 

@@ -22,7 +22,7 @@ fn run_plan(workload: &Workload, options: &Options) -> Plan {
 fn a_small_log_is_replayed_whole() {
     let timed = log(2_000, 20_000, 0.8);
     let plan = run_plan(&Workload { times: Vec::new(), ..timed.clone() }, &options());
-    assert_eq!((plan.cells.len(), plan.method.samples, plan.ceilings.len()), (120, 0, 20));
+    assert_eq!((plan.cells.len(), plan.method.samples, plan.bounds.len()), (120, 0, 20));
     assert!(plan.cells.iter().all(|cell| cell.exact && cell.throughput.error == 0.0));
     let chosen = plan.recommended().expect("recommended");
     assert!(chosen.nodes > 1 && chosen.at_load.is_some());
@@ -33,9 +33,10 @@ fn a_small_log_is_replayed_whole() {
         plan.cells.iter().find(|cell| cell.nodes == 1 && cell.policy == policy).expect("there")
     };
     assert_eq!(single("rr").hit_ratio, single("lard-r").hit_ratio);
-    for (cell, ceiling) in plan.cells.iter().zip(plan.ceilings.iter().cycle()) {
-        assert_eq!((cell.nodes, cell.memory_bytes), (ceiling.nodes, ceiling.memory_bytes));
-        assert!(cell.hit_ratio.value <= ceiling.unbounded_hit_ratio + 1e-9, "{cell:?}");
+    for (cell, row) in plan.cells.iter().zip(plan.bounds.iter().cycle()) {
+        assert_eq!((cell.nodes, cell.memory_bytes), (row.nodes, row.memory_bytes));
+        assert!(cell.hit_ratio.value <= row.bound.hit_ratio + 1e-9, "{cell:?} {row:?}");
+        assert!(cell.throughput.value <= row.bound.throughput, "{cell:?} {row:?}");
     }
     // If times are known and one node is sufficient for them, one node is recommended.
     let slow =

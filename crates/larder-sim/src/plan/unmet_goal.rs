@@ -4,17 +4,18 @@
 use larder_core::Bytes;
 
 use super::goal::{Goal, significant};
-use super::result::{CeilingRow, Cell};
+use super::result::Cell;
 use crate::text::{cluster, rate};
 
 /// The utilisation of the switch from which it counts as the bottleneck.
 const BUSY: f64 = 0.9;
 
-/// Describes the unmet goal. `load` is in requests per second.
-pub(super) fn describe_unmet_goal(cells: &[Cell], goal: Goal, load: f64, ceilings: &[CeilingRow]) -> String {
+/// Describes the unmet goal. `load` is in requests per second, `cold_share` the share of the measured requests that are
+/// first uses.
+pub(super) fn describe_unmet_goal(cells: &[Cell], goal: Goal, load: f64, cold_share: f64) -> String {
     let nearest = describe_nearest(cells, goal, load)
         .map_or_else(String::new, |text| format!(": {text}, its error counted against it"));
-    let advice = explain_limit(cells, goal, load, ceilings)
+    let advice = explain_limit(cells, goal, load, cold_share)
         .unwrap_or_else(|| "Try more nodes (--nodes) or memory (--memory).".to_owned());
     format!("No simulated cluster meets {goal}{nearest}. {advice}")
 }
@@ -54,7 +55,7 @@ fn describe_nearest(cells: &[Cell], goal: Goal, load: f64) -> Option<String> {
 }
 
 /// Explains why more nodes or memory cannot help; `None` if they might.
-fn explain_limit(cells: &[Cell], goal: Goal, load: f64, ceilings: &[CeilingRow]) -> Option<String> {
+fn explain_limit(cells: &[Cell], goal: Goal, load: f64, cold_share: f64) -> Option<String> {
     // The load that the switch could carry if it were the only limit.
     let switch = |cell: &Cell| cell.throughput.high() / cell.front_busy;
     let carried =
@@ -70,11 +71,11 @@ fn explain_limit(cells: &[Cell], goal: Goal, load: f64, ceilings: &[CeilingRow])
             )
         })
     };
-    let endless = ceilings.iter().map(|row| row.unbounded_hit_ratio).reduce(f64::max);
+    let most = 1.0 - cold_share;
     match goal {
         Goal::Throughput(rate) => beyond(rate),
         Goal::Cost => beyond(load),
-        Goal::Hit(share) => endless.filter(|most| share > *most).map(|most| {
+        Goal::Hit(share) => (share > most).then(|| {
             format!(
                 "More memory cannot help: without any limit {:.1} % of the measured requests hit, the others are the \
                  first for their target. A longer log may show more.",
@@ -104,15 +105,7 @@ mod tests {
     #[test]
     fn advice_matches_the_limits() {
         let mut cells = [cell("rr", 2, 10, 100.0, 0.5), cell("lard-r", 4, 10, 150.0, 0.8)];
-        let ceilings = [CeilingRow {
-            nodes: 4,
-            memory_bytes: 10,
-            clairvoyant_hit_ratio: 0.85,
-            unbounded_hit_ratio: 0.88,
-            clairvoyant_throughput: None,
-            unbounded_throughput: None,
-        }];
-        let text = |cells: &[Cell], goal| describe_unmet_goal(cells, goal, 1.0, &ceilings);
+        let text = |cells: &[Cell], goal| describe_unmet_goal(cells, goal, 1.0, 0.12);
         assert!(text(&cells, Goal::Hit(0.85)).ends_with("memory (--memory)."));
         assert!(text(&cells, Goal::Hit(0.95)).contains("More memory cannot help: without any limit 88.0 %"));
         assert!(

@@ -1,6 +1,7 @@
-//! `larder sim`: replays recorded decisions, simulates joining and leaving nodes, protocol faults and inference servers,
-//! and solves the analytic model of PRESS.
+//! `larder sim`: replays recorded decisions, computes the upper bound of all policies, simulates joining and leaving
+//! nodes, protocol faults and inference servers, and solves the analytic model of PRESS.
 
+mod bound;
 mod churn;
 mod faults;
 mod press;
@@ -9,7 +10,8 @@ mod replay;
 
 use clap::{Args, Subcommand};
 
-/// Simulate clusters: replay decisions or prompts, join and remove nodes, inject faults, solve the model of PRESS.
+/// Simulate clusters: replay decisions or prompts, bound all policies, join and remove nodes, inject faults, solve the
+/// model of PRESS.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
@@ -20,6 +22,7 @@ pub(crate) struct SimArgs {
 enum SimCommand {
     Press(Box<press::PressArgs>),
     Replay(Box<replay::ReplayArgs>),
+    Bound(Box<bound::BoundArgs>),
     Churn(Box<churn::ChurnArgs>),
     Faults(faults::FaultsArgs),
     Prompts(prompts::PromptsArgs),
@@ -29,6 +32,7 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
     match &args.command {
         SimCommand::Press(args) => press::run(args),
         SimCommand::Replay(args) => replay::run(args),
+        SimCommand::Bound(args) => bound::run(args),
         SimCommand::Churn(args) => churn::run(args),
         SimCommand::Faults(args) => faults::run(args),
         SimCommand::Prompts(args) => prompts::run(args),

@@ -251,6 +251,7 @@ fn sweep_figure(
         y_max: y_percent.then_some(1.0),
         y_percent,
         x_log: true,
+        bound_shares: Vec::new(),
         lines,
     }
 }

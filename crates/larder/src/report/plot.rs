@@ -111,6 +111,7 @@ pub(super) mod tests {
             y_max: Some(100.0),
             y_percent: false,
             x_log: false,
+            bound_shares: Vec::new(),
             lines: vec![
                 line("LARD/R", false, &[(1.0, 10.0), (8.0, 80.0)]),
                 line("unbounded", true, &[(8.0, 100.0)]),

@@ -285,7 +285,8 @@ fn check_policy(policy: PolicyKind) {
     let of_policy: &[&str] = match policy {
         PolicyKind::LardR => &["first", "local", "lost", "wait:", "route1."],
         PolicyKind::Ward | PolicyKind::Part => &["table:0:", "table:1:", "owner"],
-        PolicyKind::LbGc => &["stored", "local"],
+        PolicyKind::LbGc | PolicyKind::Lmetric => &["stored", "local"],
+        PolicyKind::Prequal => &["quickest"],
         _ => &[],
     };
     // All policies share the record with a route of LARD/R.

@@ -28,14 +28,14 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
     let output = larder(&arguments);
     let (words, talk) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{talk}");
-    assert!(words.starts_with("Use ") && words.contains("(unbounded)"), "{words}");
+    assert!(words.starts_with("Use ") && words.contains("(upper bound)"), "{words}");
     assert!(words.contains("warning: The log is short"), "{words}");
 
     let mut arguments = vec!["plan", &log, "--json"];
     arguments.extend(small);
     let output = larder(&arguments);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(plan["schema"], "larder-plan/1");
+    assert_eq!(plan["schema"], "larder-plan/2");
     assert_eq!(plan["cells"].as_array().unwrap().len(), 6 * 2 * 4);
     assert_eq!(plan["logs"][0]["replayed"], 6_000);
     let it = &plan["recommendation"];

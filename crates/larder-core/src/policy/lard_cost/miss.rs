@@ -63,7 +63,7 @@ const CLASSES: usize = 32 * 8;
 
 /// The measured times of hits and misses.
 #[derive(Debug, Default)]
-pub(super) struct MissCostEstimator {
+pub(in crate::policy) struct MissCostEstimator {
     /// M in 1/1000; 0 while it is unknown.
     milli: AtomicU64,
     times: Mutex<LatencyHistograms>,
@@ -90,13 +90,13 @@ impl Default for Histogram {
 
 impl MissCostEstimator {
     /// Returns M in 1/1000; 0 while it is unknown.
-    pub(super) fn milli(&self) -> u64 {
+    pub(in crate::policy) fn milli(&self) -> u64 {
         self.milli.load(Ordering::Relaxed)
     }
 
     /// Returns all measurements: M, the samples since the last computation, then the histograms of hits and of
     /// misses.
-    pub(super) fn numbers(&self) -> Vec<u64> {
+    pub(in crate::policy) fn numbers(&self) -> Vec<u64> {
         let times = self.times.lock();
         let counts = times.hits.counts.iter().chain(times.misses.counts.iter());
         [self.milli(), times.since_look.into()]
@@ -106,7 +106,7 @@ impl MissCostEstimator {
     }
 
     /// Restores the measurements of another instance.
-    pub(super) fn resume(&self, numbers: &[u64]) {
+    pub(in crate::policy) fn resume(&self, numbers: &[u64]) {
         let Some((&[milli, since_look], counts)) = numbers.split_first_chunk::<2>() else { return };
         if counts.len() != 2 * CLASSES {
             return;
@@ -121,7 +121,7 @@ impl MissCostEstimator {
     }
 
     /// Adds the time of one request. If another thread is adding one, the sample is dropped.
-    pub(super) fn sample(&self, found: CacheResult, elapsed: Duration) {
+    pub(in crate::policy) fn sample(&self, found: CacheResult, elapsed: Duration) {
         let Some(mut times) = self.times.try_lock() else { return };
         match found {
             CacheResult::Hit => times.hits.add(elapsed),

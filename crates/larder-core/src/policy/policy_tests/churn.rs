@@ -27,7 +27,7 @@ enum Guarantee {
 /// Returns every policy's guarantee. The match has no default arm, so that a new policy must state its guarantee.
 const fn guarantee(kind: PolicyKind) -> Guarantee {
     match kind {
-        PolicyKind::Rendezvous | PolicyKind::Bounded => Guarantee::Least,
+        PolicyKind::Rendezvous | PolicyKind::Bounded | PolicyKind::BoundedJump => Guarantee::Least,
         // Maglev section 5.3 and figure 12: a few percent at most if there are a hundred times as many entries as
         // nodes, or more.
         PolicyKind::Maglev => Guarantee::NearlyLeast(0.03),
@@ -39,7 +39,8 @@ const fn guarantee(kind: PolicyKind) -> Guarantee {
         | PolicyKind::LardUtil
         | PolicyKind::LardCost
         | PolicyKind::Hacc
-        | PolicyKind::LbGc => Guarantee::Sticky,
+        | PolicyKind::LbGc
+        | PolicyKind::Lmetric => Guarantee::Sticky,
         PolicyKind::Random
         | PolicyKind::Rr
         | PolicyKind::Wrr
@@ -51,6 +52,7 @@ const fn guarantee(kind: PolicyKind) -> Guarantee {
         | PolicyKind::Static
         | PolicyKind::P2c
         | PolicyKind::PeakEwma
+        | PolicyKind::Prequal
         // Without an origin and without an entry in the table; with them, the table decides.
         | PolicyKind::Ward
         | PolicyKind::Part => Guarantee::Nothing,
@@ -139,7 +141,7 @@ fn table_keys_stay_with_their_owners() {
 #[test]
 fn placement_depends_on_names_not_slots() {
     // The same nodes in another order, one of them in the slot of a node that left: the same keys at the same names.
-    for kind in [PolicyKind::Rendezvous, PolicyKind::Bounded, PolicyKind::Maglev] {
+    for kind in [PolicyKind::Rendezvous, PolicyKind::Bounded, PolicyKind::BoundedJump, PolicyKind::Maglev] {
         let names = |dispatcher: &Dispatcher| {
             let owners = owners(dispatcher);
             owners.into_iter().map(|node| dispatcher.nodes().name(node)).collect::<Vec<_>>()

@@ -35,10 +35,12 @@ const fn shares(kind: PolicyKind) -> ShareRule {
         | PolicyKind::Ward
         | PolicyKind::Part
         | PolicyKind::P2c
-        | PolicyKind::PeakEwma => ShareRule::ByLoad,
+        | PolicyKind::PeakEwma
+        | PolicyKind::Prequal
+        | PolicyKind::Lmetric => ShareRule::ByLoad,
         PolicyKind::WrrNum | PolicyKind::WrrTime => ShareRule::ByTurn,
         PolicyKind::Maglev | PolicyKind::Rendezvous => ShareRule::Drawn,
-        PolicyKind::Bounded | PolicyKind::CapLoad => ShareRule::Bounded,
+        PolicyKind::Bounded | PolicyKind::BoundedJump | PolicyKind::CapLoad => ShareRule::Bounded,
         PolicyKind::Rr | PolicyKind::Cap | PolicyKind::Static => ShareRule::EqualTurns,
         PolicyKind::Random | PolicyKind::Hash | PolicyKind::LbGc => ShareRule::EqualDrawn,
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use larder_core::Bytes;
-use larder_sim::plan::{CeilingRow, Cell, Estimate, LoadDelays, Plan, Recommendation};
+use larder_sim::plan::{Cell, Estimate, LoadDelays, Plan, Recommendation};
 use larder_sim::text::per_s;
 
 use crate::report::{counted, number};
@@ -58,8 +58,8 @@ fn grid(plan: &Plan, counts: &[u16]) -> Grid {
     let memory = it.map_or(largest, |it| it.memory_bytes);
     let head = format!("requests/s, no read with {}", Bytes(memory).exact());
     let head = std::iter::once(head).chain(counts.iter().map(|count| counted(*count, "node"))).collect();
-    let value = |speed: Option<f64>, hits: f64| GridValue {
-        first: speed.map_or_else(|| "-".to_owned(), per_s),
+    let value = |speed: f64, hits: f64| GridValue {
+        first: per_s(speed),
         second: format!("{:.1} %", hits * 100.0),
         recommended: false,
     };
@@ -76,35 +76,42 @@ fn grid(plan: &Plan, counts: &[u16]) -> Grid {
             let cell = plan.cell(policy, *count, memory);
             cell.map_or_else(GridValue::default, |cell| GridValue {
                 recommended,
-                ..value(Some(cell.throughput.value), cell.hit_ratio.value)
+                ..value(cell.throughput.value, cell.hit_ratio.value)
             })
         };
         row(policy.to_owned(), counts.iter().map(at).collect())
     };
     let mut rows: Vec<GridRow> = policies.into_iter().map(of_policy).collect();
-    let mut bound = |name: &str, of: fn(&CeilingRow) -> (Option<f64>, f64)| {
-        let at = |count: &u16| {
-            let found = plan.ceilings.iter().find(|row| (row.nodes, row.memory_bytes) == (*count, memory));
-            found.map(of).map_or_else(GridValue::default, |(speed, hits)| value(speed, hits))
-        };
-        rows.push(row(name.to_owned(), counts.iter().map(at).collect()));
+    let bound = |count: &u16| {
+        let bound = plan.bound(*count, memory);
+        bound.map_or_else(GridValue::default, |bound| value(bound.throughput, bound.hit_ratio))
     };
-    bound("(clairvoyant)", |row| (row.clairvoyant_throughput, row.clairvoyant_hit_ratio));
-    bound("(unbounded)", |row| (row.unbounded_throughput, row.unbounded_hit_ratio));
+    rows.push(row("(upper bound)".to_owned(), counts.iter().map(bound).collect()));
     Grid { head, rows }
 }
 
 /// Builds the table of all policies on the recommended cluster.
 pub(crate) fn cluster(plan: &Plan, it: &Recommendation) -> Grid {
-    let mut head =
-        vec!["policy", "requests/s", "+-", "vs rr", "no read", "+-", "origin/request", "imbalance", "cpu"];
+    let mut head = vec![
+        "policy",
+        "requests/s",
+        "+-",
+        "vs rr",
+        "of bound",
+        "no read",
+        "+-",
+        "origin/request",
+        "imbalance",
+        "cpu",
+    ];
     head.extend(["p50 ms", "p99 ms", "refused"]);
     let base = plan.cell("rr", it.nodes, it.memory_bytes).map(|cell| cell.throughput.value);
+    let bound = plan.bound(it.nodes, it.memory_bytes).map(|bound| bound.throughput);
     let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (it.nodes, it.memory_bytes);
     let row = |cell: &Cell| GridRow {
         name: cell.policy.clone(),
         recommended: cell.policy == it.policy,
-        values: values(cell, base).into_iter().map(GridValue::from).collect(),
+        values: values(cell, base, bound).into_iter().map(GridValue::from).collect(),
     };
     Grid {
         head: head.into_iter().map(str::to_owned).collect(),
@@ -112,19 +119,21 @@ pub(crate) fn cluster(plan: &Plan, it: &Recommendation) -> Grid {
     }
 }
 
-fn values(cell: &Cell, base: Option<f64>) -> Vec<String> {
+fn values(cell: &Cell, base: Option<f64>, bound: Option<f64>) -> Vec<String> {
     let error = |estimate: Estimate, scale: f64, unit: &str| match estimate.error {
         0.0 => "0".to_owned(),
         error => format!("{}{unit}", figure(error * scale, unit)),
+    };
+    let over = |other: Option<f64>, text: fn(f64) -> String| {
+        let ratio = other.map(|other| cell.throughput.value / other.max(f64::MIN_POSITIVE));
+        ratio.map_or_else(|| "-".to_owned(), text)
     };
     let at = |of: fn(&LoadDelays) -> String| cell.at_load.as_ref().map_or_else(|| "-".to_owned(), of);
     vec![
         per_s(cell.throughput.value),
         error(cell.throughput, 1.0, ""),
-        base.map_or_else(
-            || "-".to_owned(),
-            |base| format!("{:.2}x", cell.throughput.value / base.max(f64::MIN_POSITIVE)),
-        ),
+        over(base, |ratio| format!("{ratio:.2}x")),
+        over(bound, |ratio| format!("{:.1} %", ratio * 100.0)),
         format!("{:.1} %", cell.hit_ratio.value * 100.0),
         error(cell.hit_ratio, 100.0, " %"),
         Bytes(cell.origin_bytes.value as u64).to_string(),

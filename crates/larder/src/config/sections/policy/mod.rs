@@ -8,7 +8,7 @@ pub(crate) mod threshold;
 
 use larder_core::policy::{
     BoundedSettings, CapLoadSettings, HaccSettings, LardUtilSettings, MaglevSettings, PeakEwmaSettings,
-    RendezvousSettings, StaticSettings,
+    PrequalSettings, RendezvousSettings, StaticSettings,
 };
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ keys! {
     cap: Option<CapSection> = Some(CapSection::standard());
     /// Settings of hacc.
     hacc: Option<HaccSection> = Some(HaccSection::standard());
-    /// Settings of bounded (consistent hashing with bounded loads).
+    /// Settings of bounded and bounded-jump (consistent hashing with bounded loads).
     bounded: Option<BoundedSection> = Some(BoundedSection::standard());
     /// Settings of maglev.
     maglev: Option<MaglevSection> = Some(MaglevSection::standard());
@@ -69,6 +69,8 @@ keys! {
     /// Settings of peak-ewma.
     #[serde(rename = "peak-ewma")]
     ewma: Option<EwmaSection> = Some(EwmaSection::standard());
+    /// Settings of prequal.
+    prequal: Option<PrequalSection> = Some(PrequalSection::standard());
     /// Settings of wrr-num and wrr-time, and of lard-util with by = "connections". The policy wrr does not use them.
     wrr: Option<WrrSection> = Some(WrrSection::standard());
     /// Settings of static.
@@ -100,6 +102,7 @@ impl PoliciesSection {
             maglev: given.maglev.or(standard.maglev),
             rendezvous: given.rendezvous.or(standard.rendezvous),
             ewma: given.ewma.or(standard.ewma),
+            prequal: given.prequal.or(standard.prequal),
             wrr: given.wrr.or(standard.wrr),
             fixed: given.fixed.or(standard.fixed),
             ward: given.ward.or(standard.ward),
@@ -194,6 +197,15 @@ keys! {
 
     /// Time after which a latency counts 1/e.
     decay: Option<Span> = Some(Span(PeakEwmaSettings::default().decay)), range "100ms to 1h";
+}
+
+keys! {
+    /// `[switch.policies.prequal]`.
+    partial PrequalSection;
+
+    /// Q_RIF: quantile of the requests in flight at nodes above which a node is hot. Requests in flight decide among hot
+    /// nodes, latencies among the others. 0: only requests in flight count.
+    rif_quantile: Option<f64> = Some(share(PrequalSettings::default().rif_quantile_permille)), range "0 to 1";
 }
 
 keys! {
@@ -324,6 +336,9 @@ fn tables(at: &str, given: &PoliciesSection, settings: &mut Settings) -> Result<
     }
     if let Some(decay) = given.ewma.as_ref().and_then(|raw| raw.decay) {
         policies.peak_ewma.decay = decay.0;
+    }
+    if let Some(quantile) = given.prequal.as_ref().and_then(|raw| raw.rif_quantile) {
+        policies.prequal.rif_quantile_permille = permille(quantile);
     }
     if let Some(gather) = given.wrr.as_ref().and_then(|raw| raw.gather) {
         settings.t_gat = gather.0;

@@ -36,7 +36,7 @@ keys! {
     disks: Vec<String> = signals.disks, entries 64, example ["sda"];
     /// Size of a page. A larger page is no report.
     page_max: Size = Size(Bytes(signals.body_max as u64)), range "1KiB to 64MiB";
-    /// Contents of the nodes' caches, for policies that mirror them (lb-gc).
+    /// Contents of the nodes' caches, for policies that mirror them (lb-gc, lmetric).
     cache: CacheSignalsSection;
 }
 
