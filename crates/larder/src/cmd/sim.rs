@@ -25,7 +25,7 @@ enum SimCommand {
     Bound(Box<bound::BoundArgs>),
     Churn(Box<churn::ChurnArgs>),
     Faults(faults::FaultsArgs),
-    Prompts(prompts::PromptsArgs),
+    Prompts(Box<prompts::PromptsArgs>),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {

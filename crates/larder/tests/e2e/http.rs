@@ -70,7 +70,7 @@ impl<S: Read + Write> Client<S> {
                     self.0.read_exact(&mut reply.body)?;
                 }
                 None if reply.header("transfer-encoding") == Some("chunked") => {
-                    self.chunks(&mut reply.body)?
+                    self.chunks(&mut reply.body)?;
                 }
                 None => {
                     self.0.read_to_end(&mut reply.body)?;

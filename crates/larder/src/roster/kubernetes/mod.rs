@@ -51,14 +51,14 @@ pub(super) enum WatchError {
 /// A source of nodes in Kubernetes.
 #[derive(Debug)]
 pub(super) enum KubernetesSource {
-    Slices(Slices),
+    Slices(Box<Slices>),
     Pool(Box<Pool>),
 }
 
 impl KubernetesSource {
     /// Creates the client for the slices of a service. Sends nothing yet.
     pub(super) async fn slices(source: Discover, service: ServiceSlices) -> Result<Self, WatchError> {
-        Slices::new(source, service).await.map(Self::Slices)
+        Slices::new(source, service).await.map(|slices| Self::Slices(Box::new(slices)))
     }
 
     /// Creates the client for the pods of a pool. Sends nothing yet.

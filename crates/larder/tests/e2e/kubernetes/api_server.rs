@@ -45,6 +45,23 @@ impl Drop for Server {
     }
 }
 
+/// Starts the store of the API server in a folder. Returns its URL too.
+fn start_etcd(program: &Path, folder: &Path) -> (Server, String) {
+    let (store, peers) = [free_port(), free_port()].map(|port| format!("http://127.0.0.1:{port}")).into();
+    let log = |name: &str| fs::File::create(folder.join(name)).unwrap();
+    let mut command = Command::new(program);
+    command.arg("--data-dir").arg(folder.join("etcd")).arg("--unsafe-no-fsync");
+    for (option, value) in [
+        ("--listen-client-urls", &store),
+        ("--advertise-client-urls", &store),
+        ("--listen-peer-urls", &peers),
+    ] {
+        command.args([option, value]);
+    }
+    command.stdin(Stdio::null()).stdout(log("etcd.out")).stderr(log("etcd.log"));
+    (Server(command.spawn().unwrap()), store)
+}
+
 pub struct ApiServer {
     // Dropped in this order: clients, then the API server, then its store, then the files of both.
     client: Client,
@@ -63,21 +80,9 @@ impl ApiServer {
         let pool = fs::read_to_string(tool("inference-pool.yaml")?).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new();
-        let (store, peers, port) = (free_port(), free_port(), free_port());
-        let store = format!("http://127.0.0.1:{store}");
         let log = |name: &str| fs::File::create(folder.path().join(name)).unwrap();
-        let mut command = Command::new(etcd);
-        command.arg("--data-dir").arg(folder.path().join("etcd")).arg("--unsafe-no-fsync");
-        for (option, value) in [
-            ("--listen-client-urls", &store),
-            ("--advertise-client-urls", &store),
-            ("--listen-peer-urls", &format!("http://127.0.0.1:{peers}")),
-        ] {
-            command.args([option, value]);
-        }
-        let etcd = Server(
-            command.stdin(Stdio::null()).stdout(log("etcd.out")).stderr(log("etcd.log")).spawn().unwrap(),
-        );
+        let (etcd, store) = start_etcd(&etcd, folder.path());
+        let port = free_port();
         let server = authority.leaf_with("127.0.0.1", "server.pem", |params| {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         });
