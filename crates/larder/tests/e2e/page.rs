@@ -1,5 +1,6 @@
 //! The page of the admin interface, in a real browser with a real cluster.
 
+use larder_core::PolicyKind;
 use larder_testkit::holds_for;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -230,7 +231,10 @@ fn check_held_button(browser: &Browser, button: &str) {
 }
 
 fn check_policy_switch(browser: &Browser, cluster: &Cluster) {
-    browser.wait("document.querySelector('#policy select[name=policy]').options.length === 23");
+    let policies = PolicyKind::ALL.len();
+    browser.wait(&format!(
+        "document.querySelector('#policy select[name=policy]').options.length === {policies}"
+    ));
     browser.eval("document.querySelector('#policy select[name=policy]').value = 'hash'");
     click_and_answer(browser, "#policy button", "yes");
     until("the other policy runs", || {
