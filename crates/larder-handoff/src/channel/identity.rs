@@ -213,14 +213,20 @@ pub fn load_secrets(path: &Path, max: usize) -> Result<Vec<[u8; KEY_BYTES]>, Ide
     }
 }
 
+/// Returns the bits that the mode of a private file must not have. A process that is not root may read a file of root as a member of the
+/// file's group.
+const fn forbidden_bits(owner: u32, user: u32, is_in_group: bool) -> u32 {
+    if owner == 0 && user != 0 && is_in_group { 0o037 } else { 0o077 }
+}
+
 /// Returns whether this process is in a group.
-fn is_own_group(group: u32) -> bool {
+fn is_in_group(group: u32) -> bool {
     let groups = rustix::process::getgroups().unwrap_or_default();
     rustix::process::getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)
 }
 
-/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write. A group of this process may also
-/// read a file of root, because the `fsGroup` of a Kubernetes pod gives a service its secrets this way.
+/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write. The group of this process may also
+/// read a file of root if the process is not root: the `fsGroup` of a Kubernetes pod gives a service its secrets this way.
 fn read_private(path: &Path) -> Result<String, IdentityError> {
     let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
@@ -229,8 +235,8 @@ fn read_private(path: &Path) -> Result<String, IdentityError> {
     if !metadata.is_file() {
         return Err(unreadable(io::Error::other("not a regular file")));
     }
-    let forbidden = if metadata.uid() == 0 && is_own_group(metadata.gid()) { 0o037 } else { 0o077 };
-    if mode & forbidden != 0 {
+    let user = rustix::process::geteuid().as_raw();
+    if mode & forbidden_bits(metadata.uid(), user, is_in_group(metadata.gid())) != 0 {
         return Err(IdentityError::Permissions { path: path.to_owned(), mode });
     }
     let mut text = String::new();
@@ -267,6 +273,16 @@ mod tests {
     }
 
     #[test]
+    fn only_members_of_its_group_may_read_a_file_of_root() {
+        assert_eq!(forbidden_bits(0, 65_532, true), 0o037);
+        for (owner, user, is_in_group) in
+            [(0, 0, true), (0, 65_532, false), (1_000, 65_532, true), (1_000, 1_000, true)]
+        {
+            assert_eq!(forbidden_bits(owner, user, is_in_group), 0o077, "{owner} {user} {is_in_group}");
+        }
+    }
+
+    #[test]
     fn each_mistake_is_named() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("key");
@@ -282,9 +298,7 @@ mod tests {
             "the file is read to its limit"
         );
         assert!(said("AAAA\n", 0o644).contains("chmod 600"));
-        // Only a file of root may be readable by its group.
-        let is_root = dir.path().metadata().expect("a directory").uid() == 0;
-        assert_eq!(said("AAAA\n", 0o440).contains("chmod 600"), !is_root);
+        assert!(said("AAAA\n", 0o440).contains("chmod 600"));
         assert!(said("\n", 0o600).contains("this has 0"));
         let key = format!("{}=\n", "A".repeat(43));
         assert!(said(&key.repeat(2), 0o600).contains("2 keys, at most 1"));
