@@ -193,16 +193,16 @@ impl Prequal {
     fn probe(&self, state: &mut ProbeState, now: Time, nodes: ClusterView<'_>) {
         let members = self.members(nodes);
         let uses = self.uses(members.len(), self.random(state.decisions, 1));
-        let mut drawn: Vec<usize> = Vec::with_capacity(PROBES);
+        let mut drawn = [usize::MAX; PROBES];
         for index in 0..PROBES.min(members.len()) {
             // The draw is among the members that are left: each drawn one at or before it moves it on.
             let mut at = scale(self.random(state.decisions, 2 + index as u64), (members.len() - index) as u64)
                 as usize;
-            for earlier in &drawn {
+            for earlier in &drawn[..index] {
                 at += usize::from(*earlier <= at);
             }
-            drawn.push(at);
-            drawn.sort_unstable();
+            drawn[index] = at;
+            drawn[..=index].sort_unstable();
             let node = members[at];
             if nodes.is_open(node) {
                 let load = nodes.load(node);
