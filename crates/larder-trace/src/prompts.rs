@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use crate::compression::Compression;
 use crate::error::TraceError;
 use crate::format::Format;
 use crate::format::mooncake::{BLOCK_TOKENS, parse};
@@ -52,6 +53,9 @@ impl Prompts {
         let read = prompts.drain(&mut source, limits, &mut report);
         report.bytes_unpacked = source.bytes_unpacked();
         match read {
+            Err(error) if report.compression == Compression::None => {
+                return Err(TraceError::Io { report: Box::new(report), source: error });
+            }
             Err(error) => return Err(TraceError::CutShort { report: Box::new(report), source: error }),
             Ok(()) if report.lines == 0 => return Err(TraceError::Empty),
             Ok(()) if prompts.prompts.is_empty() => {
@@ -95,15 +99,14 @@ impl Prompts {
                 ReadItem::TooLong => Err(Reason::TooLong),
                 ReadItem::Partial => Err(Reason::Partial),
             };
-            match added {
-                Err(reason) => report.record_malformed(reason),
-                Ok(()) if self.blocks.len() >= limits.requests_max => {
-                    report.ended = ReadEnd::RequestsMax;
-                    return Ok(());
-                }
-                Ok(()) => {}
+            if let Err(reason) = added {
+                report.record_malformed(reason);
             }
             report.records = self.prompts.len() as u64;
+            if self.blocks.len() >= limits.requests_max {
+                report.ended = ReadEnd::RequestsMax;
+                return Ok(());
+            }
         }
     }
 
@@ -158,6 +161,7 @@ mod tests {
         let limits = Limits { requests_max: 2, ..Limits::default() };
         let (prompts, report) = load(LINES, &limits).expect("the first line is valid");
         assert_eq!((prompts.prompts().len(), report.ended), (1, ReadEnd::RequestsMax));
+        assert_eq!(report.records, 1);
         assert!(matches!(load("GET /\n", &Limits::default()), Err(TraceError::NothingParsed { .. })));
         assert!(matches!(load("", &Limits::default()), Err(TraceError::Empty)));
     }

@@ -114,9 +114,15 @@ mod tests {
     #[test]
     fn points_state_their_share_of_the_bound() {
         let traces = Traces::new(Path::new("nowhere"));
-        for hardware in
-            ["", "cpu_speed = 4", "disk_speed = 3", "disks = 4", "warmup = 0.4", "memory = 'global'"]
-        {
+        for hardware in [
+            "",
+            "cpu_speed = 4",
+            "disk_speed = 3",
+            "disks = 4",
+            "warmup = 0.4",
+            "memory = 'global'",
+            "memory = 'global'\nobject_max_kib = 8",
+        ] {
             let bound = point(&format!("bound = true\n{hardware}"), &traces);
             for policy in ["wrr", "lard-r"] {
                 let ours = point(&format!("policy = '{policy}'\n{hardware}"), &traces);

@@ -9,7 +9,7 @@
 //! LRU order, in O(1) and without a search.
 //!
 //! A request may also *reserve* tokens without blocks, for example for its output. Blocks and reservations together never
-//! exceed the capacity. What does not fit is refused, and nothing is then evicted for it.
+//! exceed the capacity. A block or reservation that does not fit is refused, and nothing is then evicted for it.
 
 use super::slab::Slab;
 use crate::id::TargetId;
@@ -155,7 +155,7 @@ impl TreeCache {
         self.reserved = self.reserved.saturating_sub(tokens);
     }
 
-    /// Changes the capacity, and evicts what no longer fits. Pinned blocks and reservations stay; nothing new is stored
+    /// Changes the capacity, and evicts the blocks that no longer fit. Pinned blocks and reservations stay; nothing new is stored
     /// until they fit.
     pub fn resize(&mut self, capacity: u64) {
         self.capacity = capacity;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! key = id of the second block (of the first, if there is one block)
-//! n   = first node clockwise from h(key) with  requests(n) + 1 <= c (requests of all + 1) / nodes
+//! n   = first node clockwise from h(key) with  requests(n) + 1 <= c (requests of all + 1) / nodes,
+//!       or without a request
 //! ```
 //!
 //! c = 1.25 and 256 points per node are KubeAI's defaults. KubeAI hashes the first 100 characters. In many traces all

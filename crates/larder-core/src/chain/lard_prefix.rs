@@ -20,12 +20,12 @@
 //! that is no longer used ages in its node's cache, its credits with it, and ends when it is evicted. Nothing has to
 //! be tuned for a cluster: costs are in tokens, and load is relative to the mean.
 //!
-//! Prompts that no node knows better than the others go to the least cost too. Among equal nodes they replace what was unused
-//! for the longest time in the cluster, so the caches together evict about as one large cache would (LARD's LB/GC).
+//! Prompts that no node knows better than the others go to the least cost too. Among equal nodes they replace the blocks
+//! that were unused for the longest time in the cluster, so the caches together evict about as one large cache would (LARD's LB/GC).
 //!
 //! Differences from LARD/R (Pai et al., ASPLOS'98, section 2.5): no thresholds T_low and T_high, since prompts differ in
 //! their work by orders of magnitude; no period K, since credits end by eviction. Parameters: none. State: the turn among equal
-//! nodes. Cost: O(nodes), and O(nodes * log blocks) for the credits.
+//! nodes. Cost: O(nodes), and O(nodes * blocks) for the credits.
 
 use super::api::{ChainPolicy, least_by};
 use super::candidate::Candidate;

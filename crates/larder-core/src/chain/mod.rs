@@ -53,9 +53,9 @@ use core::fmt;
 use core::str::FromStr;
 use credits::Credits;
 
-/// Defines the kinds of policies: `Kind = name, whether it follows caches, summary, builder;`.
+/// Defines the kinds of policies: `Kind = name, whether it follows caches, builder;`.
 macro_rules! chain_policies {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal, $follows:literal, $summary:literal, $policy:expr;)+) => {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $follows:literal, $policy:expr;)+) => {
         /// The kinds of policies that place chains.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ChainPolicyKind {
@@ -70,13 +70,6 @@ macro_rules! chain_policies {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)+
-                }
-            }
-
-            /// Returns the policy's rule, in one line.
-            pub const fn summary(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $summary,)+
                 }
             }
 
@@ -98,23 +91,19 @@ macro_rules! chain_policies {
 
 chain_policies! {
     /// Each node in turn.
-    Rr = "rr", false, "each node in turn", rr::RoundRobin::default();
+    Rr = "rr", false, rr::RoundRobin::default();
     /// The node with the fewest requests.
-    LeastLoad = "least-load", false, "the node with the fewest requests", least_load::LeastLoad::default();
+    LeastLoad = "least-load", false, least_load::LeastLoad::default();
     /// Consistent hashing with bounded loads on the first blocks (KubeAI).
-    Chwbl = "chwbl", false, "the node that a hash ring names for the first blocks, or the next below its share of requests",
-        chwbl::Chwbl::default();
+    Chwbl = "chwbl", false, chwbl::Chwbl::default();
     /// Prefix trees with thresholds (SMG).
-    Smg = "smg", true, "the node with the longest match, unless the nodes are unbalanced (SMG)", smg::Smg::default();
+    Smg = "smg", true, smg::Smg::default();
     /// The cost of overlap and load (Dynamo).
-    Dynamo = "dynamo", true, "the node with the least sum of tokens to prefill and tokens in use (Dynamo)",
-        dynamo::Dynamo::default();
+    Dynamo = "dynamo", true, dynamo::Dynamo::default();
     /// The product of work and batch (LMetric).
-    Product = "prefix-product", true, "the node with the least product of tokens to prefill and requests (LMetric)",
-        product::Product::default();
+    Product = "prefix-product", true, product::Product::default();
     /// The deepest known block whose servers have room.
-    LardPrefix = "lard-prefix", true, "the deepest known block whose servers have room; more servers while it is hot",
-        lard_prefix::LardPrefix::default();
+    LardPrefix = "lard-prefix", true, lard_prefix::LardPrefix::default();
 }
 
 impl fmt::Display for ChainPolicyKind {

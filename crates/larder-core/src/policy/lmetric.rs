@@ -98,13 +98,15 @@ impl LMetric {
             let lost = state.mirror.of(target).next().is_some();
             return Some(Choice { node, reason: if lost { Reason::Lost } else { Reason::First } });
         };
-        let other = nodes.place(now, target, |_| false, PlacementOptions::relief(take))?;
+        // Only a placement counts for the pace of a node that joins.
+        let other = nodes.place(now, target, |_| false, PlacementOptions::relief(false))?;
         let miss_milli = match nodes.learned(|| self.misses.milli()) {
             0 => self.miss_milli,
             milli => milli,
         };
         if score(other, miss_milli, nodes) < held {
-            return Some(Choice { node: other, reason: Reason::Replicate });
+            let node = nodes.place(now, target, |_| false, PlacementOptions::relief(take))?;
+            return Some(Choice { node, reason: Reason::Replicate });
         }
         Some(Choice { node, reason: Reason::Local })
     }
@@ -288,6 +290,35 @@ mod tests {
         assert_ne!(decisions[local].node, first.node);
         // Both have a copy now, and the less loaded one serves.
         assert!(decisions[local + 1].reason == Reason::Local && decisions[local + 1].node != first.node);
+    }
+
+    /// Hits say nothing about the contents of a node that joins.
+    #[test]
+    fn hits_do_not_warm_a_node_that_joins() {
+        let settings = Settings {
+            policy: PolicyKind::Lmetric,
+            admission: Admission::Unlimited,
+            join_targets_per_s: 1,
+            join_warm_targets: 2,
+            ..Settings::default()
+        };
+        let dispatcher =
+            Dispatcher::new(settings, &[NodeSpec::named("n0")]).expect("the settings are in range");
+        let arrive = |seconds: u64, target: u64| match dispatcher
+            .arrive(Time::from_secs(seconds), Request::new(TargetId(target)))
+        {
+            Arrival::Start(decision) => {
+                dispatcher.finish(Time::from_secs(seconds), decision.node, &mut Vec::new());
+            }
+            other => panic!("expected a start, got {other:?}"),
+        };
+        arrive(0, 7);
+        event(&dispatcher, NodeId(0), 7, Stored);
+        dispatcher.join(Time::ZERO, NodeSpec::named("n1"), &mut Vec::new()).expect("there is room");
+        (0..10).for_each(|seconds| arrive(seconds, 7));
+        assert!(dispatcher.nodes().rows()[1].joining);
+        (10..20).for_each(|seconds| arrive(seconds, 100 + seconds));
+        assert!(!dispatcher.nodes().rows()[1].joining);
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Prequal {
     /// Sends the probes of a decision: reads the values of different nodes at random into the pool.
     fn probe(&self, state: &mut ProbeState, now: Time, nodes: ClusterView<'_>) {
         let members = self.members(nodes);
-        let uses = self.uses(members.len(), self.random(state.decisions, 1));
+        let uses = Self::uses(members.len(), self.random(state.decisions, 1));
         let mut drawn = [usize::MAX; PROBES];
         for index in 0..PROBES.min(members.len()) {
             // The draw is among the members that are left: each drawn one at or before it moves it on.
@@ -220,7 +220,7 @@ impl Prequal {
     }
 
     /// Returns b, the number of uses of a probe.
-    fn uses(&self, nodes: usize, random: u64) -> u32 {
+    fn uses(nodes: usize, random: u64) -> u32 {
         let (pool, nodes) = (POOL_MAX.min(nodes) as u64, nodes.max(1) as u64);
         // 2 / ((1 - m/n) 3 - 1), where both sides are multiplied by n.
         let gained = (nodes - pool) * PROBES as u64;

@@ -8,7 +8,7 @@
 //! * *Reads.* A request for an item causes no read only if the item was present at every arrival since the item's last
 //!   request: in a memory of the cluster, or in the hands of a request in progress, which it shares. Memory has room
 //!   for so many bytes at each arrival, and only so many requests are in progress. Both rooms are added up over all
-//!   arrivals and given to the intervals that save most for their room, as PFOO-U does with memory (Berger, Beckmann
+//!   arrivals and given to the intervals that save most for their room, as PFOO-L does with memory (Berger, Beckmann
 //!   and Harchol-Balter, "Practical Bounds on Optimal Caching with Variable Object Sizes", SIGMETRICS 2018).
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! dual               max over p, q >= 0 of  sum min(v(i), l(i) min(p s(i), q)) - p M n - q (S - 1) n
 //! ```
 //!
-//! Every p and q give a valid bound; the best are found by bisection. PFOO-U alone is no bound for this cluster,
+//! Every p and q give a valid bound; the best are found by bisection. PFOO-L alone is no bound for this cluster,
 //! because requests that share a read take no memory. [The proof](../../../docs/understand/upper-bound.md) is in the
 //! documentation.
 //!
@@ -148,7 +148,8 @@ impl Bounds {
         Ok(Self { reuse, model, certain, front, steps, certain_reads, most })
     }
 
-    /// Computes the bound of a cluster. The scenario's cost model and warm-up must be those of [`Bounds::new`].
+    /// Computes the bound of a cluster. The scenario's cost model must be that of [`Bounds::new`]; its warm-up is not
+    /// read.
     ///
     /// # Errors
     /// Returns an error for a scenario out of range, and for arrivals per node, whose order depends on the policy.
@@ -185,17 +186,17 @@ impl Bounds {
 
     fn room(&self, scenario: &Scenario, in_progress: Option<u32>) -> Room {
         let sizes = || scenario.nodes.iter().map(|node| node.cache.get());
-        let (memory, largest) = match scenario.cache {
-            CacheChoice::Unbounded => (f64::INFINITY, u64::MAX),
-            CacheChoice::Kind(_) | CacheChoice::Global(_) => {
-                let largest = sizes().max().unwrap_or(0).min(scenario.object_max.get());
-                (sizes().map(|bytes| bytes as f64).sum(), largest)
-            }
+        let (all, largest) = (sizes().map(|bytes| bytes as f64).sum(), sizes().max().unwrap_or(0));
+        let (memory, item_max, item_min) = match scenario.cache {
+            CacheChoice::Unbounded => (f64::INFINITY, u64::MAX, 0),
+            // The global memory keeps items of every size.
+            CacheChoice::Global(_) => (all, largest, 0),
+            CacheChoice::Kind(_) => (all, largest.min(scenario.object_max.get()), scenario.object_min.get()),
         };
         Room {
             memory,
-            item_max: largest,
-            item_min: scenario.object_min.get(),
+            item_max,
+            item_min,
             in_progress: in_progress.map_or(f64::INFINITY, |most| f64::from(most.saturating_sub(1))),
         }
     }
@@ -230,7 +231,7 @@ impl Bounds {
         ];
         // The engine rounds each scaled time down to whole ns.
         let scaled = nodes.iter().any(|node| node.cpu_speed != 1.0 || node.disk_speed != 1.0);
-        let lost = if scaled { self.steps * cpu.max(disk) } else { 0.0 };
+        let lost = if scaled { self.steps * cpu.max(disk).max(1.0) } else { 0.0 };
         let front = (self.front - self.dearest(open, |_, front| front)).max(0.0);
         let mut least = (front / self.model.front_cores, BoundLimit::FrontEnd);
         for (limit, weights, capacity) in stations {

@@ -8,6 +8,8 @@
 use larder_core::cache::Block;
 use larder_core::nodes::mix;
 use larder_core::{TargetId, Time};
+use larder_trace::synth::Stream;
+use larder_trace::synth::draw::{Ranks, exponential};
 
 use super::workload::{PromptRequest, PromptWorkload};
 
@@ -15,64 +17,35 @@ const APPLICATIONS: u64 = 60;
 const BLOCK_TOKENS: u32 = 512;
 const TURNS_MAX: u64 = 30;
 
-/// A sequence of random numbers (SplitMix64).
-struct Draws(u64);
-
-impl Draws {
-    /// Returns a number from 0 on, below 1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(1);
-        (mix(mix(self.0)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + (self.unit() * (most - least + 1) as f64) as u64
-    }
-
-    /// Returns a number with an exponential distribution.
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -libm::log(1.0 - self.unit()) * mean
-    }
-
-    /// Returns the number of an application.
-    fn application(&mut self) -> u64 {
-        let weights = || (1..=APPLICATIONS).map(|rank| 1.0 / rank as f64);
-        let mut left = self.unit() * weights().sum::<f64>();
-        let found = weights().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-        found.map_or(0, |rank| rank as u64)
-    }
-}
-
 impl PromptWorkload {
     /// Generates `seconds` of agents of which `sessions_per_s` begin each second.
     pub fn agents(seed: u64, seconds: f64, sessions_per_s: f64) -> Self {
-        let mut draws = Draws(mix(seed) << 20);
-        let system: Vec<u64> = (0..APPLICATIONS).map(|_| draws.between(4, 24)).collect();
+        let mut draws = Stream::new(seed, "agents");
+        let applications = Ranks::new(APPLICATIONS as usize, 1.0);
+        let between = |draws: &mut Stream, least: u64, most: u64| least + draws.below(most - least + 1);
+        let system: Vec<u64> = (0..APPLICATIONS).map(|_| between(&mut draws, 4, 24)).collect();
         let mut turns: Vec<(u64, Vec<Block>, u32)> = Vec::new();
         let (mut begin, mut session) = (0.0, 0);
         loop {
-            begin += draws.exponential(1.0 / sessions_per_s);
+            begin += exponential(1.0 / sessions_per_s, &mut draws);
             if begin >= seconds {
                 break;
             }
             session += 1;
-            let application = draws.application();
+            let application = applications.draw(&mut draws) as u64;
             let block =
                 |owner: u64, at: u64| Block { id: TargetId(mix(owner << 20 | at)), tokens: BLOCK_TOKENS };
             let mut blocks: Vec<Block> =
                 (0..system[application as usize]).map(|at| block(application, at)).collect();
             let mut time = begin;
-            for _ in 0..=(draws.exponential(8.0) as u64).min(TURNS_MAX - 1) {
-                for _ in 0..draws.between(1, 4) {
+            for _ in 0..=(exponential(8.0, &mut draws) as u64).min(TURNS_MAX - 1) {
+                for _ in 0..between(&mut draws, 1, 4) {
                     blocks.push(block(APPLICATIONS + session, blocks.len() as u64));
                 }
                 if time < seconds {
-                    turns.push(((time * 1e9) as u64, blocks.clone(), draws.between(20, 400) as u32));
+                    turns.push(((time * 1e9) as u64, blocks.clone(), between(&mut draws, 20, 400) as u32));
                 }
-                time += 2.0 + draws.exponential(15.0);
+                time += 2.0 + exponential(15.0, &mut draws);
             }
         }
         turns.sort_by_key(|(ns, _, _)| *ns);

@@ -147,11 +147,7 @@ impl<'w> Simulation<'w> {
     fn take_events(&mut self, now: Time) {
         for event in self.events.drain(..) {
             match event {
-                EngineEvent::Started { number, cached } => {
-                    let request = &self.workload.requests[number];
-                    self.counts.cached_tokens += cached;
-                    self.counts.prompt_tokens += request.prompt;
-                }
+                EngineEvent::Started { cached, .. } => self.counts.cached_tokens += cached,
                 EngineEvent::FirstToken { number } => {
                     let wait = now.since(self.workload.requests[number].time);
                     self.counts.first_token_ns.push(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));

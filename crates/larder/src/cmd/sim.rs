@@ -7,6 +7,7 @@ mod faults;
 mod press;
 mod prompts;
 mod replay;
+mod workload;
 
 use clap::{Args, Subcommand};
 

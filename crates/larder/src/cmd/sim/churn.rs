@@ -8,12 +8,10 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_core::dispatch::Settings;
-use larder_core::policy::{PolicySettings, StaticSettings};
+use larder_sim::Workload;
 use larder_sim::churn::{self, Churn, ChurnEvent, Options};
-use larder_sim::{Costs, Workload};
-use larder_trace::{LoadOptions, Trace, synth};
 
+use super::workload::{MEMORY_PARTS, costs, load, settings};
 use crate::cmd::policies::{PolicySelection, expand_selection};
 use crate::config::{Size, Span};
 use crate::outcome::usage;
@@ -71,14 +69,9 @@ pub(crate) struct ChurnArgs {
     markdown: Option<PathBuf>,
 }
 
-/// Default ratio of the working set to a node's memory.
-const MEMORY_PARTS: u64 = 16;
-
 pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
     let policies = expand_selection(&args.policies).map_err(usage)?;
-    let costs = Costs::by_name(&args.costs).ok_or_else(|| {
-        usage(format!("--costs '{}' is not a cost model: use one of {}", args.costs, Costs::NAMES.join(", ")))
-    })?;
+    let costs = costs(&args.costs)?;
     let (workload, name) = args.workload()?;
     let memory = args.memory.map_or(Bytes((workload.bytes() / MEMORY_PARTS).max(1)), |size| size.0);
     let options = Options {
@@ -87,14 +80,7 @@ pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
         memory,
         cache: args.cache_kind,
         costs,
-        settings: Settings {
-            seed: args.seed,
-            policies: PolicySettings {
-                static_partition: StaticSettings { shares: workload.class_shares() },
-                ..PolicySettings::default()
-            },
-            ..Settings::default()
-        },
+        settings: settings(&workload, args.seed),
         report_every: args.report_every.0,
         refresh_every: args.refresh.0,
     };
@@ -109,23 +95,9 @@ pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
 
 impl ChurnArgs {
     fn workload(&self) -> anyhow::Result<(Workload, String)> {
-        let (mut trace, name) = match &self.log {
-            Some(path) => {
-                let (trace, _) =
-                    Trace::load(path, &LoadOptions::default()).with_context(|| path.display().to_string())?;
-                (trace, path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
-            }
-            None => {
-                let recipe =
-                    synth::Recipe::by_name(&self.recipe).map_err(|error| usage(error.to_string()))?;
-                let trace = synth::generate(&recipe, self.seed, self.scale)
-                    .map_err(|error| usage(error.to_string()))?;
-                (trace, format!("{} (synthetic, scale {}, seed {})", self.recipe, self.scale, self.seed))
-            }
-        };
+        let (mut trace, name) = load(self.log.as_deref(), &self.recipe, self.scale, self.seed)?;
         trace.requests.truncate(self.limit.unwrap_or(usize::MAX));
-        let workload = Workload { times: Vec::new(), ..Workload::from_trace(&trace) };
-        Ok((workload, name))
+        Ok((Workload { times: Vec::new(), ..Workload::from_trace(&trace) }, name))
     }
 
     fn write(&self, churn: &Churn) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use larder_sim::prompts::{
     EngineModel, NODES_MAX, PromptCluster, PromptOutcome, PromptWorkload, Reuse, simulate_prompts, table,
 };
 use larder_sim::text::{counted, number};
-use larder_trace::{Limits, Prompts, ReadReport};
+use larder_trace::{Limits, Prompts, ReadEnd, ReadReport};
 
 use crate::outcome::usage;
 
@@ -114,6 +114,10 @@ fn warn(report: &ReadReport) {
         let lines = counted(report.malformed, "line");
         // Messages to a closed stderr are dropped.
         let _ = writeln!(io::stderr(), "{lines} left out; the first: {first}");
+    }
+    if report.ended == ReadEnd::RequestsMax {
+        let prompts = counted(report.records, "prompt");
+        let _ = writeln!(io::stderr(), "trace cut after {prompts}, at the limit of blocks");
     }
 }
 
