@@ -30,7 +30,7 @@ const TYPES: &str = "ngx_(module_t|command_t|http_(module_t|request_t|upstream_(
 const VARIABLES: &str = "LARDER_SIGNATURE|nginx_version|NGX_(OK|ERROR|DECLINED|BUSY|DONE|HTTP_MODULE|LOG_(EMERG|ERR|WARN|NOTICE)|\
     CONF_(NOARGS|ANY)|HTTP_(UPS|LOC)_CONF|HTTP_UPSTREAM_(CREATE|WEIGHT|MAX_CONNS|MAX_FAILS|FAIL_TIMEOUT|DOWN|BACKUP)|PEER_(FAILED|NEXT)|\
     PROCESS_(SINGLE|MASTER|WORKER|HELPER)|HTTP_(NOT_ALLOWED|INTERNAL_SERVER_ERROR|GET|HEAD)|HTTP_VAR_NOCACHEABLE)|\
-    ngx_(cycle|process|http_module|http_core_module|http_upstream_module|cached_time|exiting|quit|http_top_header_filter)";
+    ngx_(cycle|process|http_module|http_core_module|http_upstream_module|cached_time|http_top_header_filter)";
 
 fn main() -> Result<(), Box<dyn Error>> {
     for variable in ["NGINX_SOURCE_DIR", "NGINX_BUILD_DIR"] {

@@ -22,7 +22,7 @@ pub(crate) fn semver(mut arguments: Arguments) -> Result<()> {
     run(cargo(["semver-checks", "--baseline-rev", &baseline]).args(packages))
 }
 
-/// The newest tag of a release that HEAD descends from.
+/// Returns the newest release tag in the history of HEAD.
 fn last_release() -> Result<String> {
     let described =
         read(&mut command_with("git", ["describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD"]));

@@ -41,12 +41,10 @@ pub enum Owner {
 #[derive(Debug, thiserror::Error)]
 pub enum StateFileError {
     /// The file belongs to another program, which must not lose it. Writing again fails again.
-    #[error("does not write {path}: {source}")]
+    #[error("{path} is no state file: remove it, or name another file")]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// The cause.
-        source: io::Error,
     },
     /// The file cannot be written now. A later attempt may succeed.
     #[error("cannot write the state file {path}: {source}")]
@@ -101,12 +99,12 @@ impl StateFile {
     /// The file is another program's, or it cannot be written.
     pub fn write(&self, snapshot: &[u8]) -> Result<Owner, StateFileError> {
         match self.writer() {
-            Ok(start) if start > self.started && start <= nanos_since_1970() => return Ok(Owner::Later),
-            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(StateFileError::Write { path: self.path.clone(), source });
+            Ok(Some(start)) if start > self.started && start <= nanos_since_1970() => {
+                return Ok(Owner::Later);
             }
+            Ok(None) => return Err(StateFileError::Foreign { path: self.path.clone() }),
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(StateFileError::Foreign { path: self.path.clone(), source });
+                return Err(StateFileError::Write { path: self.path.clone(), source });
             }
             Ok(_) | Err(_) => {}
         }
@@ -115,17 +113,16 @@ impl StateFile {
         Ok(Owner::This)
     }
 
-    /// Returns the start of the process that has written the file.
-    fn writer(&self) -> io::Result<u64> {
+    /// Returns the start of the process that has written the file; `None` if it is no state file.
+    fn writer(&self) -> io::Result<Option<u64>> {
         let mut file = fs::File::open(&self.path)?;
+        if file.metadata()?.len() < 16 {
+            return Ok(None);
+        }
         file.seek(SeekFrom::End(-16))?;
         let mut end = [[0; 8]; 2];
         file.read_exact(end.as_flattened_mut())?;
-        if end[1] == *MAGIC {
-            Ok(u64::from_le_bytes(end[0]))
-        } else {
-            Err(io::Error::other("it is no state file"))
-        }
+        Ok((end[1] == *MAGIC).then(|| u64::from_le_bytes(end[0])))
     }
 
     fn replace(&self, snapshot: &[u8]) -> io::Result<()> {
@@ -134,6 +131,8 @@ impl StateFile {
         for part in [snapshot, &self.started.to_le_bytes(), MAGIC] {
             file.write_all(part)?;
         }
+        // After a power loss there is the old file or the new one, and no empty file.
+        file.as_file().sync_all()?;
         file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())
     }

@@ -7,12 +7,12 @@ pub(crate) fn info(line: &str) {
     host::log(crate::abi::LOG_INFO, line);
 }
 
-/// Logs something that works, but not as it should.
+/// Logs a degraded operation.
 pub(crate) fn warn(line: &str) {
     host::log(crate::abi::LOG_WARN, line);
 }
 
-/// Logs something that does not work.
+/// Logs a failed operation.
 pub(crate) fn error(line: &str) {
     host::log(crate::abi::LOG_ERROR, line);
 }

@@ -15,12 +15,12 @@ pub(crate) fn info(line: &str) {
     write(Level::Info, line);
 }
 
-/// Logs something that works, but not as it should.
+/// Logs a degraded operation.
 pub(crate) fn warn(line: &str) {
     write(Level::Warn, line);
 }
 
-/// Logs something that does not work.
+/// Logs a failed operation.
 pub(crate) fn error(line: &str) {
     write(Level::Error, line);
 }

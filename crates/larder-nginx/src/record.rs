@@ -4,6 +4,7 @@
 //! decisions. A write that fails ends the record.
 
 use crate::arena::in_process_memory;
+use crate::log;
 use larder_core::record::{ChangeRecord, DecisionRecord, EndReason, Frame, Header, RecordSink};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,9 +46,14 @@ impl Progress {
         self.state.load(Relaxed) != NONE
     }
 
+    /// Returns whether decisions are recorded now.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.state.load(Relaxed) == RECORDING
+    }
+
     /// Ends a record in good order. Only while no worker decides.
     pub(crate) fn end(&self, path: &Path) -> io::Result<()> {
-        if self.state.load(Relaxed) != RECORDING {
+        if !self.is_recording() {
             return Ok(());
         }
         self.state.store(COMPLETE, Relaxed);
@@ -110,13 +116,24 @@ impl ZoneSink {
                 Ok::<_, io::Error>(())
             };
             let begun = begin();
-            self.progress.state.store(if begun.is_ok() { RECORDING } else { FAILED }, Relaxed);
+            match &begun {
+                Ok(()) => self.progress.state.store(RECORDING, Relaxed),
+                Err(error) => self.fail(error),
+            }
             begun.is_ok()
         })
     }
 
+    /// Ends the record because of an error.
+    fn fail(self, error: &io::Error) {
+        self.progress.state.store(FAILED, Relaxed);
+        let path =
+            files().get(&self.zone).map(|output| output.path.display().to_string()).unwrap_or_default();
+        log::error(&format!("cannot write the record {path}: {error}"));
+    }
+
     fn put(&self, frame: &Frame) -> bool {
-        if self.progress.state.load(Relaxed) != RECORDING {
+        if !self.progress.is_recording() {
             return false;
         }
         let write = || {
@@ -129,13 +146,16 @@ impl ZoneSink {
             };
             file.write_all(&bytes)
         };
-        let written = in_process_memory(write).is_ok();
-        if written {
-            self.progress.frames.fetch_add(1, Relaxed);
-        } else {
-            self.progress.state.store(FAILED, Relaxed);
-        }
-        written
+        in_process_memory(|| match write() {
+            Ok(()) => {
+                self.progress.frames.fetch_add(1, Relaxed);
+                true
+            }
+            Err(error) => {
+                self.fail(&error);
+                false
+            }
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use larder_core::{TargetId, Time};
 use larder_embed::state_file::{INTERVAL, Owner, StateFile, StateFileError};
 use larder_embed::{Feedback, NodeHandle, Outcome};
 use serde_json::{Value, json};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -161,7 +161,7 @@ impl Shared {
         let mut locked = self.lock()?;
         locked.change(|state| state.release(now, worker))?;
         locked.release_worker(worker);
-        let is_last = locked.has_no_worker()?;
+        let is_last = !self.reap(&mut locked)?;
         drop(locked);
         if is_last {
             self.finish();
@@ -243,7 +243,6 @@ impl Shared {
         let counters = self.zone.counters();
         status["upstream"] = self.name.as_str().into();
         status["memory"] = json!({ "used": used, "size": size, "targets_max": targets_max });
-        status["is_worker"] = self.worker.get().is_some().into();
         status["fallback"] = counters.fallback.load(Ordering::Relaxed).into();
         status["resets"] = counters.resets.load(Ordering::Relaxed).into();
         let record = |state| json!({ "state": state, "frames": counters.record.frames() });
@@ -254,13 +253,14 @@ impl Shared {
     /// Returns the node for a target now, and why, as JSON.
     pub(crate) fn explain(&self, now: Time, target: TargetId) -> Result<Value, ZoneError> {
         // A policy may compute a table that later decisions use, so that this is a change of the state.
-        let text = RefCell::new(String::new());
-        let shown = &text;
+        let shown = Cell::new(Value::Null);
+        let place = &shown;
         self.lock()?.change(|state| {
             let explained = state.explain(now, target);
-            in_process_memory(|| *shown.borrow_mut() = explained.to_string());
+            // The copy belongs to this process, and the original to the zone.
+            in_process_memory(|| place.set(explained.clone()));
         })?;
-        Ok(serde_json::from_str(&text.into_inner()).unwrap_or_default())
+        Ok(shown.into_inner())
     }
 
     /// Marks a request as one that lasts, such as a WebSocket.
@@ -319,8 +319,8 @@ impl Shared {
             ));
         }
         if !locked.has_state() {
-            // A worker that ends after a reload has the config of before.
-            if is_exiting() {
+            // A worker of an earlier config must not create the state of the later one.
+            if locked.generation() > self.generation {
                 return Err(ZoneError::NoState);
             }
             self.create(&mut locked)?;
@@ -334,7 +334,8 @@ impl Shared {
         // A new zone may have less room than the one whose snapshot it has, and a state that was too large has halved the number.
         let targets_max = locked.targets_max();
         // A record begins with a dispatcher that has learned nothing, and ends with it.
-        let record = (self.config.record_file.is_some() && !counters.record.has_begun())
+        let starts_empty = locked.snapshot().is_empty() && !counters.record.has_begun();
+        let record = (self.config.record_file.is_some() && starts_empty)
             .then(|| ZoneSink::new(self.zone.id(), self.zone.record()));
         if record.is_none() {
             counters.record.abandon();
@@ -344,7 +345,7 @@ impl Shared {
             log::limited_error!("upstream {}: cannot create the dispatcher", self.name);
             return Err(ZoneError::Panic("the dispatcher cannot be created".to_owned()));
         }
-        if record.is_some() {
+        if counters.record.is_recording() {
             return Ok(());
         }
         let learned = match locked.snapshot() {
@@ -375,12 +376,13 @@ impl Shared {
         })
     }
 
-    /// Releases the requests of workers that have died.
-    fn reap(&self, locked: &mut Locked<'_>) -> Result<(), ZoneError> {
-        for worker in locked.dead_workers()? {
+    /// Releases the requests of workers that have died. Returns whether a worker lives.
+    fn reap(&self, locked: &mut Locked<'_>) -> Result<bool, ZoneError> {
+        let (dead, is_any_alive) = locked.dead_workers()?;
+        for worker in dead {
             self.release(locked, worker)?;
         }
-        Ok(())
+        Ok(is_any_alive)
     }
 
     fn release(&self, locked: &mut Locked<'_>, worker: Worker) -> Result<(), ZoneError> {
@@ -405,11 +407,7 @@ impl Shared {
         };
         // A file system may take its time, and the worker has requests to serve.
         let (name, has_lost_file) = (self.name.clone(), Arc::clone(&self.has_lost_file));
-        let run = move || {
-            static WRITES: Mutex<()> = Mutex::new(());
-            let _one = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
-            write(&name, &file, &learned, &has_lost_file);
-        };
+        let run = move || write(&name, &file, &learned, &has_lost_file);
         if let Err(error) = thread::Builder::new().name("larder-state".to_owned()).spawn(run) {
             log::limited_error!("upstream {}: the state file is not written: {error}", self.name);
         }
@@ -419,6 +417,8 @@ impl Shared {
 
 /// Writes the state file.
 fn write(upstream: &str, file: &StateFile, learned: &[u8], has_lost_file: &AtomicBool) {
+    static WRITES: Mutex<()> = Mutex::new(());
+    let _one = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
     match file.write(learned) {
         Ok(Owner::This) => {}
         Ok(Owner::Later) => {
@@ -432,14 +432,6 @@ fn write(upstream: &str, file: &StateFile, learned: &[u8], has_lost_file: &Atomi
         }
         Err(error @ StateFileError::Write { .. }) => log::limited_error!("upstream {upstream}: {error}"),
     }
-}
-
-/// Returns whether this process is a worker that ends.
-fn is_exiting() -> bool {
-    #[cfg(all(has_nginx, not(test)))]
-    return crate::nginx::is_exiting();
-    #[cfg(not(all(has_nginx, not(test))))]
-    return false;
 }
 
 /// Returns nginx's `fail_timeout`, or the longest time if it is not a time.

@@ -246,6 +246,11 @@ impl Locked<'_> {
         guarded.targets_max = targets_max.min(guarded.capacity);
     }
 
+    /// Returns the number of the latest config that a process has applied.
+    pub(crate) fn generation(&self) -> u64 {
+        self.guarded().generation
+    }
+
     /// Makes a config the one that the state has. Returns false if the state has a later one.
     pub(crate) fn take_generation(&mut self, generation: u64) -> bool {
         let guarded = self.guarded_mut();
@@ -388,29 +393,20 @@ impl Locked<'_> {
         Ok(None)
     }
 
-    /// Returns the workers that have died since the last call.
-    pub(crate) fn dead_workers(&mut self) -> io::Result<Vec<Worker>> {
-        let mut dead = Vec::new();
+    /// Returns the workers that have died since the last call, and whether a worker lives.
+    pub(crate) fn dead_workers(&mut self) -> io::Result<(Vec<Worker>, bool)> {
+        let (mut dead, mut is_any_alive) = (Vec::new(), false);
         for (index, mutex) in self.header.workers.iter().enumerate() {
-            if let Some(taken) = mutex.try_lock()? {
-                mutex.unlock();
-                if taken == Taken::OwnerDied {
-                    dead.push(Worker(index));
-                }
+            let Some(taken) = mutex.try_lock()? else {
+                is_any_alive = true;
+                continue;
+            };
+            mutex.unlock();
+            if taken == Taken::OwnerDied {
+                dead.push(Worker(index));
             }
         }
-        Ok(dead)
-    }
-
-    /// Returns whether no worker lives.
-    pub(crate) fn has_no_worker(&self) -> io::Result<bool> {
-        for mutex in &self.header.workers {
-            match mutex.try_lock()? {
-                Some(_) => mutex.unlock(),
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
+        Ok((dead, is_any_alive))
     }
 
     /// Releases the mutex of a worker, which this process has.

@@ -110,6 +110,16 @@ unsafe extern "C" fn get(connection: *mut sys::ngx_peer_connection_t, data: *mut
     })
 }
 
+/// Returns whether the server may have closed a kept connection before it saw the request. A timeout is a failure of the server.
+fn may_be_stale(connection: &sys::ngx_peer_connection_t) -> bool {
+    let is_kept = connection.cached() != 0;
+    // SAFETY: the pointer is null, or nginx's connection.
+    let Some(own) = (unsafe { connection.connection.as_ref() }) else { return is_kept };
+    // SAFETY: a connection has both events.
+    let (read, write) = unsafe { (&*own.read, &*own.write) };
+    is_kept && read.timedout() == 0 && write.timedout() == 0
+}
+
 /// Ends an attempt.
 unsafe extern "C" fn free(connection: *mut sys::ngx_peer_connection_t, data: *mut c_void, state: ngx_uint_t) {
     guard("free", (), || {
@@ -117,7 +127,7 @@ unsafe extern "C" fn free(connection: *mut sys::ngx_peer_connection_t, data: *mu
         let balancing = unsafe { &mut *data.cast::<Balancing>() };
         let peer = balancing.round_robin.current;
         // SAFETY: nginx passes a valid connection.
-        let is_kept = unsafe { (*connection).cached() } != 0;
+        let is_kept = may_be_stale(unsafe { &*connection });
         // SAFETY: nginx's own data is the first field.
         unsafe { sys::ngx_http_upstream_free_round_robin_peer(connection, data, state) };
         if let Some(request) = balancing.in_flight.take() {
@@ -251,7 +261,7 @@ impl Balancing {
         result
     }
 
-    /// Tells the dispatcher the end of an attempt, whose connection may have been a kept one. `peer` is its server, after nginx has
+    /// Tells the dispatcher the end of an attempt, whose connection may have been a kept one that the server had closed. `peer` is its server, after nginx has
     /// updated it.
     fn end(
         &mut self,

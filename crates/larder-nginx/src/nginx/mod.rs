@@ -60,12 +60,6 @@ fn guard<T>(function: &str, fallback: T, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Returns whether this process is a worker that ends.
-pub(crate) fn is_exiting() -> bool {
-    // SAFETY: nginx changes the variable in this thread.
-    unsafe { sys::ngx_exiting != 0 || sys::ngx_quit != 0 }
-}
-
 /// Writes a line to the error log of the present cycle.
 fn log(level: Level, line: &str) {
     let level = match level {

@@ -87,12 +87,12 @@ pub(crate) static mut ngx_http_larder_module: sys::ngx_module_t = sys::ngx_modul
 pub(crate) static ngx_modules: Table<[*const sys::ngx_module_t; 2]> =
     Table([&raw const ngx_http_larder_module, ptr::null()]);
 
-/// Their names.
+/// Names of the modules.
 #[unsafe(no_mangle)]
 pub(crate) static ngx_module_names: Table<[*const c_char; 2]> =
     Table([c"ngx_http_larder_module".as_ptr(), ptr::null()]);
 
-/// Their place in the order of modules: any.
+/// Positions of the modules in nginx's order; none is given.
 #[unsafe(no_mangle)]
 pub(crate) static ngx_module_order: Table<[*const c_char; 1]> = Table([ptr::null()]);
 

@@ -121,12 +121,12 @@ impl Upstream {
     fn read_servers(&self) -> Vec<Server> {
         let weight = |peer: &sys::ngx_http_upstream_rr_peer_t| u32::try_from(peer.weight).unwrap_or(1).max(1);
         let peers = self.peers();
-        let read = |(_, peer): &(Place2, NonNull<sys::ngx_http_upstream_rr_peer_t>)| {
+        let read = |(_, peer): &(Position, NonNull<sys::ngx_http_upstream_rr_peer_t>)| {
             // SAFETY: the servers live as long as the upstream.
             weight(unsafe { peer.as_ref() })
         };
         let heaviest = peers.iter().map(read).max().unwrap_or(1);
-        let server = |(place, peer): &(Place2, NonNull<sys::ngx_http_upstream_rr_peer_t>)| {
+        let server = |(place, peer): &(Position, NonNull<sys::ngx_http_upstream_rr_peer_t>)| {
             // SAFETY: as above.
             let peer = unsafe { peer.as_ref() };
             Server {
@@ -140,7 +140,7 @@ impl Upstream {
     }
 
     /// Returns nginx's servers with their places.
-    fn peers(&self) -> Vec<(Place2, NonNull<sys::ngx_http_upstream_rr_peer_t>)> {
+    fn peers(&self) -> Vec<(Position, NonNull<sys::ngx_http_upstream_rr_peer_t>)> {
         let mut found = Vec::new();
         let mut list = NonNull::new(self.first_list());
         let mut is_backup = false;
@@ -149,7 +149,7 @@ impl Upstream {
             let mut next = unsafe { peers.as_ref() }.peer;
             let mut index = 0;
             while let Some(peer) = NonNull::new(next) {
-                found.push((Place2 { peers, index, is_backup }, peer));
+                found.push((Position { peers, index, is_backup }, peer));
                 index += 1;
                 // SAFETY: as above.
                 next = unsafe { peer.as_ref() }.next;
@@ -207,7 +207,7 @@ impl Upstream {
             }
         };
         let mut slots = Vec::new();
-        for ((Place2 { peers, index, is_backup }, peer), node) in peers.into_iter().zip(nodes) {
+        for ((Position { peers, index, is_backup }, peer), node) in peers.into_iter().zip(nodes) {
             let Some(node) = node else { continue };
             let slot = usize::from(node.slot());
             if slots.len() <= slot {
@@ -219,9 +219,9 @@ impl Upstream {
     }
 }
 
-/// A place in nginx's lists.
+/// The position of a server in nginx's lists.
 #[derive(Clone, Copy)]
-struct Place2 {
+struct Position {
     peers: NonNull<sys::ngx_http_upstream_rr_peers_t>,
     index: usize,
     is_backup: bool,

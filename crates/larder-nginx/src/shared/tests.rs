@@ -49,6 +49,21 @@ fn the_requests_of_a_dead_worker_are_released() {
     assert_eq!(loads(&next).iter().sum::<u64>(), 0);
 }
 
+/// nginx starts no worker in place of one that was ending.
+#[test]
+fn the_requests_of_a_dead_worker_are_released_when_another_leaves() {
+    let config = Arc::new(config(&["memory=8m"]));
+    let zone = zone(&config.plan);
+    let [first, second] = [(); 2].map(|()| shared(zone, &config, &["a", "b"]));
+    in_child(|| {
+        start(&shared(zone, &config, &["a", "b"]), "/1");
+        die();
+    });
+    assert_eq!(loads(&first).iter().sum::<u64>(), 1);
+    second.leave().expect("a state");
+    assert_eq!(loads(&first).iter().sum::<u64>(), 0);
+}
+
 #[test]
 fn the_requests_of_a_worker_that_leaves_are_released() {
     let config = Arc::new(config(&["memory=8m"]));
@@ -255,6 +270,12 @@ fn a_worker_of_an_earlier_config_changes_nothing() {
     let early = Shared::new(zone, "tier", &config, servers(&["a"]));
     let late = shared(zone, &config, &["a", "b"]);
     early.join().expect("a worker");
+    assert_eq!(loads(&late).len(), 2);
+    end(&early, &start(&early, "/1"));
+    // If the state is lost, only a worker of the later config creates it again.
+    zone.lock().expect("the zone").reset();
+    let decided = early.decide(crate::now(), (TargetId::of(b"/1"), false), (0, &[]));
+    assert!(matches!(decided, Err(ZoneError::NoState)), "{decided:?}");
     assert_eq!(loads(&late).len(), 2);
     end(&early, &start(&early, "/1"));
 }
