@@ -143,7 +143,7 @@ def rolling(args, folder):
         write_nodes(nodes, [left] + members)
         wait_for("it has joined", lambda: any(node["name"] == f"n{1001 + number}" for node in picker.page("/status")["nodes"]))
         write_nodes(nodes, members)
-        wait_for("it has left", lambda: not any(node["name"] == f"n{left}" and node["state"] != "removed" for node in picker.page("/status")["nodes"]))
+        wait_for("it has left", lambda: not any(node["name"] == f"n{left}" for node in picker.page("/status")["nodes"]))
         gone.add(f"10.{left >> 16}.{left >> 8 & 255}.{left & 255}:80")
     gateway.terminate()
     seconds = [json.loads(line) for line in gateway.stdout]

@@ -1,8 +1,8 @@
-//! Policies that need more than a proxy can tell.
+//! The input that a policy needs besides requests and their results.
 
 use larder_core::PolicyKind;
 
-/// Returns what a policy needs besides the requests and their results, which is all that a proxy can tell; `None` if it needs nothing else.
+/// Returns the input that a policy needs besides requests and their results; `None` if it needs no other. Proxies have no other.
 pub const fn extra_input(policy: PolicyKind) -> Option<&'static str> {
     match policy {
         PolicyKind::Cap | PolicyKind::CapLoad | PolicyKind::Static => {

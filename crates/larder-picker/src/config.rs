@@ -89,9 +89,7 @@ impl PickerConfig {
     /// Returns the reason why the policy cannot run in a picker; `None` if it can.
     pub fn refusal(&self) -> Option<String> {
         let policy = self.settings.policy;
-        extra_input(policy).map(|reason| {
-            format!("{policy} cannot run in a picker: {reason}; use lard-r or lard-cost, for example")
-        })
+        extra_input(policy).map(|reason| format!("{policy} cannot run in a picker: {reason}"))
     }
 
     /// Returns the settings of the dispatcher.

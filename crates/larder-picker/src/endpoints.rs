@@ -42,7 +42,7 @@ impl EndpointTable {
         self.by_slot.get(usize::from(slot))?.as_ref()
     }
 
-    /// Returns the endpoint at an address. Of several, the one that joined last.
+    /// Returns the endpoint at an address. If several have it, returns the one that joined last.
     pub(crate) fn find(&self, address: SocketAddr) -> Option<&Endpoint> {
         self.of(*self.by_address.get(&address)?)
     }

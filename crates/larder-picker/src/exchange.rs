@@ -75,7 +75,7 @@ struct ActiveRequest {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     picker: Arc<Picker>,
-    /// The modes of bodies. The default is what gateways for this protocol use that do not announce their modes.
+    /// The modes of bodies. The default applies to gateways that do not announce their modes.
     request_body: BodyMode,
     response_body: BodyMode,
     has_decided: bool,
@@ -199,7 +199,7 @@ impl Exchange {
         let target = self.picker.config.key.id(&head);
         let lasting = view.get("upgrade").is_some();
         let facts = RequestFacts { lasting, ..RequestFacts::new(target) };
-        let permitted = metadata.and_then(|metadata| subset::hint(Some(metadata)));
+        let permitted = subset::hint(metadata);
         match self.picker.pick(now, &facts, permitted.as_deref()) {
             Ok(pick) => {
                 let response = chosen(&pick.list, reason(&pick.decision));
@@ -323,5 +323,5 @@ fn served(metadata: &Metadata) -> Option<SocketAddr> {
 
 /// Reads a status: three digits.
 fn status(text: &[u8]) -> Option<u16> {
-    std::str::from_utf8(text).ok()?.parse().ok().filter(|status| (100..=999).contains(status))
+    http::StatusCode::from_bytes(text).ok().map(|status| status.as_u16())
 }

@@ -34,14 +34,14 @@ impl Health {
         health
     }
 
-    /// Waits until the picker is ready, and tells it.
+    /// Waits until the picker is ready, and sets `SERVING`.
     pub(crate) async fn follow(&self, picker: &Arc<Picker>) {
         picker.ready().await;
         tracing::info!("endpoint picker: endpoints known, health is SERVING");
         self.set(ServingStatus::Serving).await;
     }
 
-    /// Tells that a shutdown has begun.
+    /// Sets `NOT_SERVING`, because a shutdown has begun.
     pub(crate) async fn stop(&self) {
         self.set(ServingStatus::NotServing).await;
     }

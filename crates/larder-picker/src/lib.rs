@@ -4,7 +4,7 @@
 //! stream for each request (`service`). The `exchange` of a stream receives the parts of the request and of its response, and answers
 //! each. The answer to the request's headers contains the endpoint. [`Picker`] holds the dispatcher and the endpoints of all streams.
 //!
-//! A stream ends with its request, in whatever way. The load of the request is given back then, once.
+//! When the stream ends for any reason, the load of its request is given back once.
 
 mod config;
 mod counters;

@@ -1,6 +1,6 @@
 //! The picker: the dispatcher with the addresses of its nodes. All streams share it.
 
-use crate::config::PickerConfig;
+use crate::config::{FALLBACKS_MAX, PickerConfig};
 use crate::counters::{Counters, RequestOutcome};
 use crate::endpoints::{Endpoint, EndpointTable, Endpoints};
 use crate::subset;
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Most decisions for one request whose node has no address any more, because nodes join and leave at this moment.
+/// Maximum decisions for a request. A decision is repeated if its node has no address, because the node joins or leaves at this moment.
 const DECISIONS_MAX: usize = 8;
 
 /// The reason why a picker cannot start.
@@ -269,7 +269,7 @@ impl Picker {
     ) {
         let mut request = Request::new(facts.target).with_lasting(facts.lasting);
         request.exclude = request.exclude.with(NodeId(first.node.slot()));
-        for _ in 0..self.config.fallbacks {
+        for _ in 0..self.config.fallbacks.min(FALLBACKS_MAX) {
             let next = self.dispatcher.dispatcher().explain_request(now, &request).decision;
             let Some(node) = next.map(|decision| decision.node) else { return };
             request.exclude = request.exclude.with(node);

@@ -61,7 +61,9 @@ pub(crate) fn rank<'a>(
     let (nodes, high) = (dispatcher.nodes(), u64::from(dispatcher.thresholds_of(RouteId::DEFAULT).1));
     let key = |endpoint: &&Endpoint| {
         let node = NodeId(endpoint.node.slot());
-        let (load, weight) = (u64::from(nodes.load(node)) * 1000, u64::from(nodes.weight(node).milli()));
+        // As the policies count: without long-lived requests, and with the requests of other replicas.
+        let requests = u64::from(nodes.short_lived(node)) + u64::from(nodes.peer_requests(node));
+        let (load, weight) = (requests * 1000, u64::from(nodes.weight(node).milli()));
         let full = load >= high * weight;
         let load = if full { load * 1000 / weight.max(1) } else { 0 };
         let hash = xxh3_64_with_seed(endpoint.text.as_bytes(), target.0);

@@ -83,12 +83,7 @@ impl GatewayStream {
 
 /// Waits until a condition holds.
 async fn until(what: &str, condition: impl Fn() -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(20), async {
-        while !condition() {
-            tokio::task::yield_now().await;
-        }
-    });
-    waited.await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    larder_testkit::eventually_async(what, || condition().then_some(())).await;
 }
 
 async fn health(channel: &Channel, service: &str) -> Result<i32, Code> {

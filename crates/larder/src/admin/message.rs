@@ -24,6 +24,26 @@ impl AdminRequest<'_> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(move |(key, _)| *key == name).map(|(_, value)| percent_decode(value))
     }
+
+    /// Returns the fields of the parameters `header=NAME:VALUE`, or the reply to a wrong one.
+    pub(crate) fn headers(&self) -> Result<Vec<(String, String)>, AdminReply> {
+        let field = |header: String| {
+            let field =
+                header.split_once(':').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+            let hint = "write header=NAME:VALUE, percent-encoded";
+            field.ok_or_else(|| AdminReply::problem(400, "invalid header", hint))
+        };
+        self.params("header").map(field).collect()
+    }
+}
+
+/// Splits `host/path?query`, with or without a scheme, into host and path.
+pub(crate) fn split_target(target: &str) -> Option<(&str, String)> {
+    let bare = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://")).unwrap_or(target);
+    let split = bare.find(['/', '?']).unwrap_or(bare.len());
+    let (host, path) = bare.split_at(split);
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    (!host.is_empty() && !host.contains(char::is_whitespace)).then_some((host, path))
 }
 
 /// A reply.
@@ -120,5 +140,14 @@ mod tests {
             let _ = percent_decode(broken);
         }
         assert_eq!(percent_decode("%+1%41"), "%+1A");
+    }
+
+    #[test]
+    fn targets_are_split_into_host_and_path() {
+        let split = |text| split_target(text).map(|(host, path)| format!("{host} {path}"));
+        assert_eq!(split("www:80/a?b=c").as_deref(), Some("www:80 /a?b=c"));
+        assert_eq!(split("http://www").as_deref(), Some("www /"));
+        assert_eq!(split("www?b").as_deref(), Some("www /?b"));
+        assert_eq!((split("/a"), split(""), split("a b/c")), (None, None, None));
     }
 }

@@ -19,7 +19,7 @@ mod switch;
 #[cfg(test)]
 pub(crate) use agent::AGENT_METRICS;
 pub(crate) use agent::AgentAdmin;
-pub(crate) use message::{AdminReply, AdminRequest, AdminService};
+pub(crate) use message::{AdminReply, AdminRequest, AdminService, split_target};
 pub(crate) use node::NodeAdmin;
 pub(crate) use picker::PickerAdmin;
 pub(crate) use server::serve;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_core::rules::Head;
 use larder_picker::Picker;
 
-use super::{AdminReply, AdminRequest, AdminService};
+use super::{AdminReply, AdminRequest, AdminService, split_target};
 use crate::roster::{PickerNodes, RosterManager};
 
 /// Content type of Prometheus' text format.
@@ -40,18 +40,18 @@ impl PickerAdmin {
     }
 
     fn explain(&self, request: &AdminRequest<'_>) -> AdminReply {
+        let hint = "write /explain?target=HOST/PATH, percent-encoded";
         let Some(target) = request.param("target") else {
-            let hint = "write /explain?target=HOST/PATH, percent-encoded";
-            return AdminReply::problem(400, "no target", hint);
+            return AdminReply::problem(400, "no target is given", hint);
         };
-        let fields: Vec<(String, String)> = request
-            .params("header")
-            .filter_map(|field| {
-                field.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
-            })
-            .collect();
+        let Some((host, path)) = split_target(&target) else {
+            return AdminReply::problem(400, "invalid target", hint);
+        };
+        let fields = match request.headers() {
+            Ok(fields) => fields,
+            Err(reply) => return reply,
+        };
         let method = request.param("method").unwrap_or_else(|| "GET".to_owned());
-        let (host, path) = target.find('/').map_or((target.as_str(), "/"), |at| target.split_at(at));
         let head = Head::new(method.as_bytes(), host.as_bytes(), path.as_bytes(), &fields);
         match self.picker.explain(&head) {
             Ok(explained) => AdminReply::json(&explained),

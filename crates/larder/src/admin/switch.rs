@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use super::message::percent_decode;
 use super::page::page;
-use super::{AdminReply, AdminRequest, AdminService, purge};
+use super::{AdminReply, AdminRequest, AdminService, purge, split_target};
 use crate::acme;
 use crate::cmd::switch::reload_client::ReloadClient;
 use crate::cmd::switch::status::ReloadStatus;
@@ -257,17 +257,10 @@ impl SwitchAdmin {
             return AdminReply::problem(400, "invalid target", hint);
         };
         let method = request.param("method").unwrap_or_else(|| "GET".to_owned());
-        let mut headers = Vec::new();
-        for header in request.params("header") {
-            let Some((name, value)) = header.split_once(':') else {
-                return AdminReply::problem(
-                    400,
-                    "invalid header",
-                    "write header=NAME:VALUE, percent-encoded",
-                );
-            };
-            headers.push((name.trim().to_owned(), value.trim().to_owned()));
-        }
+        let headers = match request.headers() {
+            Ok(headers) => headers,
+            Err(reply) => return reply,
+        };
         let client = match request.param("client").map(|text| text.parse()).transpose() {
             Ok(client) => client,
             Err(_) => {
@@ -495,28 +488,5 @@ impl AdminService for SwitchAdmin {
             },
         };
         if request.post { AdminReply::wrong_method("GET, HEAD") } else { reply }
-    }
-}
-
-/// Splits `host/path?query`, with or without a scheme, into host and path.
-fn split_target(target: &str) -> Option<(&str, String)> {
-    let bare = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://")).unwrap_or(target);
-    let split = bare.find(['/', '?']).unwrap_or(bare.len());
-    let (host, path) = bare.split_at(split);
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    (!host.is_empty() && !host.contains(char::is_whitespace)).then_some((host, path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_split_into_host_and_path() {
-        let split = |text| split_target(text).map(|(host, path)| format!("{host} {path}"));
-        assert_eq!(split("www:80/a?b=c").as_deref(), Some("www:80 /a?b=c"));
-        assert_eq!(split("http://www").as_deref(), Some("www /"));
-        assert_eq!(split("www?b").as_deref(), Some("www /?b"));
-        assert_eq!((split("/a"), split(""), split("a b/c")), (None, None, None));
     }
 }

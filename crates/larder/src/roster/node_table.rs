@@ -89,8 +89,9 @@ impl NodeTable for PickerNodes {
     }
 
     fn move_to(&self, name: &str, _address: &str, resolved: SocketAddr) -> Result<(), String> {
+        self.0.move_to(name, resolved).map_err(|error| error.to_string())?;
         tracing::info!(node = name, address = %resolved, "endpoint: moved");
-        self.0.move_to(name, resolved).map_err(|error| error.to_string())
+        Ok(())
     }
 
     fn reweigh(&self, name: &str, weight: Weight) -> Result<(), String> {

@@ -81,7 +81,7 @@ fn every_wrong_config_is_refused_with_place_and_remedy() {
 /// Returns the role of a config: its first section.
 fn role(case: &Case) -> &'static str {
     let begins = |role: &&str| case.config.trim_start().starts_with(&format!("[{role}]"));
-    ["node", "agent"].into_iter().find(begins).unwrap_or("switch")
+    ["node", "agent", "picker"].into_iter().find(begins).unwrap_or("switch")
 }
 
 /// A role prints the same error as a check and exits. It would not exit if it served.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, PolicyKind, Settings};
-use larder_picker::{FALLBACKS_MAX, PickerConfig, PickerLimits, PickerTls};
+use larder_picker::{PickerConfig, PickerLimits, PickerTls};
 use larder_switch::NodeEntry;
 
 use crate::config::error::Fault;
@@ -26,7 +26,7 @@ keys! {
 
     /// Address for gateways, with gRPC: one "address:port". Required.
     listen: Texts, example "0.0.0.0:9002";
-    /// Endpoints, as `nodes` of [switch]. Required, unless there is [[picker.discover]].
+    /// Endpoints, as `nodes` of [switch], with address, name, weight, cache and backup. Required, unless there is [[picker.discover]].
     nodes: Vec<NodeKey>, example ["10.0.0.1:8000", "10.0.0.2:8000"];
     /// Sources of endpoints, as [[switch.discover]], with `hold` of 0s by default. An endpoint that a source no longer
     /// lists gets no more requests.
@@ -122,6 +122,9 @@ pub(crate) fn picker(raw: &PickerSection, absent: &mut Vec<Fault>) -> Result<Pic
         let hint = "write [[picker.discover]] with inference_pool = \"NAMESPACE/NAME\", or nodes = [\"10.0.0.1:8000\"]";
         return Err(Fault::new("picker.nodes", "missing: a picker needs endpoints").hint(hint));
     }
+    for (at, node) in raw.nodes.iter().enumerate() {
+        refuse_switch_keys(&format!("picker.nodes[{at}]"), node)?;
+    }
     let nodes = peers("picker.nodes", &raw.nodes)?;
     if nodes.len() > usize::from(raw.limits.nodes_max) {
         let what = format!("{} nodes are listed, {} may be", nodes.len(), raw.limits.nodes_max);
@@ -129,13 +132,13 @@ pub(crate) fn picker(raw: &PickerSection, absent: &mut Vec<Fault>) -> Result<Pic
     }
     let config = PickerConfig {
         key: key("picker.key", &raw.key)?,
-        fallbacks: raw.fallbacks.min(FALLBACKS_MAX),
+        fallbacks: raw.fallbacks,
         tls: tls(&raw.tls, listen)?,
         limits: limits(&raw.limits)?,
         ..PickerConfig::new(settings(raw)?)
     };
     if let Some(reason) = config.refusal() {
-        return Err(Fault::new("picker.policy", reason));
+        return Err(Fault::new("picker.policy", reason).hint("use lard-r or lard-cost, for example"));
     }
     Ok(PickerRole {
         listen,
@@ -144,6 +147,24 @@ pub(crate) fn picker(raw: &PickerSection, absent: &mut Vec<Fault>) -> Result<Pic
         discover: sources("picker.discover", &raw.discover, Duration::ZERO)?,
         peers: raw.peers.as_ref().map(|raw| switches("picker.peers", raw, absent)).transpose()?,
     })
+}
+
+/// Refuses the keys of a node that say how a switch sends it requests.
+fn refuse_switch_keys(at: &str, node: &NodeKey) -> Result<(), Fault> {
+    let given = [
+        ("groups", !node.groups.0.is_empty()),
+        ("http2", node.http2),
+        ("tls", node.tls.is_some()),
+        ("proxy_protocol", node.proxy_protocol.is_some()),
+        ("handoff", node.handoff.is_some()),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((key, _)) => {
+            Err(Fault::new(format!("{at}.{key}"), "is not for a picker, which sends no requests")
+                .hint("leave it out"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the settings of the dispatcher.

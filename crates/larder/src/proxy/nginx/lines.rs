@@ -3,7 +3,7 @@
 use larder_core::dispatch::Settings;
 
 /// The key of the lines: host, path and query, as the module has it by default.
-const KEY: &str = "$host$request_uri";
+pub(super) const KEY: &str = "$host$request_uri";
 
 /// Lines that say where the others belong.
 const PLACES: &str =
@@ -21,4 +21,19 @@ pub(in crate::proxy) fn lines(settings: &Settings) -> String {
         "{PLACES}larder policy={policy} key={KEY} config=larder-policy.toml;\n\
          # larder-policy.toml: policies.lard = {{ t_low = {low}, t_high = {high} }}\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::PolicyKind;
+
+    #[test]
+    fn the_guide_shows_these_lines() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/nginx.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let lines = lines(&Settings { policy: PolicyKind::LardR, ..Settings::default() });
+        let directive = lines.lines().find(|line| !line.starts_with('#')).unwrap();
+        assert!(page.contains(directive), "{directive}");
+    }
 }

@@ -7,7 +7,7 @@
 //! | `random` | `random` |
 //! | `random two` | `p2c` |
 //! | `hash` with or without `consistent` | `hash` |
-//! | `hash` without the target, `ip_hash`, `sticky` | `random` |
+//! | `hash` of the client, `ip_hash`, `sticky` | `random` |
 //! | larder's module | its policy |
 
 use larder_core::PolicyKind;
@@ -159,6 +159,11 @@ fn module(used: &Directive) -> Result<PolicyInUse, KeyError> {
     let kind = name.parse::<PolicyKind>();
     let kind = kind.map_err(|error| used.error(error.to_string(), "write a policy of larder"))?;
     let mut policy = PolicyInUse::new(format!("larder's policy {kind}"), kind);
+    if used.value("key").is_some_and(|key| key != super::lines::KEY) {
+        policy.notes.push(
+            "The plan takes host, path and query as the target, not the `key` of the directive.".to_owned(),
+        );
+    }
     if used.value("config").is_some() {
         policy.notes.push(
             "The plan does not read the file of `config`, and uses the defaults of its keys.".to_owned(),

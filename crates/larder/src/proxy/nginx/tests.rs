@@ -89,6 +89,7 @@ fn each_policy_has_its_equivalent() {
         ("hash $request_uri$http_user_agent;", PolicyKind::Random, "random for a target"),
         ("least_conn; hash $request_uri;", PolicyKind::Hash, ""),
         ("larder policy=lard-cost;", PolicyKind::LardCost, ""),
+        ("larder policy=lard-r key=$uri;", PolicyKind::LardR, "not the `key` of the directive"),
         ("larder config=a.toml;", PolicyKind::LardR, "does not read the file of `config`"),
     ] {
         let used = read(&upstream(line)).in_use;

@@ -38,7 +38,7 @@ pub(super) enum WatchError {
     #[error("the service has endpoints and no port {0}")]
     NoPort(ServicePort),
     /// There is no pool of this name, and there has been none.
-    #[error("the InferencePool does not exist")]
+    #[error("the InferencePool does not exist: create it, or correct inference_pool")]
     NoPool,
     /// The pool is not as its API says.
     #[error("the InferencePool cannot be used: {0}")]

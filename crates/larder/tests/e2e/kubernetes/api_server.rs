@@ -11,29 +11,18 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
-use larder_testkit::{Authority, eventually_within, free_port, skip, write_secret};
+use larder_testkit::{Authority, eventually_within, free_port, write_secret};
 use rcgen::{DnType, ExtendedKeyUsagePurpose, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+pub use crate::acme::tool;
+
 /// Time for the API server to start on a machine whose processors are busy.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
 /// The field manager of changes.
 const MANAGER: &str = "larder-tests";
-
-/// Returns a tool that `scripts/setup.sh test` installs. Otherwise the test is skipped.
-pub fn tool(name: &str) -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
-    let tools =
-        std::env::var_os("LARDER_TOOLS").map_or_else(|| home.join(".cache/larder/bin"), PathBuf::from);
-    let tool = tools.join(name);
-    if tool.exists() {
-        return Some(tool);
-    }
-    skip(&format!("needs {} (scripts/setup.sh test installs it)", tool.display()));
-    None
-}
 
 /// A process that ends with the test.
 struct Server(Child);

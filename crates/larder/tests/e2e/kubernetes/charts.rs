@@ -18,6 +18,7 @@ const VALUES: [&[&str]; 5] = [
         "picker.enabled=true",
         "picker.service=default/store:http",
         "picker.tlsSecret=tls",
+        "picker.config=tls.reload = \"5m\"",
         "picker.peersSecret=own",
     ],
     &[
@@ -74,6 +75,10 @@ fn the_chart_passes_lint_and_refuses_wrong_values() {
         (
             &["picker.enabled=true", "picker.inferencePool=a", "picker.createPool=true"],
             "needs picker.matchLabels",
+        ),
+        (
+            &["picker.enabled=true", "picker.service=a/b:c", "picker.createPool=true"],
+            "needs picker.inferencePool",
         ),
         (&["picker.replica=2"], "replica"),
         (&["switch.enabled=true"], "set switch.service"),

@@ -59,7 +59,7 @@ pub fn until_endpoints(picker: &Process, expected: &[&str]) {
     let known = || {
         let status = page(picker, "/status");
         let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
-        let open = nodes.into_iter().filter(|node| node["state"] != "removed" && !node["address"].is_null());
+        let open = nodes.into_iter().filter(|node| !node["address"].is_null());
         let text = |node: &Value, key: &str| node[key].as_str().unwrap_or_default().to_owned();
         let mut all: Vec<String> =
             open.map(|node| format!("{} {}", text(&node, "name"), text(&node, "address"))).collect();
@@ -145,7 +145,8 @@ fn missing_rights_and_a_missing_pool_are_reported() {
     api.delete("inference.networking.k8s.io/v1", "InferencePool", "store");
     let picker = start(api.folder(), &config);
     until("the pool is missing", || {
-        source_error(&picker).filter(|error| error == "the InferencePool does not exist")
+        source_error(&picker)
+            .filter(|error| error == "the InferencePool does not exist: create it, or correct inference_pool")
     });
     api.apply_text(
         r#"{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "stranger"}}"#,

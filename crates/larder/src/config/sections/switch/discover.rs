@@ -219,7 +219,7 @@ fn place(at: &str, raw: &DiscoverSection) -> Result<Place, Fault> {
             .map_err(|what| Fault::new(&key, format!("'{text}' {what}")).hint("write \"NAME:PORT\""))?;
         if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
             let what = format!("'{text}' is an IP address, which needs no lookup");
-            return Err(Fault::new(key, what).hint("put it into switch.nodes"));
+            return Err(Fault::new(key, what).hint("put it into nodes"));
         }
         return Ok(Place::Name(name(&key, host)?, port));
     }
