@@ -304,15 +304,17 @@ mod tests {
         };
         let dispatcher =
             Dispatcher::new(settings, &[NodeSpec::named("n0")]).expect("the settings are in range");
-        let arrive = |seconds: u64, target: u64| match dispatcher
+        let start = |seconds: u64, target: u64| match dispatcher
             .arrive(Time::from_secs(seconds), Request::new(TargetId(target)))
         {
-            Arrival::Start(decision) => {
-                dispatcher.finish(Time::from_secs(seconds), decision.node, &mut Vec::new());
-            }
+            Arrival::Start(decision) => decision.node,
             other => panic!("expected a start, got {other:?}"),
         };
-        arrive(0, 7);
+        let arrive = |seconds: u64, target: u64| {
+            dispatcher.finish(Time::from_secs(seconds), start(seconds, target), &mut Vec::new());
+        };
+        // A request in progress makes n1 the least loaded node.
+        start(0, 7);
         event(&dispatcher, NodeId(0), 7, Stored);
         dispatcher.join(Time::ZERO, NodeSpec::named("n1"), &mut Vec::new()).expect("there is room");
         (0..10).for_each(|seconds| arrive(seconds, 7));
