@@ -7,7 +7,7 @@
 //! | `LEAST_REQUEST` | `p2c`; `least-conn` with different weights or with a full scan |
 //! | `RING_HASH` | `hash` |
 //! | `MAGLEV` | `maglev` |
-//! | either of them with `hash_balance_factor` | `bounded` with this factor |
+//! | either of them with `hash_balance_factor` | `bounded-jump` with this factor |
 //! | either of them without a hash of the target | `random` |
 //! | larder's module | its policy |
 
@@ -40,7 +40,7 @@ pub(in crate::proxy) const OWN_POLICIES: [(PolicyKind, &str); 7] = [
     (PolicyKind::LeastConn, "LEAST_REQUEST with FULL_SCAN"),
     (PolicyKind::Hash, "RING_HASH"),
     (PolicyKind::Maglev, "MAGLEV"),
-    (PolicyKind::Bounded, "RING_HASH or MAGLEV with hash_balance_factor"),
+    (PolicyKind::BoundedJump, "RING_HASH or MAGLEV with hash_balance_factor"),
 ];
 
 /// Policies that contain another policy, with the key of that policy.
@@ -165,7 +165,7 @@ impl<'v> Used<'v> {
             }
             let permille =
                 factor.saturating_mul(10).clamp(*FACTORS_PERMILLE.start(), *FACTORS_PERMILLE.end());
-            used = self.plain(PolicyKind::Bounded);
+            used = self.plain(PolicyKind::BoundedJump);
             used.written = format!("{} with hash_balance_factor {factor}", self.name);
             used.factor_permille = u32::try_from(permille).ok();
             if permille != factor.saturating_mul(10) {

@@ -89,7 +89,7 @@ fn has(texts: &[String], part: &str) -> bool {
 fn a_ring_with_a_balance_factor_is_bounded() {
     let images = read(IMAGES);
     assert_eq!((&*images.name, images.hosts), ("images", Hosts::Listed(3)));
-    assert_eq!(images.in_use.kind, PolicyKind::Bounded);
+    assert_eq!(images.in_use.kind, PolicyKind::BoundedJump);
     assert_eq!(images.in_use.written, "RING_HASH with hash_balance_factor 150");
     assert!(images.in_use.notes.is_empty(), "{:?}", images.in_use.notes);
     let mut settings = Settings::default();
@@ -110,11 +110,11 @@ fn hashes_that_do_not_follow_the_target_are_random() {
     assert_eq!(cookie.kind, PolicyKind::Random);
     assert!(has(&cookie.notes, "Envoy hashes a cookie"), "{:?}", cookie.notes);
     let header = with("[{ header: { header_name: x-image }, terminal: true }, { cookie: { name: s } }]");
-    assert_eq!(header.kind, PolicyKind::Bounded);
+    assert_eq!(header.kind, PolicyKind::BoundedJump);
     assert!(has(&header.notes, "Envoy hashes the header x-image"), "{:?}", header.notes);
     let weighted = IMAGES
         .replace("cluster: images\n", "weighted_clusters: { clusters: [{ name: images, weight: 1 }] }\n");
-    assert_eq!(read(&weighted).in_use.kind, PolicyKind::Bounded);
+    assert_eq!(read(&weighted).in_use.kind, PolicyKind::BoundedJump);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn each_policy_has_its_equivalent() {
         ),
         (
             &extension("maglev", "{ consistent_hashing_lb_config: { hash_balance_factor: 120 } }"),
-            PolicyKind::Bounded,
+            PolicyKind::BoundedJump,
             "MAGLEV with hash_balance_factor 120",
         ),
         (

@@ -112,13 +112,13 @@ fn a_bounded_hash_has_the_factor_of_the_config() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let flowing = words.replace('\n', " ");
     for part in [
-        "by MAGLEV with hash_balance_factor 120. The plan simulates it as bounded with 1.20 times the mean load.",
+        "by MAGLEV with hash_balance_factor 120. The plan simulates it as bounded-jump with 1.20 times the mean load.",
         "The config does not tell the memory of a host; state it with --memory.",
         "in place of lb_policy, common_lb_config.consistent_hashing_lb_config:",
     ] {
         assert!(flowing.contains(part), "{part}: {words}");
     }
-    assert!(words.contains("from bounded to lard-r"), "{words}");
+    assert!(words.contains("from bounded-jump to lard-r"), "{words}");
     let rows = words.lines().filter(|line| line.trim_start_matches("> ").starts_with(['2', '3']));
     assert_eq!(rows.filter(|line| line.contains(" MB each  ")).count(), 4, "{words}");
 }
