@@ -10,6 +10,8 @@ mod config;
 mod status;
 
 pub use config::SwitchesConfig;
+/// The types of [`SwitchesConfig::network`].
+pub use larder_peers::{ClusterSecret, GossipConfig, PeersConfig};
 pub use status::{PeerSwitchStatus, SetsStatus, SwitchesStatus};
 
 use bytes::Bytes;

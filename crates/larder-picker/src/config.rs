@@ -54,7 +54,7 @@ pub struct PickerLimits {
     /// Maximum size of a message, which has all headers or a piece of a body. A larger one ends the stream with `OUT_OF_RANGE`: outcome
     /// `too_large`. Default 4 MiB.
     pub message_bytes: usize,
-    /// Maximum time of a TLS handshake. Default 10 s.
+    /// Maximum time of a TLS handshake, and then of the HTTP/2 preface. Default 10 s.
     pub handshake: Duration,
     /// Time for streams to end after a shutdown has begun. Default 30 s.
     pub drain: Duration,

@@ -33,7 +33,7 @@ const BYTES: Metric = counter(
 const REFUSED: Metric = counter(
     "larder_picker_refused_total",
     &["what"],
-    "Connections and streams beyond their limits, and failed TLS handshakes (connections, streams, handshakes)",
+    "Connections and streams beyond their limits, and failed handshakes (connections, streams, handshakes)",
 );
 const STREAMS: Metric = gauge("larder_picker_streams", &[], "Open streams, one for each request in flight");
 const CONNECTIONS: Metric = gauge("larder_picker_connections", &[], "Open connections of gateways");

@@ -22,6 +22,7 @@ use larder_core::{CacheResult, Time};
 use larder_embed::{Decision, Feedback, Refusal, RequestFacts};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,11 @@ const SERVED: &str = "x-gateway-destination-endpoint-served";
 const NAMESPACE: &str = "envoy.lb";
 /// The namespace of the decision's reason, for access logs.
 const OWN_NAMESPACE: &str = "larder";
+/// The attribute that says who replied, if the gateway is configured to send it.
+const DETAILS: &str = "response.code_details";
+/// How the details begin if the endpoint was not reached, broke off, or did not reply in time. `via_upstream` is a reply of the endpoint,
+/// and the other details are replies of the gateway's filters.
+const DETAILS_OF_FAILURES: &str = "upstream_";
 /// Seconds after which a client may repeat a refused request.
 const RETRY_AFTER: &str = "1";
 
@@ -67,6 +73,8 @@ struct ActiveRequest {
     at: Time,
     first_byte: Option<Duration>,
     status: u16,
+    /// Whether the gateway replied itself, because the endpoint failed.
+    failed: bool,
     cache: Option<CacheResult>,
     bytes: u64,
 }
@@ -117,7 +125,7 @@ impl Exchange {
             Phase::RequestBody(body) => Answer::RequestBody(pass(self.request_body, body)),
             Phase::RequestTrailers(_) => Answer::RequestTrailers(TrailersResponse {}),
             Phase::ResponseHeaders(headers) => {
-                self.note_response(now, &headers, metadata);
+                self.note_response(now, &headers, metadata, details(&message.attributes));
                 Answer::ResponseHeaders(PartResponse { response: Some(CommonResponse::default()) })
             }
             Phase::ResponseBody(body) => {
@@ -153,8 +161,7 @@ impl Exchange {
             bytes: active.bytes,
             status: active.status,
             cache: active.cache,
-            // The gateway itself replies so if it cannot reach the endpoint, and the picker cannot tell its replies from others.
-            failed: matches!(active.status, 502..=504),
+            failed: active.failed,
         };
         let has_response = active.first_byte.is_some();
         self.picker.end(now, &active.decision, has_response.then_some(&feedback));
@@ -209,6 +216,7 @@ impl Exchange {
                     at: now,
                     first_byte: None,
                     status: 0,
+                    failed: false,
                     cache: None,
                     bytes: 0,
                 });
@@ -225,8 +233,14 @@ impl Exchange {
         }
     }
 
-    /// Notes the headers of the response.
-    fn note_response(&mut self, now: Time, headers: &HttpHeaders, metadata: Option<&Metadata>) {
+    /// Notes the headers of the response, with the gateway's metadata and its details.
+    fn note_response(
+        &mut self,
+        now: Time,
+        headers: &HttpHeaders,
+        metadata: Option<&Metadata>,
+        details: Option<&str>,
+    ) {
         let Some(active) = &mut self.active else { return };
         if let Some(served) = metadata.and_then(served)
             && served != active.address
@@ -237,6 +251,10 @@ impl Exchange {
         active.first_byte = Some(now.since(active.at));
         if let Some(map) = &headers.headers {
             active.status = map.get(":status").and_then(status).unwrap_or_default();
+            // Without details, a reply of the gateway cannot be told from the same reply of an endpoint.
+            active.failed = details.map_or(matches!(active.status, 502..=504), |details| {
+                details.starts_with(DETAILS_OF_FAILURES)
+            });
             active.cache = map.last("cache-status").and_then(|value| members(value).last()?.found());
         }
         if active.status == 101 {
@@ -311,6 +329,14 @@ fn refused(refusal: Refusal) -> ProcessingResponse {
         details: details.to_owned(),
     };
     ProcessingResponse { answer: Some(Answer::Immediate(immediate)), dynamic_metadata: None }
+}
+
+/// Returns the details of the response, if the gateway sends them.
+fn details(attributes: &HashMap<String, Struct>) -> Option<&str> {
+    match attributes.values().find_map(|fields| fields.fields.get(DETAILS))?.kind.as_ref()? {
+        Kind::StringValue(text) => Some(text),
+        _ => None,
+    }
 }
 
 /// Returns the endpoint that has served the request, as the gateway reports it.

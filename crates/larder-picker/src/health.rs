@@ -3,9 +3,9 @@
 //! | service | `SERVING` |
 //! |---|---|
 //! | `liveness` | always |
-//! | `readiness`, the external processing, and the empty name | from the moment at which endpoints are known, until a shutdown begins |
+//! | `readiness`, the external processing, and the empty name | from the first endpoint on, or from the moment at which all sources have been read, until a shutdown begins |
 //!
-//! A pool whose endpoints have all gone is known, so the picker serves and replies 503 itself. Every replica serves: there is no leader.
+//! A pool without endpoints is known, so the picker serves and replies 503 itself. Every replica serves: there is no leader.
 
 use crate::picker::Picker;
 use crate::proto::SERVICE;
@@ -36,7 +36,7 @@ impl Health {
 
     /// Waits until the picker is ready, and sets `SERVING`.
     pub(crate) async fn follow(&self, picker: &Arc<Picker>) {
-        picker.ready().await;
+        picker.until_ready().await;
         tracing::info!("endpoint picker: endpoints known, health is SERVING");
         self.set(ServingStatus::Serving).await;
     }

@@ -50,8 +50,8 @@ pub struct Picker {
     endpoints: Endpoints,
     pub(crate) counters: Counters,
     start: Instant,
-    /// Whether there have been endpoints.
-    knows_endpoints: watch::Sender<bool>,
+    /// Whether there have been endpoints, or it is known that there are none.
+    ready: watch::Sender<bool>,
     /// The other replicas; `None` if this one is alone.
     pub(crate) peers: Option<Arc<PeerSwitches>>,
 }
@@ -89,7 +89,7 @@ impl Picker {
             endpoints: Endpoints::default(),
             counters: Counters::default(),
             start: Instant::now(),
-            knows_endpoints: watch::Sender::new(false),
+            ready: watch::Sender::new(false),
         };
         let mut known = Vec::new();
         for (spec, address) in specs.iter().zip(addresses) {
@@ -151,15 +151,20 @@ impl Picker {
         self.endpoints.load().named(name).map(|endpoint| endpoint.address)
     }
 
-    /// Returns whether the picker is ready: there have been endpoints.
+    /// Makes the picker ready, because all sources of endpoints have been read. Without endpoints, requests get 503.
+    pub fn set_ready(&self) {
+        self.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
+    }
+
+    /// Returns whether the picker is ready: there have been endpoints, or it is known that there are none.
     pub fn is_ready(&self) -> bool {
-        *self.knows_endpoints.borrow()
+        *self.ready.borrow()
     }
 
     /// Completes when the picker is ready.
-    pub(crate) async fn ready(&self) {
+    pub(crate) async fn until_ready(&self) {
         // The sender lives as long as this picker.
-        let _ = self.knows_endpoints.subscribe().wait_for(|known| *known).await;
+        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
     /// Returns the state of the picker, as a JSON object.
@@ -375,7 +380,7 @@ impl Picker {
 
     fn note_endpoints(&self) {
         if self.endpoints.load().len() > 0 {
-            self.knows_endpoints.send_if_modified(|known| !std::mem::replace(known, true));
+            self.set_ready();
         }
     }
 }

@@ -21,6 +21,9 @@ pub(crate) struct ProcessingRequest {
     pub(crate) phase: Option<Phase>,
     #[prost(message, optional, tag = "8")]
     pub(crate) metadata: Option<Metadata>,
+    /// The attributes that the gateway is configured to send, by the name of its filter.
+    #[prost(map = "string, message", tag = "9")]
+    pub(crate) attributes: HashMap<String, Struct>,
     /// Whether the gateway ignores all answers.
     #[prost(bool, tag = "10")]
     pub(crate) observability_mode: bool,

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -25,6 +25,8 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Flow-control windows. Messages are small, unless bodies are sent.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Size of the text that every connection begins with (RFC 9113, section 3.4).
+const PREFACE_BYTES: usize = 24;
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -187,11 +189,21 @@ impl Connection {
 
     fn handshake_failed(&self, error: &io::Error) {
         self.services.picker.counters.handshakes_failed.fetch_add(1, Relaxed);
-        larder_log::limited_warn!(%error, "gateway: TLS handshake failed");
+        larder_log::limited_warn!(%error, "gateway: no handshake of TLS or HTTP/2");
     }
 
-    async fn serve_http(&self, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    async fn serve_http(&self, mut io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let limits = &self.services.picker.config.limits;
+        // A connection without an HTTP/2 preface would hold its slot: pings begin after the preface only.
+        let mut preface = [0; PREFACE_BYTES];
+        match timeout(limits.handshake, io.read_exact(&mut preface)).await {
+            Ok(Ok(_)) => {}
+            // Such as a check whether the port is open.
+            Ok(Err(error)) => return tracing::debug!(%error, "gateway: connection ended"),
+            Err(_) => return self.handshake_failed(&io::ErrorKind::TimedOut.into()),
+        }
+        let (reader, writer) = tokio::io::split(io);
+        let io = tokio::io::join(io::Cursor::new(preface).chain(reader), writer);
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams_per_connection)

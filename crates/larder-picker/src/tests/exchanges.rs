@@ -153,6 +153,31 @@ fn the_endpoint_that_served_gets_the_load() {
     assert_eq!(in_flight(&picker), 0);
 }
 
+/// With its details, a reply of the gateway in place of the endpoint's is told from a reply of the endpoint.
+#[test]
+fn only_replies_in_place_of_the_endpoints_are_failures() {
+    for (status, details, failures) in [
+        ("503", Some("upstream_reset_before_response_started{connection_failure}"), 1),
+        ("504", Some("upstream_response_timeout"), 1),
+        ("503", Some("via_upstream"), 0),
+        ("429", Some("request_rate_limited"), 0),
+        ("503", None, 1),
+        ("500", None, 0),
+    ] {
+        let picker = picker(config(), 1);
+        let mut exchange = Exchange::new(Arc::clone(&picker));
+        answer(&mut exchange, 0, request("/a"));
+        let mut response = response(status, true);
+        if let Some(details) = details {
+            let value = Value { kind: Some(Kind::StringValue(details.to_owned())) };
+            let fields = [("response.code_details".to_owned(), value)].into();
+            response.attributes.insert("envoy.filters.http.ext_proc".to_owned(), Struct { fields });
+        }
+        answer(&mut exchange, 5, response);
+        assert_eq!(node(&picker, "n1", "failures"), failures, "{status} {details:?}");
+    }
+}
+
 #[test]
 fn a_key_may_be_a_header() {
     let mut keyed = config();

@@ -1,6 +1,7 @@
 //! Tests of a picker: single exchanges, and the services over a connection.
 
 mod exchanges;
+mod replicas;
 mod services;
 mod subsets;
 

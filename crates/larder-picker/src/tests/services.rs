@@ -11,6 +11,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -23,15 +24,15 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 /// A picker that serves.
-struct Running {
-    picker: Arc<Picker>,
+pub(super) struct Running {
+    pub(super) picker: Arc<Picker>,
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Drained>,
 }
 
 impl Running {
-    async fn start(config: PickerConfig, endpoints: u8) -> Self {
+    pub(super) async fn start(config: PickerConfig, endpoints: u8) -> Self {
         let picker = picker(config, endpoints);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
@@ -46,7 +47,7 @@ impl Running {
         endpoint.connect().await.expect("a connection")
     }
 
-    fn begin_stop(&mut self) {
+    pub(super) fn begin_stop(&mut self) {
         drop(self.stop.take());
     }
 }
@@ -82,7 +83,7 @@ impl GatewayStream {
 }
 
 /// Waits until a condition holds.
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     larder_testkit::eventually_async(what, || condition().then_some(())).await;
 }
 
@@ -134,6 +135,41 @@ async fn a_stream_that_the_gateway_resets_gives_its_load_back() {
     drop((stream, channel));
     until("the connection ends", || running.picker.status()["connections"] == 0).await;
     until("the load is given back", || in_flight(&running.picker) == 0).await;
+}
+
+/// Otherwise, a client could hold all slots without a word.
+#[tokio::test]
+async fn a_connection_without_a_preface_is_closed() {
+    let mut limited = config();
+    limited.limits.handshake = Duration::from_millis(50);
+    let running = Running::start(limited, 1).await;
+    let mut silent = TcpStream::connect(running.address).await.expect("a connection");
+    silent.write_all(b"PRI * HTTP/2.0").await.expect("room for some bytes");
+    assert_eq!(silent.read(&mut [0; 64]).await.expect("the picker closes in good order"), 0);
+    until("the slot is free", || running.picker.status()["connections"] == 0).await;
+    assert!(running.picker.metrics().contains("larder_picker_refused_total{what=\"handshakes\"} 1\n"));
+    // A connection that ends at once, as a check of the port makes it, is no failure.
+    drop(TcpStream::connect(running.address).await.expect("a connection"));
+    let stream = GatewayStream::open(&running.channel().await, request("/a")).await;
+    assert!(stream.is_ok());
+    assert!(running.picker.metrics().contains("larder_picker_refused_total{what=\"handshakes\"} 1\n"));
+}
+
+/// A pool that is scaled to zero must not keep the picker from serving.
+#[tokio::test]
+async fn a_picker_that_knows_of_no_endpoints_is_ready() {
+    let running = Running::start(config(), 0).await;
+    let channel = running.channel().await;
+    assert_eq!(health(&channel, "readiness").await, Ok(NOT_SERVING));
+    running.picker.set_ready();
+    let mut watch = HealthClient::new(channel.clone())
+        .watch(HealthCheckRequest { service: "readiness".to_owned() })
+        .await
+        .expect("a watch")
+        .into_inner();
+    while watch.message().await.expect("no error").expect("a status").status != SERVING {}
+    let mut stream = GatewayStream::open(&channel, request("/a")).await.expect("a stream");
+    assert_eq!(refusal(&stream.next().await.expect("no error").expect("an answer")), 503);
 }
 
 #[tokio::test]

@@ -72,6 +72,11 @@ impl RosterState {
         (status.looks, status.at) = (status.looks + 1, Some(now));
     }
 
+    /// Returns whether each source of the config has been read once.
+    fn are_all_read(&self) -> bool {
+        self.status.iter().skip(ADMIN + 1).all(|status| status.at.is_some())
+    }
+
     /// Reads a source in Kubernetes once. If that fails, its nodes of the previous process are used.
     async fn read_kubernetes(
         &mut self,
@@ -372,6 +377,9 @@ impl<T: NodeTable> RosterManager<T> {
         let previous = std::mem::replace(&mut self.state().failed_changes, undone.clone());
         for (node, error) in undone.iter().filter(|(node, error)| previous.get(*node) != Some(*error)) {
             tracing::warn!(node, error, "node: change failed, it is tried again");
+        }
+        if self.state().are_all_read() {
+            self.table.sources_read();
         }
         undone
     }

@@ -32,6 +32,9 @@ pub(crate) trait NodeTable: Debug + Send + Sync + 'static {
 
     /// Restores the state that a node had in the previous process.
     fn restore(&self, inherited: &InheritedNode, entry: &NodeEntry);
+
+    /// Notes that each source has been read, and its nodes have been applied. Called again after later changes.
+    fn sources_read(&self);
 }
 
 impl NodeTable for SwitchHandle {
@@ -62,6 +65,9 @@ impl NodeTable for SwitchHandle {
     fn restore(&self, inherited: &InheritedNode, entry: &NodeEntry) {
         inherited.restore(self, entry);
     }
+
+    /// A switch serves, and refuses requests, without nodes.
+    fn sources_read(&self) {}
 }
 
 /// The nodes of a picker, for the manager of their sources.
@@ -108,4 +114,8 @@ impl NodeTable for PickerNodes {
 
     /// A picker has no previous process.
     fn restore(&self, _inherited: &InheritedNode, _entry: &NodeEntry) {}
+
+    fn sources_read(&self) {
+        self.0.set_ready();
+    }
 }

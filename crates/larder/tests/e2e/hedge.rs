@@ -16,7 +16,7 @@ use crate::process::{Process, until};
 
 /// The behaviour of a node for a path.
 #[derive(Clone)]
-enum Behaviour {
+pub enum Behaviour {
     /// Sends nothing until the client leaves.
     Hold,
     /// Holds the first request, and sends this reply to later ones.
@@ -31,9 +31,9 @@ enum Behaviour {
 
 /// A node that sends its name for unscripted paths.
 #[derive(Clone)]
-struct Node {
+pub struct Node {
     name: &'static str,
-    address: SocketAddr,
+    pub address: SocketAddr,
     behaviours: Arc<Mutex<BTreeMap<&'static str, Behaviour>>>,
     heads: Arc<Mutex<Vec<String>>>,
     /// Clients that left before a reply.
@@ -41,7 +41,7 @@ struct Node {
 }
 
 impl Node {
-    fn start(name: &'static str) -> Self {
+    pub fn start(name: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let node =
@@ -57,7 +57,7 @@ impl Node {
         node
     }
 
-    fn at(&self, path: &'static str, act: Behaviour) {
+    pub fn at(&self, path: &'static str, act: Behaviour) {
         self.behaviours.lock().unwrap().insert(path, act);
     }
 
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    fn says(&self, status: &str, body: &str) -> Vec<u8> {
+    pub fn says(&self, status: &str, body: &str) -> Vec<u8> {
         let length = body.len();
         format!("HTTP/1.1 {status}\r\nX-Origin: {}\r\nContent-Length: {length}\r\n\r\n{body}", self.name)
             .into_bytes()

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use larder_testkit::{eventually, free_port};
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use super::api_server::{ApiServer, tool};
 use super::picker::{deploy, page, start, until_endpoints};
 use crate::crowd::{Crowd, manifest};
+use crate::hedge::{Behaviour, Node};
 use crate::http::{Client, get};
 use crate::process::{Process, until};
 
@@ -227,5 +229,30 @@ fn envoy_passes_refusals_on_and_a_client_cannot_choose_an_endpoint() {
         let reply = client.ask("GET", "/t1", "").unwrap();
         assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{mode}");
         until("the log has the reason", || envoy.access_log().contains("larder_no_endpoint").then_some(()));
+    }
+}
+
+/// Envoy replies 503 if an endpoint breaks off. The picker tells that from a 503 of the endpoint itself.
+#[test]
+fn only_a_broken_connection_is_a_failure_of_the_endpoint() {
+    let Some(program) = envoy() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let endpoint = Node::start("a");
+    endpoint.at("/busy", Behaviour::Reply(Duration::ZERO, endpoint.says("503 Busy", "")));
+    endpoint.at("/broken", Behaviour::Close(Vec::new()));
+    let config = format!(
+        "[picker]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+        endpoint.address
+    );
+    let picker = start(folder.path(), &config);
+    let envoy = Envoy::start(&program, picker.address, "FULL_DUPLEX_STREAMED");
+    let mut client = Client::connect(envoy.address()).unwrap();
+    for (at, (path, failures)) in [("/busy", 0), ("/broken", 1), ("/busy", 1)].into_iter().enumerate() {
+        let reply = client.ask("GET", path, "").unwrap();
+        assert_eq!(reply.status, 503, "{path}");
+        let status = until("the request has ended", || {
+            Some(page(&picker, "/status")).filter(|status| status["requests"]["complete"] == at + 1)
+        });
+        assert_eq!(status["nodes"][0]["failures"], failures, "{path}: {status}");
     }
 }
