@@ -142,11 +142,13 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> ParsedAnnouncement {
     // The parser rejects a line that is cut in the middle of a port.
     let begins = bytes.iter().zip(V1_PREFIX).all(|(byte, other)| byte == other);
     if begins {
-        match bytes.windows(2).position(|pair| pair == b"\r\n") {
+        let line = &bytes[..bytes.len().min(V1_MAX)];
+        match line.windows(2).position(|pair| pair == b"\r\n") {
             None if bytes.len() < V1_MAX => return ParsedAnnouncement::Incomplete,
-            // The parser would end the line at the `\r`.
-            Some(end) if bytes[..end].contains(&b'\r') => return ParsedAnnouncement::Invalid,
-            _ => {}
+            // The parser would end the line at a `\r` alone.
+            None => return ParsedAnnouncement::Invalid,
+            Some(end) if line[..end].contains(&b'\r') => return ParsedAnnouncement::Invalid,
+            Some(_) => {}
         }
     }
     match HeaderResult::parse(bytes) {
@@ -267,8 +269,13 @@ mod tests {
                 six.len()
             )
         );
+        // A line that does not end in time, with a `\r` alone in it.
+        let endless = [&b"PROXY UNKNOWN \n 3\r"[..], &[b'x'; V1_MAX]].concat();
+        assert_eq!(announcement(&endless[..V1_MAX - 1], PEER), ParsedAnnouncement::Incomplete);
         for invalid in [
-            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            &endless[..V1_MAX],
+            &endless,
+            b"GET / HTTP/1.1\r\n\r\n",
             b"PROXY TCP4 x y 1 2\r\n",
             b"PROXY UNKNOWN a\rb\r\n",
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00\x00\x00\x00\x00",
