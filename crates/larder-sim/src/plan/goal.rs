@@ -101,7 +101,8 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0)
 }
 
-fn seconds(text: &str) -> Option<f64> {
+/// Parses a time with its unit, in s: `5s`, `200ms`, `50us`. `None` unless it is finite and above 0.
+pub(crate) fn seconds(text: &str) -> Option<f64> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let unit_s = match &text[unit_at..] {
         "us" => 1e-6,

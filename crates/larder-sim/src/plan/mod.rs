@@ -33,6 +33,7 @@ mod coverage;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use goal::seconds;
 pub use goal::{Goal, GoalError, Prices};
 pub use grid::{EXACT_REQUESTS, NODES, POLICIES, SAMPLED_REQUESTS, Sampling};
 pub use larder_trace::stats::Coverage;

@@ -10,10 +10,15 @@ mod engine;
 mod generated;
 mod model;
 mod outcome;
+mod plan;
 mod workload;
 
 pub use model::{EngineModel, UnknownEngine};
 pub use outcome::{PromptOutcome, TokenTimes, table};
+pub use plan::{
+    FirstTokenGoal, FirstTokenGoalError, PLAN_NODES_MAX, Percentile, PromptPlan, PromptPlanOptions,
+    PromptPlanRow, plan_prompts,
+};
 pub use workload::{PromptWorkload, Reuse};
 
 use engine::{Engine, EngineEvent, EngineRequest};

@@ -95,6 +95,20 @@ impl EngineModel {
     /// All models.
     pub const ALL: [Self; 2] = [Self::LLAMA3_8B, Self::LLAMA2_70B];
 
+    /// Returns the time of the prefill of a prompt on an idle engine without stored blocks, in ns.
+    pub(super) fn prefill_ns(&self, tokens: u64) -> u64 {
+        let mut ns = 0;
+        let mut earlier = 0;
+        while earlier < tokens {
+            let mut batch = Batch::default();
+            let chunk = self.tokens_max.clamp(1, tokens - earlier);
+            batch.add_prefill(chunk, earlier);
+            ns += self.iteration_ns(&batch);
+            earlier += chunk;
+        }
+        ns
+    }
+
     /// Returns the time of an iteration in ns, at least 1.
     pub(super) fn iteration_ns(&self, batch: &Batch) -> u64 {
         let linear = 2.0 * self.parameters * (batch.prefill + batch.decode) as f64;

@@ -60,6 +60,13 @@ pub struct PromptOutcome {
     pub imbalance: f64,
 }
 
+impl PromptOutcome {
+    /// Returns the number of requests that have ended.
+    pub(super) const fn requests(&self) -> u64 {
+        self.finished + self.refused
+    }
+}
+
 impl Counts {
     pub(super) fn outcome(
         mut self,
@@ -93,9 +100,15 @@ fn times(ns: &mut [u64]) -> TokenTimes {
         return TokenTimes::default();
     }
     ns.sort_unstable();
-    let at = |percent: usize| ns[(ns.len() * percent).div_ceil(100) - 1] as f64 / 1e9;
+    let at = |percent| percentile(ns, percent);
     let mean = ns.iter().map(|ns| *ns as f64).sum::<f64>() / ns.len() as f64 / 1e9;
     TokenTimes { mean, p50: at(50), p90: at(90), p99: at(99) }
+}
+
+/// Returns the smallest of these sorted times that `percent` of them do not exceed, in s; 0 if there is none.
+pub(super) fn percentile(sorted_ns: &[u64], percent: usize) -> f64 {
+    let place = (sorted_ns.len() * percent).div_ceil(100).max(1);
+    sorted_ns.get(place - 1).map_or(0.0, |ns| *ns as f64 / 1e9)
 }
 
 /// Returns the outcomes as a table, one line per policy.

@@ -32,9 +32,8 @@ pub struct Reuse {
 }
 
 impl PromptWorkload {
-    /// Creates the workload of a trace whose times pass `speed` times as fast. A speed that is not positive counts as 1.
-    pub fn new(trace: &Prompts, speed: f64) -> Self {
-        let speed = if speed > 0.0 { speed } else { 1.0 };
+    /// Creates the workload of a trace.
+    pub fn new(trace: &Prompts) -> Self {
         let mut workload = Self::default();
         for prompt in trace.prompts() {
             let first = workload.blocks.len();
@@ -45,7 +44,7 @@ impl PromptWorkload {
                 workload.blocks.push(Block { id: TargetId(*id), tokens });
             }
             workload.requests.push(PromptRequest {
-                time: Time::from_nanos((prompt.time_ns as f64 / speed) as u64),
+                time: Time::from_nanos(prompt.time_ns),
                 first,
                 count: workload.blocks.len() - first,
                 prompt: prompt.input_tokens.into(),
@@ -53,6 +52,24 @@ impl PromptWorkload {
             });
         }
         workload
+    }
+
+    /// Returns the same requests at times that pass `speed` times as fast. A speed that is not positive counts as 1.
+    pub fn at_speed(&self, speed: f64) -> Self {
+        let speed = if speed > 0.0 { speed } else { 1.0 };
+        let mut workload = self.clone();
+        for request in &mut workload.requests {
+            request.time = Time::from_nanos((request.time.as_nanos() as f64 / speed) as u64);
+        }
+        workload
+    }
+
+    /// Returns the time from the first to the last arrival in s.
+    pub fn seconds(&self) -> f64 {
+        match (self.requests.first(), self.requests.last()) {
+            (Some(first), Some(last)) => last.time.since(first.time).as_secs_f64(),
+            _ => 0.0,
+        }
     }
 
     /// Keeps only the first requests.

@@ -13,6 +13,7 @@ pub(crate) mod node;
 pub(crate) mod picker;
 pub(crate) mod plan;
 pub mod policies;
+mod prompt_source;
 pub(crate) mod purge;
 pub(crate) mod reloads;
 pub(crate) mod renamed_commands;

@@ -4,6 +4,7 @@ mod classifier;
 mod config;
 mod input;
 mod output;
+mod prompts;
 mod proxy;
 
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
@@ -38,7 +39,10 @@ use proxy::ProxyCluster;
 ///
 /// For example: larder plan access.log --nodes 2,4,8 --html plan.html
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct PlanArgs {
+    #[command(subcommand)]
+    subject: Option<PlanSubject>,
     /// Access logs, merged by time; --format lists the formats. gzip, zstd, xz and bzip2 are decompressed. `-`
     /// reads stdin.
     #[arg(required = true, value_name = "LOG")]
@@ -143,12 +147,21 @@ pub(crate) struct PlanArgs {
     config: Option<PathBuf>,
 }
 
+/// Clusters that serve something else than files.
+#[derive(Debug, Subcommand)]
+enum PlanSubject {
+    Prompts(prompts::PlanPromptsArgs),
+}
+
 /// Returns the default cost model: current hardware if the model exists, else the model of the LARD paper.
 fn default_costs() -> Option<Costs> {
     ["modern", "lard98"].into_iter().find_map(Costs::by_name)
 }
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
+    if let Some(PlanSubject::Prompts(args)) = &args.subject {
+        return prompts::run(args);
+    }
     args.refuse_config()?;
     let classifier =
         args.switch.as_deref().map(|path| RequestClassifier::read(path, &args.host)).transpose()?;
@@ -332,9 +345,13 @@ impl ProgressDisplay {
     }
 
     fn show(&self, progress: plan::Progress) {
-        self.0.set_length(progress.total);
-        self.0.set_position(progress.done);
-        self.0.set_message(progress.what);
+        self.set(progress.what, progress.done, progress.total);
+    }
+
+    fn set(&self, what: &'static str, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+        self.0.set_message(what);
     }
 }
 

@@ -1,4 +1,4 @@
-//! `larder sim prompts` with a small trace: tables, JSON, and errors for invalid arguments.
+//! `larder sim prompts` and `larder plan prompts`: tables, JSON, and errors for invalid arguments.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -102,4 +102,60 @@ fn bad_arguments_are_named() {
     let output = prompts(&other, &[]);
     let talk = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && talk.contains("none of 1 records is valid mooncake"), "{talk}");
+}
+
+/// `larder plan prompts`: nodes, capacity, and whether routing by prefix pays.
+#[test]
+fn a_plan_says_whether_routing_by_prefix_pays() {
+    let plan =
+        |arguments: &[&str]| Command::new(LARDER).args(["plan", "prompts"]).args(arguments).output().unwrap();
+    let agents = ["--agents", "1", "--limit", "1500", "--policies", "least-load,lard-prefix"];
+    let output = plan(&agents);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let needed = |policy: &str| -> u16 {
+        let row = text.lines().find(|line| line.starts_with(policy)).unwrap_or_else(|| panic!("{text}"));
+        row.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let (blind, prefix) = (needed("least-load"), needed("lard-prefix"));
+    assert!(prefix < blind, "{text}");
+    assert!(text.contains(&format!("Recommended: lard-prefix on {prefix} nodes ")), "{text}");
+    assert!(text.contains(&format!("Routing by prefix pays: least-load needs {blind} nodes, ")), "{text}");
+    let output = plan(&[&agents[..], &["--json"]].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&document["schema"], &document["best"]),
+        (&"larder/prompt-plan/1".into(), &"lard-prefix".into())
+    );
+    assert_eq!(document["policies"][0]["nodes_needed"], blind);
+
+    // Prompts that share nothing.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompts.jsonl");
+    let line = |at: u64| {
+        format!(
+            "{{\"timestamp\": {}, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": [{at}]}}\n",
+            at * 1_000
+        )
+    };
+    std::fs::write(&path, (0..50).map(line).collect::<String>()).unwrap();
+    let path = path.to_str().unwrap();
+    let output = plan(&[path]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("reuse: at most 0.0 % of the tokens"), "{text}");
+    assert!(text.contains("Routing by prefix does not pay here: "), "{text}");
+    let text = plan(&[path, "--goal", "p99=1us"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("No policy meets the goal with up to 256 nodes."));
+
+    let wrong: [(&[&str], &str); 4] = [
+        (&[path, "--goal", "p95=1s"], "write p50=500ms, p90=5s or p99=30s"),
+        (&[path, "--nodes", "300"], "300 is not in 1..=256"),
+        (&[path, "--limit", "1"], "has no rate"),
+        (&[path, "--policies", "rr,rr"], "--policies names 'rr' twice"),
+    ];
+    for (arguments, part) in wrong {
+        let output = plan(arguments);
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && talk.contains(part), "{arguments:?}: {talk}");
+    }
 }

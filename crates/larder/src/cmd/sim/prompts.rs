@@ -1,21 +1,15 @@
 //! `larder sim prompts`: replays prompts of language models through the policies of chains.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
-use larder_core::chain::ChainPolicyKind;
 use larder_sim::prompts::{
-    EngineModel, NODES_MAX, PromptCluster, PromptOutcome, PromptWorkload, Reuse, simulate_prompts, table,
+    EngineModel, NODES_MAX, PromptCluster, PromptOutcome, Reuse, simulate_prompts, table,
 };
 use larder_sim::text::{counted, number};
-use larder_trace::{Limits, Prompts, ReadEnd, ReadReport};
 
+use crate::cmd::prompt_source::PromptSource;
 use crate::outcome::usage;
-
-/// Time in which sessions of agents begin, in s.
-const AGENTS_S: f64 = 1_800.0;
 
 /// Compare policies that place prompts at inference servers: hits, time to the first token, throughput.
 ///
@@ -26,35 +20,15 @@ const AGENTS_S: f64 = 1_800.0;
 /// For example: larder sim prompts mooncake-conversation.jsonl --nodes 8,32 --speed 2
 #[derive(Debug, Args)]
 pub(crate) struct PromptsArgs {
-    /// Trace in Mooncake's format (JSON lines), which may be compressed.
-    #[arg(required_unless_present = "agents", conflicts_with = "agents")]
-    trace: Option<PathBuf>,
-    /// Generate half an hour of agents instead of reading a trace. RATE sessions begin per second; they share 60 system
-    /// prompts. Above 0, at most 100.
-    #[arg(long, value_name = "RATE", conflicts_with = "speed")]
-    agents: Option<f64>,
-    /// Seed of the agents.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    source: PromptSource,
     /// Numbers of nodes, 1 to 1024 each.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "8",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
     nodes: Vec<u16>,
-    /// Policies. Default: all.
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
-    policies: Vec<ChainPolicyKind>,
-    /// Model and devices of a node.
-    #[arg(long, value_name = "NAME", default_value = EngineModel::LLAMA3_8B.name)]
-    engine: EngineModel,
-    /// KV memory of a node in tokens. Default: that of the engine.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
-    memory: Option<u64>,
-    /// Speed of the trace's clock: 2 doubles the rate of requests. Above 0, at most 1000.
+    /// Speed of the clock: 2 doubles the rate of requests. Above 0, at most 1000.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     speed: f64,
-    /// Replay only the first requests.
-    #[arg(long, value_name = "REQUESTS")]
-    limit: Option<usize>,
     /// Print JSON instead of the tables.
     #[arg(long)]
     json: bool,
@@ -89,12 +63,7 @@ pub(crate) fn run(args: &PromptsArgs) -> anyhow::Result<()> {
             args.speed
         )));
     }
-    let repeated = args.policies.iter().enumerate().find(|(at, kind)| args.policies[..*at].contains(kind));
-    if let Some((_, kind)) = repeated {
-        return Err(usage(format!("--policies names '{kind}' twice")));
-    }
-    let workload = args.workload()?;
-    let comparisons = args.compare(&workload)?;
+    let comparisons = args.compare()?;
     let mut out = io::stdout().lock();
     if args.json {
         let document = Document { schema: "larder/prompts/1", comparisons: &comparisons };
@@ -108,46 +77,10 @@ pub(crate) fn run(args: &PromptsArgs) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Reports the lines that were left out.
-fn warn(report: &ReadReport) {
-    if let Some(first) = report.first_malformed.first() {
-        let lines = counted(report.malformed, "line");
-        // Messages to a closed stderr are dropped.
-        let _ = writeln!(io::stderr(), "{lines} left out; the first: {first}");
-    }
-    if report.ended == ReadEnd::RequestsMax {
-        let prompts = counted(report.records, "prompt");
-        let _ = writeln!(io::stderr(), "trace cut after {prompts}, at the limit of blocks");
-    }
-}
-
 impl PromptsArgs {
-    fn workload(&self) -> anyhow::Result<PromptWorkload> {
-        let mut workload = match (&self.trace, self.agents) {
-            (Some(path), _) => {
-                let (trace, report) = Prompts::load(path, &Limits::default())
-                    .with_context(|| format!("cannot read {}", path.display()))?;
-                warn(&report);
-                PromptWorkload::new(&trace, self.speed)
-            }
-            (None, Some(rate)) if rate > 0.0 && rate <= 100.0 => {
-                PromptWorkload::agents(self.seed, AGENTS_S, rate)
-            }
-            (None, rate) => {
-                let rate = rate.unwrap_or_default();
-                return Err(usage(format!(
-                    "--agents {rate} is out of range: it must be above 0 and at most 100"
-                )));
-            }
-        };
-        workload.truncate(self.limit.unwrap_or(usize::MAX));
-        Ok(workload)
-    }
-
-    fn compare(&self, workload: &PromptWorkload) -> anyhow::Result<Vec<Comparison>> {
-        let policies = if self.policies.is_empty() { &ChainPolicyKind::ALL[..] } else { &self.policies };
-        let mut engine = self.engine;
-        engine.kv_tokens = self.memory.unwrap_or(engine.kv_tokens);
+    fn compare(&self) -> anyhow::Result<Vec<Comparison>> {
+        let (policies, engine) = (self.source.policies()?, self.source.engine());
+        let workload = self.source.workload()?.at_speed(self.speed);
         let runs: Vec<PromptCluster> = self
             .nodes
             .iter()
@@ -155,7 +88,7 @@ impl PromptsArgs {
                 policies.iter().map(|policy| PromptCluster { nodes: *nodes, engine, policy: *policy })
             })
             .collect();
-        let outcomes = larder_sim::sweep(runs.len(), |at| simulate_prompts(workload, &runs[at]));
+        let outcomes = larder_sim::sweep(runs.len(), |at| simulate_prompts(&workload, &runs[at]));
         let outcomes =
             outcomes.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| usage(error.to_string()))?;
         let reuse_unlimited = workload.reuse(u64::MAX);
