@@ -6,6 +6,7 @@ pub(crate) mod origin_sign;
 pub(crate) mod peers;
 pub(crate) mod peers_handoff;
 pub(crate) mod peers_policy;
+mod peers_profile;
 pub(crate) mod programs;
 pub(crate) mod report;
 pub(crate) mod tls;

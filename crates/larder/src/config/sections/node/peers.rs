@@ -15,6 +15,7 @@ use crate::config::keys::keys;
 use crate::config::sections::node::NodeSection;
 use crate::config::sections::node::peers_handoff::{PeersHandoffRole, handoff};
 use crate::config::sections::node::peers_policy::{PeersPolicy, policy};
+use crate::config::sections::node::peers_profile::{published, with_profile};
 use crate::config::text::{Size, Span, Texts};
 use crate::config::values::addresses;
 use crate::config::words::choice;
@@ -38,6 +39,10 @@ keys! {
     /// "card": one node decides for all, by a policy of the switch. "ward": each node decides by a common routing
     /// table.
     policy: PeersKind = PeersKind::Press;
+    /// Settings of the policy. "own": those of this section. "paper": as published, for comparisons. Under "press": T of 80,
+    /// large objects from 128 KiB on, changes sent at once, and never alone again. Under "ward": targets that are
+    /// not in the table are served where they are requested, and a table is computed each day from that day alone.
+    profile: PeersProfile = PeersProfile::Own;
     /// T of PRESS: number of connections above which a node is overloaded, so that its targets get further servers.
     overload: u32 = press.overload, range "1 to 1000000", when "policy = press";
     /// PRESS: size from which on objects are served where they are requested, and no node stores them. Unset: a 64th
@@ -156,6 +161,11 @@ choice! {
 }
 
 choice! {
+    /// The words of `node.peers.profile`.
+    PeersProfile { Own, Paper }
+}
+
+choice! {
     /// The words of `node.peers.handoff`.
     PeersHandoff { Off, Auto, Required }
 }
@@ -188,6 +198,7 @@ pub(crate) fn peers(
     clients: Option<SocketAddr>,
 ) -> Result<PeersRole, Fault> {
     const EXAMPLE: &str = "10.0.0.11:7950";
+    let raw = &with_profile(raw)?;
     let [listen] = addresses("node.peers.listen", &raw.listen, EXAMPLE)?[..] else {
         return Err(Fault::new("node.peers.listen", "a node listens to peers on one address")
             .hint("write one \"address:port\""));
@@ -240,7 +251,7 @@ fn seeds(texts: &Texts) -> Result<Vec<Seed>, Fault> {
 
 pub(crate) fn press(raw: &PeersSection, memory: Bytes) -> PressSettings {
     let permille = |share: f64| (share * 1_000.0).round() as u32;
-    PressSettings {
+    let own = PressSettings {
         overload: raw.overload,
         large_min: raw.large_min.map_or(Bytes((memory.0 / 64).max(1)), |size| size.0),
         load_step: raw.load_step,
@@ -254,5 +265,9 @@ pub(crate) fn press(raw: &PeersSection, memory: Bytes) -> PressSettings {
             ..SharingSettings::default()
         },
         ..PressSettings::default()
+    };
+    match raw.profile {
+        PeersProfile::Own => own,
+        PeersProfile::Paper => published(own),
     }
 }
