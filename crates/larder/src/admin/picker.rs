@@ -6,7 +6,7 @@ use larder_core::rules::Head;
 use larder_picker::Picker;
 
 use super::{AdminReply, AdminRequest, AdminService, split_target};
-use crate::roster::{PickerNodes, RosterManager};
+use crate::roster::RosterManager;
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -23,11 +23,11 @@ const ROUTES: [&str; 6] = [
 /// A running picker.
 pub(crate) struct PickerAdmin {
     picker: Arc<Picker>,
-    roster: Arc<RosterManager<PickerNodes>>,
+    roster: Arc<RosterManager<Arc<Picker>>>,
 }
 
 impl PickerAdmin {
-    pub(crate) fn new(picker: Arc<Picker>, roster: Arc<RosterManager<PickerNodes>>) -> Self {
+    pub(crate) fn new(picker: Arc<Picker>, roster: Arc<RosterManager<Arc<Picker>>>) -> Self {
         Self { picker, roster }
     }
 

@@ -15,7 +15,7 @@ use crate::config::{Config, PickerRole, Role, Texts, Written};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 use crate::preflight;
-use crate::roster::{NodeSources, PickerNodes, resolve};
+use crate::roster::{NodeSources, resolve};
 
 /// Interval at which the names of endpoints are resolved again.
 const FOLLOW_NAMES: Duration = Duration::from_secs(30);
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &PickerArgs) -> anyhow::Result<()> {
         let nodes = sources.nodes().into_iter().map(resolved).collect::<anyhow::Result<Vec<_>>>()?;
         let picker = Arc::new(Picker::new(picker, nodes).context("the picker cannot start")?);
         let server = PickerServer::new(Arc::clone(&picker), listener).context("the picker cannot start")?;
-        let roster = sources.start_manager(PickerNodes::new(Arc::clone(&picker)));
+        let roster = sources.start_manager(Arc::clone(&picker));
         let surface = Arc::new(PickerAdmin::new(picker, roster));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         tracing::info!(%listen, "endpoint picker: ready");

@@ -18,7 +18,7 @@ mod node_table;
 pub(crate) use inherited::InheritedNode;
 pub(crate) use manager::{NodeSources, RosterError, RosterManager};
 pub(crate) use name_lookup::resolve;
-pub(crate) use node_table::{NodeTable, PickerNodes};
+pub(crate) use node_table::NodeTable;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

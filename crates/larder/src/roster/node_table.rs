@@ -70,52 +70,42 @@ impl NodeTable for SwitchHandle {
     fn sources_read(&self) {}
 }
 
-/// The nodes of a picker, for the manager of their sources.
-#[derive(Clone, Debug)]
-pub(crate) struct PickerNodes(Arc<Picker>);
-
-impl PickerNodes {
-    pub(crate) fn new(picker: Arc<Picker>) -> Self {
-        Self(picker)
-    }
-}
-
-impl NodeTable for PickerNodes {
+impl NodeTable for Arc<Picker> {
     fn join(&self, entry: &NodeEntry) -> Result<(), String> {
         let address = resolve(&entry.address)?;
-        self.0.join(entry.spec.clone(), address).map_err(|error| error.to_string())?;
+        Picker::join(self, entry.spec.clone(), address).map_err(|error| error.to_string())?;
         tracing::info!(node = entry.spec.name, %address, "endpoint: joined");
         Ok(())
     }
 
     fn leave(&self, name: &str) {
-        if self.0.leave(name) {
+        if Picker::leave(self, name) {
             tracing::info!(node = name, "endpoint: left");
         }
     }
 
     fn move_to(&self, name: &str, _address: &str, resolved: SocketAddr) -> Result<(), String> {
-        self.0.move_to(name, resolved).map_err(|error| error.to_string())?;
+        Picker::move_to(self, name, resolved).map_err(|error| error.to_string())?;
         tracing::info!(node = name, address = %resolved, "endpoint: moved");
         Ok(())
     }
 
     fn reweigh(&self, name: &str, weight: Weight) -> Result<(), String> {
-        self.0.reweigh(name, weight).map_err(|error| error.to_string())
+        Picker::reweigh(self, name, weight).map_err(|error| error.to_string())
     }
 
     fn set_backup(&self, name: &str, backup: bool) -> Result<(), String> {
-        self.0.set_backup(name, backup).map_err(|error| error.to_string())
+        Picker::set_backup(self, name, backup).map_err(|error| error.to_string())
     }
 
     fn address_of(&self, name: &str) -> Option<SocketAddr> {
-        self.0.address_of(name)
+        Picker::address_of(self, name)
     }
 
     /// A picker has no previous process.
     fn restore(&self, _inherited: &InheritedNode, _entry: &NodeEntry) {}
 
     fn sources_read(&self) {
-        self.0.set_ready();
+        self.set_ready();
     }
 }
