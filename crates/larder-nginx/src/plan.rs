@@ -76,7 +76,9 @@ fn table_bytes(settings: &Settings) -> usize {
     match settings.policy {
         PolicyKind::Maglev => 64 * policies.maglev.size as usize,
         PolicyKind::Rendezvous => 64 * policies.rendezvous.places as usize,
-        PolicyKind::Bounded => 64 * usize::from(settings.nodes_max) * policies.bounded.points as usize,
+        PolicyKind::Bounded | PolicyKind::BoundedJump => {
+            64 * usize::from(settings.nodes_max) * policies.bounded.points as usize
+        }
         _ => 0,
     }
 }
