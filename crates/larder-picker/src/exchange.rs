@@ -37,9 +37,12 @@ const NAMESPACE: &str = "envoy.lb";
 const OWN_NAMESPACE: &str = "larder";
 /// The attribute that says who replied, if the gateway is configured to send it.
 const DETAILS: &str = "response.code_details";
-/// How the details begin if the endpoint was not reached, broke off, or did not reply in time. `via_upstream` is a reply of the endpoint,
-/// and the other details are replies of the gateway's filters.
-const DETAILS_OF_FAILURES: &str = "upstream_";
+/// How details of failures of the endpoint begin: it could not be reached, or the connection was reset.
+const RESETS: &str = "upstream_";
+/// The reason of a reset by a circuit breaker of the gateway. The endpoint was not asked.
+const OVERFLOW: &str = "{overflow";
+/// Details of requests whose endpoint did not reply in time. The second also ends requests of slow clients, with another status.
+const TIMEOUTS: [&str; 3] = ["response_timeout", "stream_idle_timeout", "max_duration_timeout"];
 /// Seconds after which a client may repeat a refused request.
 const RETRY_AFTER: &str = "1";
 
@@ -73,7 +76,7 @@ struct ActiveRequest {
     at: Time,
     first_byte: Option<Duration>,
     status: u16,
-    /// Whether the gateway replied itself, because the endpoint failed.
+    /// Whether the reply counts as a failure of the endpoint.
     failed: bool,
     cache: Option<CacheResult>,
     bytes: u64,
@@ -251,10 +254,7 @@ impl Exchange {
         active.first_byte = Some(now.since(active.at));
         if let Some(map) = &headers.headers {
             active.status = map.get(":status").and_then(status).unwrap_or_default();
-            // Without details, a reply of the gateway cannot be told from the same reply of an endpoint.
-            active.failed = details.map_or(matches!(active.status, 502..=504), |details| {
-                details.starts_with(DETAILS_OF_FAILURES)
-            });
+            active.failed = is_failure(active.status, details);
             active.cache = map.last("cache-status").and_then(|value| members(value).last()?.found());
         }
         if active.status == 101 {
@@ -329,6 +329,18 @@ fn refused(refusal: Refusal) -> ProcessingResponse {
         details: details.to_owned(),
     };
     ProcessingResponse { answer: Some(Answer::Immediate(immediate)), dynamic_metadata: None }
+}
+
+/// Returns whether a reply counts as a failure of the endpoint. Without details, a reply of the gateway cannot be distinguished from the
+/// same reply of an endpoint.
+fn is_failure(status: u16, details: Option<&str>) -> bool {
+    match details {
+        None => matches!(status, 502..=504),
+        Some(details) => {
+            let timed_out = status == 504 && TIMEOUTS.contains(&details);
+            timed_out || (details.starts_with(RESETS) && !details.contains(OVERFLOW))
+        }
+    }
 }
 
 /// Returns the details of the response, if the gateway sends them.

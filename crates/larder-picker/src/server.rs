@@ -25,8 +25,8 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Flow-control windows. Messages are small, unless bodies are sent.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Size of the text that every connection begins with (RFC 9113, section 3.4).
-const PREFACE_BYTES: usize = 24;
+/// The bytes that every connection begins with (RFC 9113, section 3.4).
+const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -189,18 +189,29 @@ impl Connection {
 
     fn handshake_failed(&self, error: &io::Error) {
         self.services.picker.counters.handshakes_failed.fetch_add(1, Relaxed);
-        larder_log::limited_warn!(%error, "gateway: no handshake of TLS or HTTP/2");
+        larder_log::limited_warn!(%error, "gateway: TLS handshake failed");
+    }
+
+    fn no_preface(&self, reason: &'static str) {
+        self.services.picker.counters.handshakes_failed.fetch_add(1, Relaxed);
+        larder_log::limited_warn!(reason, "gateway: HTTP/2 preface not received");
     }
 
     async fn serve_http(&self, mut io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let limits = &self.services.picker.config.limits;
         // A connection without an HTTP/2 preface would hold its slot: pings begin after the preface only.
-        let mut preface = [0; PREFACE_BYTES];
-        match timeout(limits.handshake, io.read_exact(&mut preface)).await {
-            Ok(Ok(_)) => {}
+        let mut preface = [0; PREFACE.len()];
+        let mut stopped = self.stopped.clone();
+        let read = tokio::select! {
+            read = timeout(limits.handshake, io.read_exact(&mut preface)) => read,
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        };
+        match read {
+            Ok(Ok(_)) if preface == PREFACE => {}
             // Such as a check whether the port is open.
             Ok(Err(error)) => return tracing::debug!(%error, "gateway: connection ended"),
-            Err(_) => return self.handshake_failed(&io::ErrorKind::TimedOut.into()),
+            Ok(Ok(_)) => return self.no_preface("other bytes were received"),
+            Err(_) => return self.no_preface("limits.handshake has passed"),
         }
         let (reader, writer) = tokio::io::split(io);
         let io = tokio::io::join(io::Cursor::new(preface).chain(reader), writer);
@@ -213,7 +224,6 @@ impl Connection {
             .keep_alive_timeout(KEEPALIVE)
             .serve_connection(TokioIo::new(io), service_fn(|request| self.services.clone().call(request)));
         let mut connection = pin!(connection);
-        let mut stopped = self.stopped.clone();
         let stopping = async { drop(stopped.wait_for(|stopped| *stopped).await) };
         let ended = tokio::select! {
             ended = &mut connection => ended,

@@ -153,12 +153,18 @@ fn the_endpoint_that_served_gets_the_load() {
     assert_eq!(in_flight(&picker), 0);
 }
 
-/// With its details, a reply of the gateway in place of the endpoint's is told from a reply of the endpoint.
+/// The details distinguish replies of the gateway from replies of the endpoint.
 #[test]
 fn only_replies_in_place_of_the_endpoints_are_failures() {
     for (status, details, failures) in [
         ("503", Some("upstream_reset_before_response_started{connection_failure}"), 1),
-        ("504", Some("upstream_response_timeout"), 1),
+        ("504", Some("response_timeout"), 1),
+        ("504", Some("upstream_per_try_timeout"), 1),
+        ("504", Some("stream_idle_timeout"), 1),
+        // The client was slow, and the gateway's circuit breaker was open.
+        ("408", Some("stream_idle_timeout"), 0),
+        ("503", Some("upstream_reset_before_response_started{overflow}"), 0),
+        ("503", Some("no_healthy_upstream"), 0),
         ("503", Some("via_upstream"), 0),
         ("429", Some("request_rate_limited"), 0),
         ("503", None, 1),

@@ -84,7 +84,7 @@ async fn replicas_send_a_target_to_the_same_endpoint() {
         until("the replica knows the endpoints of all targets", agrees).await;
     }
 
-    // The others keep what a lost replica has placed.
+    // The others keep what a stopped replica has placed.
     replicas[2].begin_stop();
     until_peers(&replicas[0], &["b"]).await;
     for target in 0..TARGETS {

@@ -359,10 +359,10 @@ impl<T: NodeTable> RosterManager<T> {
     /// Applies all changes that are due. Returns the errors by node.
     fn apply(&self) -> BTreeMap<String, String> {
         let _one = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = {
+        let (changes, are_all_read) = {
             let mut state = self.state();
             state.roster.expire(Instant::now());
-            state.roster.changes()
+            (state.roster.changes(), state.are_all_read())
         };
         let mut undone = BTreeMap::new();
         for change in changes {
@@ -378,7 +378,7 @@ impl<T: NodeTable> RosterManager<T> {
         for (node, error) in undone.iter().filter(|(node, error)| previous.get(*node) != Some(*error)) {
             tracing::warn!(node, error, "node: change failed, it is tried again");
         }
-        if self.state().are_all_read() {
+        if are_all_read && undone.is_empty() {
             self.table.sources_read();
         }
         undone

@@ -140,7 +140,7 @@ pub(crate) fn picker(raw: &PickerSection, absent: &mut Vec<Fault>) -> Result<Pic
     if let Some(reason) = config.refusal() {
         return Err(Fault::new("picker.policy", reason).hint("use lard-r or lard-cost, for example"));
     }
-    if raw.peers.is_some() && config.settings.policy == PolicyKind::Hash {
+    if raw.peers.is_some() && !raw.discover.is_empty() && config.settings.policy == PolicyKind::Hash {
         let what =
             "replicas with hash number their endpoints differently once endpoints have changed, and disagree";
         return Err(Fault::new("picker.policy", what).hint("use rendezvous"));
