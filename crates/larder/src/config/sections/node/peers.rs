@@ -15,7 +15,7 @@ use crate::config::keys::keys;
 use crate::config::sections::node::NodeSection;
 use crate::config::sections::node::peers_handoff::{PeersHandoffRole, handoff};
 use crate::config::sections::node::peers_policy::{PeersPolicy, policy};
-use crate::config::sections::node::peers_profile::{published, with_profile};
+use crate::config::sections::node::peers_profile::with_profile;
 use crate::config::text::{Size, Span, Texts};
 use crate::config::values::addresses;
 use crate::config::words::choice;
@@ -40,8 +40,9 @@ keys! {
     /// table.
     policy: PeersKind = PeersKind::Press;
     /// Settings of the policy. "own": those of this section. "paper": as published, for comparisons. Under "press": T of 80,
-    /// large objects from 128 KiB on, changes sent at once, and never alone again. Under "ward": targets that are
-    /// not in the table are served where they are requested, and a table is computed each day from that day alone.
+    /// large objects from 128 KiB on, changes sent at once, reads not announced, no way back to working alone, no
+    /// handoff. Under "ward": targets that are not in the table are served where they are requested. A table is
+    /// computed each day, and after changes of the membership, from the requests since the last one.
     profile: PeersProfile = PeersProfile::Own;
     /// T of PRESS: number of connections above which a node is overloaded, so that its targets get further servers.
     overload: u32 = press.overload, range "1 to 1000000", when "policy = press";
@@ -251,11 +252,12 @@ fn seeds(texts: &Texts) -> Result<Vec<Seed>, Fault> {
 
 pub(crate) fn press(raw: &PeersSection, memory: Bytes) -> PressSettings {
     let permille = |share: f64| (share * 1_000.0).round() as u32;
-    let own = PressSettings {
+    PressSettings {
         overload: raw.overload,
         large_min: raw.large_min.map_or(Bytes((memory.0 / 64).max(1)), |size| size.0),
         load_step: raw.load_step,
         gather: raw.gather.0,
+        announce_reads: raw.profile == PeersProfile::Own,
         targets_max: raw.targets_max,
         memory,
         sharing: SharingSettings {
@@ -265,9 +267,5 @@ pub(crate) fn press(raw: &PeersSection, memory: Bytes) -> PressSettings {
             ..SharingSettings::default()
         },
         ..PressSettings::default()
-    };
-    match raw.profile {
-        PeersProfile::Own => own,
-        PeersProfile::Paper => published(own),
     }
 }
