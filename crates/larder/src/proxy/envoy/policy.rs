@@ -168,6 +168,7 @@ impl<'v> Used<'v> {
             used = self.plain(PolicyKind::BoundedJump);
             used.written = format!("{} with hash_balance_factor {factor}", self.name);
             used.factor_permille = u32::try_from(permille).ok();
+            used.notes.push("Envoy lets a host have one request more than the simulator's bound.".to_owned());
             if permille != factor.saturating_mul(10) {
                 used.notes.push(format!(
                     "The simulator's bound is {:.2} times the mean load.",
