@@ -70,6 +70,13 @@ pub enum TraceError {
         /// The report of the file.
         report: Box<ReadReport>,
     },
+    /// No line of the file is a prompt.
+    #[error("none of {} lines is a prompt, neither of Mooncake's format nor a request of OpenAI's API; the first: {}",
+        report.malformed, report.first_malformed.first().map_or_else(String::new, ToString::to_string))]
+    NoPrompts {
+        /// The report of the file.
+        report: Box<ReadReport>,
+    },
     /// No format has this name.
     #[error("'{0}' is not a trace format; known are {known}", known = crate::Format::names())]
     NoSuchFormat(String),
@@ -88,7 +95,8 @@ impl TraceError {
             | Self::UnknownCompression(_)
             | Self::UnknownFormat { .. }
             | Self::Empty
-            | Self::NothingParsed { .. } => Fault::File,
+            | Self::NothingParsed { .. }
+            | Self::NoPrompts { .. } => Fault::File,
         }
     }
 

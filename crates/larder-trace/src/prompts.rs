@@ -1,19 +1,32 @@
-//! The prompts of a trace of LLM requests: chains of blocks with their times and lengths.
+//! The prompts of a trace of LLM requests: chains of blocks with their times and lengths. Lines are those of Mooncake's traces, or
+//! requests of OpenAI's API; see [`chat`].
 //!
 //! [`read`](crate::read()) passes on a block as a target of its own. A cluster of inference servers needs the chain: a
 //! block is of use only with all blocks before it.
 
+mod chat;
+
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
+use self::chat::ChatRequest;
 use crate::compression::Compression;
 use crate::error::TraceError;
 use crate::format::Format;
-use crate::format::mooncake::{BLOCK_TOKENS, parse};
+use crate::format::mooncake::{BLOCK_TOKENS, RequestLine, parse};
 use crate::line::{ReadItem, next_line};
 use crate::read::Limits;
 use crate::record::{Reason, TokenSums};
 use crate::report::{ReadEnd, ReadReport};
 use crate::source::Source;
+
+/// Largest size of a line. A prompt of a million tokens fits.
+const LINE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a token, if no line states its tokens: a usual value for English.
+const TOKEN_BYTES: f64 = 4.0;
+/// Largest mean size of a token that is believed. The smallest is a byte.
+const TOKEN_BYTES_MAX: f64 = 32.0;
 
 /// A request for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,24 +44,34 @@ pub struct Prompt {
 }
 
 /// The prompts of a trace, in the order of their times.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompts {
     prompts: Vec<Prompt>,
     blocks: Vec<u64>,
+    block_tokens: u32,
+}
+
+/// Sums over the lines of a file that are requests of OpenAI's API.
+#[derive(Clone, Copy, Debug, Default)]
+struct ChatSums {
+    /// Lines.
+    lines: u64,
+    /// Bytes and tokens of the prompts whose tokens are logged.
+    bytes: u64,
+    tokens: u64,
 }
 
 impl Prompts {
-    /// Tokens of a block; the last block of a prompt may have fewer.
-    pub const BLOCK_TOKENS: u32 = BLOCK_TOKENS as u32;
-
-    /// Loads a trace of Mooncake's format, which may be compressed. At most [`Limits::requests_max`] blocks are kept.
+    /// Loads a trace, which may be compressed. At most [`Limits::requests_max`] blocks are kept. The prompts of one file have one form.
+    ///
+    /// In a log of OpenAI's API, a token has as many bytes as on average in the prompts whose tokens are logged.
     ///
     /// # Errors
     /// [`TraceError`] if the file cannot be read, or if no line is valid. Single malformed lines are counted in the
     /// report.
     pub fn load(path: &Path, limits: &Limits) -> Result<(Self, ReadReport), TraceError> {
         let mut source = Source::open(path)?;
-        let mut prompts = Self::default();
+        let mut prompts = Self { prompts: Vec::new(), blocks: Vec::new(), block_tokens: BLOCK_TOKENS as u32 };
         let mut report = ReadReport::new(Format::Mooncake, source.compression);
         let read = prompts.drain(&mut source, limits, &mut report);
         report.bytes_unpacked = source.bytes_unpacked();
@@ -59,7 +82,7 @@ impl Prompts {
             Err(error) => return Err(TraceError::CutShort { report: Box::new(report), source: error }),
             Ok(()) if report.lines == 0 => return Err(TraceError::Empty),
             Ok(()) if prompts.prompts.is_empty() => {
-                return Err(TraceError::NothingParsed { report: Box::new(report) });
+                return Err(TraceError::NoPrompts { report: Box::new(report) });
             }
             Ok(()) => {}
         }
@@ -69,6 +92,11 @@ impl Prompts {
             prompt.time_ns -= begin;
         }
         Ok((prompts, report))
+    }
+
+    /// Returns the tokens of a block. The last block of a prompt may have fewer.
+    pub const fn block_tokens(&self) -> u32 {
+        self.block_tokens
     }
 
     /// Returns the prompts.
@@ -87,15 +115,17 @@ impl Prompts {
         limits: &Limits,
         report: &mut ReadReport,
     ) -> std::io::Result<()> {
+        let line_bytes_max = limits.line_bytes_max.max(LINE_BYTES_MAX);
+        let mut chats = ChatSums::default();
         loop {
-            let item = next_line(source, limits.line_bytes_max)?;
+            let item = next_line(source, line_bytes_max)?;
             if matches!(item, ReadItem::End) {
-                return Ok(());
+                break;
             }
             report.lines += 1;
             let added = match item {
                 ReadItem::Whole(b"") | ReadItem::End => Ok(()),
-                ReadItem::Whole(line) => self.add(line, report.tokens.get_or_insert_default()),
+                ReadItem::Whole(line) => self.add(line, report.tokens.get_or_insert_default(), &mut chats),
                 ReadItem::TooLong => Err(Reason::TooLong),
                 ReadItem::Partial => Err(Reason::Partial),
             };
@@ -105,13 +135,29 @@ impl Prompts {
             report.records = self.prompts.len() as u64;
             if self.blocks.len() >= limits.requests_max {
                 report.ended = ReadEnd::RequestsMax;
-                return Ok(());
+                break;
+            }
+        }
+        if chats.lines > 0 {
+            self.convert_to_tokens(chats, report.tokens.get_or_insert_default());
+        }
+        Ok(())
+    }
+
+    /// Adds a line. The first valid line determines the form of all.
+    fn add(&mut self, line: &[u8], sums: &mut TokenSums, chats: &mut ChatSums) -> Result<(), Reason> {
+        match parse(line) {
+            Ok(line) if chats.lines == 0 => self.add_mooncake(line, sums),
+            Ok(_) => Err(Reason::NotJson),
+            Err(reason) if chats.lines == 0 && !self.prompts.is_empty() => Err(reason),
+            Err(_) => {
+                let line: Map<String, Value> = serde_json::from_slice(line).map_err(|_| Reason::NotJson)?;
+                self.add_chat(&chat::parse(&line)?, chats)
             }
         }
     }
 
-    fn add(&mut self, line: &[u8], sums: &mut TokenSums) -> Result<(), Reason> {
-        let line = parse(line)?;
+    fn add_mooncake(&mut self, line: RequestLine, sums: &mut TokenSums) -> Result<(), Reason> {
         let ms = u64::try_from(line.timestamp).map_err(|_| Reason::NoTime)?;
         let input_tokens = u32::try_from(line.input_length).map_err(|_| Reason::BadSize)?;
         let output_tokens = u32::try_from(line.output_length).map_err(|_| Reason::BadSize)?;
@@ -127,10 +173,43 @@ impl Prompts {
         sums.output = sums.output.saturating_add(line.output_length);
         Ok(())
     }
+
+    /// Adds a request of OpenAI's API. Its input is counted in bytes until all lines are read.
+    fn add_chat(&mut self, request: &ChatRequest, chats: &mut ChatSums) -> Result<(), Reason> {
+        let input_tokens = u32::try_from(request.bytes).map_err(|_| Reason::BadSize)?;
+        let output_tokens = u32::try_from(request.reply_tokens).map_err(|_| Reason::BadSize)?;
+        let (first, count) = (self.blocks.len(), request.blocks.len() as u32);
+        self.prompts.push(Prompt { time_ns: request.time_ns, input_tokens, output_tokens, first, count });
+        self.blocks.extend_from_slice(&request.blocks);
+        chats.lines += 1;
+        if let Some(tokens) = request.prompt_tokens {
+            chats.bytes += request.bytes;
+            chats.tokens = chats.tokens.saturating_add(tokens);
+        }
+        Ok(())
+    }
+
+    /// Converts the inputs of all prompts from bytes to tokens.
+    fn convert_to_tokens(&mut self, chats: ChatSums, sums: &mut TokenSums) {
+        let logged = chats.bytes as f64 / chats.tokens as f64;
+        let token_bytes = if chats.tokens > 0 { logged.clamp(1.0, TOKEN_BYTES_MAX) } else { TOKEN_BYTES };
+        let tokens = |bytes: u32| ((f64::from(bytes) / token_bytes).round() as u32).max(1);
+        const BLOCK: u32 = chat::BLOCK_BYTES as u32;
+        self.block_tokens = tokens(BLOCK);
+        for prompt in &mut self.prompts {
+            let full = prompt.count - 1;
+            let rest = tokens(prompt.input_tokens - full * BLOCK).min(self.block_tokens);
+            prompt.input_tokens = full.saturating_mul(self.block_tokens).saturating_add(rest);
+            sums.input = sums.input.saturating_add(prompt.input_tokens.into());
+            sums.output = sums.output.saturating_add(prompt.output_tokens.into());
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn load(text: &str, limits: &Limits) -> Result<(Prompts, ReadReport), TraceError> {
@@ -162,7 +241,50 @@ mod tests {
         let (prompts, report) = load(LINES, &limits).expect("the first line is valid");
         assert_eq!((prompts.prompts().len(), report.ended), (1, ReadEnd::RequestsMax));
         assert_eq!(report.records, 1);
-        assert!(matches!(load("GET /\n", &Limits::default()), Err(TraceError::NothingParsed { .. })));
+        assert!(matches!(load("GET /\n", &Limits::default()), Err(TraceError::NoPrompts { .. })));
         assert!(matches!(load("", &Limits::default()), Err(TraceError::Empty)));
+    }
+
+    /// A conversation of two turns, with the usage of one of them: 8,192 bytes are 4,096 tokens.
+    #[test]
+    fn requests_of_openais_api_are_prompts() {
+        let content = |bytes: usize| "a".repeat(bytes - "user".len() - 2);
+        let line = |time: u64, bytes: usize, usage: &str| {
+            let message = format!("{{\"role\": \"user\", \"content\": \"{}\"}}", content(bytes));
+            format!("{{\"time\": {time}, \"body\": {{\"messages\": [{message}]}}{usage}}}\n")
+        };
+        let usage = ", \"usage\": {\"prompt_tokens\": 4096, \"completion_tokens\": 3}";
+        let text = line(2_000_000_001, 8_192, usage) + &line(2_000_000_000, 3_000, "") + "{}\n" + LINES;
+        let (prompts, report) = load(&text, &Limits::default()).expect("two lines are valid");
+        assert_eq!(prompts.block_tokens(), 1_024);
+        let found: Vec<_> = prompts.prompts().iter().map(|p| (p.time_ns, p.input_tokens, p.count)).collect();
+        assert_eq!(found, [(0, 1_500, 2), (1_000_000_000, 4_096, 4)]);
+        let [short, long] = prompts.prompts() else { panic!("two prompts") };
+        assert_eq!(prompts.blocks(short)[0], prompts.blocks(long)[0]);
+        assert_eq!(report.tokens, Some(TokenSums { input: 5_596, output: 3 }));
+        // A file has one form of lines, and the others are malformed.
+        assert_eq!((report.records, report.malformed), (2, 6));
+        assert_eq!(report.first_malformed[0].reason, Reason::NoTime);
+    }
+
+    proptest! {
+        /// Any text is prompts or an error, and the blocks of a prompt are as long as its tokens.
+        #[test]
+        fn any_lines_give_prompts_or_an_error(lines in prop::collection::vec(prop_oneof![
+            any::<String>(),
+            any::<(u32, String)>().prop_map(|(ts, prompt)| serde_json::json!({ "ts": ts, "prompt": prompt }).to_string()),
+            any::<(i64, String, Option<u64>)>().prop_map(|(ts, text, tokens)| serde_json::json!({
+                "time": ts, "messages": [{ "role": text, "content": text.repeat(60) }], "usage": { "prompt_tokens": tokens },
+            }).to_string()),
+        ], 0..8)) {
+            if let Ok((prompts, report)) = load(&(lines.join("\n") + "\n"), &Limits::default()) {
+                prop_assert_eq!(report.records, prompts.prompts().len() as u64);
+                for prompt in prompts.prompts() {
+                    let blocks = prompts.blocks(prompt).len() as u32;
+                    prop_assert!(prompt.input_tokens > (blocks - 1).saturating_mul(prompts.block_tokens()));
+                    prop_assert!(prompt.input_tokens <= blocks.saturating_mul(prompts.block_tokens()));
+                }
+            }
+        }
     }
 }

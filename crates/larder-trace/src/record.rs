@@ -92,6 +92,8 @@ pub enum Reason {
     NotJson,
     /// No earlier line names the columns.
     NoFields,
+    /// The line has no prompt.
+    NoPrompt,
     /// The blocks of a prompt are not those of its length.
     BadBlocks,
     /// The line exceeds [`Limits::line_bytes_max`](crate::Limits::line_bytes_max).
@@ -109,6 +111,7 @@ impl fmt::Display for Reason {
             Self::BadSize => "the size is not a number",
             Self::NotJson => "not a JSON object with the expected fields",
             Self::NoFields => "no '#Fields:' line before it",
+            Self::NoPrompt => "no 'messages' and no 'prompt'",
             Self::BadBlocks => "'hash_ids' must have one id for each 512 tokens of 'input_length'",
             Self::TooLong => "too long",
             Self::Partial => "the file ends inside the record",

@@ -111,7 +111,7 @@ fn mooncake_prompts_reuse_a_third_of_their_blocks() {
     let mut cache = TreeCache::new(u64::MAX, usize::MAX);
     let (mut blocks, mut hits) = (0, 0);
     for (prompt, stamp) in trace.prompts().iter().zip(0..) {
-        let block = |id: &u64| Block { id: TargetId(*id), tokens: Prompts::BLOCK_TOKENS };
+        let block = |id: &u64| Block { id: TargetId(*id), tokens: trace.block_tokens() };
         let chain: Vec<Block> = trace.blocks(prompt).iter().map(block).collect();
         blocks += chain.len();
         hits += cache.depth(&chain);

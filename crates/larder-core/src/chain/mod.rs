@@ -53,9 +53,9 @@ use core::fmt;
 use core::str::FromStr;
 use credits::Credits;
 
-/// Defines the kinds of policies: `Kind = name, whether it follows caches, builder;`.
+/// Defines the kinds of policies: `Kind = name, whether it looks at prompts, whether it follows caches, builder;`.
 macro_rules! chain_policies {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal, $follows:literal, $policy:expr;)+) => {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $looks:literal, $follows:literal, $policy:expr;)+) => {
         /// The kinds of policies that place chains.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ChainPolicyKind {
@@ -70,6 +70,13 @@ macro_rules! chain_policies {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)+
+                }
+            }
+
+            /// Returns whether the policy looks at prompts, so that equal prefixes meet.
+            pub const fn routes_by_prefix(self) -> bool {
+                match self {
+                    $(Self::$kind => $looks,)+
                 }
             }
 
@@ -91,19 +98,19 @@ macro_rules! chain_policies {
 
 chain_policies! {
     /// Each node in turn.
-    Rr = "rr", false, rr::RoundRobin::default();
+    Rr = "rr", false, false, rr::RoundRobin::default();
     /// The node with the fewest requests.
-    LeastLoad = "least-load", false, least_load::LeastLoad::default();
+    LeastLoad = "least-load", false, false, least_load::LeastLoad::default();
     /// Consistent hashing with bounded loads on the first blocks (KubeAI).
-    Chwbl = "chwbl", false, chwbl::Chwbl::default();
+    Chwbl = "chwbl", true, false, chwbl::Chwbl::default();
     /// Prefix trees with thresholds (SMG).
-    Smg = "smg", true, smg::Smg::default();
+    Smg = "smg", true, true, smg::Smg::default();
     /// The cost of overlap and load (Dynamo).
-    Dynamo = "dynamo", true, dynamo::Dynamo::default();
+    Dynamo = "dynamo", true, true, dynamo::Dynamo::default();
     /// The product of work and batch (LMetric).
-    Product = "prefix-product", true, product::Product::default();
+    Product = "prefix-product", true, true, product::Product::default();
     /// The deepest known block whose servers have room.
-    LardPrefix = "lard-prefix", true, lard_prefix::LardPrefix::default();
+    LardPrefix = "lard-prefix", true, true, lard_prefix::LardPrefix::default();
 }
 
 impl fmt::Display for ChainPolicyKind {

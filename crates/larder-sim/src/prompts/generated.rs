@@ -5,6 +5,8 @@
 //! blocks. A session has 9 turns on average, at most 30, and pauses 17 s on average between two. A reply has 20 to 400 tokens.
 //! These numbers are assumptions: no published trace has such sessions with their blocks.
 
+use std::sync::Arc;
+
 use larder_core::cache::Block;
 use larder_core::nodes::mix;
 use larder_core::{TargetId, Time};
@@ -49,20 +51,14 @@ impl PromptWorkload {
             }
         }
         turns.sort_by_key(|(ns, _, _)| *ns);
-        let mut workload = Self::default();
+        let (mut requests, mut all) = (Vec::new(), Vec::new());
         for (ns, blocks, output) in turns {
-            let (first, count) = (workload.blocks.len(), blocks.len());
+            let (first, count) = (all.len(), blocks.len());
             let prompt = count as u64 * u64::from(BLOCK_TOKENS);
-            workload.requests.push(PromptRequest {
-                time: Time::from_nanos(ns),
-                first,
-                count,
-                prompt,
-                output,
-            });
-            workload.blocks.extend(blocks);
+            requests.push(PromptRequest { time: Time::from_nanos(ns), first, count, prompt, output });
+            all.extend(blocks);
         }
-        workload
+        Self { requests, blocks: Arc::new(all) }
     }
 }
 

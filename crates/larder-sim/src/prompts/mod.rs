@@ -16,7 +16,7 @@ mod workload;
 pub use model::{EngineModel, UnknownEngine};
 pub use outcome::{PromptOutcome, TokenTimes, table};
 pub use plan::{
-    FirstTokenGoal, FirstTokenGoalError, PLAN_NODES_MAX, Percentile, PromptPlan, PromptPlanOptions,
+    Capacity, FirstTokenGoal, FirstTokenGoalError, PLAN_NODES_MAX, Percentile, PromptPlan, PromptPlanOptions,
     PromptPlanRow, plan_prompts,
 };
 pub use workload::{PromptWorkload, Reuse};
@@ -88,7 +88,7 @@ impl<'w> Simulation<'w> {
             sequence: 0,
             works: workload.requests.iter().map(|_| None).collect(),
             events: Vec::new(),
-            counts: Counts::default(),
+            counts: Counts { first_token_ns: vec![None; workload.len()], ..Counts::default() },
         })
     }
 
@@ -155,7 +155,8 @@ impl<'w> Simulation<'w> {
                 EngineEvent::Started { cached, .. } => self.counts.cached_tokens += cached,
                 EngineEvent::FirstToken { number } => {
                     let wait = now.since(self.workload.requests[number].time);
-                    self.counts.first_token_ns.push(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+                    let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+                    self.counts.first_token_ns[number] = Some(ns);
                     if let Some(work) = &mut self.works[number] {
                         self.dispatcher.first_token(work);
                     }

@@ -18,7 +18,8 @@ pub(super) struct Counts {
     pub(super) cached_tokens: u64,
     pub(super) credited_tokens: u64,
     pub(super) output_tokens: u64,
-    pub(super) first_token_ns: Vec<u64>,
+    /// By the order of arrival; `None` if there is no first token.
+    pub(super) first_token_ns: Vec<Option<u64>>,
     pub(super) end: Time,
 }
 
@@ -58,18 +59,14 @@ pub struct PromptOutcome {
     pub output_tokens_per_s: f64,
     /// Tokens that the busiest node computed, divided by the mean of all nodes.
     pub imbalance: f64,
-}
-
-impl PromptOutcome {
-    /// Returns the number of requests that have ended.
-    pub(super) const fn requests(&self) -> u64 {
-        self.finished + self.refused
-    }
+    /// Time to the first token in ns, by the order of arrival; `u64::MAX` if the request was refused.
+    #[serde(skip)]
+    pub(super) waits_ns: Vec<u64>,
 }
 
 impl Counts {
     pub(super) fn outcome(
-        mut self,
+        self,
         policy: ChainPolicyKind,
         workload: &PromptWorkload,
         computed: &[u64],
@@ -86,10 +83,11 @@ impl Counts {
             preemptions: self.preemptions,
             token_hit_ratio: ratio(self.cached_tokens as f64, workload.prompt_tokens() as f64),
             expected_hit_ratio: ratio(self.credited_tokens as f64, workload.prompt_tokens() as f64),
-            first_token_s: times(&mut self.first_token_ns),
+            first_token_s: times(&mut self.first_token_ns.iter().copied().flatten().collect::<Vec<u64>>()),
             requests_per_s: ratio(self.finished as f64, seconds),
             output_tokens_per_s: ratio(self.output_tokens as f64, seconds),
             imbalance: ratio(most as f64, mean),
+            waits_ns: self.first_token_ns.into_iter().map(|ns| ns.unwrap_or(u64::MAX)).collect(),
         }
     }
 }

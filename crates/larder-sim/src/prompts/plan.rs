@@ -2,6 +2,10 @@
 //!
 //! Both numbers are found by bisection. They assume that a larger cluster, or a slower clock, does not make the first tokens later. A policy
 //! that scatters a branch over more nodes may break this by a few percent; the capacity has an error of 2.2 % from the bisection alone.
+//!
+//! A trace ends, so an overloaded cluster may meet a goal before its queues have grown. Therefore the goal must also hold for the last
+//! quarter of the requests alone, and no trace is made shorter than 10 times the goal's time. A capacity that is beyond this is stated
+//! as a lower bound.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,7 +14,7 @@ use larder_core::chain::ChainPolicyKind;
 use serde::Serialize;
 
 use super::outcome::percentile;
-use super::{EngineModel, PromptCluster, PromptOutcome, PromptWorkload, Reuse, TokenTimes, simulate_prompts};
+use super::{EngineModel, PromptCluster, PromptOutcome, PromptWorkload, Reuse, simulate_prompts};
 use crate::SimError;
 use crate::sweep::sweep;
 
@@ -18,6 +22,8 @@ use crate::sweep::sweep;
 pub const PLAN_NODES_MAX: u16 = 256;
 /// Largest factor by which a plan changes the speed of a trace to find a capacity.
 const SPEED_MAX: f64 = 64.0;
+/// Least duration of a trace in times of the goal.
+const GOALS_MIN: f64 = 10.0;
 /// Halvings of the interval between a speed that meets the goal and its double, which does not.
 const CAPACITY_STEPS: u32 = 5;
 /// The default goal in times of the 90th percentile on idle engines.
@@ -41,14 +47,6 @@ impl Percentile {
             Self::P50 => 50,
             Self::P90 => 90,
             Self::P99 => 99,
-        }
-    }
-
-    const fn of(self, times: TokenTimes) -> f64 {
-        match self {
-            Self::P50 => times.p50,
-            Self::P90 => times.p90,
-            Self::P99 => times.p99,
         }
     }
 }
@@ -88,15 +86,21 @@ impl FromStr for FirstTokenGoal {
 impl fmt::Display for FirstTokenGoal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = self.percentile.percent();
-        write!(f, "{percent} % of the first tokens within {:.3} s", self.seconds)
+        let (time, unit) = if self.seconds < 0.01 { (self.seconds * 1e3, "ms") } else { (self.seconds, "s") };
+        write!(f, "{percent} % of the first tokens within {time:.3} {unit}")
     }
 }
 
 impl FirstTokenGoal {
-    /// Returns whether a run meets the goal. Refused requests have no first token and count as late.
+    /// Returns whether a run meets the goal, with all requests and with the last quarter of them. Refused requests count as late.
     fn is_met_by(self, outcome: &PromptOutcome) -> bool {
-        let late = outcome.refused * 100 > (100 - self.percentile.percent() as u64) * outcome.requests();
-        !late && outcome.finished > 0 && self.percentile.of(outcome.first_token_s) <= self.seconds
+        let waits = &outcome.waits_ns;
+        let is_met = |waits: &[u64]| {
+            let limit_ns = (self.seconds * 1e9) as u64;
+            let in_time = waits.iter().filter(|ns| **ns <= limit_ns && **ns < u64::MAX).count();
+            !waits.is_empty() && in_time >= (waits.len() * self.percentile.percent()).div_ceil(100)
+        };
+        is_met(waits) && is_met(&waits[waits.len() * 3 / 4..])
     }
 }
 
@@ -134,6 +138,8 @@ pub struct PromptPlan {
     pub reuse_unlimited: Reuse,
     /// Reuse of one cache with the memory of 1, 2, 4 and so on nodes, up to the ceiling.
     pub reuse_by_nodes: Vec<(u16, Reuse)>,
+    /// Whether the trace is shorter than 10 times the goal's time, so that queues of an overloaded cluster may not have grown.
+    pub is_short: bool,
     /// The number of nodes at which policies are compared; `None` if no policy meets the goal.
     pub nodes: Option<u16>,
     /// The policies, in the order of the options.
@@ -152,7 +158,16 @@ pub struct PromptPlanRow {
     /// The outcome with the nodes of the plan.
     pub outcome: Option<PromptOutcome>,
     /// The largest rate of requests that meets the goal with the nodes of the plan; `None` if 1/64 of the workload's does not.
-    pub capacity_per_s: Option<f64>,
+    pub capacity: Option<Capacity>,
+}
+
+/// A rate of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Capacity {
+    /// Requests per second.
+    pub per_s: f64,
+    /// Whether higher rates were not tried, because the trace would be too short.
+    pub is_lower_bound: bool,
 }
 
 /// Makes a plan. `progress` gets the number of policies whose search has ended, twice for each policy, and the number of all.
@@ -209,6 +224,7 @@ pub fn plan_prompts(
         idle_s: idle(goal.percentile),
         reuse_unlimited: workload.reuse(u64::MAX),
         reuse_by_nodes: reuse_by_nodes(workload, engine.kv_tokens),
+        is_short: seconds < GOALS_MIN * goal.seconds,
         nodes,
         policies: rows.into_iter().collect::<Result<_, _>>()?,
     })
@@ -242,7 +258,7 @@ impl PromptPlan {
     }
 
     fn best_of(&self, is_candidate: impl Fn(&PromptPlanRow) -> bool) -> Option<&PromptPlanRow> {
-        let capacity = |row: &PromptPlanRow| row.capacity_per_s.unwrap_or(0.0);
+        let capacity = |row: &PromptPlanRow| row.capacity.map_or(0.0, |capacity| capacity.per_s);
         let candidates = self.policies.iter().filter(|row| row.nodes_needed.is_some() && is_candidate(row));
         // The first of equal policies.
         candidates
@@ -298,14 +314,14 @@ impl Search<'_> {
         nodes_needed: Option<u16>,
         nodes: Option<u16>,
     ) -> Result<PromptPlanRow, SimError> {
-        let (mut outcome, mut capacity_per_s) = (None, None);
+        let (mut outcome, mut capacity) = (None, None);
         if let Some(nodes) = nodes {
             let found = self.run(self.workload, policy, nodes)?;
-            capacity_per_s = self.capacity(policy, nodes, self.goal.is_met_by(&found))?;
+            capacity = self.capacity(policy, nodes, self.goal.is_met_by(&found))?;
             outcome = Some(found);
         }
-        let routes_by_prefix = !matches!(policy, ChainPolicyKind::Rr | ChainPolicyKind::LeastLoad);
-        Ok(PromptPlanRow { policy: policy.name(), routes_by_prefix, nodes_needed, outcome, capacity_per_s })
+        let routes_by_prefix = policy.routes_by_prefix();
+        Ok(PromptPlanRow { policy: policy.name(), routes_by_prefix, nodes_needed, outcome, capacity })
     }
 
     fn capacity(
@@ -313,34 +329,45 @@ impl Search<'_> {
         policy: ChainPolicyKind,
         nodes: u16,
         meets_now: bool,
-    ) -> Result<Option<f64>, SimError> {
+    ) -> Result<Option<Capacity>, SimError> {
         let meets = |speed| self.meets(policy, nodes, speed);
-        // The largest power of two that meets the goal; its double does not, or is beyond the limit.
-        let mut speed = 1.0;
+        let seconds = self.workload.seconds();
+        let rate = |speed: f64| speed * self.workload.len() as f64 / seconds;
+        let most = (seconds / (GOALS_MIN * self.goal.seconds)).clamp(1.0, SPEED_MAX);
+        // A speed that meets the goal, and a higher one that does not.
+        let (mut meeting, mut missing) = (1.0, 1.0);
         if meets_now {
-            while speed < SPEED_MAX && meets(speed * 2.0)? {
-                speed *= 2.0;
+            loop {
+                missing = (meeting * 2.0_f64).min(most);
+                if missing <= meeting {
+                    return Ok(Some(Capacity { per_s: rate(meeting), is_lower_bound: true }));
+                }
+                if !meets(missing)? {
+                    break;
+                }
+                meeting = missing;
             }
         } else {
             loop {
-                speed /= 2.0;
-                if speed < 1.0 / SPEED_MAX {
+                meeting = missing / 2.0;
+                if meeting < 1.0 / SPEED_MAX {
                     return Ok(None);
                 }
-                if meets(speed)? {
+                if meets(meeting)? {
                     break;
                 }
+                missing = meeting;
             }
         }
-        if speed < SPEED_MAX {
-            for step in 1..=CAPACITY_STEPS {
-                let faster = speed * 2f64.powf(0.5f64.powi(step as i32));
-                if meets(faster)? {
-                    speed = faster;
-                }
+        for _ in 0..CAPACITY_STEPS {
+            let middle = (meeting * missing).sqrt();
+            if meets(middle)? {
+                meeting = middle;
+            } else {
+                missing = middle;
             }
         }
-        Ok(Some(speed * self.workload.len() as f64 / self.workload.seconds()))
+        Ok(Some(Capacity { per_s: rate(meeting), is_lower_bound: false }))
     }
 }
 
@@ -387,9 +414,10 @@ mod tests {
         for (kind, row) in kinds.into_iter().zip(&plan.policies) {
             let needed = row.nodes_needed.expect("agents need few nodes");
             assert!(meets(kind, needed, 1.0) && (needed == 1 || !meets(kind, needed - 1, 1.0)), "{row:?}");
-            let capacity = row.capacity_per_s.expect("a capacity");
-            let speed = capacity / plan.requests_per_s;
+            let capacity = row.capacity.expect("a capacity");
+            let speed = capacity.per_s / plan.requests_per_s;
             let nodes = plan.nodes.expect("nodes");
+            assert!(!capacity.is_lower_bound, "{row:?}");
             assert!(meets(kind, nodes, speed) && !meets(kind, nodes, speed * 1.05), "{row:?}");
         }
         let (best, other) = (plan.best().expect("a best"), plan.best_without_prefixes().expect("another"));
@@ -414,7 +442,46 @@ mod tests {
         // With a number of nodes, the outcome is shown all the same.
         let plan = plan_prompts(&workload, &PromptPlanOptions { nodes: Some(2), ..options }, &|_, _| {});
         let row = &plan.expect("a plan").policies[0];
-        assert!(row.outcome.is_some() && row.capacity_per_s.is_none(), "{row:?}");
+        assert!(row.outcome.is_some() && row.capacity.is_none(), "{row:?}");
+    }
+
+    /// Refused requests are late, and so is a last quarter that waits longer and longer.
+    #[test]
+    fn a_goal_counts_refused_requests_and_the_end_of_the_trace() {
+        let goal = FirstTokenGoal { percentile: Percentile::P90, seconds: 1.0 };
+        let outcome = |waits_ms: &[Option<u64>]| {
+            let waits_ns = waits_ms.iter().map(|ms| ms.map_or(u64::MAX, |ms| ms * 1_000_000)).collect();
+            let workload = PromptWorkload::agents(3, 60.0, 0.2);
+            let cluster =
+                PromptCluster { nodes: 1, engine: EngineModel::LLAMA3_8B, policy: ChainPolicyKind::Rr };
+            PromptOutcome { waits_ns, ..simulate_prompts(&workload, &cluster).expect("in range") }
+        };
+        let mut waits = vec![Some(1_000); 100];
+        assert!(goal.is_met_by(&outcome(&waits)));
+        waits[..10].fill(None);
+        assert!(goal.is_met_by(&outcome(&waits)));
+        waits[10] = Some(1_001);
+        assert!(!goal.is_met_by(&outcome(&waits)), "11 of 100 are late");
+        let mut waits = vec![Some(1); 100];
+        waits[97..].fill(Some(2_000));
+        assert!(!goal.is_met_by(&outcome(&waits)), "3 of the last 25 are late");
+        assert!(!goal.is_met_by(&outcome(&[])));
+    }
+
+    /// Faster clocks would make the trace too short for the goal.
+    #[test]
+    fn a_capacity_beyond_the_trace_is_a_lower_bound() {
+        let workload = PromptWorkload::agents(3, 120.0, 0.2);
+        let goal = Some(FirstTokenGoal { percentile: Percentile::P90, seconds: 8.0 });
+        let options = PromptPlanOptions { goal, nodes: Some(8), ..options(&[ChainPolicyKind::LardPrefix]) };
+        let plan = plan_prompts(&workload, &options, &|_, _| {}).expect("a plan");
+        let capacity = plan.policies[0].capacity.expect("a capacity");
+        let speed = workload.seconds() / 80.0;
+        assert!(capacity.is_lower_bound && !plan.is_short, "{plan:?}");
+        assert!((capacity.per_s / plan.requests_per_s - speed).abs() < 1e-9, "{capacity:?} {speed}");
+        let goal = Some(FirstTokenGoal { percentile: Percentile::P90, seconds: 20.0 });
+        let plan = plan_prompts(&workload, &PromptPlanOptions { goal, ..options }, &|_, _| {});
+        assert!(plan.expect("a plan").is_short);
     }
 
     #[test]

@@ -12,8 +12,7 @@ fn workload(requests: &[(u64, u64, u64, u32)]) -> PromptWorkload {
     let mut workload = PromptWorkload::default();
     for (ms, conversation, count, output) in requests {
         let first = workload.blocks.len();
-        workload
-            .blocks
+        std::sync::Arc::make_mut(&mut workload.blocks)
             .extend((0..*count).map(|at| Block { id: TargetId(conversation * 1_000_000 + at), tokens: 512 }));
         workload.requests.push(PromptRequest {
             time: Time::from_millis(*ms),

@@ -1,5 +1,7 @@
 //! The requests of a simulation of inference engines, and the reuse that they allow.
 
+use std::sync::Arc;
+
 use larder_core::cache::{Block, TreeCache};
 use larder_core::{TargetId, Time};
 use larder_trace::Prompts;
@@ -19,7 +21,7 @@ pub(super) struct PromptRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptWorkload {
     pub(super) requests: Vec<PromptRequest>,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Arc<Vec<Block>>,
 }
 
 /// The share of the prompts that caches can have.
@@ -34,27 +36,27 @@ pub struct Reuse {
 impl PromptWorkload {
     /// Creates the workload of a trace.
     pub fn new(trace: &Prompts) -> Self {
-        let mut workload = Self::default();
+        let (mut requests, mut blocks) = (Vec::new(), Vec::new());
         for prompt in trace.prompts() {
-            let first = workload.blocks.len();
+            let first = blocks.len();
             let mut left = prompt.input_tokens;
             for id in trace.blocks(prompt) {
-                let tokens = left.min(Prompts::BLOCK_TOKENS);
+                let tokens = left.min(trace.block_tokens());
                 left -= tokens;
-                workload.blocks.push(Block { id: TargetId(*id), tokens });
+                blocks.push(Block { id: TargetId(*id), tokens });
             }
-            workload.requests.push(PromptRequest {
+            requests.push(PromptRequest {
                 time: Time::from_nanos(prompt.time_ns),
                 first,
-                count: workload.blocks.len() - first,
+                count: blocks.len() - first,
                 prompt: prompt.input_tokens.into(),
                 output: prompt.output_tokens.max(1),
             });
         }
-        workload
+        Self { requests, blocks: Arc::new(blocks) }
     }
 
-    /// Returns the same requests at times that pass `speed` times as fast. A speed that is not positive counts as 1.
+    /// Returns the same requests, with arrival times that pass `speed` times as fast. A speed that is not positive counts as 1.
     pub fn at_speed(&self, speed: f64) -> Self {
         let speed = if speed > 0.0 { speed } else { 1.0 };
         let mut workload = self.clone();
@@ -76,7 +78,7 @@ impl PromptWorkload {
     pub fn truncate(&mut self, requests: usize) {
         self.requests.truncate(requests);
         let blocks = self.requests.last().map_or(0, |request| request.first + request.count);
-        self.blocks.truncate(blocks);
+        Arc::make_mut(&mut self.blocks).truncate(blocks);
     }
 
     /// Returns the number of requests.

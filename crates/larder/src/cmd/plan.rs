@@ -39,12 +39,16 @@ use proxy::ProxyCluster;
 ///
 /// For example: larder plan access.log --nodes 2,4,8 --html plan.html
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
     subject: Option<PlanSubject>,
     /// Access logs, merged by time; --format lists the formats. gzip, zstd, xz and bzip2 are decompressed. `-`
-    /// reads stdin.
+    /// reads stdin. Write `./prompts` for a log of that name.
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     #[command(flatten)]

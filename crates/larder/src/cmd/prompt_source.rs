@@ -18,7 +18,8 @@ const AGENTS_S: f64 = 1_800.0;
 /// The prompts, the engine and the policies.
 #[derive(Debug, Args)]
 pub(crate) struct PromptSource {
-    /// Trace in Mooncake's format (JSON lines), which may be compressed.
+    /// Log of requests of OpenAI's API, or trace in Mooncake's format (JSON lines), which may be compressed. Lines of a log have a
+    /// time and the body of a request, and optionally `usage`.
     #[arg(required_unless_present = "agents", conflicts_with = "agents")]
     trace: Option<PathBuf>,
     /// Generate half an hour of agents instead of reading a trace. RATE sessions begin per second; they share 60 system

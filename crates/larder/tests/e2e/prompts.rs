@@ -101,7 +101,7 @@ fn bad_arguments_are_named() {
     std::fs::write(&other, "GET / HTTP/1.1\n").unwrap();
     let output = prompts(&other, &[]);
     let talk = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && talk.contains("none of 1 records is valid mooncake"), "{talk}");
+    assert!(!output.status.success() && talk.contains("none of 1 lines is a prompt"), "{talk}");
 }
 
 /// `larder plan prompts`: nodes, capacity, and whether routing by prefix pays.
@@ -144,8 +144,33 @@ fn a_plan_says_whether_routing_by_prefix_pays() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("reuse: at most 0.0 % of the tokens"), "{text}");
     assert!(text.contains("Routing by prefix does not pay here: "), "{text}");
+    let text = plan(&[path, "--policies", "rr,least-load"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("Add lard-prefix to --policies"));
+    let text = plan(&[path, "--memory", "512"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("No policy meets the goal"));
     let text = plan(&[path, "--goal", "p99=1us"]).stdout;
     assert!(String::from_utf8_lossy(&text).contains("No policy meets the goal with up to 256 nodes."));
+
+    // A log of OpenAI's API, with conversations that grow.
+    let mut log = String::new();
+    for at in 0..60 {
+        let (user, turn) = (at % 10, at / 10);
+        let messages: Vec<Value> = (0..=turn)
+            .map(|turn| serde_json::json!({ "role": "user", "content": format!("{user} {turn} ").repeat(2_000) }))
+            .collect();
+        let line = serde_json::json!({
+            "time": at, "body": { "model": "m", "messages": messages }, "usage": { "completion_tokens": 10 },
+        });
+        log += &format!("{line}\n");
+    }
+    let chats = folder.path().join("requests.jsonl");
+    std::fs::write(&chats, log).unwrap();
+    let output = plan(&[chats.to_str().unwrap(), "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["requests"], 60);
+    // Of 1 + 2 + .. + 6 messages, a turn finds those before it, but for the last block, which was not full.
+    let reuse = document["reuse_unlimited"]["tokens"].as_f64().unwrap();
+    assert!((0.6..15.0 / 21.0).contains(&reuse), "{reuse}");
 
     let wrong: [(&[&str], &str); 4] = [
         (&[path, "--goal", "p95=1s"], "write p50=500ms, p90=5s or p99=30s"),

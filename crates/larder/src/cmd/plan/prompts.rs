@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use larder_sim::prompts::{
-    FirstTokenGoal, PLAN_NODES_MAX, PromptPlan, PromptPlanOptions, PromptPlanRow, plan_prompts,
+    Capacity, FirstTokenGoal, PLAN_NODES_MAX, PromptPlan, PromptPlanOptions, PromptPlanRow, plan_prompts,
 };
 use larder_sim::text::{counted, number, per_s};
 
@@ -15,7 +15,7 @@ use crate::outcome::usage;
 /// Recommend a policy and a number of inference servers for your prompts, and say whether routing by prefix pays.
 ///
 /// The prompts pass a simulated cluster for every policy. The plan states the nodes that each policy needs for the goal, and
-/// the rate that it can serve with equally many nodes. Engines are modelled by a roofline that was not calibrated, so
+/// the rate that it can serve with the same number of nodes. Engines are modelled by a roofline that was not calibrated, so
 /// compare policies and do not rely on absolute times.
 ///
 /// For example: larder plan prompts mooncake-conversation.jsonl --goal p90=10s
@@ -24,7 +24,7 @@ pub(crate) struct PlanPromptsArgs {
     #[command(flatten)]
     source: PromptSource,
     /// Goal of the cluster: p50=TIME, p90=TIME or p99=TIME to the first token. Default: p90, at 4 times that of idle
-    /// engines that have nothing stored.
+    /// engines with an empty KV cache.
     #[arg(long)]
     goal: Option<FirstTokenGoal>,
     /// Number of nodes at which policies are compared, 1 to 256. Default: the least with which a policy meets the goal.
@@ -95,27 +95,30 @@ fn write(plan: &PromptPlan, out: &mut impl Write) -> io::Result<()> {
         plan.engine.name,
         number(plan.engine.kv_tokens as f64)
     )?;
-    writeln!(out, "goal: {}; idle engines with nothing stored take {:.3} s", plan.goal, plan.idle_s)?;
+    writeln!(out, "goal: {}; idle engines with an empty KV cache take {:.3} s", plan.goal, plan.idle_s)?;
     let reuses: Vec<String> = plan
         .reuse_by_nodes
         .iter()
         .map(|(nodes, reuse)| format!("{} {}", counted(*nodes, "node"), percent(reuse.tokens)))
         .collect();
-    writeln!(
-        out,
-        "reuse: at most {} of the tokens; with one cache as large as all nodes:",
-        percent(plan.reuse_unlimited.tokens)
-    )?;
+    let most = percent(plan.reuse_unlimited.tokens);
+    writeln!(out, "reuse: at most {most} of the tokens; with one shared cache of this many nodes' memory:")?;
     writeln!(out, "  {}\n", reuses.join(", "))?;
     write_table(plan, out)?;
-    writeln!(out, "\n{}", advice(plan))
+    writeln!(out, "\n{}", advice(plan))?;
+    if plan.is_short {
+        let warning = "the trace is shorter than 10 times the goal's time, so queues may not have grown";
+        writeln!(out, "Warning: {warning}. Use a longer trace or a shorter time.")?;
+    }
+    Ok(())
 }
 
 fn write_table(plan: &PromptPlan, out: &mut impl Write) -> io::Result<()> {
-    let with = plan.nodes.map(|nodes| format!(", with {}:", counted(nodes, "node"))).unwrap_or_default();
-    writeln!(out, "{:<14}  {:>12}{with}", "policy", "nodes needed")?;
+    if let Some(nodes) = plan.nodes {
+        writeln!(out, "{:<14}  {:>12}  with {}:", "", "", counted(nodes, "node"))?;
+    }
+    write!(out, "{:<14}  {:>12}", "policy", "nodes needed")?;
     let head = ["hits", "TTFT mean", "p50", "p90", "p99", "capacity"];
-    write!(out, "{:<14}  {:>12}", "", "")?;
     head.iter().try_for_each(|cell| write!(out, "  {cell:>10}"))?;
     writeln!(out)?;
     for row in &plan.policies {
@@ -128,8 +131,7 @@ fn write_table(plan: &PromptPlan, out: &mut impl Write) -> io::Result<()> {
             for time in [times.mean, times.p50, times.p90, times.p99] {
                 write!(out, "  {:>10}", format!("{time:.3} s"))?;
             }
-            let capacity =
-                row.capacity_per_s.map_or_else(|| "none".to_owned(), |rate| format!("{}/s", per_s(rate)));
+            let capacity = row.capacity.map_or_else(|| "none".to_owned(), capacity);
             write!(out, "  {capacity:>10}")?;
         }
         writeln!(out)?;
@@ -137,41 +139,74 @@ fn write_table(plan: &PromptPlan, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+fn capacity(capacity: Capacity) -> String {
+    let least = if capacity.is_lower_bound { ">= " } else { "" };
+    format!("{least}{}/s", per_s(capacity.per_s))
+}
+
 /// Returns the recommendation, and whether routing by prefix pays.
 fn advice(plan: &PromptPlan) -> String {
     let Some((best, nodes)) = plan.best().and_then(|best| Some((best, best.nodes_needed?))) else {
-        return format!(
-            "No policy meets the goal with up to {PLAN_NODES_MAX} nodes. Idle engines with nothing stored take {:.3} s: give a longer time with \
-             --goal, or a faster engine.",
-            plan.idle_s
-        );
+        return no_advice(plan);
     };
-    let memory = number((plan.engine.kv_tokens * u64::from(nodes)) as f64);
+    let memory = number(plan.engine.kv_tokens.saturating_mul(nodes.into()) as f64);
     let recommended = format!(
         "Recommended: {} on {} with {memory} tokens of KV memory.",
         best.policy,
         counted(nodes, "node")
     );
-    let blind = plan.policies.iter().any(|row| !row.routes_by_prefix);
-    let verdict = match plan.best_without_prefixes() {
-        None if !blind => "Add least-load to --policies to see whether routing by prefix pays.".to_owned(),
-        None => format!("Without routing by prefix, {PLAN_NODES_MAX} nodes do not suffice."),
-        Some(other) => match other.nodes_needed {
-            Some(needed) if needed > nodes => format!(
-                "Routing by prefix pays: {} needs {}, {:.0} % more.",
-                other.policy,
-                counted(needed, "node"),
-                (f64::from(needed) / f64::from(nodes) - 1.0) * 100.0
-            ),
-            _ => match (best.capacity_per_s, other.capacity_per_s) {
-                (Some(best), Some(rate)) if best > rate * 1.05 => format!(
-                    "Routing by prefix saves no node here, but the same nodes serve {:.0} % more than with {}.",
-                    (best / rate - 1.0) * 100.0,
-                    other.policy
-                ),
-                _ => format!("Routing by prefix does not pay here: {} needs no more nodes.", other.policy),
-            },
-        },
+    format!("{recommended}\n{}", verdict(plan, best, nodes))
+}
+
+fn no_advice(plan: &PromptPlan) -> String {
+    let refused =
+        plan.policies.iter().filter_map(|row| Some(row.outcome.as_ref()?.refused)).max().unwrap_or(0);
+    let remedy = if refused > 0 {
+        format!("{} need more memory than a node has: give more --memory.", counted(refused, "prompt"))
+    } else if plan.idle_s > plan.goal.seconds {
+        format!(
+            "Idle engines with an empty KV cache take {:.3} s: give a longer time with --goal, or a faster engine.",
+            plan.idle_s
+        )
+    } else {
+        "Give a longer time with --goal, a faster engine, or a trace with fewer requests per second."
+            .to_owned()
     };
-    format!("{recommended}\n{verdict}")
+    format!("No policy meets the goal with up to {PLAN_NODES_MAX} nodes. {remedy}")
+}
+
+/// Returns whether routing by prefix pays.
+fn verdict(plan: &PromptPlan, best: &PromptPlanRow, nodes: u16) -> String {
+    let has = |by_prefix| plan.policies.iter().any(|row| row.routes_by_prefix == by_prefix);
+    for (by_prefix, name) in [(true, "lard-prefix"), (false, "least-load")] {
+        if !has(by_prefix) {
+            return format!("Add {name} to --policies to see whether routing by prefix pays.");
+        }
+    }
+    let Some((other, needed)) =
+        plan.best_without_prefixes().and_then(|other| Some((other, other.nodes_needed?)))
+    else {
+        return format!("Routing by prefix pays: without it, {PLAN_NODES_MAX} nodes do not suffice.");
+    };
+    if needed > nodes {
+        let more = (f64::from(needed) / f64::from(nodes) - 1.0) * 100.0;
+        return format!(
+            "Routing by prefix pays: {} needs {}, {more:.0} % more.",
+            other.policy,
+            counted(needed, "node")
+        );
+    }
+    let compared = counted(plan.nodes.unwrap_or(nodes), "node");
+    match (best.capacity, other.capacity) {
+        (Some(best), Some(rate)) if best.is_lower_bound && rate.is_lower_bound => format!(
+            "Routing by prefix saves no node. The trace is too short to compare capacities with {compared}."
+        ),
+        (Some(capacity), Some(rate)) if capacity.per_s > rate.per_s * 1.05 => format!(
+            "Routing by prefix saves no node, but with {compared}, {} serves {:.0} % more than {}.",
+            best.policy,
+            (capacity.per_s / rate.per_s - 1.0) * 100.0,
+            other.policy
+        ),
+        _ => format!("Routing by prefix does not pay here: {} needs no more nodes.", other.policy),
+    }
 }
