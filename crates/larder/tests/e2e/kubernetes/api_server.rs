@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use larder_testkit::{Authority, eventually_within, free_port, write_secret};
@@ -208,7 +208,8 @@ impl ApiServer {
     pub fn put_pod(&self, app: &str, name: &str, address: &str, ready: bool) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": app } },
-            "spec": { "containers": [{ "name": "server", "image": "server" }] },
+            // Only a pod on a host terminates; any other is deleted at once.
+            "spec": { "nodeName": "host", "containers": [{ "name": "server", "image": "server" }] },
         });
         self.apply(&pod, "default", false).unwrap();
         let ready = if ready { "True" } else { "False" };
@@ -226,13 +227,7 @@ impl ApiServer {
     pub fn terminate_pod(&self, name: &str) {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), "default");
         let graceful = DeleteParams { grace_period_seconds: Some(600), ..DeleteParams::default() };
-        self.runtime.block_on(async {
-            // Only a pod on a host terminates; any other is deleted at once.
-            let host = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": { "kind": "Node", "name": "host" } });
-            let options = PostParams::default();
-            pods.create_subresource::<Value, Value>("binding", name, &options, &host).await.unwrap();
-            pods.delete(name, &graceful).await.unwrap();
-        });
+        self.runtime.block_on(pods.delete(name, &graceful)).unwrap();
     }
 
     pub fn folder(&self) -> &Path {
