@@ -211,7 +211,7 @@ impl Connection {
             // Such as a check whether the port is open.
             Ok(Err(error)) => return tracing::debug!(%error, "gateway: connection ended"),
             Ok(Ok(_)) => return self.no_preface("other bytes were received"),
-            Err(_) => return self.no_preface("limits.handshake has passed"),
+            Err(_) => return self.no_preface("none arrived in time"),
         }
         let (reader, writer) = tokio::io::split(io);
         let io = tokio::io::join(io::Cursor::new(preface).chain(reader), writer);

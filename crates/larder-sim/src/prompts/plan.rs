@@ -14,6 +14,7 @@ use larder_core::chain::ChainPolicyKind;
 use serde::Serialize;
 
 use super::outcome::percentile;
+use super::workload::PromptRequest;
 use super::{EngineModel, PromptCluster, PromptOutcome, PromptWorkload, Reuse, simulate_prompts};
 use crate::SimError;
 use crate::sweep::sweep;
@@ -140,6 +141,8 @@ pub struct PromptPlan {
     pub reuse_by_nodes: Vec<(u16, Reuse)>,
     /// Whether the trace is shorter than 10 times the goal's time, so that queues of an overloaded cluster may not have grown.
     pub is_short: bool,
+    /// Requests that need more memory than a node has, and are refused by every policy.
+    pub too_large: usize,
     /// The number of nodes at which policies are compared; `None` if no policy meets the goal.
     pub nodes: Option<u16>,
     /// The policies, in the order of the options.
@@ -213,6 +216,8 @@ pub fn plan_prompts(
         row
     });
     let requests = workload.len() as f64;
+    let is_too_large = |one: &&PromptRequest| one.prompt + u64::from(one.output) > engine.kv_tokens;
+    let reuse_unlimited = workload.reuse(u64::MAX);
     let replies: f64 = workload.requests.iter().map(|one| f64::from(one.output)).sum();
     Ok(PromptPlan {
         requests: workload.len(),
@@ -222,23 +227,23 @@ pub fn plan_prompts(
         engine,
         goal,
         idle_s: idle(goal.percentile),
-        reuse_unlimited: workload.reuse(u64::MAX),
-        reuse_by_nodes: reuse_by_nodes(workload, engine.kv_tokens),
+        reuse_unlimited,
+        reuse_by_nodes: reuse_by_nodes(workload, engine.kv_tokens, reuse_unlimited),
         is_short: seconds < GOALS_MIN * goal.seconds,
+        too_large: workload.requests.iter().filter(is_too_large).count(),
         nodes,
         policies: rows.into_iter().collect::<Result<_, _>>()?,
     })
 }
 
 /// Returns the reuse of one cache with the memory of 1, 2, 4 and so on nodes, until it is within a point of the ceiling.
-fn reuse_by_nodes(workload: &PromptWorkload, node_tokens: u64) -> Vec<(u16, Reuse)> {
-    let ceiling = workload.reuse(u64::MAX).tokens - 0.01;
+fn reuse_by_nodes(workload: &PromptWorkload, node_tokens: u64, ceiling: Reuse) -> Vec<(u16, Reuse)> {
     let mut found = Vec::new();
     let mut nodes = 1;
     while nodes <= PLAN_NODES_MAX {
         let reuse = workload.reuse(node_tokens.saturating_mul(nodes.into()));
         found.push((nodes, reuse));
-        if reuse.tokens >= ceiling {
+        if reuse.tokens >= ceiling.tokens - 0.01 {
             break;
         }
         nodes *= 2;

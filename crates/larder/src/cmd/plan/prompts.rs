@@ -159,10 +159,11 @@ fn advice(plan: &PromptPlan) -> String {
 }
 
 fn no_advice(plan: &PromptPlan) -> String {
-    let refused =
-        plan.policies.iter().filter_map(|row| Some(row.outcome.as_ref()?.refused)).max().unwrap_or(0);
-    let remedy = if refused > 0 {
-        format!("{} need more memory than a node has: give more --memory.", counted(refused, "prompt"))
+    let remedy = if plan.too_large > 0 {
+        format!(
+            "Prompts that need more memory than a node has: {}. Give more with --memory.",
+            number(plan.too_large as f64)
+        )
     } else if plan.idle_s > plan.goal.seconds {
         format!(
             "Idle engines with an empty KV cache take {:.3} s: give a longer time with --goal, or a faster engine.",

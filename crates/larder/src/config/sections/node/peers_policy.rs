@@ -150,18 +150,24 @@ fn ward(raw: &TablesSection, cache: Bytes) -> Result<PeersWard, Fault> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::Written;
 
-    fn memory(policy: &str) -> PeersMemory {
+    /// Returns the policy of a node with these keys of `[node.peers]`, and the size of its cache.
+    pub(in crate::config::sections::node) fn parsed(keys: &str) -> (PeersPolicy, Bytes) {
         let text = format!(
             "[node]\nname = \"a\"\nlisten = \"127.0.0.1:9001\"\nroot = \"/srv\"\ncache.size = \"16GiB\"\n\
-             [node.peers]\nlisten = \"127.0.0.1:9101\"\nsecret = \"/etc/secret\"\n{policy}"
+             [node.peers]\nlisten = \"127.0.0.1:9101\"\nsecret = \"/etc/secret\"\n{keys}"
         );
         let config = Written::parse("node.toml", &text).and_then(|written| written.validate());
         let node = config.unwrap_or_else(|error| panic!("{text}\n{error}")).node.expect("there is one");
-        node.peers.expect("it has peers").policy.memory(node.node.cache.bytes)
+        (node.peers.expect("it has peers").policy, node.node.cache.bytes)
+    }
+
+    fn memory(keys: &str) -> PeersMemory {
+        let (policy, cache) = parsed(keys);
+        policy.memory(cache)
     }
 
     #[test]

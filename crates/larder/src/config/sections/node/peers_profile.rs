@@ -93,31 +93,24 @@ mod tests {
     use larder_core::peers::UnlistedTargets;
 
     use super::*;
-    use crate::config::Written;
     use crate::config::sections::node::peers_policy::PeersPolicy;
-
-    fn parse(peers: &str) -> PeersPolicy {
-        let text = format!(
-            "[node]\nname = \"a\"\nlisten = \"127.0.0.1:9001\"\nroot = \"/srv\"\ncache.size = \"16GiB\"\n\
-             [node.peers]\nlisten = \"127.0.0.1:9101\"\nsecret = \"/etc/secret\"\n{peers}"
-        );
-        let config = Written::parse("node.toml", &text).and_then(|written| written.validate());
-        let node = config.unwrap_or_else(|error| panic!("{text}\n{error}")).node.expect("there is one");
-        node.peers.expect("it has peers").policy
-    }
+    use crate::config::sections::node::peers_policy::tests::parsed;
 
     #[test]
     fn the_paper_fixes_the_settings() {
-        let PeersPolicy::Press(paper) = parse("profile = \"paper\"\nwindow = 500\ngather = \"0s\"\n") else {
+        let (PeersPolicy::Press(paper), _) = parsed("profile = \"paper\"\nwindow = 500\ngather = \"0s\"\n")
+        else {
             panic!()
         };
         assert_eq!((paper.overload, paper.load_step, paper.large_min), (80, 4, Bytes::kib(128)));
         assert_eq!((paper.gather, paper.announce_reads), (Duration::ZERO, false));
         let sharing = paper.sharing;
         assert_eq!((sharing.on_permille, sharing.off_permille, sharing.window), (50, 0, 500));
-        let PeersPolicy::Press(own) = parse("") else { panic!() };
+        let (PeersPolicy::Press(own), _) = parsed("") else { panic!() };
         assert_eq!((own.large_min, own.announce_reads), (Bytes::mib(256), true));
-        let PeersPolicy::Ward(paper) = parse("policy = \"ward\"\nprofile = \"paper\"\n") else { panic!() };
+        let (PeersPolicy::Ward(paper), _) = parsed("policy = \"ward\"\nprofile = \"paper\"\n") else {
+            panic!()
+        };
         assert_eq!(
             (paper.settings.unlisted, paper.settings.refresh, paper.carry_permille),
             (UnlistedTargets::Here, Some(Duration::from_hours(24)), 0)
