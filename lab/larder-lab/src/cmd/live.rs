@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::live::runner::{self, Row};
 use crate::live::scenario::Scenario;
 use crate::live::text::{self, Table};
+use crate::live::verdict::{self, PublishedResult};
 use crate::live::{bound, cap, hacc, overhead, policies};
 use crate::program::LarderArg;
 use larder::cmd::policies::{PolicySelection, expand_selection};
@@ -234,6 +235,17 @@ fn experiment_output(
     Ok(ExperimentOutput { json: serde_json::to_value(rows)?, tables, notes })
 }
 
+/// The output of an experiment of a paper, with the verdicts on what the paper states.
+fn judged_output(
+    rows: &[Row],
+    mut tables: Vec<(String, Table)>,
+    published: &[PublishedResult],
+) -> anyhow::Result<ExperimentOutput> {
+    let verdicts = verdict::judge(published, rows);
+    tables.push(("What the paper states".to_owned(), verdict::table(&verdicts)));
+    experiment_output(&serde_json::json!({ "runs": rows, "verdicts": verdicts }), tables, warnings(rows))
+}
+
 /// Lists the failures and warnings of all runs.
 fn warnings(rows: &[Row]) -> Vec<String> {
     let each = |row: &Row| {
@@ -266,10 +278,10 @@ impl CapArgs {
         let rivals: Vec<&str> = rivals.iter().map(String::as_str).collect();
         let tables = vec![
             ("CAP's prototype: connections per second".to_owned(), text::runs(&rows)),
-            ("What CAP gains".to_owned(), text::gains(&rows, "cap", &rivals, &cap::published)),
+            ("What CAP gains".to_owned(), text::gains(&rows, "cap", &rivals)),
             ("How busy each node was (figure 10)".to_owned(), text::nodes(&rows)),
         ];
-        experiment_output(&rows, tables, warnings(&rows))
+        judged_output(&rows, tables, &verdict::CAP)
     }
 }
 
@@ -288,13 +300,10 @@ impl HaccArgs {
         let rows = runner::run_all(larder, &jobs, usize::from(self.repetition.runs)).await?;
         let tables = vec![
             ("HACC's workloads".to_owned(), text::runs(&rows)),
-            (
-                "What HACC gains".to_owned(),
-                text::gains(&rows, "hacc", &["rr", "least-conn"], &hacc::published),
-            ),
+            ("What HACC gains".to_owned(), text::gains(&rows, "hacc", &["rr", "least-conn"])),
             ("How busy each node was".to_owned(), text::nodes(&rows)),
         ];
-        experiment_output(&rows, tables, warnings(&rows))
+        judged_output(&rows, tables, &verdict::HACC)
     }
 }
 

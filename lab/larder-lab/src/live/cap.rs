@@ -18,7 +18,6 @@ use larder_core::{Bytes, PolicyKind};
 use larder_load::{ConnectionLifetime, PathPrefixes, Script};
 use larder_trace::synth::mix::{Mix, MixRecipe};
 
-use super::runner::Row;
 use super::scenario::{LoadSource, NodeHardware, Scenario, SwitchSettings, signals};
 
 /// Numbers of clients for which the paper states gains.
@@ -110,15 +109,4 @@ fn settings(policy: PolicyKind) -> SwitchSettings {
         _ => signals(policy, 200),
     };
     SwitchSettings { tables, ..SwitchSettings::default() }
-}
-
-/// The paper's result for CAP compared with another policy.
-pub(crate) fn published(row: &Row, over: &str) -> &'static str {
-    match (row.scene.as_str(), over, row.clients) {
-        ("cap-static", "lard-util" | "lard", _) => "about equal",
-        ("cap-light", "lard-util" | "lard", _) => "CAP better",
-        ("cap-intensive", "lard-util" | "lard", 160) => "+13 %",
-        ("cap-intensive", "lard-util" | "lard", 240) => "+21 %",
-        _ => "",
-    }
 }

@@ -15,7 +15,6 @@ use larder_core::{Bytes, PolicyKind};
 use larder_load::{ConnectionLifetime, PathPrefixes, Script};
 use larder_trace::synth::profiles::ProfileKind;
 
-use super::runner::Row;
 use super::scenario::{LoadSource, NodeHardware, Scenario, SwitchSettings, signals};
 
 /// Factor by which machines are faster than in 1999 and pauses shorter. It must leave this machine below capacity.
@@ -107,16 +106,5 @@ fn scripts(policy: PolicyKind) -> SwitchSettings {
     SwitchSettings {
         tables: signals(policy, 200) + routes,
         groups: vec![vec!["files"], vec!["scripts"], vec!["scripts"]],
-    }
-}
-
-/// The paper's result for HACC compared with another policy.
-pub(crate) fn published(row: &Row, over: &str) -> &'static str {
-    match (row.scene.as_str(), over) {
-        ("hacc-baseline", "rr") => "+121 % throughput",
-        ("hacc-fas", "rr") => "+40 % throughput, -37 % latency",
-        ("hacc-domino", "least-conn") => "+52 % throughput",
-        ("hacc-asp", "rr") => "-45 % mean time",
-        _ => "",
     }
 }

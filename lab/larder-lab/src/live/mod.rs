@@ -6,7 +6,8 @@
 //!
 //! [`cluster`] starts and stops the processes, [`utilisation`] samples how busy the nodes are, a [`scenario`] is a workload on
 //! a cluster, [`run`] runs a scenario under a policy, and [`runner`] runs many. The experiments are [`cap`], [`hacc`],
-//! [`policies`] (all policies), [`bound`] (throughput at equal p99) and [`overhead`] (cost of the switch).
+//! [`policies`] (all policies), [`bound`] (throughput at equal p99) and [`overhead`] (cost of the switch); [`verdict`] compares
+//! with the papers.
 
 pub(crate) mod bound;
 pub(crate) mod cap;
@@ -19,3 +20,4 @@ pub(crate) mod runner;
 pub(crate) mod scenario;
 pub(crate) mod text;
 mod utilisation;
+pub(crate) mod verdict;

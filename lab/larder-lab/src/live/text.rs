@@ -136,13 +136,8 @@ pub(crate) fn matrix(rows: &[Row], what: &str, of: &dyn Fn(&Row) -> String) -> T
 }
 
 /// The gain of policy `of` over the policies `over` in requests per second, for each workload and number of clients.
-pub(crate) fn gains(
-    rows: &[Row],
-    of: &str,
-    over: &[&str],
-    papers: &dyn Fn(&Row, &str) -> &'static str,
-) -> Table {
-    let mut table = Table::new(&["workload", "over", "clients", "gain", "mean latency", "the paper"]);
+pub(crate) fn gains(rows: &[Row], of: &str, over: &[&str]) -> Table {
+    let mut table = Table::new(&["workload", "over", "clients", "gain", "mean latency"]);
     for row in rows.iter().filter(|row| row.figures.policy == of) {
         for over in over {
             let other = rows.iter().find(|other| {
@@ -158,7 +153,6 @@ pub(crate) fn gains(
                 row.clients.to_string(),
                 change(row.figures.requests_per_s, other.figures.requests_per_s),
                 change(row.figures.mean_ms, other.figures.mean_ms),
-                papers(row, over).to_owned(),
             ]);
         }
     }
