@@ -38,17 +38,17 @@ type Outputs = Vec<HandoffOutput<FlowKey, MoveReply>>;
 impl HandoffState {
     /// Returns the slot of a peer, if the peer takes connections of this service address now.
     pub(super) fn find_place(&self, now: Time, name: &Name, service: u16) -> Option<HandoffDestination> {
-        self.handing.destination(now, self.members.slot(name)?, service)
+        self.handoff.destination(now, self.members.slot(name)?, service)
     }
 
     pub(super) fn ready_peers(&self, now: Time) -> Vec<String> {
-        let ready = |peer: &PeerChannel| self.handing.is_ready(now, peer.slot);
+        let ready = |peer: &PeerChannel| self.handoff.is_ready(now, peer.slot);
         self.members.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
     }
 
     /// Returns the public keys of all members.
     fn keys(&self) -> Vec<PublicKey> {
-        let members = self.members.peers.values().filter(|peer| self.handing.is_member(peer.slot));
+        let members = self.members.peers.values().filter(|peer| self.handoff.is_member(peer.slot));
         members.flat_map(|peer| peer.keys.iter().copied()).collect()
     }
 }
@@ -88,17 +88,17 @@ impl PeerHandoff {
     fn add_member(&self, member: &Member, keys: Vec<PublicKey>, identity: &Identity) {
         let Some(&key) = keys.first() else { return };
         let mut state = self.state();
-        let HandoffState { members, handing } = &mut *state;
+        let HandoffState { members, handoff } = &mut *state;
         // The peer's number may still be stored under its key of an older secret.
-        keys.iter().for_each(|other| handing.change_key(other.0, key.0));
+        keys.iter().for_each(|other| handoff.change_key(other.0, key.0));
         let slot = match members.peers.remove(&member.name) {
             Some(before) => {
                 members.by_number.remove(&before.number);
-                handing.reset_peer(before.slot);
+                handoff.reset_peer(before.slot);
                 before.slot
             }
             None => {
-                let Some(slot) = handing.add_peer(key.0) else {
+                let Some(slot) = handoff.add_peer(key.0) else {
                     return tracing::warn!(peer = %member.name, "handoff to peer: too many peers, requests for this one are relayed");
                 };
                 if let Err(error) = self.plane.set_owner(slot.0, key.0, false) {
@@ -122,14 +122,14 @@ impl PeerHandoff {
     fn change_keys(&self, secrets: &Secrets) -> Result<(), IdentityError> {
         let Some(identity) = secrets.identities.first() else { return Ok(()) };
         let mut state = self.state();
-        let HandoffState { members, handing } = &mut *state;
+        let HandoffState { members, handoff } = &mut *state;
         let all: Result<Vec<_>, _> = members.peers.keys().map(|name| secrets.keys_of(name)).collect();
         // All keys are made before the first change, so that an error changes nothing.
         for (peer, keys) in members.peers.values_mut().zip(all?) {
             let before = std::mem::replace(&mut peer.keys, keys);
             let (Some(before), Some(&now)) = (before.first(), peer.keys.first()) else { continue };
             if *before != now {
-                handing.change_key(before.0, now.0);
+                handoff.change_key(before.0, now.0);
                 if let Err(error) = self.plane.set_owner(peer.slot.0, now.0, false) {
                     tracing::warn!(%error, slot = peer.slot.0, "handoff to peer: owner of the peer number not stored");
                 }
@@ -148,7 +148,7 @@ impl PeerHandoff {
         let mut state = self.state();
         let Some(slot) = state.members.slot(name) else { return };
         let out = &mut Outputs::new();
-        state.handing.remove_peer(self.now(), slot, is_announced, out);
+        state.handoff.remove_peer(self.now(), slot, is_announced, out);
         self.execute(&mut state, out);
         self.admitted.set_allowed(state.keys());
         drop(state);
@@ -189,7 +189,7 @@ impl PeerHandoff {
         loop {
             let mut state = self.state();
             for _ in 0..ENTRIES_PER_LOCK {
-                match state.handing.next_action() {
+                match state.handoff.next_action() {
                     Some(DeferredAction::Reset { key, first_ack }) => self.reset(key, first_ack),
                     Some(DeferredAction::Unknown { key }) => match self.plane.flow(key) {
                         Some(flow) if is_live(&flow) => self.reset(key, None),
@@ -213,7 +213,7 @@ impl PeerHandoff {
     /// message was sent.
     pub(super) fn send_move(&self, name: &Name, place: HandoffDestination, message: &ToNode) -> bool {
         let state = self.state();
-        let Some(session) = state.handing.session(place) else { return false };
+        let Some(session) = state.handoff.session(place) else { return false };
         let peer = state.members.peers.get(name).filter(|peer| peer.slot == place.slot);
         peer.is_some_and(|peer| log_send(name, peer.channel.send_in_session(session, message)))
     }
@@ -235,7 +235,7 @@ impl PeerHandoff {
             EventKind::Up(welcome) => self.handle_channel_up(&mut state, &name, session, &welcome),
             EventKind::Down(error) => {
                 tracing::warn!(peer = %name, %error, "handoff to peer: channel down, requests are relayed");
-                state.handing.channel_down(self.now(), slot, out);
+                state.handoff.channel_down(self.now(), slot, out);
             }
             EventKind::Message(message) => self.handle_message(&mut state, slot, message, out),
         }
@@ -253,7 +253,7 @@ impl PeerHandoff {
     ) {
         let Some(peer) = state.members.peers.get(name) else { return };
         let accepted = &welcome.settings.services;
-        let Some(epoch) = state.handing.channel_up(peer.slot, session, welcome.repair, accepted) else {
+        let Some(epoch) = state.handoff.channel_up(peer.slot, session, welcome.repair, accepted) else {
             return;
         };
         let (peer_handoff, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
@@ -261,7 +261,7 @@ impl PeerHandoff {
         tokio::task::spawn_blocking(move || match peer_handoff.link_peer(slot, to, mac) {
             Ok(()) => {
                 tracing::info!(peer = %name, "handoff to peer: ready");
-                peer_handoff.state().handing.mark_reachable(slot, epoch);
+                peer_handoff.state().handoff.mark_reachable(slot, epoch);
             }
             Err(error) => {
                 tracing::warn!(peer = %name, %error, "handoff to peer: no route to the peer, its requests are relayed");
@@ -308,13 +308,13 @@ impl PeerHandoff {
             | FromNode::Welcome(_)
             | FromNode::Pong(_) => return,
         };
-        state.handing.receive(self.now(), slot, message, out);
+        state.handoff.receive(self.now(), slot, message, out);
     }
 
     /// Advances the clock of the state machine.
     pub(super) fn tick(&self) {
         let (mut state, out) = (self.state(), &mut Outputs::new());
-        state.handing.tick(self.now(), out);
+        state.handoff.tick(self.now(), out);
         self.execute(&mut state, out);
         drop(state);
         self.run_deferred();
@@ -346,13 +346,13 @@ impl PeerHandoff {
         let mut state = self.state();
         let taken = self.plane.each_flow(|key, flow| {
             if is_live(&flow) && flow.node < self.settings.peers_max {
-                state.handing.adopt(key, PeerSlot(flow.node));
+                state.handoff.adopt(key, PeerSlot(flow.node));
             }
         });
         if let Err(error) = taken {
             tracing::warn!(%error, "handoff to peer: connections of the previous start not read");
         }
-        let connections = state.handing.handed_off_count();
+        let connections = state.handoff.handed_off_count();
         if connections > 0 {
             tracing::info!(connections, "handoff to peer: connections of the previous start continue");
         }
@@ -360,13 +360,13 @@ impl PeerHandoff {
 
     /// Releases the dispatcher's load of connections whose clients have been silent for [`IDLE_NS`].
     pub(super) fn release_idle(&self) {
-        let counted = self.state().handing.counted_connections();
+        let counted = self.state().handoff.counted_connections();
         for some in counted.chunks(ENTRIES_PER_LOCK) {
             let since = now_ns().saturating_sub(IDLE_NS);
             let mut state = self.state();
             for key in some {
                 if self.plane.flow(*key).is_none_or(|flow| flow.seen_ns < since) {
-                    state.handing.mark_idle(*key);
+                    state.handoff.mark_idle(*key);
                 }
             }
         }
@@ -401,7 +401,7 @@ impl PeerHandoff {
         let mut state = self.state();
         let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
         let out = &mut Outputs::new();
-        state.handing.sweep(self.now(), unknown, out);
+        state.handoff.sweep(self.now(), unknown, out);
         self.execute(&mut state, out);
         drop(state);
         self.run_deferred();

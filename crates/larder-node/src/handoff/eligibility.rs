@@ -64,7 +64,7 @@ impl PeerHandoff {
         if state.find_place(self.now(), to, flow.service).is_none() {
             return Err(RelayReason::Peer);
         }
-        if state.handing.is_full() {
+        if state.handoff.is_full() {
             return Err(RelayReason::Full);
         }
         drop(state);

@@ -193,7 +193,7 @@ impl Secrets {
 struct HandoffState {
     members: Members,
     /// The owner of each connection, and the moves in progress.
-    handing: PeerHandoffMachine<FlowKey, MoveReply, Box<dyn HandoffGuard>>,
+    handoff: PeerHandoffMachine<FlowKey, MoveReply, Box<dyn HandoffGuard>>,
 }
 
 /// Dropped when a connection that was handed off no longer belongs to the peer.

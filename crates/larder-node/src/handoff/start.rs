@@ -105,8 +105,8 @@ impl PeerHandoff {
         let (event_sender, events) = mpsc::channel(EVENTS_MAX);
         let settings = PeerHandoffSettings::default();
         let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
-        let handing = PeerHandoffMachine::new(Time::ZERO, settings, (0..settings.peers_max).map(owner));
-        let state = HandoffState { members: Members::default(), handing };
+        let handoff = PeerHandoffMachine::new(Time::ZERO, settings, (0..settings.peers_max).map(owner));
+        let state = HandoffState { members: Members::default(), handoff };
         let peer_handoff = Arc::new(Self {
             hello: make_hello(&peers.name, &own),
             admitted: agent.access_control(),
@@ -135,7 +135,7 @@ impl PeerHandoff {
 
     /// Returns when [`Self::tick`] has work to do; at most an hour from now.
     fn next_deadline(&self) -> Instant {
-        let due = self.state().handing.due().since(Time::ZERO);
+        let due = self.state().handoff.due().since(Time::ZERO);
         self.began + due.min(self.began.elapsed() + TICK_MAX)
     }
 

@@ -60,7 +60,7 @@ impl PeerHandoff {
                 return socket.map_or(TransferOutcome::Lost, TransferOutcome::Returned);
             }
         };
-        self.state().handing.record_frozen(key, state.first_seq, state.first_ack);
+        self.state().handoff.record_frozen(key, state.first_seq, state.first_ack);
         if let Err(error) = self.plane.note_frozen(key, state.next_seq, state.first_ack) {
             tracing::debug!(%error, %key, "flow table: position of a frozen connection not updated");
         }
@@ -75,7 +75,7 @@ impl PeerHandoff {
             return self.resume(id, key, frozen);
         }
         if let Some(held) = sent() {
-            self.state().handing.attach_load(key, held);
+            self.state().handoff.attach_load(key, held);
         }
         match self.wait_for_outcome(id, key, &mut outcome).await {
             Some(PeerMoveOutcome::Restored) => {
@@ -137,7 +137,7 @@ impl PeerHandoff {
         let mut state = self.state();
         let answer = outcome.try_recv().ok();
         if answer.is_none() {
-            state.handing.give_up_move(id);
+            state.handoff.give_up_move(id);
         }
         answer
     }
@@ -156,14 +156,14 @@ impl PeerHandoff {
             return None;
         }
         let (waits, outcome) = oneshot::channel();
-        let id = state.handing.begin_move(place, key, waits);
+        let id = state.handoff.begin_move(place, key, waits);
         Some((place, id, outcome))
     }
 
     /// Routes the connection's packets to this host again.
     fn route_back(&self, key: FlowKey, id: u64) {
         let mut state = self.state();
-        state.handing.keep_local(id, key);
+        state.handoff.keep_local(id, key);
         if let Err(error) = self.plane.remove_flow(key) {
             larder_log::limited_warn!(%error, %key, "flow table: entry not removed, packets still go to the peer");
         }
@@ -185,7 +185,7 @@ impl PeerHandoff {
             Ok(()) => frozen.reset(),
             Err(error) => tracing::debug!(%error, %key, "handoff: reset of a lost connection failed"),
         }
-        self.state().handing.record_client_reset(id);
+        self.state().handoff.record_client_reset(id);
         self.run_deferred();
     }
 

@@ -87,7 +87,7 @@ impl PeerHandoff {
             min: self.min.0,
             requests_expected: lock(&self.kept).expected_requests(1),
             ready: state.ready_peers(self.now()),
-            connections: state.handing.handed_off_count(),
+            connections: state.handoff.handed_off_count(),
             moved: self.moved.load(Relaxed),
             taken: self.taken.load(Relaxed),
             relayed: self.counts.read(),

@@ -132,7 +132,7 @@ impl From<AgentEvent<Key>> for Event {
 
 /// The state that is lost when a process ends.
 pub(super) struct NodeProcess {
-    handing: rules::PeerHandoffMachine<Key, Id, ()>,
+    handoff: rules::PeerHandoffMachine<Key, Id, ()>,
     /// The moves in progress: their numbers, and whether each has been sent.
     moves: BTreeMap<Id, (u64, bool)>,
     /// The results of moves, for the waiting connections.
@@ -183,7 +183,7 @@ impl PeerHandoffWorld {
         let owner =
             |slot| self.hosts[me].owners.get(&PeerSlot(slot)).map_or([0; 32], |node| owner_key(*node));
         NodeProcess {
-            handing: rules::PeerHandoffMachine::new(now, SETTINGS, (0..SETTINGS.peers_max).map(owner)),
+            handoff: rules::PeerHandoffMachine::new(now, SETTINGS, (0..SETTINGS.peers_max).map(owner)),
             moves: BTreeMap::new(),
             answers: BTreeMap::new(),
         }
@@ -287,7 +287,7 @@ impl World for PeerHandoffWorld {
     }
 
     fn next_tick(sim: &Simulation<'_, Self>, node: Id) -> Time {
-        sim.nodes[node].machine.handing.due()
+        sim.nodes[node].machine.handoff.due()
     }
 
     fn tick(sim: &mut Simulation<'_, Self>, node: Id) -> Result<(), Violation> {
@@ -323,7 +323,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         let epoch = self.nodes[node].epoch;
         let adopted: Vec<(Key, PeerSlot)> = self.world.hosts[node].list_moved().collect();
         let mut machine = self.world.process(node, self.now);
-        adopted.into_iter().for_each(|(key, slot)| machine.handing.adopt(key, slot));
+        adopted.into_iter().for_each(|(key, slot)| machine.handoff.adopt(key, slot));
         self.nodes[node].machine = machine;
         self.schedule_between(0, 1_000_000, Event::Sweep { node, epoch });
         self.start_agent(node);

@@ -35,7 +35,7 @@ impl Protocol {
             Self::Card => "card",
             Self::Ward => "ward",
             Self::Switches => "switches",
-            Self::PeerHandoff => "handing",
+            Self::PeerHandoff => "handoff",
             Self::Edge => "edge",
         }
     }

@@ -36,7 +36,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         act: impl FnOnce(&mut Rules, Time, &mut Outputs),
     ) -> Result<(), Violation> {
         let (now, mut out) = (self.now, Vec::new());
-        act(&mut self.nodes[node].machine.handing, now, &mut out);
+        act(&mut self.nodes[node].machine.handoff, now, &mut out);
         for output in out {
             self.execute_output(node, output);
         }
@@ -81,7 +81,7 @@ impl Simulation<'_, PeerHandoffWorld> {
     /// Handles a few items of the pending work for many connections.
     pub(super) fn handle_pending_work(&mut self, node: Id) -> Result<(), Violation> {
         for _ in 0..SOON_AT_ONCE {
-            match self.nodes[node].machine.handing.next_action() {
+            match self.nodes[node].machine.handoff.next_action() {
                 None => return Ok(()),
                 Some(DeferredAction::Reset { key, first_ack }) => self.reset_flow(node, key, first_ack)?,
                 Some(DeferredAction::Unknown { key }) => {
@@ -145,16 +145,16 @@ impl Simulation<'_, PeerHandoffWorld> {
         let (now, epoch) = (self.now, self.nodes[node].epoch);
         let host = &mut self.world.hosts[node];
         host.plane.retain(|_, flow| flow.is_moved() || now - flow.seen <= ENDED);
-        let handing = &mut self.nodes[node].machine.handing;
-        for key in handing.counted_connections() {
+        let handoff = &mut self.nodes[node].machine.handoff;
+        for key in handoff.counted_connections() {
             let rests = host.plane.get(&key).is_none_or(|flow| now - flow.seen > RESTS);
             if rests && self.broken_rule != Some(BrokenRule::NeverRests) {
-                handing.mark_idle(key);
+                handoff.mark_idle(key);
             }
         }
         let known: std::collections::BTreeSet<Key> = host.plane.keys().copied().collect();
         self.schedule_between(SWEEP_US.0, SWEEP_US.1, Event::Sweep { node, epoch });
-        self.act_on_rules(node, |handing, now, out| handing.sweep(now, |key| !known.contains(&key), out))
+        self.act_on_rules(node, |handoff, now, out| handoff.sweep(now, |key| !known.contains(&key), out))
     }
 
     // -- members
@@ -164,12 +164,12 @@ impl Simulation<'_, PeerHandoffWorld> {
         let generation = self.world.generations;
         let slot = match self.slot_of(by, of) {
             Some(slot) => {
-                self.nodes[by].machine.handing.reset_peer(slot);
+                self.nodes[by].machine.handoff.reset_peer(slot);
                 self.end_channel(by, of);
                 slot
             }
             None => {
-                let Some(slot) = self.nodes[by].machine.handing.add_peer(owner_key(of)) else {
+                let Some(slot) = self.nodes[by].machine.handoff.add_peer(owner_key(of)) else {
                     return Err(self.violation(format!("{by} has no number for {of}")));
                 };
                 self.world.hosts[by].owners.retain(|_, owner| *owner != of);
@@ -184,7 +184,7 @@ impl Simulation<'_, PeerHandoffWorld> {
     pub(super) fn remove_peer(&mut self, by: Id, of: Id, said: bool) -> Result<(), Violation> {
         match self.slot_of(by, of) {
             Some(slot) => {
-                self.act_on_rules(by, |handing, now, out| handing.remove_peer(now, slot, said, out))
+                self.act_on_rules(by, |handoff, now, out| handoff.remove_peer(now, slot, said, out))
             }
             None => Ok(()),
         }
@@ -216,8 +216,8 @@ impl Simulation<'_, PeerHandoffWorld> {
         let said = match event {
             ChannelEvent::Up { session } => {
                 let mut up = None;
-                self.act_on_rules(node, |handing, _, _| {
-                    up = handing.channel_up(slot, session as u64, true, &[SERVICE]);
+                self.act_on_rules(node, |handoff, _, _| {
+                    up = handoff.channel_up(slot, session as u64, true, &[SERVICE]);
                 })?;
                 if let Some(up) = up {
                     let epoch = self.nodes[node].epoch;
@@ -226,7 +226,7 @@ impl Simulation<'_, PeerHandoffWorld> {
                 return Ok(());
             }
             ChannelEvent::Down => {
-                return self.act_on_rules(node, |handing, now, out| handing.channel_down(now, slot, out));
+                return self.act_on_rules(node, |handoff, now, out| handoff.channel_down(now, slot, out));
             }
             ChannelEvent::Said(report) => match report {
                 AgentReport::Restored(ids) => PeerEvent::Restored(ids),
@@ -241,7 +241,7 @@ impl Simulation<'_, PeerHandoffWorld> {
                 AgentReport::Leave(_) | AgentReport::GivenUp(..) | AgentReport::Stay(_) => return Ok(()),
             },
         };
-        self.act_on_rules(node, |handing, now, out| handing.receive(now, slot, said, out))
+        self.act_on_rules(node, |handoff, now, out| handoff.receive(now, slot, said, out))
     }
 
     pub(super) fn set_linked(
@@ -254,7 +254,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         if self.world.hosts[node].owners.get(&slot) == Some(&peer) {
             self.world.hosts[node].links.insert(slot);
         }
-        self.act_on_rules(node, |handing, _, _| handing.mark_reachable(slot, up))
+        self.act_on_rules(node, |handoff, _, _| handoff.mark_reachable(slot, up))
     }
 
     // -- the steps of a move
@@ -264,10 +264,10 @@ impl Simulation<'_, PeerHandoffWorld> {
         let (now, epoch, key) = (self.now, self.nodes[node].epoch, self.world.conns[conn].key);
         let Some(slot) = self.slot_of(node, to) else { return Ok(false) };
         let machine = &mut self.nodes[node].machine;
-        let place = machine.handing.destination(now, slot, SERVICE).filter(|_| !machine.handing.is_full());
+        let place = machine.handoff.destination(now, slot, SERVICE).filter(|_| !machine.handoff.is_full());
         let Some(place) = place else { return Ok(false) };
         self.world.hosts[node].plane.insert(key, FlowEntry::new(FlowTarget::Node(slot), now));
-        let id = machine.handing.begin_move(place, key, conn);
+        let id = machine.handoff.begin_move(place, key, conn);
         machine.moves.insert(conn, (id, false));
         self.stats.forwarded += 1;
         self.log(|| format!("connection {conn}, {key:?}, begins to move to {to}"));
@@ -288,7 +288,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         let (epoch, key) = (self.nodes[node].epoch, self.world.conns[conn].key);
         self.world.conns[conn].here = Some(LocalSocket::Frozen);
         let number = number_of(conn);
-        self.nodes[node].machine.handing.record_frozen(key, number, number);
+        self.nodes[node].machine.handoff.record_frozen(key, number, number);
         self.schedule_between(0, 1_000, Event::Send { node, epoch, conn, place });
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         let queue = self.peer_of(node, place.slot).and_then(|peer| self.session_to(node, peer));
         let machine = &mut self.nodes[node].machine;
         let Some((id, sent)) = machine.moves.get_mut(&conn) else { return Ok(()) };
-        let session = machine.handing.session(place);
+        let session = machine.handoff.session(place);
         let by = match self.broken_rule {
             Some(BrokenRule::SendsByAny) => queue,
             _ => queue.filter(|queue| session == Some(*queue as u64)),
@@ -311,7 +311,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         let Some(by) = by else { return self.thaw_connection(node, conn) };
         *sent = true;
         let id = *id;
-        machine.handing.attach_load(key, ());
+        machine.handoff.attach_load(key, ());
         if machine.answers.contains_key(&conn) {
             self.schedule_between(0, 2_000, Event::Answered { node, epoch, conn });
         }
@@ -344,7 +344,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         let Some((id, _)) = machine.moves.get(&conn).filter(|_| !machine.answers.contains_key(&conn)) else {
             return Ok(());
         };
-        match machine.handing.give_up_move(*id) {
+        match machine.handoff.give_up_move(*id) {
             Some(_) => self.abort_move(node, conn),
             None => Ok(()),
         }
@@ -357,7 +357,7 @@ impl Simulation<'_, PeerHandoffWorld> {
         let machine = &mut self.nodes[node].machine;
         machine.answers.remove(&conn);
         if let Some((id, _)) = machine.moves.remove(&conn) {
-            machine.handing.keep_local(id, key);
+            machine.handoff.keep_local(id, key);
         }
         self.world.hosts[node].plane.remove(&key);
         self.world.conns[conn].here = Some(LocalSocket::Live);
@@ -381,7 +381,7 @@ impl Simulation<'_, PeerHandoffWorld> {
 
     pub(super) fn finish_abort(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
         match self.nodes[node].machine.moves.remove(&conn) {
-            Some((id, _)) => self.act_on_rules(node, |handing, _, _| handing.record_client_reset(id)),
+            Some((id, _)) => self.act_on_rules(node, |handoff, _, _| handoff.record_client_reset(id)),
             None => Ok(()),
         }
     }

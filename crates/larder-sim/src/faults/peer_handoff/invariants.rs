@@ -49,21 +49,21 @@ impl Simulation<'_, PeerHandoffWorld> {
         if let Some(conn) = machine.moves.keys().next() {
             return Some(format!("the move of connection {conn} has not ended at {node}"));
         }
-        let counted = machine.handing.counted_connections();
+        let counted = machine.handoff.counted_connections();
         counted.first().map(|key| format!("a dispatcher counts {key:?}, which is idle or has ended"))
     }
 
     /// Returns a difference between a node's table, its plane, and the connections of its peers.
     fn find_mismatch(&self, node: Id) -> Option<String> {
-        let (host, handing) = (&self.world.hosts[node], &self.nodes[node].machine.handing);
-        for (key, handed) in handing.connections() {
+        let (host, handoff) = (&self.world.hosts[node], &self.nodes[node].machine.handoff);
+        for (key, handed) in handoff.connections() {
             let at = host.owners.get(&handed.slot).copied();
             let there = at.and_then(|at| self.world.taking.hosts[at].sockets.get(&key));
             if there.is_none_or(|there| handed.first_seq.is_some_and(|ours| ours != number_of(there.conn))) {
                 return Some(format!("{node} has {key:?} in its table, but {at:?} has {there:?}"));
             }
         }
-        let away: std::collections::BTreeSet<_> = handing.connections().map(|(key, _)| key).collect();
+        let away: std::collections::BTreeSet<_> = handoff.connections().map(|(key, _)| key).collect();
         let unknown = host.plane.iter().find(|(key, flow)| flow.is_moved() && !away.contains(*key));
         if let Some((key, _)) = unknown {
             return Some(format!("{node} forwards {key:?}, which is not in its table"));

@@ -28,7 +28,7 @@ pub(crate) struct FaultsArgs {
     /// Number of worlds, 1 to 10 million.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
-    /// Test only this protocol: press, card, ward, switches, handing or edge. Default: all; with `--only` and
+    /// Test only this protocol: press, card, ward, switches, handoff or edge. Default: all; with `--only` and
     /// `--break` press.
     #[arg(long, value_parser = parse_protocol)]
     protocol: Option<Protocol>,

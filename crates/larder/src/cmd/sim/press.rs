@@ -188,17 +188,17 @@ fn write_table(rows: &[SolutionRow], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", line(HEAD.map(str::to_owned)))?;
     writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)))?;
     for SolutionRow { parameters, solution } in rows {
-        let [handing, relaying, alone] = solution.servers;
+        let [handoff, relaying, alone] = solution.servers;
         let cells = [
             parameters.nodes.to_string(),
             format!("{:.1} %", solution.hit_rate_cluster * 100.0),
             format!("{:.1} %", solution.forwarded * 100.0),
-            number(handing.throughput.round()),
+            number(handoff.throughput.round()),
             number(relaying.throughput.round()),
             number(alone.throughput.round()),
             format!("{:.2}x", relaying.throughput / alone.throughput),
-            format!("{:.3}x", handing.throughput / relaying.throughput),
-            format!("{}/{}/{}", handing.binds.name(), relaying.binds.name(), alone.binds.name()),
+            format!("{:.3}x", handoff.throughput / relaying.throughput),
+            format!("{}/{}/{}", handoff.binds.name(), relaying.binds.name(), alone.binds.name()),
         ];
         writeln!(out, "{}", line(cells).trim_end())?;
     }
