@@ -59,7 +59,7 @@ const RAMP: Time = Time::from_secs(30);
 const WARM: Time = Time::from_secs(300);
 const END: Time = Time::from_secs(400);
 /// Processor time of the router for a KB, in us: gives the published 80 % on `baseline` (hacc-fig04).
-const ROUTER_CPU_KIB_US: f64 = 65.5;
+const ROUTER_CPU_KIB_US: f64 = 83.2;
 /// The delay of an OpenDocument on an idle cluster, in us (section 4.4).
 const DOCUMENT_US: f64 = 200_000.0;
 /// The KB that an OpenDocument reads, and its processor time in us; see `larder_trace::synth::profiles`.
