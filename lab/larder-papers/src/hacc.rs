@@ -37,7 +37,7 @@ use larder_core::cache::CacheKind;
 use larder_core::dispatch::{Admission, Settings};
 use larder_core::policy::PolicyKind;
 use larder_core::policy::{HaccSettings, PolicySettings, StaticSettings};
-use larder_core::{Bytes, Time};
+use larder_core::{Bytes, TargetId, Time};
 use larder_trace::synth::profiles::{ProfileKind, Profiles, profiles};
 use serde::Deserialize;
 
@@ -67,13 +67,21 @@ const DOCUMENT_KIB: f64 = 96.0;
 const DOCUMENT_CPU_US: f64 = 30_000.0;
 /// A page of the database in KB.
 const PAGE_KIB: f64 = 8.0;
+/// The share of the requests of `domino` that open a view in the profiles.
+const VIEW_SHARE: f64 = 0.2;
+/// The items of a view in the profiles: itself and its documents.
+const ITEMS_PER_VIEW: u32 = 11;
+/// The mean pause of `fas`, in ns.
+const FAS_PAUSE_NS: f64 = 2e9;
 /// A number of users that exceeds the capacity of all clusters.
 const USERS_MAX: u32 = 1 << 15;
 
 /// `hacc-bench`: the capacity of the cluster under HACC and behind a sprayer.
 ///
 /// Lines: `HACC`, `IP-Sprayer`. x: the run, from 1; each has its own seed. The assumptions `system_mib` (24),
-/// `cpu_factor` (1: factor of the items' processor times), `block_kib` (16) and `backlog` (40) can be given.
+/// `cpu_factor` (1: factor of the items' processor times), `block_kib` (16), `backlog` (40), `view_share`
+/// (0.2: share of the requests of `domino` that open a view) and `router_factor` (1: factor of the router's
+/// times) can be given.
 /// With `vary`, the name of one, x is its value, and there is one run. Metrics: `users` (the capacity by the
 /// rules), `throughput` (requests/s), `latency_s` (mean), `connect_s` (mean) and `connect_max_s`,
 /// `router_busy` and `router_cpu` (utilisation of the router and of its processor), `nodes_per_router` (nodes
@@ -102,6 +110,8 @@ enum Variation {
     CpuFactor,
     BlockKib,
     Backlog,
+    ViewShare,
+    RouterFactor,
 }
 
 /// Our assumptions about the nodes that have much influence.
@@ -115,11 +125,22 @@ struct NodeAssumptions {
     block_kib: f64,
     /// The number of requests in progress from which the cluster accepts no connection.
     backlog: f64,
+    /// The share of the requests of `domino` that open a view.
+    view_share: f64,
+    /// The factor of the router's times.
+    router_factor: f64,
 }
 
 impl Default for NodeAssumptions {
     fn default() -> Self {
-        Self { system_mib: 24.0, cpu_factor: 1.0, block_kib: 16.0, backlog: 40.0 }
+        Self {
+            system_mib: 24.0,
+            cpu_factor: 1.0,
+            block_kib: 16.0,
+            backlog: 40.0,
+            view_share: VIEW_SHARE,
+            router_factor: 1.0,
+        }
     }
 }
 
@@ -141,6 +162,18 @@ impl NodeAssumptions {
             Variation::Backlog => {
                 (Self { backlog: value, ..self }, "backlog", "1 to 10,000", (1.0..=10_000.0).contains(&value))
             }
+            Variation::ViewShare => (
+                Self { view_share: value, ..self },
+                "view_share",
+                "0.2 to 1",
+                (VIEW_SHARE..=1.0).contains(&value),
+            ),
+            Variation::RouterFactor => (
+                Self { router_factor: value, ..self },
+                "router_factor",
+                "0 to 10",
+                (0.0..=10.0).contains(&value),
+            ),
         };
         if good { Ok(guess) } else { Err(format!("'values' of '{key}' must be {range}")) }
     }
@@ -248,10 +281,18 @@ impl Trial {
     fn new(kind: ProfileKind, is_smart: bool, seed: u64, guess: NodeAssumptions) -> Self {
         let mut costs =
             relay(Hacc99 { block_bytes: (guess.block_kib * 1_024.0) as u64, ..Hacc99::default() });
+        costs.router_us *= guess.router_factor;
+        costs.router_kib_us *= guess.router_factor;
+        costs.line_kib_us *= guess.router_factor;
         if kind == ProfileKind::Domino {
             costs.access_us = document_access_us(&costs, guess.cpu_factor);
         }
-        let profiles = profiles(kind, seed);
+        let mut profiles = profiles(kind, seed);
+        match kind {
+            ProfileKind::Domino => open_views(&mut profiles, guess.view_share, seed),
+            ProfileKind::Fas => draw_pauses(&mut profiles, seed),
+            ProfileKind::Baseline | ProfileKind::Asp => {}
+        }
         let mut workload = site_workload(&profiles.items, 0);
         for item in &mut workload.items {
             item.cpu_ns = (item.cpu_ns as f64 * guess.cpu_factor) as u64;
@@ -364,6 +405,30 @@ fn relay(costs: Hacc99) -> Hacc99 {
     Hacc99 { line_kib_us: (costs.line_kib_us - costs.router_kib_us).max(0.0), ..costs }
 }
 
+/// Returns a random number from 0 to 1 that depends on the seed and the number of a visit.
+fn draw(seed: u64, number: usize) -> f64 {
+    let hash = TargetId::of(format!("{seed} {number}").as_bytes()).0 as u32;
+    (f64::from(hash) + 0.5) / (f64::from(u32::MAX) + 1.0)
+}
+
+/// Turns requests for documents into requests for their views, so that `share` of the requests open a view.
+fn open_views(profiles: &mut Profiles, share: f64, seed: u64) {
+    let turned = (share - VIEW_SHARE) / (1.0 - VIEW_SHARE);
+    for (number, visit) in profiles.profiles.iter_mut().flatten().enumerate() {
+        if draw(seed, number) < turned {
+            visit.item -= visit.item % ITEMS_PER_VIEW;
+        }
+    }
+}
+
+/// Gives the visits exponential pauses. With equal pauses, users whose replies end together, because one read
+/// serves them all, stay together for the rest of the run. The profiles of a log have no such pauses.
+fn draw_pauses(profiles: &mut Profiles, seed: u64) {
+    for (number, visit) in profiles.profiles.iter_mut().flatten().enumerate() {
+        visit.pause_ns = (-draw(seed, number).ln() * FAS_PAUSE_NS) as u64;
+    }
+}
+
 /// Returns the time of a disk access with which an OpenDocument takes the published time on an idle cluster.
 fn document_access_us(costs: &Hacc99, cpu_factor: f64) -> f64 {
     let reply_kib = costs.reply_bytes as f64 / 1_024.0;
@@ -418,6 +483,23 @@ mod tests {
         assert!(error("workload = 'asp'\nruns = 1\nvary = 'system_mib'").contains("either"));
         assert!(error("workload = 'asp'\nvary = 'system_mib'\nvalues = [32.0]").contains("0 to 31"));
         assert!(error("workload = 'asp'\nruns = 1\nassume = { backlog = 0.0 }").contains("'backlog'"));
+    }
+
+    #[test]
+    fn views_and_pauses_follow_the_assumptions() {
+        let mut domino = profiles(ProfileKind::Domino, 1);
+        open_views(&mut domino, 0.6, 1);
+        let visits = || domino.profiles.iter().flatten();
+        let views = visits().filter(|visit| visit.item % ITEMS_PER_VIEW == 0).count() as f64;
+        // There are 20,000 requests. Six standard deviations are 0.021.
+        assert!((views / visits().count() as f64 - 0.6).abs() < 0.021, "{views}");
+        let mut fas = profiles(ProfileKind::Fas, 1);
+        draw_pauses(&mut fas, 1);
+        let pauses = || fas.profiles.iter().flatten().map(|visit| visit.pause_ns as f64);
+        let mean = pauses().sum::<f64>() / pauses().count() as f64;
+        assert!((mean / FAS_PAUSE_NS - 1.0).abs() < 0.043, "{mean}");
+        let longer = pauses().filter(|pause| *pause > FAS_PAUSE_NS).count() as f64 / pauses().count() as f64;
+        assert!((longer - 0.368).abs() < 0.021, "{longer}");
     }
 
     #[test]
