@@ -86,11 +86,11 @@ impl Assumptions {
         }
         let share = SessionRecipe::cap01(Site::PublishingLight).light_cacheable;
         let mut twins = vec![None; sessions.items.len()];
-        for place in 0..sessions.items.len() {
+        for (place, number) in twins.iter_mut().enumerate() {
             let item = &sessions.items[place];
             if item.key.starts_with(LIGHT) {
                 let twin = larder_trace::synth::sessions::SiteItem { cacheable: false, ..item.clone() };
-                twins[place] = Some(sessions.items.len() as u32);
+                *number = Some(sessions.items.len() as u32);
                 sessions.items.push(twin);
             }
         }
