@@ -20,6 +20,7 @@ const ALL: &[&dyn Builtin] = &[
     &cap::Pages,
     &cap::GatherPeriods,
     &cap::Thresholds,
+    &cap::Sensitivity,
     &hacc::HaccBench,
     &hacc::Router,
     &peers::EqualP99,

@@ -3,18 +3,24 @@
 //!
 //! # The load
 //! The paper gives 100 to 300 sessions per second and 2 to 32 servers, but not the values of each figure.
-//! Here one rule sets the load of every experiment. Under CAP, the busiest kind of station (processor, disk,
+//! An experiment states either the session rate (`sessions_per_s`) or a rule for it (`load`). The figures of
+//! the paper use one rate. The rule serves as a control. Under CAP, the busiest kind of station (processor, disk,
 //! network interface, back-end) has a given utilisation, as the mean over the nodes. The session rate is
 //! found by a run with few sessions, because utilisation is proportional to the rate: the demand of a request
 //! does not depend on it. CAP's hit ratio does depend on it, because memories are cold in a run with few
 //! sessions. A second run at the first result's rate corrects this.
 //!
+//! # The assumptions
+//! The paper leaves five properties of the workload open ([`Assumptions`]). The figures share one set, and
+//! `cap-sweep` varies each.
+//!
 //! # The policies
 //! CAP, LARD and static partitioning dispatch each request (layer 7). WRR, RR and RAN dispatch each
 //! connection, which is a page (layer 4). WRR is "always able to choose the best parameters". Here it uses
-//! the number of processes, gathered every 0.1, 0.5, 1, 2, 5 or 10 s. The best period has the lowest 90th
-//! percentile in a run whose seed is not measured. LARD's utilisation is reported with the period chosen by
-//! the same rule. Additional lines have fixed periods of 2 and 5 s. Utilisation is that of the busiest of
+//! the number of processes. The period is given (`period_s`), or it is the best of 0.1, 0.5, 1, 2, 5 and 10 s.
+//! The best period has the lowest 90th percentile in a run whose seed is not measured. LARD's utilisation is
+//! reported with the same period, or with the best one by the same rule. If the best period is chosen,
+//! additional lines have fixed periods of 2 and 5 s. Utilisation is that of the busiest of
 //! processor, disk, network interface and back-end. One line is not in the paper: LARD as its authors
 //! published it, which uses the switch's own connection counts and needs no reports.
 
@@ -26,7 +32,7 @@ use larder_core::dispatch::{Admission, Settings};
 use larder_core::policy::PolicyKind;
 use larder_core::policy::{LardUtilSettings, PolicySettings, StaticSettings};
 use larder_core::{Bytes, Time};
-use larder_trace::synth::sessions::{SessionRecipe, Site};
+use larder_trace::synth::sessions::Site;
 use serde::Deserialize;
 
 use super::PaperError;
@@ -37,8 +43,12 @@ use crate::users::{PageLog, SessionUsers, site_workload};
 use larder_sim::cost::{Cap01, Costs, SwitchLayer};
 use larder_sim::{CacheChoice, Outcome, Scenario, SimNode, simulate_with};
 
+mod assumptions;
+mod sensitivity;
 mod tuning;
 
+use assumptions::Assumptions;
+pub(super) use sensitivity::Sensitivity;
 pub(super) use tuning::{GatherPeriods, Thresholds};
 
 /// The periods to choose from, in seconds.
@@ -60,14 +70,22 @@ const fn until_s() -> f64 {
 }
 
 /// A cluster and a site.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CapBench {
     site: String,
     /// The number of servers.
     nodes: u16,
-    /// The utilisation of the busiest kind of station under CAP, above 0 and below 1.
-    load: f64,
+    /// The utilisation of the busiest kind of station under CAP, above 0 and below 1. Either this or
+    /// `sessions_per_s` is given.
+    load: Option<f64>,
+    /// The number of sessions that begin per second, above 0 and at most 1,000.
+    sessions_per_s: Option<f64>,
+    /// The period of load reports in seconds, 0.001 to 3,600; the best one if absent.
+    period_s: Option<f64>,
+    /// What the paper leaves open.
+    #[serde(default)]
+    assume: Assumptions,
     /// The number of seeds, from 1. Their pages are combined.
     seeds: u64,
     /// The time before which pages that begin are not measured, in seconds.
@@ -112,9 +130,17 @@ impl CapBench {
         if !good {
             return Err("'nodes' must be 1 to 1,024 and 'seeds' 1 to 100".to_owned());
         }
-        if !(self.load > 0.0 && self.load < 1.0) {
-            return Err("'load' must be above 0 and below 1".to_owned());
+        match (self.load, self.sessions_per_s) {
+            (Some(load), None) if load > 0.0 && load < 1.0 => {}
+            (None, Some(rate)) if rate > 0.0 && rate <= 1_000.0 => {}
+            (Some(_), None) => return Err("'load' must be above 0 and below 1".to_owned()),
+            (None, Some(_)) => return Err("'sessions_per_s' must be above 0 and at most 1,000".to_owned()),
+            _ => return Err("give either 'load' or 'sessions_per_s'".to_owned()),
         }
+        if self.period_s.is_some_and(|period| !(0.001..=3_600.0).contains(&period)) {
+            return Err("'period_s' must be 0.001 to 3,600".to_owned());
+        }
+        self.assume.check()?;
         if !(self.warm_s >= 0.0 && self.until_s > self.warm_s && self.until_s <= 10_000.0) {
             return Err(format!("{site}: 'until_s' must be above 'warm_s' and at most 10,000"));
         }
@@ -122,21 +148,23 @@ impl CapBench {
     }
 
     fn key(&self) -> String {
-        let Self { site, nodes, load, seeds, warm_s, until_s, .. } = self;
+        let Self { site, nodes, load, sessions_per_s, period_s, assume, seeds, warm_s, until_s, .. } = self;
         let costs = Cap01::default();
         format!(
-            "{site} on {nodes} at {load}, seeds {seeds}, {warm_s} to {until_s} s, {PERIODS_S:?}, {costs:?}"
+            "{site} on {nodes} at {load:?} {sessions_per_s:?}, {period_s:?}, {assume:?}, seeds {seeds}, \
+             {warm_s} to {until_s} s, {PERIODS_S:?}, {costs:?}"
         )
     }
 
-    /// Returns the session rate by the rule, in sessions per second.
+    /// Returns the session rate, given or by the rule, in sessions per second.
     fn rate(&self) -> Result<f64, PaperError> {
+        let Some(load) = self.load else { return Ok(self.sessions_per_s.unwrap_or(PROBE_PER_NODE_S)) };
         let found = self.rate.get_or_init(|| {
             let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
             for _ in 0..2 {
                 let probe = self.run(PolicySetup::new(PolicyKind::Cap, 1.0), rate)?;
                 let busiest = probe.busy().into_iter().fold(0.0, f64::max);
-                rate *= self.load / busiest;
+                rate *= load / busiest;
             }
             // The rate is rounded to tenths, so that it can be quoted.
             Ok((rate * 10.0).round() / 10.0)
@@ -160,9 +188,8 @@ impl CapBench {
     fn run_seed(&self, setup: PolicySetup, rate: f64, seed: u64, run: &mut CapRun) -> Result<(), PaperError> {
         let PolicySetup { policy, period_s, low, high } = setup;
         let site = self.site()?;
-        let recipe =
-            SessionRecipe { sessions_per_s: rate, span_s: self.until_s, ..SessionRecipe::cap01(site) };
-        let sessions = recipe.sessions(seed).map_err(|error| PaperError::Workload(error.to_string()))?;
+        let recipe = self.assume.recipe(site, rate, self.until_s);
+        let mut sessions = recipe.sessions(seed).map_err(|error| PaperError::Workload(error.to_string()))?;
         let is_layer4 =
             matches!(policy, PolicyKind::Random | PolicyKind::Rr | PolicyKind::WrrNum | PolicyKind::WrrTime);
         let costs = Cap01 {
@@ -170,6 +197,7 @@ impl CapBench {
             ..Cap01::default()
         };
         let memory = Bytes((sessions.tree_bytes() as f64 * MEMORY_SHARE) as u64);
+        self.assume.draw_cacheability(&mut sessions, seed);
         let settings = Settings {
             policy,
             seed,
@@ -196,13 +224,22 @@ impl CapBench {
             report_every: Some(Duration::from_secs_f64(period_s)),
             ..Scenario::lard98(1, settings)
         };
-        let workload = site_workload(&sessions.items, costs.access_ns());
+        let workload = site_workload(&sessions.items, self.assume.access_ns(&costs));
         let window = Time::ZERO + Duration::from_secs_f64(self.warm_s)
             ..Time::ZERO + Duration::from_secs_f64(self.until_s);
-        let users = SessionUsers::new(&sessions, window, &mut run.pages);
+        let users = SessionUsers::new(&sessions, window, &mut run.pages).with_keys(self.assume.keys);
         let users = if is_layer4 { users.bind_connections(policy)? } else { users };
         run.outcomes.push(simulate_with(&workload, &scenario, Box::new(users))?);
         Ok(())
+    }
+
+    /// Returns the period of reports for a policy: the given or the best one; 1 s for policies without reports.
+    fn find_period(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
+        match (self.period_s, policy) {
+            (Some(period_s), _) => Ok(period_s),
+            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => self.find_best_period(policy, rate),
+            _ => Ok(1.0),
+        }
     }
 
     /// Returns the best period for a policy: the one with the lowest 90th percentile under a separate seed.
@@ -287,9 +324,9 @@ const METRICS: [&str; 14] = [
 /// `cap-pages`: page delays by policy.
 ///
 /// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` (if there are several classes),
-/// and lines with a fixed period such as `WRR at 2 s`. With a second site S (`beside`) also `CAP on S`, `LARD
-/// on S` and `WRR on S`, at the load that the rule gives for S, and `CAP on S, same rate` and so on, at this
-/// site's session rate. x: a page delay in seconds. Metric by x: `within` (share of the pages that take at
+/// and without `period_s` lines with a fixed period such as `WRR at 2 s`. With a second site S (`beside`) also
+/// `CAP on S`, `LARD on S` and `WRR on S`: at the same session rate, or with `load` at the load that the rule
+/// gives for S. With `load` also `CAP on S, same rate` and so on, at this site's session rate. x: a page delay in seconds. Metric by x: `within` (share of the pages that take at
 /// most x). Metrics that are equal at every x: the 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and
 /// `n_p50_s` (pages of class N only), `hit_ratio`, the utilisation of stations (mean over the nodes;
 /// `busiest_node` is the busiest station of all), `sessions_per_s`, and the best period of the policy.
@@ -355,8 +392,8 @@ fn read(table: &toml::Table, list: &str) -> Result<(CapBench, Vec<f64>), String>
 }
 
 /// Returns the lines. Only sites with several classes have servers to dedicate.
-fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
-    let classes = site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
+fn pages_lines(bench: &CapBench, beside: Option<&str>) -> Vec<PagesLine> {
+    let classes = bench.site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
     let several = classes.iter().filter(|share| **share > 0).count() > 1;
     let policies = &POLICIES[..if several { POLICIES.len() } else { POLICIES.len() - 1 }];
     let line = |name: String, policy, period_s, place| PagesLine { name, policy, period_s, place };
@@ -364,18 +401,17 @@ fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
         .iter()
         .map(|(name, policy)| line((*name).to_owned(), *policy, None, SiteChoice::Here))
         .collect();
+    let fixed = if bench.period_s.is_some() { &[][..] } else { &FIXED };
     lines.extend(
-        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), SiteChoice::Here)),
+        fixed.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), SiteChoice::Here)),
     );
     if let Some(other) = beside {
         for (name, policy) in &POLICIES[..3] {
             lines.push(line(format!("{name} on {other}"), *policy, None, SiteChoice::Beside));
-            lines.push(line(
-                format!("{name} on {other}, same rate"),
-                *policy,
-                None,
-                SiteChoice::BesideSameRate,
-            ));
+            if bench.load.is_some() {
+                let name = format!("{name} on {other}, same rate");
+                lines.push(line(name, *policy, None, SiteChoice::BesideSameRate));
+            }
         }
     }
     lines
@@ -395,7 +431,7 @@ impl Builtin for Pages {
             read(&table, "seconds").map(|(bench, _)| bench)
         });
         let beside = beside.transpose()?;
-        let lines = pages_lines(&bench.site, beside.as_ref().map(|bench| bench.site.as_str()));
+        let lines = pages_lines(&bench, beside.as_ref().map(|bench| bench.site.as_str()));
         Ok(Box::new(PagesPlan { bench, beside, lines, seconds }))
     }
 }
@@ -425,11 +461,7 @@ impl Plan for PagesPlan {
         };
         let rate =
             if line.place == SiteChoice::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
-        let period_s = match (line.period_s, line.policy) {
-            (Some(period_s), _) => period_s,
-            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.find_best_period(line.policy, rate)?,
-            _ => 1.0,
-        };
+        let period_s = line.period_s.map_or_else(|| bench.find_period(line.policy, rate), Ok)?;
         let run = bench.run(PolicySetup::new(line.policy, period_s), rate)?;
         let values = run.values(rate, period_s);
         let sample = |x: &f64| {
@@ -468,6 +500,9 @@ mod tests {
         assert!(error("site = 'shop'\nnodes = 4\nload = 0.6\nseeds = 1").contains("publishing-static"));
         assert!(error("site = 'transaction'\nnodes = 0\nload = 0.6\nseeds = 1").contains("'nodes'"));
         assert!(error("site = 'transaction'\nnodes = 4\nload = 1.0\nseeds = 1").contains("'load'"));
+        assert!(error("site = 'transaction'\nnodes = 4\nseeds = 1").contains("either 'load'"));
+        let keys = "site = 'transaction'\nnodes = 4\nload = 0.5\nseeds = 1\nassume = { exponent = -1.0 }";
+        assert!(error(keys).contains("'exponent'"));
         assert!(
             error("site = 'transaction'\nnodes = 4\nload = 0.6\nseeds = 1\nwarm_s = 500.0")
                 .contains("until_s")

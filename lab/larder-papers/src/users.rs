@@ -5,8 +5,8 @@
 //! soon as the previous one has arrived (HTTP/1.1, one server process per connection). Then the user thinks.
 //! Behind a layer-4 switch the whole connection goes to the node of its first request; at layer 7 each
 //! request is dispatched. The dispatcher does not count a bound connection after its first object. Therefore
-//! only policies that ignore its counts can be used at layer 4. The first secure page of a session begins
-//! with a key exchange; later pages resume it. A page's delay runs from its first request to the end of its
+//! only policies that ignore its counts can be used at layer 4. [`KeyExchange`] states which secure requests
+//! begin with a key exchange; the others resume it. A page's delay runs from its first request to the end of its
 //! last object.
 //!
 //! Pages that begin within the measured window are measured, however late they end. No page begins after the
@@ -14,7 +14,9 @@
 //!
 //! # Profiles
 //! Each user replays one profile and pauses after each reply. Users of one profile begin at different
-//! positions. Users arrive evenly over the ramp.
+//! positions. Users arrive evenly over the ramp. Each request has a connection of its own. The cluster accepts
+//! a connection if fewer than `backlog` requests are in progress. Otherwise the client's SYN is lost, and the
+//! client sends it again after 3, 6 and 12 s, as Windows NT does. The request fails if the last SYN is lost.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -51,12 +53,26 @@ pub(crate) struct PageLog {
     pub(crate) of_class: [DelayLog; ServiceClass::COUNT],
 }
 
+/// The secure requests that begin with a key exchange. The paper has one "at least once" a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum KeyExchange {
+    /// The first secure request of a session.
+    #[default]
+    Session,
+    /// The first request of each secure page, which is the first one of its connection.
+    Page,
+    /// Each secure request, as with a connection for each object.
+    Object,
+}
+
 /// Users with sessions of pages.
 #[derive(Debug)]
 pub(crate) struct SessionUsers<'s> {
     sessions: &'s Sessions,
     /// Whether a connection stays at its first request's node.
     bound: bool,
+    keys: KeyExchange,
     /// The time from which pages that begin are measured.
     from: Time,
     /// The time from which no page begins.
@@ -89,7 +105,13 @@ impl<'s> SessionUsers<'s> {
     pub(crate) fn new(sessions: &'s Sessions, window: core::ops::Range<Time>, log: &'s mut PageLog) -> Self {
         let users = vec![User::default(); sessions.sessions.len()];
         let (from, until) = (window.start, window.end);
-        Self { sessions, bound: false, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
+        let keys = KeyExchange::default();
+        Self { sessions, bound: false, keys, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
+    }
+
+    /// Sets which secure requests begin with a key exchange.
+    pub(crate) fn with_keys(self, keys: KeyExchange) -> Self {
+        Self { keys, ..self }
     }
 
     /// Puts the users behind a layer-4 switch with this policy: a connection stays at its first request's
@@ -134,7 +156,7 @@ impl<'s> SessionUsers<'s> {
         let secure = self.page(number).secure;
         let user = &mut self.users[number as usize];
         (user.begun, user.objects) = (now, 0);
-        let keys = secure && !user.has_keys;
+        let keys = secure && (self.keys != KeyExchange::Session || !user.has_keys);
         user.has_keys |= secure;
         Some(self.ask(number, ClientConnection { bound: None, opens: true, keys }))
     }
@@ -169,7 +191,8 @@ impl RequestSource for SessionUsers<'_> {
         let user = self.users[tag as usize];
         if (user.objects as usize) < page.objects.len() {
             let bound = served.filter(|_| self.bound);
-            requests.push(self.ask(tag, ClientConnection { bound, opens: false, keys: false }));
+            let keys = page.secure && self.keys == KeyExchange::Object;
+            requests.push(self.ask(tag, ClientConnection { bound, opens: false, keys }));
             return;
         }
         if user.begun >= self.from {
@@ -193,30 +216,46 @@ impl RequestSource for SessionUsers<'_> {
 /// Statistics of users with profiles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UserStats {
-    /// The waiting times of requests: their delay less their delay on an idle cluster, read from disk.
-    pub(crate) waits: DelayLog,
-    /// Delays of requests.
+    /// Times to connect.
+    pub(crate) connects: DelayLog,
+    /// Delays of requests, from the first SYN.
     pub(crate) delays: DelayLog,
-    /// Requests refused.
-    pub(crate) refused: u64,
+    /// Requests refused, and requests whose connection failed.
+    pub(crate) failed: u64,
 }
+
+/// The time to the first retransmission of a SYN, in ns. Each further one takes twice as long.
+const SYN_AGAIN_NS: u64 = 3_000_000_000;
+/// The number of retransmissions of a SYN.
+const SYN_RETRIES: u32 = 3;
 
 /// Users who replay profiles.
 #[derive(Debug)]
 pub(crate) struct ProfileUsers<'s> {
     profiles: &'s Profiles,
-    /// The delay of each item on an idle cluster, in ns.
-    alone_ns: &'s [u64],
     users: u32,
+    /// The number of requests in progress from which a SYN is lost.
+    backlog: u32,
+    in_progress: u32,
     /// The time from the start of the run in which all users make their first request, in ns.
     ramp_ns: u64,
     from: Time,
     until: Time,
     started: u32,
     pausing: BinaryHeap<Reverse<(Time, u32)>>,
-    /// The number of requests of each user, and the time of the last request.
-    done: Vec<(u32, Time)>,
+    state: Vec<ProfileUser>,
     stats: &'s mut UserStats,
+}
+
+/// The state of a user with a profile.
+#[derive(Clone, Copy, Debug, Default)]
+struct ProfileUser {
+    /// The number of requests that have ended.
+    done: u32,
+    /// The time of the first SYN of the current request.
+    begun: Time,
+    /// The number of lost SYNs of the current request.
+    lost: u32,
 }
 
 impl<'s> ProfileUsers<'s> {
@@ -224,22 +263,23 @@ impl<'s> ProfileUsers<'s> {
     /// in `stats`.
     pub(crate) fn new(
         profiles: &'s Profiles,
-        alone_ns: &'s [u64],
         users: u32,
+        backlog: u32,
         ramp: Time,
         window: core::ops::Range<Time>,
         stats: &'s mut UserStats,
     ) -> Self {
         Self {
             profiles,
-            alone_ns,
             users,
+            backlog,
+            in_progress: 0,
             ramp_ns: ramp.as_nanos(),
             from: window.start,
             until: window.end,
             started: 0,
             pausing: BinaryHeap::new(),
-            done: vec![(0, Time::ZERO); users as usize],
+            state: vec![ProfileUser::default(); users as usize],
             stats,
         }
     }
@@ -248,16 +288,43 @@ impl<'s> ProfileUsers<'s> {
     fn visit(&self, user: u32) -> larder_trace::synth::profiles::Visit {
         let profile = &self.profiles.profiles[user as usize % self.profiles.profiles.len()];
         let lap = user as usize / self.profiles.profiles.len();
-        profile[(self.done[user as usize].0 as usize + lap * 7) % profile.len()]
+        profile[(self.state[user as usize].done as usize + lap * 7) % profile.len()]
     }
 
-    fn ask(&mut self, now: Time, user: u32) -> Option<ClientRequest> {
-        if now >= self.until {
-            return None;
+    /// Sends a SYN. Returns the request if the connection is accepted.
+    fn connect(&mut self, now: Time, user: u32) -> Option<ClientRequest> {
+        let state = &mut self.state[user as usize];
+        if state.lost == 0 {
+            if now >= self.until {
+                return None;
+            }
+            state.begun = now;
         }
-        let item = self.visit(user).item;
-        self.done[user as usize].1 = now;
-        Some(ClientRequest::new(item, user))
+        let (begun, lost) = (state.begun, state.lost);
+        if self.in_progress < self.backlog {
+            state.lost = 0;
+            self.in_progress += 1;
+            if begun >= self.from {
+                self.stats.connects.note(now.as_nanos() - begun.as_nanos());
+            }
+            return Some(ClientRequest::new(self.visit(user).item, user));
+        }
+        if lost < SYN_RETRIES {
+            state.lost += 1;
+            self.pausing.push(Reverse((Time::from_nanos(now.as_nanos() + (SYN_AGAIN_NS << lost)), user)));
+        } else {
+            self.stats.failed += u64::from(begun >= self.from);
+            self.pause(now, user);
+        }
+        None
+    }
+
+    /// Ends a user's request. The user then pauses.
+    fn pause(&mut self, now: Time, user: u32) {
+        let visit = self.visit(user);
+        let state = &mut self.state[user as usize];
+        (state.done, state.lost) = (state.done + 1, 0);
+        self.pausing.push(Reverse((Time::from_nanos(now.as_nanos().saturating_add(visit.pause_ns)), user)));
     }
 }
 
@@ -271,10 +338,10 @@ impl RequestSource for ProfileUsers<'_> {
     fn next_request(&mut self, now: Time) -> Option<ClientRequest> {
         if self.pausing.peek().is_some_and(|user| user.0.0 <= now) {
             let Reverse((_, user)) = self.pausing.pop()?;
-            return self.ask(now, user);
+            return self.connect(now, user);
         }
         self.started += 1;
-        self.ask(now, self.started - 1)
+        self.connect(now, self.started - 1)
     }
 
     fn handle_end(
@@ -284,20 +351,15 @@ impl RequestSource for ProfileUsers<'_> {
         served: Option<NodeId>,
         _requests: &mut Vec<ClientRequest>,
     ) {
-        let (visit, begun) = (self.visit(user), self.done[user as usize].1);
+        self.in_progress -= 1;
+        let begun = self.state[user as usize].begun;
         if begun >= self.from {
-            let delay_ns = now.as_nanos() - begun.as_nanos();
             match served {
-                Some(_) => {
-                    self.stats.delays.note(delay_ns);
-                    self.stats.waits.note(delay_ns.saturating_sub(self.alone_ns[visit.item as usize]));
-                }
-                None => self.stats.refused += 1,
+                Some(_) => self.stats.delays.note(now.as_nanos() - begun.as_nanos()),
+                None => self.stats.failed += 1,
             }
         }
-        self.done[user as usize].0 += 1;
-        let at = Time::from_nanos(now.as_nanos().saturating_add(visit.pause_ns));
-        self.pausing.push(Reverse((at, user)));
+        self.pause(now, user);
     }
 }
 
@@ -372,6 +434,21 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_exchanged_by_session_page_or_object() {
+        let sessions = create_sessions();
+        let count = |keys| {
+            let mut log = PageLog::default();
+            let window = Time::ZERO..Time::from_secs(10_000);
+            let asked = drive(&mut SessionUsers::new(&sessions, window, &mut log).with_keys(keys));
+            asked.iter().filter(|(_, ask)| ask.connection.keys).count()
+        };
+        let secure = || sessions.pages.iter().filter(|page| page.secure);
+        let objects: usize = secure().map(|page| page.objects.len()).sum();
+        assert_eq!((count(KeyExchange::Page), count(KeyExchange::Object)), (secure().count(), objects));
+        assert!(count(KeyExchange::Session) < secure().count());
+    }
+
+    #[test]
     fn a_bound_connection_stays_and_the_window_is_kept() {
         let sessions = create_sessions();
         let mut log = PageLog::default();
@@ -402,11 +479,10 @@ mod tests {
     #[test]
     fn profiles_are_replayed_with_their_pauses() {
         let profiles = profiles(ProfileKind::Baseline, 1);
-        let alone = vec![400_000; profiles.items.len()];
         let mut stats = UserStats::default();
         let window = Time::ZERO..Time::from_secs(100);
         let ramp = Time::from_secs(10);
-        let asked = drive(&mut ProfileUsers::new(&profiles, &alone, 600, ramp, window, &mut stats));
+        let asked = drive(&mut ProfileUsers::new(&profiles, 600, 600, ramp, window, &mut stats));
         for user in [0, 17, 599] {
             let mine: Vec<&(Time, ClientRequest)> = asked.iter().filter(|(_, ask)| ask.tag == user).collect();
             assert_eq!(mine[0].0, Time::from_nanos(u64::from(user) * 10_000_000_000 / 600));
@@ -419,6 +495,27 @@ mod tests {
             assert_eq!(mine[3].1.item, profile[from + 3].item);
         }
         assert_eq!(stats.delays.delays().count, asked.len() as u64);
-        assert!((stats.waits.delays().mean_s - 0.0006).abs() < 1e-9);
+        assert!((stats.delays.delays().mean_s - 0.001).abs() < 1e-9);
+        assert_eq!((stats.connects.delays().max_s, stats.failed), (0.0, 0));
+    }
+
+    #[test]
+    fn a_lost_syn_is_sent_again() {
+        let profiles = profiles(ProfileKind::Baseline, 1);
+        let run = |users, backlog| {
+            let mut stats = UserStats::default();
+            let window = Time::ZERO..Time::from_secs(1);
+            let mut source = ProfileUsers::new(&profiles, users, backlog, Time::ZERO, window, &mut stats);
+            let asked = drive(&mut source);
+            (asked.iter().map(|(at, _)| at.as_nanos()).collect::<Vec<u64>>(), stats)
+        };
+        // All users connect at the same time, and a request takes 1 ms.
+        let (times, stats) = run(3, 2);
+        assert_eq!(times, [0, 0, 3_000_000_000]);
+        assert_eq!((stats.connects.delays().max_s, stats.failed), (3.0, 0));
+        // The retransmissions of three users meet again after 3, 6 and 12 s. The last user's fail.
+        let (times, stats) = run(5, 1);
+        assert_eq!(times, [0, 3_000_000_000, 9_000_000_000, 21_000_000_000]);
+        assert_eq!((stats.connects.delays().max_s, stats.failed), (21.0, 1));
     }
 }

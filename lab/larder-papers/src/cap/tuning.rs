@@ -85,8 +85,8 @@ impl Plan for GatherPlan {
 /// `cap-thresholds`: the influence of LARD's thresholds.
 ///
 /// Lines: `T_low` (x below 0.7, with T_high 0.7) and `T_high` (x above 0.3, with T_low 0.3). x: the
-/// utilisation. Metrics as of `cap-gather`. The period of reports is the best one for LARD with the paper's
-/// thresholds.
+/// utilisation. Metrics as of `cap-gather`. The period of reports is `period_s`, or the best one for LARD with
+/// the paper's thresholds.
 #[derive(Debug)]
 pub(crate) struct Thresholds;
 
@@ -134,7 +134,7 @@ impl Plan for ThresholdsPlan {
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
         let (line, low, high) = self.points[job];
         let rate = self.bench.rate()?;
-        let period_s = self.bench.find_best_period(PolicyKind::LardUtil, rate)?;
+        let period_s = self.bench.find_period(PolicyKind::LardUtil, rate)?;
         let setup = PolicySetup { low, high, ..PolicySetup::new(PolicyKind::LardUtil, period_s) };
         let values = self.bench.run(setup, rate)?.values(rate, period_s);
         let x = f64::from(if line == "T_low" { low } else { high }) / 1_000.0;
