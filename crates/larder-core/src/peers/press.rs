@@ -22,8 +22,8 @@
 //!
 //! The paper leaves some cases open. They are decided as follows:
 //!
-//! - Between two reports a node adds the requests that it has itself forwarded to a peer and that have not ended. Ties go
-//!   to the server with the highest hash of target and slot.
+//! - Between two reports a node adds the requests that it has itself forwarded to a peer and that have not ended
+//!   ([`PressSettings::count_forwarded`]). Ties go to the server with the highest hash of target and slot.
 //! - A load is *unknown* if no report came for `stale_after`. A server with unknown load counts as loaded to T, so it is
 //!   neither preferred nor avoided. A node with unknown load never becomes a server.
 //! - A node that this node has made a server counts as one for `assumed_for`, or until it reports the target itself.
@@ -77,6 +77,9 @@ pub struct PressSettings {
     pub gather: Duration,
     /// True if reads are announced when they begin, as if the target were in memory. The paper: false.
     pub announce_reads: bool,
+    /// True if a node adds to a peer's reported load the requests that it has forwarded since the report and that have not
+    /// ended. The paper: false, since it names the reported load only.
+    pub count_forwarded: bool,
     /// Time between two heartbeats.
     pub heartbeat: Duration,
     /// Age at which a reported load becomes unknown; more than `heartbeat`.
@@ -102,6 +105,7 @@ impl Default for PressSettings {
             load_step: 4,
             gather: Duration::from_millis(20),
             announce_reads: true,
+            count_forwarded: true,
             heartbeat: Duration::from_secs(1),
             stale_after: Duration::from_secs(3),
             assumed_for: Duration::from_secs(5),
@@ -484,8 +488,9 @@ impl Press {
     }
 
     fn forward_to(&mut self, now: Time, node: NodeId, reason: PressReason) -> PressDecision {
+        let counted = u32::from(self.settings.count_forwarded);
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.sent = peer.sent.saturating_add(1);
+            peer.sent = peer.sent.saturating_add(counted);
             peer.trust.record_forward(now);
         }
         PressDecision { node, reason, keep: false }

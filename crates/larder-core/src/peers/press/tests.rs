@@ -88,6 +88,19 @@ fn equally_loaded_servers_take_turns() {
 }
 
 #[test]
+fn forwarded_requests_do_not_count_if_only_reports_do() {
+    let mut node = node([3, 4]);
+    node.settings.count_forwarded = false;
+    receive_change(&mut node, A, 1, X, true);
+    receive_change(&mut node, B, 1, X, true);
+    for _ in 0..20 {
+        assert_eq!(decide_x(&mut node), (A, PressReason::Peer), "its report says 3");
+    }
+    receive_load(&mut node, Time::ZERO, A, 5, 1);
+    assert_eq!(decide_x(&mut node), (B, PressReason::Peer));
+}
+
+#[test]
 fn returned_requests_do_not_count_as_load() {
     let mut node = node([0, 0]);
     receive_change(&mut node, A, 1, X, true);
