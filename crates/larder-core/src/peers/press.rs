@@ -5,8 +5,8 @@
 //! different views of the cluster cannot send it in circles.
 //!
 //! ```text
+//! size >= large_min             serve here, do not keep                           (see `keep_large_alone`)
 //! this node does not share      serve here                                        (see `sharing`)
-//! size >= large_min             serve here, do not keep
 //! in memory here                serve here
 //! no server known               serve here, and keep: the first server
 //! else n = least loaded server
@@ -77,6 +77,9 @@ pub struct PressSettings {
     pub gather: Duration,
     /// True if reads are announced when they begin, as if the target were in memory. The paper: false.
     pub announce_reads: bool,
+    /// True if a node that does not share keeps large targets and counts their misses. The paper: true, since the rule for
+    /// large targets is a part of the algorithm that a node runs when it shares.
+    pub keep_large_alone: bool,
     /// True if a node adds to a peer's reported load the requests that it has forwarded since the report and that have not
     /// ended. The paper: false, since it names the reported load only.
     pub count_forwarded: bool,
@@ -105,6 +108,7 @@ impl Default for PressSettings {
             load_step: 4,
             gather: Duration::from_millis(20),
             announce_reads: true,
+            keep_large_alone: false,
             count_forwarded: true,
             heartbeat: Duration::from_secs(1),
             stale_after: Duration::from_secs(3),
@@ -171,6 +175,9 @@ impl Press {
     pub fn decide(&mut self, now: Time, target: TargetId, size: Option<Bytes>) -> PressDecision {
         let me = self.me;
         let here = |reason, keep| PressDecision { node: me, reason, keep };
+        if self.settings.keep_large_alone && !self.sharing.is_on() {
+            return here(PressReason::Alone, true);
+        }
         if self.is_large(target, size) {
             return here(PressReason::Large, false);
         }
@@ -264,7 +271,8 @@ impl Press {
         missed: bool,
         out: &mut Vec<PressOutput>,
     ) {
-        if size >= self.settings.large_min {
+        let kept_alone = self.settings.keep_large_alone && !self.sharing.is_on();
+        if size >= self.settings.large_min && !kept_alone {
             self.large.touch(target, || TargetMark::new(target));
             if self.pending_reads.fail(target) {
                 self.record_change(now, target, false, out);

@@ -81,6 +81,8 @@ pub(super) struct Point {
     pub(super) gather_ms: f64,
     /// PRESS: whether a read in progress is broadcast as if the target were in memory.
     pub(super) tell_reads: bool,
+    /// PRESS: whether a node that does not cooperate keeps large targets and counts their misses.
+    pub(super) keep_large_alone: bool,
     /// PRESS: whether a node adds to a peer's last reported load the requests that it has forwarded since.
     pub(super) count_forwarded: bool,
     /// PRESS: the nodes at which a request counts as load whose reply is relayed.
@@ -139,6 +141,7 @@ impl Default for Point {
             load_step: protocol.load_step,
             gather_ms: protocol.gather.as_secs_f64() * 1e3,
             tell_reads: false,
+            keep_large_alone: protocol.keep_large_alone,
             count_forwarded: protocol.count_forwarded,
             relayed_load: RelayedLoad::default(),
             window: protocol.sharing.window,
@@ -269,6 +272,7 @@ impl Point {
             load_step: self.load_step,
             gather: millis(self.gather_ms),
             announce_reads: self.tell_reads,
+            keep_large_alone: self.keep_large_alone,
             count_forwarded: self.count_forwarded,
             sharing: SharingSettings {
                 on_permille: self.on_permille,

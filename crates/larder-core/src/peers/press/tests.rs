@@ -88,6 +88,19 @@ fn equally_loaded_servers_take_turns() {
 }
 
 #[test]
+fn a_node_that_does_not_share_may_keep_large_targets() {
+    let sharing = SharingSettings { window: 100, off_windows: 1, ..SharingSettings::default() };
+    let settings = PressSettings { memory: Bytes::mib(1), sharing, keep_large_alone: true, ..always() };
+    let (mut node, mut out, size) = (Press::new(ME, 1, settings), Vec::new(), Bytes::kib(128));
+    let decision = node.decide(Time::ZERO, X, Some(size));
+    assert_eq!((decision.reason, decision.keep), (PressReason::Alone, true));
+    (0..100).for_each(|at| node.record_served(ms(1), TargetId(at), size, true, &mut out));
+    assert!(node.is_sharing(), "its misses count");
+    let decision = node.decide(ms(2), X, Some(size));
+    assert_eq!((decision.reason, decision.keep), (PressReason::Large, false));
+}
+
+#[test]
 fn forwarded_requests_do_not_count_if_only_reports_do() {
     let mut node = node([3, 4]);
     node.settings.count_forwarded = false;
