@@ -1,5 +1,7 @@
 use super::*;
 use crate::peers::CacheChange;
+use crate::peers::sharing::SharingSettings;
+use core::time::Duration;
 
 const ME: NodeId = NodeId(0);
 const A: NodeId = NodeId(1);
