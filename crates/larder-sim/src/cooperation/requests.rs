@@ -45,9 +45,7 @@ impl CooperationEngine<'_> {
             }
             RequestStage::ForwardPrepare => self.forward(task, request),
             RequestStage::ForwardTransfer => {
-                if self.counts_at_service() {
-                    self.begin_connection(service);
-                }
+                self.begin_forwarded(service);
                 let handoff = if self.uses_relay() { 0.0 } else { costs.handoff_s };
                 let ns = nanos(costs.accept_s + handoff);
                 self.enter_stage(task, RequestStage::Accept, service, StationKind::Cpu, ns);
@@ -55,9 +53,7 @@ impl CooperationEngine<'_> {
             RequestStage::Accept => self.serve(task, request),
             RequestStage::DiskRead => self.finish_read(task, request),
             RequestStage::ReturnPrepare => {
-                if self.counts_at_service() {
-                    self.end_connection(service);
-                }
+                self.end_forwarded(service);
                 let bytes = self.bytes(request.item);
                 self.count_relayed(bytes);
                 self.transfer_to(task, RequestStage::ReturnTransfer, service, initial, bytes);
@@ -111,6 +107,19 @@ impl CooperationEngine<'_> {
     /// Returns whether a forwarded request counts as load of its service node.
     fn counts_at_service(&self) -> bool {
         !self.uses_relay() || self.cluster.relayed_load == RelayedLoad::Both
+    }
+
+    /// Counts a forwarded request as load of its service node, if it counts there.
+    fn begin_forwarded(&mut self, service: u16) {
+        if self.counts_at_service() {
+            self.begin_connection(service);
+        }
+    }
+
+    fn end_forwarded(&mut self, service: u16) {
+        if self.counts_at_service() {
+            self.end_connection(service);
+        }
     }
 
     const fn dispatcher(&self) -> u16 {
