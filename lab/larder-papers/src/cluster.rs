@@ -279,7 +279,14 @@ impl RunSettings {
                         }
                     });
                 let (recipe, seed) = (recipe.clone(), self.seed.unwrap_or(1));
-                Ok(WorkloadSpec::Synthetic { recipe, seed, scale, requests: self.requests, hot })
+                Ok(WorkloadSpec::Synthetic {
+                    recipe,
+                    seed,
+                    scale,
+                    requests: self.requests,
+                    hot,
+                    exponent: None,
+                })
             }
             (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests: self.requests }),
             _ => Err("a run needs 'recipe' or 'trace', one of the two".to_owned()),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use larder_trace::synth::{HotTargets, Recipe, generate};
+use larder_trace::synth::{HotTargets, Popularity, Recipe, generate};
 use larder_trace::{LoadOptions, Trace};
 
 use super::PaperError;
@@ -25,6 +25,8 @@ pub enum WorkloadSpec {
         requests: Option<u64>,
         /// Hot targets instead of the recipe's.
         hot: Option<HotTargets>,
+        /// Zipf exponent of the popularity instead of the recipe's; not for a curve.
+        exponent: Option<f64>,
     },
     /// A workload read from a file.
     File {
@@ -38,13 +40,14 @@ pub enum WorkloadSpec {
 impl WorkloadSpec {
     /// Creates the description of a recipe at full size.
     pub fn recipe(name: &str, seed: u64) -> Self {
-        Self::Synthetic { recipe: name.to_owned(), seed, scale: 1.0, requests: None, hot: None }
+        let recipe = name.to_owned();
+        Self::Synthetic { recipe, seed, scale: 1.0, requests: None, hot: None, exponent: None }
     }
 
     /// Describes the workload in one line. The line is also the key of its results.
     pub fn describe(&self) -> String {
         match self {
-            Self::Synthetic { recipe, seed, scale, requests, hot } => {
+            Self::Synthetic { recipe, seed, scale, requests, hot, exponent } => {
                 let mut text = format!("{recipe}, seed {seed}");
                 if *scale != 1.0 {
                     text += &format!(", scale {scale}");
@@ -56,6 +59,9 @@ impl WorkloadSpec {
                     let HotTargets { share, targets, size } = hot;
                     text += &format!(", {share} of them to {targets} hot targets of {} bytes", size.get());
                 }
+                if let Some(exponent) = exponent {
+                    text += &format!(", exponent {exponent}");
+                }
                 text
             }
             Self::File { path, requests: None } => path.clone(),
@@ -65,11 +71,14 @@ impl WorkloadSpec {
 
     fn make(&self, directory: &Path) -> Result<Trace, PaperError> {
         match self {
-            Self::Synthetic { recipe, seed, scale, requests, hot } => {
+            Self::Synthetic { recipe, seed, scale, requests, hot, exponent } => {
                 let wrong = |error: larder_trace::synth::SynthError| PaperError::Workload(error.to_string());
                 let mut recipe = Recipe::by_name(recipe).map_err(wrong)?;
                 recipe.requests = requests.unwrap_or(recipe.requests);
                 recipe.hot = hot.or(recipe.hot);
+                if let Some(exponent) = exponent {
+                    recipe.popularity = with_exponent(recipe.popularity, *exponent)?;
+                }
                 generate(&recipe, *seed, *scale).map_err(wrong)
             }
             Self::File { path, requests } => {
@@ -84,6 +93,20 @@ impl WorkloadSpec {
                 }
                 Ok(trace)
             }
+        }
+    }
+}
+
+/// Returns the popularity with another exponent. The known shares at the top stay.
+///
+/// # Errors
+/// Returns an error for a curve, which has no exponent.
+fn with_exponent(popularity: Popularity, exponent: f64) -> Result<Popularity, PaperError> {
+    match popularity {
+        Popularity::Zipf { .. } => Ok(Popularity::Zipf { exponent }),
+        Popularity::Knee { top, .. } => Ok(Popularity::Knee { top, exponent }),
+        Popularity::Curve { .. } => {
+            Err(PaperError::Workload("exponent: the recipe's popularity is a curve".to_owned()))
         }
     }
 }
@@ -209,11 +232,12 @@ mod tests {
         let plain = WorkloadSpec::recipe("rice-like", 1);
         let WorkloadSpec::Synthetic { recipe, seed, scale, .. } = plain.clone() else { unreachable!() };
         let hot = Some(HotTargets { share: 0.3, targets: 5, size: Bytes(20_480) });
-        let other = WorkloadSpec::Synthetic { recipe, seed, scale, requests: Some(1_000), hot };
+        let (requests, exponent) = (Some(1_000), Some(0.7));
+        let other = WorkloadSpec::Synthetic { recipe, seed, scale, requests, hot, exponent };
         assert_eq!(plain.describe(), "rice-like, seed 1");
         assert_eq!(
             other.describe(),
-            "rice-like, seed 1, 1000 requests, 0.3 of them to 5 hot targets of 20480 bytes"
+            "rice-like, seed 1, 1000 requests, 0.3 of them to 5 hot targets of 20480 bytes, exponent 0.7"
         );
     }
 }

@@ -67,7 +67,8 @@ impl WorkloadParams {
         let Self { seed, scale, requests, .. } = *self;
         match (&self.recipe, &self.trace) {
             (Some(recipe), None) => {
-                Ok(WorkloadSpec::Synthetic { recipe: recipe.clone(), seed, scale, requests, hot: None })
+                let recipe = recipe.clone();
+                Ok(WorkloadSpec::Synthetic { recipe, seed, scale, requests, hot: None, exponent: None })
             }
             (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests }),
             _ => Err("workload: 'recipe' or 'trace', one of them".to_owned()),

@@ -5,8 +5,8 @@
 //! different views of the cluster cannot send it in circles.
 //!
 //! ```text
+//! size >= large_min             serve here, do not keep                           (see `keep_large_alone`)
 //! this node does not share      serve here                                        (see `sharing`)
-//! size >= large_min             serve here, do not keep
 //! in memory here                serve here
 //! no server known               serve here, and keep: the first server
 //! else n = least loaded server
@@ -22,8 +22,8 @@
 //!
 //! The paper leaves some cases open. They are decided as follows:
 //!
-//! - Between two reports a node adds the requests that it has itself forwarded to a peer and that have not ended. Ties go
-//!   to the server with the highest hash of target and slot.
+//! - Between two reports a node adds the requests that it has itself forwarded to a peer and that have not ended
+//!   ([`PressSettings::count_forwarded`]). Ties go to the server with the highest hash of target and slot.
 //! - A load is *unknown* if no report came for `stale_after`. A server with unknown load counts as loaded to T, so it is
 //!   neither preferred nor avoided. A node with unknown load never becomes a server.
 //! - A node that this node has made a server counts as one for `assumed_for`, or until it reports the target itself.
@@ -40,13 +40,17 @@
 //! list of what it would cache without sharing comes on top. A decision takes O(servers of the target), or O(peers) if all
 //! servers are overloaded.
 
+mod settings;
+
+pub use settings::PressSettings;
+
 use super::decision::{PressDecision, PressReason};
 use super::ledger::Ledger;
 use super::message::PressMessage;
 use super::peer::{PeerUpdate, PressPeer};
 use super::pending_reads::PendingReads;
 use super::sets::PeerSets;
-use super::sharing::{Sharing, SharingSettings};
+use super::sharing::Sharing;
 use super::trust::Trust;
 use super::{PressOutput, Recipient};
 use crate::clock::{ClockTable, TargetMark};
@@ -57,61 +61,11 @@ use crate::unit::Bytes;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 /// Largest number of assumed servers. Beyond it, the oldest is dropped.
 const ASSUMED_MAX: usize = 4_096;
 /// Largest number of changes that wait to be sent. Further changes are sent at once.
 const UNSENT_MAX: u64 = 64;
-
-/// Settings of PRESS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PressSettings {
-    /// T: number of connections above which a node is overloaded. 1 to 1,000,000; the paper: 80.
-    pub overload: u32,
-    /// Size from which on targets are served where they are requested and never kept. The paper: 128 KB.
-    pub large_min: Bytes,
-    /// Difference to the last sent load at which the load is sent again; at least 1. The paper: 4.
-    pub load_step: u32,
-    /// Time for which changes of the memory are gathered; 0 sends each change at once.
-    pub gather: Duration,
-    /// True if reads are announced when they begin, as if the target were in memory. The paper: false.
-    pub announce_reads: bool,
-    /// Time between two heartbeats.
-    pub heartbeat: Duration,
-    /// Age at which a reported load becomes unknown; more than `heartbeat`.
-    pub stale_after: Duration,
-    /// Time for which a node that was made a server counts as one without its own report.
-    pub assumed_for: Duration,
-    /// Largest number of targets with known servers.
-    pub targets_max: usize,
-    /// Number of changes that can be sent again, 16 bytes each. A peer that has missed more gets the complete list.
-    /// At least 64.
-    pub log_max: usize,
-    /// Size of this node's memory, for the decision when to share.
-    pub memory: Bytes,
-    /// Settings for the decision when to share.
-    pub sharing: SharingSettings,
-}
-
-impl Default for PressSettings {
-    fn default() -> Self {
-        Self {
-            overload: 80,
-            large_min: Bytes::kib(128),
-            load_step: 4,
-            gather: Duration::from_millis(20),
-            announce_reads: true,
-            heartbeat: Duration::from_secs(1),
-            stale_after: Duration::from_secs(3),
-            assumed_for: Duration::from_secs(5),
-            targets_max: 1_000_000,
-            log_max: 8_192,
-            memory: Bytes::mib(64),
-            sharing: SharingSettings::default(),
-        }
-    }
-}
 
 /// State machine of one node under PRESS.
 #[derive(Debug)]
@@ -167,6 +121,9 @@ impl Press {
     pub fn decide(&mut self, now: Time, target: TargetId, size: Option<Bytes>) -> PressDecision {
         let me = self.me;
         let here = |reason, keep| PressDecision { node: me, reason, keep };
+        if self.settings.keep_large_alone && !self.sharing.is_on() {
+            return here(PressReason::Alone, true);
+        }
         if self.is_large(target, size) {
             return here(PressReason::Large, false);
         }
@@ -260,7 +217,8 @@ impl Press {
         missed: bool,
         out: &mut Vec<PressOutput>,
     ) {
-        if size >= self.settings.large_min {
+        let kept_alone = self.settings.keep_large_alone && !self.sharing.is_on();
+        if size >= self.settings.large_min && !kept_alone {
             self.large.touch(target, || TargetMark::new(target));
             if self.pending_reads.fail(target) {
                 self.record_change(now, target, false, out);
@@ -484,8 +442,9 @@ impl Press {
     }
 
     fn forward_to(&mut self, now: Time, node: NodeId, reason: PressReason) -> PressDecision {
+        let counted = u32::from(self.settings.count_forwarded);
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.sent = peer.sent.saturating_add(1);
+            peer.sent = peer.sent.saturating_add(counted);
             peer.trust.record_forward(now);
         }
         PressDecision { node, reason, keep: false }

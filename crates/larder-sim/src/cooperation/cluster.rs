@@ -10,7 +10,7 @@ use larder_core::policy::table::RouteTable;
 use serde::{Deserialize, Serialize};
 
 use super::costs::CooperationCosts;
-use super::servers::{ForwardingMode, LoadAccounting, ServerKind};
+use super::servers::{ForwardingMode, LoadAccounting, RelayedLoad, ServerKind};
 use crate::{SimError, Workload};
 
 /// The rule that assigns clients' requests to initial nodes.
@@ -81,6 +81,8 @@ pub struct CooperativeCluster {
     pub costs: CooperationCosts,
     /// The forwarding mode. Default: relay for PRESS, handoff for all other servers.
     pub forwarding: ForwardingMode,
+    /// The nodes at which a request counts as load whose reply is relayed.
+    pub relayed_load: RelayedLoad,
     /// PRESS's settings. Default: the live settings with two differences. Reads are not broadcast, as in the
     /// paper, and one window decides whether a node leaves the cooperation.
     pub protocol: PressSettings,
@@ -105,6 +107,7 @@ impl CooperativeCluster {
             seed: 1,
             costs: CooperationCosts::default(),
             forwarding: server.default_forwarding(),
+            relayed_load: RelayedLoad::default(),
             protocol: PressSettings {
                 announce_reads: false,
                 sharing: SharingSettings { off_windows: 1, ..SharingSettings::default() },

@@ -25,10 +25,11 @@
 //!
 //! - A connection counts as load of the initial node from its arrival until the reply has left (portable) or
 //!   until it is handed off (non-portable). It counts as load of the service node from the arrival of the
-//!   forwarded request until the node has sent the reply.
+//!   forwarded request until the node has sent the reply. [`RelayedLoad`] has the other reading for portable
+//!   servers.
 //! - Requests for a target that is being read at a node wait for that read, and count as misses. A target
-//!   that is too large to be kept is read for each request. Memories are LRU. Traditional nodes do not keep
-//!   large targets either.
+//!   that is too large to be kept is read for each request. Memories are LRU. Traditional nodes keep targets
+//!   of every size, since they do not run the algorithm that contains the rule for large targets.
 //! - The initial node does not keep a relayed reply.
 //! - The service node parses a forwarded request and pays for its arrival: variant M1 of the model
 //!   ([`crate::press`]).
@@ -68,7 +69,7 @@ mod servers;
 pub use cluster::{CooperativeCluster, PresetTable, RequestSpread, WardSetup};
 pub use costs::{CooperationCosts, LinearCost};
 pub use outcome::{CooperationOutcome, TableStats, Utilisation};
-pub use servers::{ForwardingMode, LoadAccounting, ServerKind};
+pub use servers::{ForwardingMode, LoadAccounting, RelayedLoad, ServerKind};
 
 use crate::{SimError, Workload};
 

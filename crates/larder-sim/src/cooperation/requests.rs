@@ -5,7 +5,7 @@ use larder_core::Bytes;
 use super::costs::{LinearCost, nanos};
 use super::engine::{CooperationEngine, RequestStage, RequestState, StationKind, TaskBody};
 use super::protocols::{Placement, PlacementDecision, PlacementRequest};
-use super::servers::{ForwardingMode, ServerKind};
+use super::servers::{ForwardingMode, RelayedLoad, ServerKind};
 
 impl CooperationEngine<'_> {
     /// Advances a request that has ended a stage; `request` is its state at that time. Returns whether the
@@ -45,7 +45,7 @@ impl CooperationEngine<'_> {
             }
             RequestStage::ForwardPrepare => self.forward(task, request),
             RequestStage::ForwardTransfer => {
-                self.begin_connection(service);
+                self.begin_forwarded(service);
                 let handoff = if self.uses_relay() { 0.0 } else { costs.handoff_s };
                 let ns = nanos(costs.accept_s + handoff);
                 self.enter_stage(task, RequestStage::Accept, service, StationKind::Cpu, ns);
@@ -53,7 +53,7 @@ impl CooperationEngine<'_> {
             RequestStage::Accept => self.serve(task, request),
             RequestStage::DiskRead => self.finish_read(task, request),
             RequestStage::ReturnPrepare => {
-                self.end_connection(service);
+                self.end_forwarded(service);
                 let bytes = self.bytes(request.item);
                 self.count_relayed(bytes);
                 self.transfer_to(task, RequestStage::ReturnTransfer, service, initial, bytes);
@@ -102,6 +102,24 @@ impl CooperationEngine<'_> {
 
     fn uses_relay(&self) -> bool {
         self.cluster.forwarding == ForwardingMode::Relay
+    }
+
+    /// Returns whether a forwarded request counts as load of its service node.
+    fn counts_at_service(&self) -> bool {
+        !self.uses_relay() || self.cluster.relayed_load == RelayedLoad::Both
+    }
+
+    /// Counts a forwarded request as load of its service node, if it counts there.
+    fn begin_forwarded(&mut self, service: u16) {
+        if self.counts_at_service() {
+            self.begin_connection(service);
+        }
+    }
+
+    fn end_forwarded(&mut self, service: u16) {
+        if self.counts_at_service() {
+            self.end_connection(service);
+        }
     }
 
     const fn dispatcher(&self) -> u16 {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerKind {
-    /// Traditional: nodes serve all requests themselves without messages. Large targets are not kept.
+    /// Traditional: nodes serve all requests themselves without messages, and keep targets of every size.
     Trad,
     /// PRESS: nodes decide and forward, and relay the replies.
     Press,
@@ -24,7 +24,7 @@ pub enum ServerKind {
     Ward,
     /// WARD with a routing table without a core.
     Part,
-    /// Round robin: nodes serve all requests themselves and keep all targets, as in the WARD paper.
+    /// Round robin: as traditional, under the WARD paper's name.
     Rr,
 }
 
@@ -88,4 +88,16 @@ pub enum LoadAccounting {
     /// client's packets pass through it and the service node reports the end.
     #[default]
     UntilServed,
+}
+
+/// The nodes at which a request counts as load whose reply is relayed. The paper says: "the number of
+/// connections being serviced by the node".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RelayedLoad {
+    /// At the initial node and at the service node, as in the live nodes.
+    #[default]
+    Both,
+    /// At the initial node, which alone has the client's connection.
+    Initial,
 }

@@ -139,11 +139,22 @@ fn large_files_are_served_at_the_initial_node() {
     let items = vec![Item::file(TargetId(1), 200 * 1_024), Item::file(TargetId(2), 1_000)];
     let requests = (0..4_000).map(|at| u32::from(at % 4 != 0)).collect();
     let workload = Workload { items, requests, times: Vec::new() };
-    for server in [ServerKind::Trad, ServerKind::Press, ServerKind::Distributed, ServerKind::Dispatcher] {
+    for server in [ServerKind::Press, ServerKind::Distributed, ServerKind::Dispatcher] {
         let outcome = run(&workload, &always(server, 4, Bytes::mib(10)));
         assert!((outcome.reason_share("large") - 0.25).abs() < 0.03, "{server:?} {outcome:?}");
         assert!((outcome.disk_reads - 0.25).abs() < 0.03, "{server:?}: each is read");
     }
+    let trad = run(&workload, &always(ServerKind::Trad, 4, Bytes::mib(10)));
+    assert_eq!((trad.reason_share("alone"), trad.disk_reads), (1.0, 0.0), "it has no rule for large files");
+}
+
+#[test]
+fn a_relayed_request_may_count_at_its_initial_node_only() {
+    let workload = workload(500, 20_000);
+    let both = always(ServerKind::Press, 4, Bytes(workload.bytes()));
+    let initial = CooperativeCluster { relayed_load: RelayedLoad::Initial, ..both.clone() };
+    let (both, initial) = (run(&workload, &both), run(&workload, &initial));
+    assert!(initial.load_broadcasts < 0.8 * both.load_broadcasts, "{both:?} {initial:?}");
 }
 
 #[test]

@@ -408,7 +408,7 @@ pub struct Peak {
 }
 
 /// Searches the largest ratio of the throughputs of `of` and `over`, with all other parameters as in `base`.
-/// The space is files of 2 to 64 KB in steps of 1 KB, and hit rates of 10 to 99.5 % in steps of 0.5 %. The
+/// The space is files of 2 to 64 KB in steps of 0.5 KB, and hit rates of 10 to 99.5 % in steps of 0.5 %. The
 /// paper's space begins at 1 %, where no ratio peaks.
 ///
 /// # Errors
@@ -416,7 +416,7 @@ pub struct Peak {
 pub fn find_peak(base: &Press, of: Server, over: Server) -> Result<Peak, SimError> {
     base.check()?;
     let mut most = Peak { ratio: 0.0, file_kb: 0.0, hit_rate: 0.0 };
-    for file_kb in (2..=64).map(f64::from) {
+    for file_kb in (4..=128).map(|half| f64::from(half) / 2.0) {
         for hit_rate in (20..=199).map(|half| f64::from(half) / 200.0) {
             let point = Press { file_kb, hit_rate, ..*base };
             let Ok(solution) = point.solve() else { continue };

@@ -11,8 +11,8 @@ use crate::PaperError;
 use crate::traces::WorkloadSpec;
 use larder_sim::Workload;
 use larder_sim::cooperation::{
-    CooperationCosts, CooperativeCluster, ForwardingMode, LoadAccounting, RequestSpread, ServerKind,
-    WardSetup,
+    CooperationCosts, CooperativeCluster, ForwardingMode, LoadAccounting, RelayedLoad, RequestSpread,
+    ServerKind, WardSetup,
 };
 use larder_sim::press::{Network, Press};
 
@@ -45,6 +45,8 @@ pub(super) struct Point {
     pub(super) seed: u64,
     /// Number of files instead of the recipe's, with the same mean size; 0 for the recipe's.
     pub(super) files: u32,
+    /// Zipf exponent of the popularity instead of the recipe's; `None` for the recipe's.
+    pub(super) exponent: Option<f64>,
     pub(super) requests: u32,
     /// Requests per node; 0 for `requests`.
     pub(super) requests_node: u32,
@@ -79,6 +81,12 @@ pub(super) struct Point {
     pub(super) gather_ms: f64,
     /// PRESS: whether a read in progress is broadcast as if the target were in memory.
     pub(super) tell_reads: bool,
+    /// PRESS: whether a node that does not cooperate keeps large targets and counts their misses.
+    pub(super) keep_large_alone: bool,
+    /// PRESS: whether a node adds to a peer's last reported load the requests that it has forwarded since.
+    pub(super) count_forwarded: bool,
+    /// PRESS: the nodes at which a request counts as load whose reply is relayed.
+    pub(super) relayed_load: RelayedLoad,
     /// PRESS: the number of requests after which a node decides whether to cooperate, and the misses per
     /// 1,000 requests above and below which it starts and stops.
     pub(super) window: u32,
@@ -112,6 +120,7 @@ impl Default for Point {
             recipe: "clarknet-like".to_owned(),
             seed: 1,
             files: 0,
+            exponent: None,
             requests: 100_000,
             requests_node: 0,
             warmup: 1.0 / 3.0,
@@ -132,6 +141,9 @@ impl Default for Point {
             load_step: protocol.load_step,
             gather_ms: protocol.gather.as_secs_f64() * 1e3,
             tell_reads: false,
+            keep_large_alone: protocol.keep_large_alone,
+            count_forwarded: protocol.count_forwarded,
+            relayed_load: RelayedLoad::default(),
             window: protocol.sharing.window,
             on_permille: protocol.sharing.on_permille,
             off_permille: protocol.sharing.off_permille,
@@ -159,6 +171,7 @@ impl Point {
         let us = |value: Option<f64>| (0.0..=1e6).contains(&value.unwrap_or(0.0));
         let checks = [
             (self.files <= recipe.targets, "files", "at most the recipe's"),
+            ((0.0..=3.0).contains(&self.exponent.unwrap_or(0.0)), "exponent", "0 to 3"),
             ((1_000..=20_000_000).contains(&self.requests()), "requests", "1,000 to 20,000,000 in all"),
             ((0.0..1.0).contains(&self.warmup), "warmup", "from 0 to below 1"),
             ((1..=10_000).contains(&self.nodes), "nodes", "1 to 10,000"),
@@ -206,6 +219,7 @@ impl Point {
             // The generator multiplies the requests by the scale.
             requests: Some((f64::from(self.requests()) / scale).round() as u64),
             hot: None,
+            exponent: self.exponent,
         })
     }
 
@@ -227,6 +241,7 @@ impl Point {
             warmup: Some(warmup),
             costs: self.costs(),
             forwarding: self.moving.unwrap_or(cluster.forwarding),
+            relayed_load: self.relayed_load,
             protocol: self.protocol(),
             card: CardSettings { patience: millis(self.patience_ms), ..cluster.card },
             accounting: self.counted,
@@ -257,6 +272,8 @@ impl Point {
             load_step: self.load_step,
             gather: millis(self.gather_ms),
             announce_reads: self.tell_reads,
+            keep_large_alone: self.keep_large_alone,
+            count_forwarded: self.count_forwarded,
             sharing: SharingSettings {
                 on_permille: self.on_permille,
                 off_permille: self.off_permille,

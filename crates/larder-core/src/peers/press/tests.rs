@@ -1,5 +1,7 @@
 use super::*;
 use crate::peers::CacheChange;
+use crate::peers::sharing::SharingSettings;
+use core::time::Duration;
 
 const ME: NodeId = NodeId(0);
 const A: NodeId = NodeId(1);
@@ -85,6 +87,32 @@ fn equally_loaded_servers_take_turns() {
     let mut counts = [0; 3];
     (0..8).for_each(|_| counts[decide_x(&mut node).0.index()] += 1);
     assert_eq!(counts, [0, 4, 4]);
+}
+
+#[test]
+fn a_node_that_does_not_share_may_keep_large_targets() {
+    let sharing = SharingSettings { window: 100, off_windows: 1, ..SharingSettings::default() };
+    let settings = PressSettings { memory: Bytes::mib(1), sharing, keep_large_alone: true, ..always() };
+    let (mut node, mut out, size) = (Press::new(ME, 1, settings), Vec::new(), Bytes::kib(128));
+    let decision = node.decide(Time::ZERO, X, Some(size));
+    assert_eq!((decision.reason, decision.keep), (PressReason::Alone, true));
+    (0..100).for_each(|at| node.record_served(ms(1), TargetId(at), size, true, &mut out));
+    assert!(node.is_sharing(), "its misses count");
+    let decision = node.decide(ms(2), X, Some(size));
+    assert_eq!((decision.reason, decision.keep), (PressReason::Large, false));
+}
+
+#[test]
+fn forwarded_requests_do_not_count_if_only_reports_do() {
+    let mut node = node([3, 4]);
+    node.settings.count_forwarded = false;
+    receive_change(&mut node, A, 1, X, true);
+    receive_change(&mut node, B, 1, X, true);
+    for _ in 0..20 {
+        assert_eq!(decide_x(&mut node), (A, PressReason::Peer), "its report says 3");
+    }
+    receive_load(&mut node, Time::ZERO, A, 5, 1);
+    assert_eq!(decide_x(&mut node), (B, PressReason::Peer));
 }
 
 #[test]

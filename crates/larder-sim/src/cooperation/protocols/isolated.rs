@@ -1,22 +1,14 @@
 //! Nodes that serve all requests themselves.
 
+use larder_core::Time;
 use larder_core::peers::PressReason;
-use larder_core::{Bytes, Time};
 
 use super::interface::{ClusterProtocol, Placement, PlacementDecision, PlacementRequest, ProtocolAction};
 
-/// Nodes that do not communicate.
+/// Nodes that do not communicate. They keep targets of every size: the rule for large targets is a part of
+/// PRESS's distribution algorithm, which they do not run.
 #[derive(Debug)]
-pub(super) struct IsolatedNodes {
-    large_min: Bytes,
-}
-
-impl IsolatedNodes {
-    /// Creates nodes that do not keep targets of `large_min` or more.
-    pub(super) const fn new(large_min: Bytes) -> Self {
-        Self { large_min }
-    }
-}
+pub(super) struct IsolatedNodes;
 
 impl ClusterProtocol for IsolatedNodes {
     fn reasons(&self) -> Vec<&'static str> {
@@ -30,8 +22,7 @@ impl ClusterProtocol for IsolatedNodes {
         request: &PlacementRequest,
         _out: &mut Vec<ProtocolAction>,
     ) -> PlacementDecision {
-        let keep = request.size < self.large_min;
-        let why = if keep { PressReason::Alone } else { PressReason::Large };
-        PlacementDecision::Placement(Placement { node: request.node, why: why as usize, keep })
+        let why = PressReason::Alone as usize;
+        PlacementDecision::Placement(Placement { node: request.node, why, keep: true })
     }
 }

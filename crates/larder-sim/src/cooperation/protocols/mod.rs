@@ -4,8 +4,6 @@
 //! The engine reports events. A [`ClusterProtocol`] decides which node serves a request and requests actions
 //! ([`ProtocolAction`]). The protocol creates the messages. The engine models their delays and costs.
 
-use larder_core::Bytes;
-
 use super::cluster::CooperativeCluster;
 use super::servers::ServerKind;
 use crate::{SimError, Workload};
@@ -28,8 +26,7 @@ pub(super) fn create(
     workload: &Workload,
 ) -> Result<Box<dyn ClusterProtocol>, SimError> {
     Ok(match cluster.server {
-        ServerKind::Trad => Box::new(isolated::IsolatedNodes::new(cluster.protocol.large_min)),
-        ServerKind::Rr => Box::new(isolated::IsolatedNodes::new(Bytes(u64::MAX))),
+        ServerKind::Trad | ServerKind::Rr => Box::new(isolated::IsolatedNodes),
         ServerKind::Press | ServerKind::Distributed => Box::new(press::PressNodes::new(cluster)),
         ServerKind::Dispatcher => Box::new(dispatcher::CentralDispatcher::new(workload.items.len(), cluster)),
         ServerKind::Switch => Box::new(switch::SwitchFrontEnd::new(cluster)?),

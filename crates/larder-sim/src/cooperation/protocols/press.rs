@@ -64,7 +64,8 @@ impl ClusterProtocol for PressNodes {
             press.begin_read(now, verdict, request.target, out);
             verdict
         });
-        let keep = request.size < self.large_min;
+        let here = verdict.node.0 == request.node;
+        let keep = if here { verdict.keep } else { request.size < self.large_min };
         PlacementDecision::Placement(Placement { node: verdict.node.0, why: verdict.reason as usize, keep })
     }
 
