@@ -1,4 +1,4 @@
-//! The size of the paper's queues: the strategies against the number of a node's own outstanding requests.
+//! The strategies against a parameter that the paper leaves open, or that the log was fitted with.
 
 use larder_trace::ward::CoreChoice;
 use serde::Deserialize;
@@ -13,52 +13,79 @@ use crate::report::Sample;
 use crate::traces::Traces;
 use larder_sim::Workload;
 
-/// `ward-window`: the three strategies against the number of a node's own outstanding requests.
+/// `ward-sweep`: the three strategies against one parameter.
 ///
-/// `[params]`: `workload`, `memory_share`, `nodes`, `over_forward_us` and `over_window`. There is a line for
-/// each strategy and cost: `RR, 276 us`. Metrics: `throughput`, `speedup` (over one node with the same memory
-/// and window), `hit_ratio`.
+/// `[params]`: `workload`, `memory_share`, `window`, `nodes`, `over_forward_us`, and one of `over_window` (a
+/// node's own outstanding requests), `over_locality` and `over_memory` (a node's memory as a share of the
+/// working set). There is a line for each strategy and cost: `RR, 276 us`. Metrics: `throughput`, `speedup`
+/// (over one node with the same memory and window), `hit_ratio`.
 #[derive(Debug)]
-pub(crate) struct Window;
+pub(crate) struct StrategySweep;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WindowPlan {
+struct SweepPlan {
     workload: WorkloadParams,
     memory_share: f64,
+    #[serde(default = "usual_window")]
+    window: u32,
     nodes: u16,
     over_forward_us: Vec<f64>,
+    #[serde(default)]
     over_window: Vec<u32>,
+    #[serde(default)]
+    over_locality: Vec<f64>,
+    #[serde(default)]
+    over_memory: Vec<f64>,
 }
 
-impl Builtin for Window {
+impl Builtin for StrategySweep {
     fn name(&self) -> &'static str {
-        "ward-window"
+        "ward-sweep"
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let plan: WindowPlan = params(table)?;
-        plan.common(0.0, usual_window()).check()?;
+        let plan: SweepPlan = params(table)?;
         check_nodes("nodes", plan.nodes)?;
         check_list("over_forward_us", &plan.over_forward_us, check_forward)?;
-        check_list("over_window", &plan.over_window, check_window)?;
+        match (&plan.over_window[..], &plan.over_locality[..], &plan.over_memory[..]) {
+            (windows @ [_, ..], [], []) => check_list("over_window", windows, check_window)?,
+            ([], localities @ [_, ..], []) => check_list("over_locality", localities, |_, _| Ok(()))?,
+            ([], [], memories @ [_, ..]) => check_list("over_memory", memories, |_, _| Ok(()))?,
+            _ => return Err("'over_window', 'over_locality' or 'over_memory', one of them".to_owned()),
+        }
+        (0..plan.jobs()).try_for_each(|job| plan.job(job).1.check())?;
         Ok(Box::new(plan))
     }
 }
 
-impl WindowPlan {
-    fn common(&self, forward_us: f64, window: u32) -> CommonParams {
-        let Self { ref workload, memory_share, .. } = *self;
-        CommonParams { workload: workload.clone(), memory_share, forward_us, window }
-    }
-
+impl SweepPlan {
     fn line(strategy: &str, forward_us: f64) -> String {
         format!("{strategy}, {forward_us} us")
     }
 
-    fn job(&self, job: usize) -> CommonParams {
-        let prices = self.over_forward_us.len();
-        self.common(self.over_forward_us[job % prices], self.over_window[job / prices])
+    /// Returns the values of the swept parameter.
+    fn values(&self) -> usize {
+        self.over_window.len() + self.over_locality.len() + self.over_memory.len()
+    }
+
+    /// Returns the value of the swept parameter, and the parameters with it.
+    fn job(&self, job: usize) -> (f64, CommonParams) {
+        let (at, price) = (job / self.over_forward_us.len(), job % self.over_forward_us.len());
+        let Self { ref workload, memory_share, window, .. } = *self;
+        let forward_us = self.over_forward_us[price];
+        let mut common = CommonParams { workload: workload.clone(), memory_share, forward_us, window };
+        let windows = self.over_window.iter().map(|window| f64::from(*window));
+        let mut values = windows.chain(self.over_locality.iter().chain(&self.over_memory).copied());
+        let x = values.nth(at).unwrap_or_default();
+        if let Some(window) = self.over_window.get(at) {
+            common.window = *window;
+        } else if !self.over_locality.is_empty() {
+            common.workload.locality = Some(x);
+        } else {
+            common.memory_share = x;
+        }
+        (x, common)
     }
 
     fn measure(
@@ -77,7 +104,7 @@ impl WindowPlan {
     }
 }
 
-impl Plan for WindowPlan {
+impl Plan for SweepPlan {
     fn lines(&self) -> Vec<String> {
         let prices = self.over_forward_us.iter();
         prices.flat_map(|price| STRATEGIES.map(|strategy| Self::line(strategy, *price))).collect()
@@ -88,15 +115,15 @@ impl Plan for WindowPlan {
     }
 
     fn jobs(&self) -> usize {
-        self.over_window.len() * self.over_forward_us.len()
+        self.values() * self.over_forward_us.len()
     }
 
     fn key(&self, job: usize) -> String {
-        format!("ward-window {:?} {}", self.job(job), self.nodes)
+        format!("ward-sweep {:?} {}", self.job(job).1, self.nodes)
     }
 
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        let common = self.job(job);
+        let (x, common) = self.job(job);
         let workload = traces.workload(&common.spec()?)?;
         let (single, _) = Self::measure(&common, &workload, 1, None)?;
         let mut samples = Vec::new();
@@ -105,7 +132,7 @@ impl Plan for WindowPlan {
             let values =
                 [("throughput", throughput), ("speedup", throughput / single), ("hit_ratio", hit_ratio)];
             let line = Self::line(strategy, common.forward_us);
-            samples.push(Sample::new(&line, f64::from(common.window), values));
+            samples.push(Sample::new(&line, x, values));
         }
         Ok(samples)
     }
