@@ -40,7 +40,6 @@ files! {
     "ward/window.toml",
     "ward/locality.toml",
     "ward/epa-order.toml",
-    "ward/epa-shuffled.toml",
     "ward/memory.toml",
     "ward/fig08a-cluster.toml",
     "ward/fig08b-cluster.toml",

@@ -16,8 +16,8 @@ use larder_sim::Workload;
 /// `ward-sweep`: the three strategies against one parameter.
 ///
 /// `[params]`: `workload`, `memory_share`, `window`, `nodes`, `over_forward_us`, and one of `over_window` (a
-/// node's own outstanding requests), `over_locality` and `over_memory` (a node's memory as a share of the
-/// working set). There is a line for each strategy and cost: `RR, 276 us`. Metrics: `throughput`, `speedup`
+/// node's own outstanding requests), `over_locality`, `over_memory` (a node's memory as a share of the
+/// working set) and `over_shuffled` (a trace in its own order, x = 0, and in random order, x = 1). There is a line for each strategy and cost: `RR, 276 us`. Metrics: `throughput`, `speedup`
 /// (over one node with the same memory and window), `hit_ratio`.
 #[derive(Debug)]
 pub(crate) struct StrategySweep;
@@ -37,6 +37,8 @@ struct SweepPlan {
     over_locality: Vec<f64>,
     #[serde(default)]
     over_memory: Vec<f64>,
+    #[serde(default)]
+    over_shuffled: Vec<bool>,
 }
 
 impl Builtin for StrategySweep {
@@ -48,12 +50,22 @@ impl Builtin for StrategySweep {
         let plan: SweepPlan = params(table)?;
         check_nodes("nodes", plan.nodes)?;
         check_list("over_forward_us", &plan.over_forward_us, check_forward)?;
-        match (&plan.over_window[..], &plan.over_locality[..], &plan.over_memory[..]) {
-            (windows @ [_, ..], [], []) => check_list("over_window", windows, check_window)?,
-            ([], localities @ [_, ..], []) => check_list("over_locality", localities, |_, _| Ok(()))?,
-            ([], [], memories @ [_, ..]) => check_list("over_memory", memories, |_, _| Ok(()))?,
-            _ => return Err("'over_window', 'over_locality' or 'over_memory', one of them".to_owned()),
+        let lists = [
+            plan.over_window.len(),
+            plan.over_locality.len(),
+            plan.over_memory.len(),
+            plan.over_shuffled.len(),
+        ];
+        if lists.iter().filter(|values| **values > 0).count() != 1 {
+            return Err(
+                "'over_window', 'over_locality', 'over_memory' or 'over_shuffled', one of them".to_owned()
+            );
         }
+        if !plan.over_window.is_empty() {
+            check_list("over_window", &plan.over_window, check_window)?;
+        }
+        let values: Vec<f64> = (0..plan.values()).map(|at| plan.value(at)).collect();
+        check_list("values", &values, |_, _| Ok(()))?;
         (0..plan.jobs()).try_for_each(|job| plan.job(job).1.check())?;
         Ok(Box::new(plan))
     }
@@ -64,9 +76,17 @@ impl SweepPlan {
         format!("{strategy}, {forward_us} us")
     }
 
-    /// Returns the values of the swept parameter.
+    /// Returns the number of values of the swept parameter.
     fn values(&self) -> usize {
-        self.over_window.len() + self.over_locality.len() + self.over_memory.len()
+        self.over_window.len() + self.over_locality.len() + self.over_memory.len() + self.over_shuffled.len()
+    }
+
+    /// Returns a value of the swept parameter.
+    fn value(&self, at: usize) -> f64 {
+        let windows = self.over_window.iter().map(|window| f64::from(*window));
+        let shares = self.over_locality.iter().chain(&self.over_memory).copied();
+        let orders = self.over_shuffled.iter().map(|shuffled| f64::from(u8::from(*shuffled)));
+        windows.chain(shares).chain(orders).nth(at).unwrap_or_default()
     }
 
     /// Returns the value of the swept parameter, and the parameters with it.
@@ -75,12 +95,12 @@ impl SweepPlan {
         let Self { ref workload, memory_share, window, .. } = *self;
         let forward_us = self.over_forward_us[price];
         let mut common = CommonParams { workload: workload.clone(), memory_share, forward_us, window };
-        let windows = self.over_window.iter().map(|window| f64::from(*window));
-        let mut values = windows.chain(self.over_locality.iter().chain(&self.over_memory).copied());
-        let x = values.nth(at).unwrap_or_default();
+        let x = self.value(at);
         if let Some(window) = self.over_window.get(at) {
             common.window = *window;
-        } else if !self.over_locality.is_empty() {
+        } else if let Some(shuffled) = self.over_shuffled.get(at) {
+            common.workload.shuffled = *shuffled;
+        } else if self.over_memory.is_empty() {
             common.workload.locality = Some(x);
         } else {
             common.memory_share = x;
@@ -119,7 +139,9 @@ impl Plan for SweepPlan {
     }
 
     fn key(&self, job: usize) -> String {
-        format!("ward-sweep {:?} {}", self.job(job).1, self.nodes)
+        // The x is in the key: sweeps over other parameters may have the same run at another x.
+        let (x, common) = self.job(job);
+        format!("ward-sweep {common:?} {} at {x}", self.nodes)
     }
 
     fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {

@@ -80,7 +80,20 @@ fn invalid_plans_are_refused_early() {
     assert!(locality.is_err_and(|message| message.starts_with("workload: 'locality' must be 0 to below 1")));
     let none = plan(&StrategySweep, &format!("{SMALL}nodes = 4\nover_forward_us = [1.0]"));
     assert!(none.is_err_and(|message| message.contains("one of them")));
+    let shuffled = "nodes = 4\nover_forward_us = [1.0]\nover_shuffled = [false, true]";
+    let recipe = plan(&StrategySweep, &format!("{SMALL}{shuffled}"));
+    assert!(recipe.is_err_and(|message| message.contains("'shuffled' is for a trace")));
     assert!(window.is_err_and(|message| message.starts_with("over_window: must be 1 to 64 numbers")));
+}
+
+#[test]
+fn equal_runs_of_two_sweeps_have_separate_keys() {
+    let lists = ["over_window = [1024]", "over_memory = [0.05]"];
+    let keys = lists.map(|list| {
+        let text = format!("{SMALL}nodes = 4\nover_forward_us = [276.0]\n{list}");
+        plan(&StrategySweep, &text).expect("a plan").key(0)
+    });
+    assert_ne!(keys[0], keys[1]);
 }
 
 #[test]
