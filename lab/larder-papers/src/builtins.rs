@@ -13,7 +13,7 @@ const ALL: &[&dyn Builtin] = &[
     &cooperation::WardDays,
     &ward::Clusters,
     &ward::Core,
-    &ward::Window,
+    &ward::StrategySweep,
     &ward::Days,
     &ward::Change,
     &cap_vector::Vector,

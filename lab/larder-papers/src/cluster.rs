@@ -11,7 +11,7 @@ use larder_core::{Bytes, PolicyKind};
 use larder_trace::synth::{HotTargets, Recipe};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::traces::WorkloadSpec;
+use super::traces::{Fit, WorkloadSpec};
 use larder_sim::cost::Costs;
 use larder_sim::source::Arrivals;
 use larder_sim::{CacheChoice, Scenario, SimNode, SwitchGroup};
@@ -106,6 +106,12 @@ run_settings! {
     scale: f64,
     /// Number of requests instead of the recipe's.
     requests: u64,
+    /// Share of the requests that repeat a recent target, instead of the recipe's, 0 to below 1.
+    locality: f64,
+    /// Tilt of sizes against popularity instead of the recipe's relation, -1 to 1.
+    tilt: f64,
+    /// Size of the covering targets in mean sizes, instead of the recipe's, 0.01 to 10.
+    covering: f64,
     /// Share of the requests that go to hot targets, 0.05 to 0.5.
     hot_share: f64,
     /// Number of hot targets, 1 to 1,000.
@@ -195,6 +201,10 @@ impl RunSettings {
         match over {
             "nodes" => settings.nodes = Some(whole()?),
             "memory_mib" => settings.memory_mib = Some(x),
+            "requests" => settings.requests = Some(u64::from(whole()?)),
+            "locality" => settings.locality = Some(x),
+            "tilt" => settings.tilt = Some(x),
+            "covering" => settings.covering = Some(x),
             "disks" => settings.disks = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
             "cpu_speed" => settings.cpu_speed = Some(x),
             "disk_speed" => settings.disk_speed = Some(x),
@@ -212,7 +222,7 @@ impl RunSettings {
             "seed" => settings.seed = Some(u64::from(whole()?)),
             _ => {
                 return Err(format!(
-                    "a sweep cannot run over '{over}': use nodes, memory_mib, disks, cpu_speed, disk_speed, t_low, \
+                    "a sweep cannot run over '{over}': use requests, locality, tilt, covering, nodes, memory_mib, disks, cpu_speed, disk_speed, t_low, \
                      t_high, clients, time_factor, hot_share, hot_kib, replication_decay_s, switches, \
                      switch_delay_ms, switch_period_ms, switch_step or seed"
                 ));
@@ -248,6 +258,9 @@ impl RunSettings {
             }
             _ => Ok(()),
         };
+        within("locality", self.locality, 0.0, 0.99)?;
+        within("tilt", self.tilt, -1.0, 1.0)?;
+        within("covering", self.covering, 0.01, 10.0)?;
         within("hot_share", self.hot_share, 0.05, 0.5)?;
         within("hot_targets", self.hot_targets.map(f64::from), 1.0, 1_000.0)?;
         within("hot_kib", self.hot_kib, 0.001, 1e9)?;
@@ -279,16 +292,14 @@ impl RunSettings {
                         }
                     });
                 let (recipe, seed) = (recipe.clone(), self.seed.unwrap_or(1));
-                Ok(WorkloadSpec::Synthetic {
-                    recipe,
-                    seed,
-                    scale,
-                    requests: self.requests,
-                    hot,
-                    exponent: None,
-                })
+                let Self { locality, tilt, covering, .. } = *self;
+                let fit = Fit { locality, tilt, covering, exponent: None };
+                Ok(WorkloadSpec::Synthetic { recipe, seed, scale, requests: self.requests, hot, fit })
             }
-            (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests: self.requests }),
+            (None, Some(path)) => {
+                let (path, requests) = (path.clone(), self.requests);
+                Ok(WorkloadSpec::File { path, requests, shuffled: false })
+            }
             _ => Err("a run needs 'recipe' or 'trace', one of the two".to_owned()),
         }
     }

@@ -1,4 +1,5 @@
-//! The traces of the LARD paper: figures 5 and 6 (section 3.2). Its other figures are sweeps.
+//! The traces of the LARD paper: figures 5 and 6 (section 3.2). Its other figures are sweeps. The same figures
+//! exist of WARD's log (figure 4).
 
 use serde::Deserialize;
 
@@ -11,7 +12,8 @@ use larder_sim::Workload;
 /// `trace-coverage`: the share of the requests, and of the bytes, of the most requested targets.
 ///
 /// Lines: `requests` and `size` (metric `share`, against the share of all targets); `memory for requests`
-/// (metric `mb`, against requests in thousandths); `whole trace` (metrics `targets`, `mb`, `hottest`, at 1).
+/// (metrics `mb`, and as shares of the trace `files`, `set` and `transferred` bytes, against requests in
+/// thousandths); `whole trace` (metrics `targets`, `mb`, `hottest`, at 1).
 /// MB are 10^6 bytes.
 #[derive(Debug)]
 pub(super) struct Coverage;
@@ -57,7 +59,7 @@ impl Plan for CoveragePlan {
     }
 
     fn metrics(&self) -> Vec<&'static str> {
-        vec!["share", "mb", "targets", "hottest"]
+        vec!["share", "mb", "targets", "hottest", "files", "set", "transferred"]
     }
 
     fn jobs(&self) -> usize {
@@ -82,14 +84,15 @@ fn cover(workload: &Workload, permille: &[u32]) -> Vec<Sample> {
     for (item, rank) in ranks.iter().enumerate() {
         order[*rank as usize] = item;
     }
-    // Sums of requests and bytes of the first 0, 1, 2.. targets.
-    let mut sums = vec![(0_u64, 0_u64)];
+    // Sums of requests, bytes and transferred bytes of the first 0, 1, 2.. targets.
+    let mut sums = vec![(0_u64, 0_u64, 0_u64)];
     for item in order {
-        let (requests, bytes) = sums.last().copied().unwrap_or_default();
-        sums.push((requests + u64::from(counts[item]), bytes + workload.items[item].bytes));
+        let (requests, bytes, transferred) = sums.last().copied().unwrap_or_default();
+        let (count, size) = (u64::from(counts[item]), workload.items[item].bytes);
+        sums.push((requests + count, bytes + size, transferred + count * size));
     }
     let targets = sums.len() - 1;
-    let (requests, bytes) = sums[targets];
+    let (requests, bytes, transferred) = sums[targets];
     let mut samples = Vec::new();
     for step in 0..=STEPS {
         let (x, at) = (step as f64 / STEPS as f64, sums[targets * step / STEPS]);
@@ -99,11 +102,14 @@ fn cover(workload: &Workload, permille: &[u32]) -> Vec<Sample> {
     for share in permille {
         let wanted = (requests * u64::from(*share)).div_ceil(1_000);
         let first = sums.partition_point(|sum| sum.0 < wanted).min(targets);
-        samples.push(Sample::new(
-            "memory for requests",
-            f64::from(*share),
-            [("mb", sums[first].1 as f64 / 1e6)],
-        ));
+        let of = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let values = [
+            ("mb", sums[first].1 as f64 / 1e6),
+            ("files", of(first as u64, targets as u64)),
+            ("set", of(sums[first].1, bytes)),
+            ("transferred", of(sums[first].2, transferred)),
+        ];
+        samples.push(Sample::new("memory for requests", f64::from(*share), values));
     }
     let hottest = sums.get(1).map_or(0.0, |first| first.0 as f64 / requests.max(1) as f64);
     let whole = [("targets", targets as f64), ("mb", bytes as f64 / 1e6), ("hottest", hottest)];
@@ -130,6 +136,10 @@ mod tests {
             samples.iter().find(|s| s.line == "memory for requests" && s.x == x).unwrap().values["mb"]
         };
         assert_eq!((mb(700.0), mb(701.0), mb(900.0)), (2.0, 6.0, 6.0));
+        let at = samples.iter().find(|s| s.line == "memory for requests" && s.x == 700.0).unwrap();
+        // The hottest target has 2 of 7 MB, and 14 of 14 + 2 * 4 + 1 MB that are transferred.
+        assert_eq!(at.values["transferred"], 14.0 / 23.0);
+        assert_eq!((at.values["files"], at.values["set"]), (1.0 / 3.0, 2.0 / 7.0));
         let whole = &samples.last().unwrap().values;
         assert_eq!((whole["targets"], whole["mb"], whole["hottest"]), (3.0, 7.0, 0.7));
     }

@@ -3,12 +3,57 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use larder_trace::synth::{HotTargets, Popularity, Recipe, generate};
+use larder_core::Bytes;
+use larder_trace::synth::{HotTargets, Popularity, Recipe, SizeGoal, Stream, generate};
 use larder_trace::{LoadOptions, Trace};
 
 use super::PaperError;
 use larder_sim::bound::Bounds;
 use larder_sim::{Costs, Workload};
+
+/// Values that an experiment sets instead of those that a recipe was fitted with, to show their effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fit {
+    /// Share of the requests that repeat a recent target.
+    pub locality: Option<f64>,
+    /// Tilt of sizes against popularity.
+    pub tilt: Option<f64>,
+    /// Mean size of the covering targets, in mean sizes of the trace.
+    pub covering: Option<f64>,
+    /// Zipf exponent of the popularity; not for a curve.
+    pub exponent: Option<f64>,
+}
+
+impl Fit {
+    /// Sets the values in a recipe.
+    ///
+    /// # Errors
+    /// Returns an error for an exponent if the recipe's popularity is a curve, which has none.
+    fn apply(&self, recipe: &mut Recipe) -> Result<(), PaperError> {
+        recipe.locality = self.locality.unwrap_or(recipe.locality);
+        if let Some(covering) = self.covering {
+            recipe.set_covering_size(covering);
+        }
+        recipe.sizes = self.tilt.map_or(recipe.sizes, SizeGoal::Tilt);
+        if let Some(exponent) = self.exponent {
+            recipe.popularity = with_exponent(&recipe.popularity, exponent)?;
+        }
+        Ok(())
+    }
+
+    /// Describes the values that are set.
+    fn describe(&self) -> String {
+        let of =
+            |name: &str, value: Option<f64>| value.map_or(String::new(), |value| format!(", {name} {value}"));
+        [
+            of("locality", self.locality),
+            of("tilt", self.tilt),
+            of("covering", self.covering),
+            of("exponent", self.exponent),
+        ]
+        .concat()
+    }
+}
 
 /// A description of a workload. Equal descriptions give equal workloads.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +70,8 @@ pub enum WorkloadSpec {
         requests: Option<u64>,
         /// Hot targets instead of the recipe's.
         hot: Option<HotTargets>,
-        /// Zipf exponent of the popularity instead of the recipe's; not for a curve.
-        exponent: Option<f64>,
+        /// Values instead of the recipe's fitted ones.
+        fit: Fit,
     },
     /// A workload read from a file.
     File {
@@ -34,20 +79,28 @@ pub enum WorkloadSpec {
         path: String,
         /// The number of requests to read from the beginning; `None` for all.
         requests: Option<u64>,
+        /// Whether the requests are in random order. The times stay, so each time has another target.
+        shuffled: bool,
     },
 }
 
 impl WorkloadSpec {
     /// Creates the description of a recipe at full size.
     pub fn recipe(name: &str, seed: u64) -> Self {
-        let recipe = name.to_owned();
-        Self::Synthetic { recipe, seed, scale: 1.0, requests: None, hot: None, exponent: None }
+        Self::Synthetic {
+            recipe: name.to_owned(),
+            seed,
+            scale: 1.0,
+            requests: None,
+            hot: None,
+            fit: Fit::default(),
+        }
     }
 
     /// Describes the workload in one line. The line is also the key of its results.
     pub fn describe(&self) -> String {
         match self {
-            Self::Synthetic { recipe, seed, scale, requests, hot, exponent } => {
+            Self::Synthetic { recipe, seed, scale, requests, hot, fit } => {
                 let mut text = format!("{recipe}, seed {seed}");
                 if *scale != 1.0 {
                     text += &format!(", scale {scale}");
@@ -59,29 +112,26 @@ impl WorkloadSpec {
                     let HotTargets { share, targets, size } = hot;
                     text += &format!(", {share} of them to {targets} hot targets of {} bytes", size.get());
                 }
-                if let Some(exponent) = exponent {
-                    text += &format!(", exponent {exponent}");
-                }
-                text
+                text + &fit.describe()
             }
-            Self::File { path, requests: None } => path.clone(),
-            Self::File { path, requests: Some(requests) } => format!("{path}, first {requests} requests"),
+            Self::File { path, requests, shuffled } => {
+                let first = requests.map_or(String::new(), |requests| format!(", first {requests} requests"));
+                format!("{path}{first}{}", if *shuffled { ", shuffled" } else { "" })
+            }
         }
     }
 
     fn make(&self, directory: &Path) -> Result<Trace, PaperError> {
         match self {
-            Self::Synthetic { recipe, seed, scale, requests, hot, exponent } => {
+            Self::Synthetic { recipe, seed, scale, requests, hot, fit } => {
                 let wrong = |error: larder_trace::synth::SynthError| PaperError::Workload(error.to_string());
                 let mut recipe = Recipe::by_name(recipe).map_err(wrong)?;
                 recipe.requests = requests.unwrap_or(recipe.requests);
                 recipe.hot = hot.or(recipe.hot);
-                if let Some(exponent) = exponent {
-                    recipe.popularity = with_exponent(recipe.popularity, *exponent)?;
-                }
+                fit.apply(&mut recipe)?;
                 generate(&recipe, *seed, *scale).map_err(wrong)
             }
-            Self::File { path, requests } => {
+            Self::File { path, requests, shuffled } => {
                 let path = directory.join(path);
                 if !path.is_file() {
                     return Err(PaperError::NoTrace(path.display().to_string()));
@@ -91,6 +141,9 @@ impl WorkloadSpec {
                 if let Some(requests) = requests {
                     trace.requests.truncate(usize::try_from(*requests).unwrap_or(usize::MAX));
                 }
+                if *shuffled {
+                    shuffle(&mut trace);
+                }
                 Ok(trace)
             }
         }
@@ -98,16 +151,23 @@ impl WorkloadSpec {
 }
 
 /// Returns the popularity with another exponent. The known shares at the top stay.
-///
-/// # Errors
-/// Returns an error for a curve, which has no exponent.
-fn with_exponent(popularity: Popularity, exponent: f64) -> Result<Popularity, PaperError> {
+fn with_exponent(popularity: &Popularity, exponent: f64) -> Result<Popularity, PaperError> {
     match popularity {
         Popularity::Zipf { .. } => Ok(Popularity::Zipf { exponent }),
-        Popularity::Knee { top, .. } => Ok(Popularity::Knee { top, exponent }),
+        Popularity::Knee { top, .. } => Ok(Popularity::Knee { top: top.clone(), exponent }),
         Popularity::Curve { .. } => {
             Err(PaperError::Workload("exponent: the recipe's popularity is a curve".to_owned()))
         }
+    }
+}
+
+/// Puts the targets of the requests in random order.
+fn shuffle(trace: &mut Trace) {
+    let mut targets: Vec<(u32, Bytes)> =
+        trace.requests.iter().map(|request| (request.target, request.size)).collect();
+    Stream::new(1, "shuffled log").shuffle(&mut targets);
+    for (request, (target, size)) in trace.requests.iter_mut().zip(targets) {
+        (request.target, request.size) = (target, size);
     }
 }
 
@@ -199,7 +259,6 @@ impl<T> LruCache<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::Bytes;
 
     #[test]
     fn workloads_are_created_once_and_evicted() {
@@ -223,7 +282,7 @@ mod tests {
     #[test]
     fn a_missing_trace_is_named() {
         let traces = Traces::new(Path::new("/nowhere"));
-        let spec = WorkloadSpec::File { path: "epa.zst".to_owned(), requests: None };
+        let spec = WorkloadSpec::File { path: "epa.zst".to_owned(), requests: None, shuffled: false };
         assert_eq!(traces.workload(&spec), Err(PaperError::NoTrace("/nowhere/epa.zst".to_owned())));
     }
 
@@ -232,12 +291,18 @@ mod tests {
         let plain = WorkloadSpec::recipe("rice-like", 1);
         let WorkloadSpec::Synthetic { recipe, seed, scale, .. } = plain.clone() else { unreachable!() };
         let hot = Some(HotTargets { share: 0.3, targets: 5, size: Bytes(20_480) });
-        let (requests, exponent) = (Some(1_000), Some(0.7));
-        let other = WorkloadSpec::Synthetic { recipe, seed, scale, requests, hot, exponent };
+        let other = WorkloadSpec::Synthetic {
+            recipe,
+            seed,
+            scale,
+            requests: Some(1_000),
+            hot,
+            fit: Fit { locality: Some(0.2), exponent: Some(0.7), ..Fit::default() },
+        };
         assert_eq!(plain.describe(), "rice-like, seed 1");
         assert_eq!(
             other.describe(),
-            "rice-like, seed 1, 1000 requests, 0.3 of them to 5 hot targets of 20480 bytes, exponent 0.7"
+            "rice-like, seed 1, 1000 requests, 0.3 of them to 5 hot targets of 20480 bytes, locality 0.2, exponent 0.7"
         );
     }
 }

@@ -15,13 +15,15 @@
 //! memories. The receiving node pays nothing for a handoff, and CARD's dispatcher costs nothing, as in the
 //! paper's own figures.
 
+mod core_size;
 mod days;
-mod window;
+mod sweep;
 
 use std::sync::{Arc, OnceLock};
 
+pub(super) use core_size::Core;
 pub(super) use days::{Change, Days};
-pub(super) use window::Window;
+pub(super) use sweep::StrategySweep;
 
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::{Admission, Settings};
@@ -36,12 +38,13 @@ use serde::Deserialize;
 use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
-use super::traces::{Traces, WorkloadSpec};
+use super::traces::{Fit, Traces, WorkloadSpec};
 use larder_sim::cost::{Costs, Ward01};
 use larder_sim::outcome::Outcome;
 use larder_sim::{Arrivals, CacheChoice, Scenario, SimNode, Workload, simulate};
 
-/// The workload parameters of an experiment: `recipe` with `seed`, `scale` and `requests`, or `trace`.
+/// The workload parameters of an experiment: `recipe` with `seed`, `scale`, `requests` and
+/// `locality`, or `trace` with `requests` and `shuffled`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkloadParams {
@@ -52,6 +55,11 @@ pub(super) struct WorkloadParams {
     #[serde(default = "whole")]
     scale: f64,
     requests: Option<u64>,
+    /// Locality instead of the recipe's.
+    locality: Option<f64>,
+    /// Whether the requests of a trace are in random order.
+    #[serde(default)]
+    shuffled: bool,
 }
 
 const fn one() -> u64 {
@@ -64,13 +72,13 @@ const fn whole() -> f64 {
 
 impl WorkloadParams {
     pub(super) fn spec(&self) -> Result<WorkloadSpec, String> {
-        let Self { seed, scale, requests, .. } = *self;
+        let Self { seed, scale, requests, locality, shuffled, .. } = *self;
+        let fit = Fit { locality, ..Fit::default() };
         match (&self.recipe, &self.trace) {
             (Some(recipe), None) => {
-                let recipe = recipe.clone();
-                Ok(WorkloadSpec::Synthetic { recipe, seed, scale, requests, hot: None, exponent: None })
+                Ok(WorkloadSpec::Synthetic { recipe: recipe.clone(), seed, scale, requests, hot: None, fit })
             }
-            (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests }),
+            (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests, shuffled }),
             _ => Err("workload: 'recipe' or 'trace', one of them".to_owned()),
         }
     }
@@ -83,6 +91,12 @@ impl WorkloadParams {
             Recipe::by_name(name).map_err(|error| format!("workload: {error}"))?;
         } else if scale != whole() || self.seed != one() {
             return Err("workload: 'seed' and 'scale' are for a recipe, not for a trace".to_owned());
+        }
+        if self.locality.is_some_and(|locality| self.recipe.is_none() || !(0.0..1.0).contains(&locality)) {
+            return Err("workload: 'locality' must be 0 to below 1, and is for a recipe".to_owned());
+        }
+        if self.shuffled && self.trace.is_none() {
+            return Err("workload: 'shuffled' is for a trace: a recipe has 'locality'".to_owned());
         }
         let in_range = scale > 0.0 && scale <= 1.0;
         if !in_range {
@@ -352,103 +366,6 @@ impl Plan for ClustersPlan {
 impl ClustersPlan {
     fn point(&self, job: usize) -> (u16, &'static str) {
         (self.over_nodes[job / STRATEGIES.len()], STRATEGIES[job % STRATEGIES.len()])
-    }
-}
-
-/// `ward-core`: throughput against the size of the core, as a multiple of the size that ward-analysis
-/// computes.
-///
-/// `[params]`: `workload`, `memory_share`, `window`, `nodes`, `over_forward_us` (one line each),
-/// `over_factors`. Metrics: `throughput`, `of_best` (relative to the line's highest), `core_targets`,
-/// `core_share` (of the working set), `overhead_s` (predicted by ward-analysis).
-#[derive(Debug)]
-pub(super) struct Core;
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CorePlan {
-    workload: WorkloadParams,
-    memory_share: f64,
-    #[serde(default = "usual_window")]
-    window: u32,
-    nodes: u16,
-    over_forward_us: Vec<f64>,
-    over_factors: Vec<f64>,
-}
-
-impl Builtin for Core {
-    fn name(&self) -> &'static str {
-        "ward-core"
-    }
-
-    fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let plan: CorePlan = params(table)?;
-        plan.common(0.0).check()?;
-        check_nodes("nodes", plan.nodes)?;
-        check_list("over_forward_us", &plan.over_forward_us, check_forward)?;
-        check_list("over_factors", &plan.over_factors, |key, factor| {
-            let good = (0.0..=1e6).contains(&factor);
-            if good { Ok(()) } else { Err(format!("{key}: must be 0 to 1,000,000, not {factor}")) }
-        })?;
-        Ok(Box::new(plan))
-    }
-}
-
-impl CorePlan {
-    fn common(&self, forward_us: f64) -> CommonParams {
-        let Self { ref workload, memory_share, window, .. } = *self;
-        CommonParams { workload: workload.clone(), memory_share, forward_us, window }
-    }
-
-    fn line(forward_us: f64) -> String {
-        format!("{forward_us} us")
-    }
-}
-
-impl Plan for CorePlan {
-    fn lines(&self) -> Vec<String> {
-        self.over_forward_us.iter().map(|forward_us| Self::line(*forward_us)).collect()
-    }
-
-    fn metrics(&self) -> Vec<&'static str> {
-        vec!["throughput", "of_best", "core_targets", "core_share", "overhead_s"]
-    }
-
-    fn jobs(&self) -> usize {
-        self.over_forward_us.len()
-    }
-
-    fn key(&self, job: usize) -> String {
-        format!("ward-core {self:?} {job}")
-    }
-
-    fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        let forward_us = self.over_forward_us[job];
-        let common = self.common(forward_us);
-        let workload = traces.workload(&common.spec()?)?;
-        let all = working_set(&workload);
-        let cluster = common.cluster(self.nodes, all);
-        let log = frequencies(&workload);
-        let best = analyse(&log, &cluster, CoreChoice::Best)?.core.targets as f64;
-        let mut runs = Vec::new();
-        for &factor in &self.over_factors {
-            let targets = CoreChoice::Targets((best * factor).round() as u64);
-            let analysis = analyse(&log, &cluster, targets)?;
-            let outcome = common.run(&workload, &cluster, Some(table(&analysis, &workload)?))?;
-            runs.push((factor, analysis, outcome.throughput));
-        }
-        let greatest = runs.iter().map(|run| run.2).fold(f64::MIN_POSITIVE, f64::max);
-        let sample = |(factor, analysis, throughput): &(f64, Analysis, f64)| {
-            let values = [
-                ("throughput", *throughput),
-                ("of_best", throughput / greatest),
-                ("core_targets", analysis.core.targets as f64),
-                ("core_share", analysis.core.bytes as f64 / all as f64),
-                ("overhead_s", analysis.overheads.ward_us / 1e6),
-            ];
-            Sample::new(&Self::line(forward_us), *factor, values)
-        };
-        Ok(runs.iter().map(sample).collect())
     }
 }
 

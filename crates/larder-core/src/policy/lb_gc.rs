@@ -12,16 +12,15 @@
 //! balanced. [Cache events](crate::dispatch::CacheEvent) update the mirror.
 //!
 //! The paper does not define the following:
-//! - *Caches that are not full*: as long as some node has room, the target goes to the node of its hash, as under LB.
-//!   (Sent only to nodes with room, all misses of a time would go to one disk.) A node that has evicted nothing since it
-//!   joined has room. So has a node that has evicted a large object for a small one; otherwise it would keep a few
-//!   copies, have the oldest too rarely, and stay almost empty. Sizes are inferred, in copies. The copies that a node
-//!   evicts before it stores an object are the size of that object, less at most the last one evicted. Eviction ends as
-//!   soon as there is room. Without any cache event all nodes have room, and the policy is LB. This choice matters. If
-//!   sizes differ widely, some cache nearly always has room. On a tenth of the rice-like trace with 8 nodes, the oldest
-//!   rule takes 2 to 4 % of the misses, and throughput is LB's. That LB/GC is close to LB is therefore no independent
-//!   finding. If those misses go to the least loaded of the nodes with room, throughput is about half to three quarters
-//!   of LB's; if they go to the least loaded of all nodes, the policy is a load balancer near LARD.
+//! - *Caches that are not full*: each cache counts by itself. If the node of the target's hash has room, the target goes
+//!   there, as under LB; otherwise it goes to the globally oldest copy. (Sent to nodes with room alone, all misses of a
+//!   time would go to one disk.) A node that has evicted nothing since it joined has room. So has a node that has evicted
+//!   a large object for a small one; otherwise it would keep a few copies, have the oldest too rarely, and stay almost
+//!   empty. Sizes are inferred, in copies. The copies that a node evicts before it stores an object are the size of that
+//!   object, less at most the last one evicted. Eviction ends as soon as there is room. Without any cache event all nodes
+//!   have room, and the policy is LB.
+//! - *The victim*: cache events name targets without sizes, so the mirror cannot compute the copy that a cache under
+//!   Greedy-Dual-Size evicts next. The oldest copy stands for it, as the paper says; under LRU it is the same copy.
 //! - *Between a miss and its `Stored`* the target counts as cached at the chosen node. Otherwise every request for it in the
 //!   meantime would read it again at another node. The oldest copy counts as used; otherwise every miss in the meantime would go
 //!   to the same node. If the copy is evicted, an event reports it; if not, it is one round too young.
@@ -40,14 +39,12 @@
 //!   stored.
 //!
 //! Parameters: `targets_max`, the largest number of mirrored copies. Beyond it, the oldest copy is removed and counts as not
-//! cached. State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1); O(n) for a miss after which the cache that
-//! had room is full.
+//! cached. State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1).
 
 use super::common::CommonSettings;
 use super::description::PolicyDescription;
 use super::lard::retry;
 use super::mirror::{CachedCopy, Mirror};
-use super::open_nodes::open_nodes;
 use super::{CacheEvent, Choice, LearnedState, Policy, Reason, Request, TargetServers};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{ClusterView, VisitCounter};
@@ -55,7 +52,6 @@ use crate::sync::Mutex;
 use crate::time::Time;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::Cell;
 
 /// The description of `lb-gc`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_target(
@@ -74,17 +70,7 @@ struct LbGcState {
     mirror: Mirror,
     /// The room in each node's cache, by slot.
     rooms: Vec<Room>,
-    search: Cell<RoomSearch>,
     visits: VisitCounter,
-}
-
-/// The result of the last search for a cache with room, so that not every miss checks all nodes.
-#[derive(Clone, Copy, Debug, Default)]
-struct RoomSearch {
-    /// The membership epoch of the search.
-    members: Option<u64>,
-    /// A node that had room; `None` if no node had room.
-    found: Option<NodeId>,
 }
 
 /// The room in a node's cache. Sizes are in copies: an object for which no copy or one copy was evicted counts 1.
@@ -133,7 +119,6 @@ impl LbGc {
         let state = LbGcState {
             mirror: Mirror::new(common.targets_max),
             rooms: Vec::new(),
-            search: Cell::default(),
             visits: VisitCounter::default(),
         };
         Self { state: Mutex::new(state) }
@@ -146,32 +131,16 @@ impl LbGcState {
         if let Some(node) = holders.min_by_key(|node| (nodes.key(*node), *node)) {
             return Some(CopyDecision { choice: Choice { node, reason: Reason::Local }, leaves: None });
         }
-        let hashed = || {
-            let node = nodes.hashed(target.0, |_| false)?;
-            Some(CopyDecision { choice: Choice { node, reason: Reason::Hash }, leaves: None })
-        };
-        if self.some_has_room(nodes) {
-            return hashed();
+        let hashed = nodes.hashed(target.0, |_| false)?;
+        let by_hash = CopyDecision { choice: Choice { node: hashed, reason: Reason::Hash }, leaves: None };
+        if !self.is_full(hashed, nodes) {
+            return Some(by_hash);
         }
         let Some(copy) = self.mirror.oldest_first().find(|copy| is_valid(copy, nodes)) else {
-            return hashed();
+            return Some(by_hash);
         };
         let choice = Choice { node: copy.node, reason: Reason::Oldest };
         Some(CopyDecision { choice, leaves: Some(copy) })
-    }
-
-    /// Returns whether some cache has room. O(1) while the node found last has room, or while no node had room and
-    /// nothing has changed.
-    fn some_has_room(&self, nodes: ClusterView<'_>) -> bool {
-        let members = Some(nodes.members_epoch());
-        let last = self.search.get();
-        let has = |node: NodeId| nodes.is_open(node) && !self.is_full(node, nodes);
-        if last.members == members && last.found.is_none_or(has) {
-            return last.found.is_some();
-        }
-        let found = open_nodes(nodes).find(|node| has(*node));
-        self.search.set(RoomSearch { members, found });
-        found.is_some()
     }
 
     /// Returns whether the node must evict a copy before it can store one.
@@ -271,9 +240,6 @@ impl Policy for LbGc {
                 }
                 (room.left, room.left_last) = (0, 0);
             }
-        }
-        if !state.is_full(node, nodes) {
-            state.search.set(RoomSearch { found: Some(node), ..state.search.get() });
         }
         true
     }
@@ -394,11 +360,11 @@ mod tests {
     }
 
     #[test]
-    fn with_room_the_hash_decides() {
+    fn with_room_at_its_node_the_hash_decides() {
         let dispatcher = dispatcher(&["a", "b"], 100);
         event(&dispatcher, 0, 1, Stored);
         event(&dispatcher, 0, 9, Evicted);
-        assert_eq!(send(&dispatcher, 2), (0, Reason::Hash), "b has room");
+        assert_eq!(send(&dispatcher, 2), (0, Reason::Oldest), "the hash is a, which is full; b has room");
         assert_eq!(send(&dispatcher, u64::MAX), (1, Reason::Hash));
         event(&dispatcher, 1, 9, Evicted);
         assert_eq!(send(&dispatcher, 3), (0, Reason::Oldest), "1 is older than the others");

@@ -4,7 +4,7 @@
 //! [`generate`] creates a trace with them:
 //! 1. a popularity curve by rank through the known points ([`Popularity`]),
 //! 2. a whole number of requests for each rank, so that the share of every target is exact and not drawn,
-//! 3. an order and times ([`Drift`] models daily change),
+//! 3. an order and times ([`Drift`] models daily change, and [`Recipe::locality`] repeats recent targets),
 //! 4. sizes by the ranks of the finished trace, so that each published coverage point is met at its request
 //!    ([`SizeGoal`]).
 //!
@@ -12,7 +12,7 @@
 //! xoshiro256++, with streams derived from the seed. Functions are those of `libm` in double precision.
 //! Nothing depends on hash order.
 //!
-//! The requests of a recipe are independent of one another, apart from their counts and days. [`sessions`]
+//! The requests of a recipe are independent of one another, apart from their counts, days and locality. [`sessions`]
 //! and [`mix`] generate users who request pages and think. [`profiles`] generates users who repeat a recorded
 //! profile.
 
@@ -76,7 +76,7 @@ pub enum SynthError {
 pub fn generate(recipe: &Recipe, seed: u64, scale: f64) -> Result<Trace, SynthError> {
     let scaled = ScaledRecipe::new(recipe, scale)?;
     let counts = scaled.counts()?;
-    let days = order::order_requests(&counts, recipe.drift.as_ref(), seed);
+    let days = order::order_requests(&counts, recipe.drift.as_ref(), recipe.locality, seed);
     let numbers = TargetNumbers::new(&counts, &days);
     let sizes = scaled.sizes(&counts, &numbers, seed)?;
     let mut times = Stream::new(seed, "times");
@@ -161,6 +161,7 @@ impl<'r> ScaledRecipe<'r> {
             check((1..=1_000).contains(&hot.targets), "the number of hot targets", "1 to 1,000")?;
             check((1..1 << 40).contains(&hot.size.get()), "the hot targets' size", "1 byte to 1 TiB")?;
         }
+        check((0.0..1.0).contains(&recipe.locality), "the locality", "0 to below 1")?;
         if let Some(drift) = &recipe.drift {
             check((2..=1_000).contains(&drift.days), "the number of days", "2 to 1,000")?;
         }

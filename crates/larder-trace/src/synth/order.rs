@@ -1,13 +1,19 @@
 //! The order and the times of the requests.
 //!
 //! Without drift, the requests are a random permutation: the independent reference model with given counts.
+//! With *locality*, a share of the requests repeats a recent target ([`localize`]).
 //! With drift, the span is divided into days. The requests of a target are spread evenly over the days from
 //! its first day on, so that its popularity is steady. The first days of targets are random. The order within
 //! a day is random. Arrivals are a Poisson process with exponential gaps, scaled to the span.
 
+use std::collections::VecDeque;
+
 use larder_core::Time;
 
 use super::rng::Stream;
+
+/// Depth of the stack of recent targets as a share of all targets.
+const STACK_SHARE: f64 = 0.02;
 
 /// Daily change of popularity.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +30,13 @@ pub struct Drift {
 }
 
 /// Returns the ranks of the requests in order, as one list per day. Without drift there is one list.
-pub(super) fn order_requests(counts: &[u64], drift: Option<&Drift>, seed: u64) -> Vec<Vec<u32>> {
+/// A share `locality` of the requests repeats a recent target.
+pub(super) fn order_requests(
+    counts: &[u64],
+    drift: Option<&Drift>,
+    locality: f64,
+    seed: u64,
+) -> Vec<Vec<u32>> {
     let mut days = match drift {
         Some(drift) => spread_over_days(counts, drift, &mut Stream::new(seed, "drift")),
         None => {
@@ -33,10 +45,66 @@ pub(super) fn order_requests(counts: &[u64], drift: Option<&Drift>, seed: u64) -
         }
     };
     let mut random = Stream::new(seed, "order");
+    let mut repeats = Stream::new(seed, "locality");
     for day in &mut days {
         random.shuffle(day);
+        if locality > 0.0 {
+            *day = localize(day, counts.len(), locality, &mut repeats);
+        }
     }
     days
+}
+
+/// Returns the same requests with temporal locality: an LRU stack of finite depth, as in ProWGen (Busari and
+/// Williamson, INFOCOM 2001). With probability `locality`, a request repeats a target of the stack. Depth `k`
+/// has a probability proportional to `1/k`: in logs, the probability of a target decays so with the number of
+/// requests since its last one (Cao and Irani, USITS 1997). The repetition takes the place of the target's next
+/// request, so that the number of requests of every target stays. If the target has no further request, the
+/// next request of the original order follows.
+fn localize(order: &[u32], targets: usize, locality: f64, random: &mut Stream) -> Vec<u32> {
+    let mut left = vec![0_u32; targets];
+    order.iter().for_each(|&rank| left[rank as usize] += 1);
+    // Repetitions whose request in the original order has not been reached. That request is then skipped.
+    let mut early = vec![0_u32; targets];
+    let depth = (targets as f64 * STACK_SHARE).round().max(1.0) as usize;
+    let mut stack: VecDeque<u32> = VecDeque::with_capacity(depth + 1);
+    let mut local = Vec::with_capacity(order.len());
+    let mut rest = order.iter();
+    while local.len() < order.len() {
+        let repeated = draw_recent(&stack, locality, random).filter(|&(_, rank)| left[rank as usize] > 0);
+        let (place, rank) = match repeated {
+            Some((place, rank)) => {
+                early[rank as usize] += 1;
+                (Some(place), rank)
+            }
+            None => {
+                let next = rest.find(|&&rank| {
+                    let skipped = early[rank as usize] > 0;
+                    early[rank as usize] -= u32::from(skipped);
+                    !skipped
+                });
+                let Some(&rank) = next else { break };
+                (stack.iter().position(|&recent| recent == rank), rank)
+            }
+        };
+        left[rank as usize] -= 1;
+        local.push(rank);
+        if let Some(place) = place {
+            stack.remove(place);
+        }
+        stack.push_front(rank);
+        stack.truncate(depth);
+    }
+    local
+}
+
+/// Draws whether a request repeats a recent target, and returns the place of this target in the stack.
+fn draw_recent(stack: &VecDeque<u32>, locality: f64, random: &mut Stream) -> Option<(usize, u32)> {
+    if random.unit() >= locality {
+        return None;
+    }
+    let place = libm::pow(stack.len() as f64 + 1.0, random.unit()) as usize - 1;
+    stack.get(place).map(|&rank| (place, rank))
 }
 
 /// Distributes the requests of each rank over the days.
@@ -93,19 +161,42 @@ mod tests {
     fn every_request_is_placed_once() {
         let drift = Drift { days: 5, fresh_popular: 0.5, fresh_rare: 0.5, steady_top: 1 };
         for drift in [None, Some(&drift)] {
-            assert_eq!(count_ranks(&order_requests(&COUNTS, drift, 3).concat()), COUNTS);
+            assert_eq!(count_ranks(&order_requests(&COUNTS, drift, 0.0, 3).concat()), COUNTS);
         }
-        assert_ne!(order_requests(&COUNTS, None, 3), order_requests(&COUNTS, None, 4));
+        assert_ne!(order_requests(&COUNTS, None, 0.0, 3), order_requests(&COUNTS, None, 0.0, 4));
     }
 
     #[test]
     fn steady_targets_are_even_and_fresh_targets_start_later() {
         let steady = Drift { days: 5, fresh_popular: 0.0, fresh_rare: 0.0, steady_top: 0 };
-        for day in order_requests(&COUNTS, Some(&steady), 3) {
+        for day in order_requests(&COUNTS, Some(&steady), 0.0, 3) {
             assert_eq!(count_ranks(&day)[..2], [20, 10]);
         }
         let fresh = Drift { fresh_popular: 1.0, fresh_rare: 1.0, ..steady };
-        assert!(order_requests(&COUNTS, Some(&fresh), 3)[0].is_empty());
+        assert!(order_requests(&COUNTS, Some(&fresh), 0.0, 3)[0].is_empty());
+    }
+
+    #[test]
+    fn locality_keeps_the_requests_and_shortens_the_gaps() {
+        let counts = [20_u64; 500];
+        let gaps = |locality: f64| {
+            let order = order_requests(&counts, None, locality, 3).concat();
+            let mut last: Vec<Option<usize>> = vec![None; counts.len()];
+            let mut short = 0;
+            for (at, &rank) in order.iter().enumerate() {
+                short += usize::from(last[rank as usize].is_some_and(|last| at - last <= 10));
+                last[rank as usize] = Some(at);
+            }
+            let mut sorted = order;
+            sorted.sort_unstable();
+            let same: Vec<u32> = (0..500).flat_map(|rank| [rank; 20]).collect();
+            assert_eq!(sorted, same);
+            short
+        };
+        // The stack has ten targets, so that a repetition is within few requests. 0.3 of 10,000 requests repeat.
+        let (random, local) = (gaps(0.0), gaps(0.3));
+        assert!(random < 400, "{random}: 10 of 500 targets");
+        assert!((2_500..3_500).contains(&local), "{local}");
     }
 
     #[test]

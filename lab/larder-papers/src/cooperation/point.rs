@@ -8,7 +8,7 @@ use larder_trace::synth::Recipe;
 use serde::{Deserialize, Serialize};
 
 use crate::PaperError;
-use crate::traces::WorkloadSpec;
+use crate::traces::{Fit, WorkloadSpec};
 use larder_sim::Workload;
 use larder_sim::cooperation::{
     CooperationCosts, CooperativeCluster, ForwardingMode, LoadAccounting, RelayedLoad, RequestSpread,
@@ -219,7 +219,7 @@ impl Point {
             // The generator multiplies the requests by the scale.
             requests: Some((f64::from(self.requests()) / scale).round() as u64),
             hot: None,
-            exponent: self.exponent,
+            fit: Fit { exponent: self.exponent, ..Fit::default() },
         })
     }
 

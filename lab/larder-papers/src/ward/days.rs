@@ -109,7 +109,8 @@ impl Plan for DaysPlan {
 /// `ward-stability`: the changes of a log from day to day.
 ///
 /// `[params]`: `workload`. Lines and metrics: `new files` with `files` (share of the day's files that were
-/// not requested on an earlier day) and `requests` (share of the day's requests to them); `new core-90 %`
+/// not requested on an earlier day) and `requests` (share of the day's requests to them) and `of_even` (requests over files: 1 if a new file has as many requests as the
+/// mean file of the day); `new core-90 %`
 /// with `requests` (share of the day's requests to files of its core-90 % that were not in the previous
 /// day's). Days with fewer than [`DAY_REQUESTS_MIN`] requests, and comparisons with them, are left out.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl Plan for ChangePlan {
     }
 
     fn metrics(&self) -> Vec<&'static str> {
-        vec!["files", "requests"]
+        vec!["files", "requests", "of_even"]
     }
 
     fn jobs(&self) -> usize {
@@ -155,7 +156,9 @@ impl Plan for ChangePlan {
         let stability = Stability::of(&*traces.trace(&spec)?);
         let has_pattern = |requests: u64| requests >= DAY_REQUESTS_MIN as u64;
         let new = stability.days.iter().filter(|day| has_pattern(day.requests)).map(|day| {
-            let values = [("files", day.new_targets_share), ("requests", day.new_requests_share)];
+            let (files, requests) = (day.new_targets_share, day.new_requests_share);
+            let of_even = if files > 0.0 { requests / files } else { 0.0 };
+            let values = [("files", files), ("requests", requests), ("of_even", of_even)];
             Sample::new("new files", day.day as f64, values)
         });
         let is_thin =

@@ -65,22 +65,41 @@ fn invalid_plans_are_refused_early() {
         assert!(message.starts_with("workload") && message.contains(key), "{inside}: {message}");
     }
     let core = |lists: &str| {
-        let plan = plan(&Core, &format!("{SMALL}nodes = 4\n{lists}"));
+        let plan = plan(&Core, &format!("{SMALL}over_nodes = [4]\n{lists}"));
         plan.map(|_| ()).err().unwrap_or_default()
     };
-    assert_eq!(core("over_forward_us = [276.0]\nover_factors = [1.0]"), "");
-    assert!(core("over_forward_us = []\nover_factors = [1.0]").starts_with("over_forward_us: "));
-    assert!(core("over_forward_us = [-1.0]\nover_factors = [1.0]").starts_with("over_forward_us: "));
-    assert!(core("over_forward_us = [276.0]\nover_factors = [nan]").starts_with("over_factors: "));
+    assert_eq!(core("over_forward_us = [276.0]\nover_core = [1.0]"), "");
+    assert!(core("over_forward_us = []\nover_core = [1.0]").starts_with("over_forward_us: "));
+    assert!(core("over_forward_us = [-1.0]\nover_core = [1.0]").starts_with("over_forward_us: "));
+    assert!(core("over_forward_us = [276.0]\nover_core = [nan]").starts_with("over_core: "));
     let many = vec!["1"; VALUES_MAX + 1].join(", ");
-    let window = plan(&Window, &format!("{SMALL}nodes = 4\nover_forward_us = [1.0]\nover_window = [{many}]"));
+    let window =
+        plan(&StrategySweep, &format!("{SMALL}nodes = 4\nover_forward_us = [1.0]\nover_window = [{many}]"));
+    let localities = "nodes = 4\nover_forward_us = [1.0]\nover_locality = [0.1, 1.0]";
+    let locality = plan(&StrategySweep, &format!("{SMALL}{localities}"));
+    assert!(locality.is_err_and(|message| message.starts_with("workload: 'locality' must be 0 to below 1")));
+    let none = plan(&StrategySweep, &format!("{SMALL}nodes = 4\nover_forward_us = [1.0]"));
+    assert!(none.is_err_and(|message| message.contains("one of them")));
+    let shuffled = "nodes = 4\nover_forward_us = [1.0]\nover_shuffled = [false, true]";
+    let recipe = plan(&StrategySweep, &format!("{SMALL}{shuffled}"));
+    assert!(recipe.is_err_and(|message| message.contains("'shuffled' is for a trace")));
     assert!(window.is_err_and(|message| message.starts_with("over_window: must be 1 to 64 numbers")));
+}
+
+#[test]
+fn equal_runs_of_two_sweeps_have_separate_keys() {
+    let lists = ["over_window = [1024]", "over_memory = [0.05]"];
+    let keys = lists.map(|list| {
+        let text = format!("{SMALL}nodes = 4\nover_forward_us = [276.0]\n{list}");
+        plan(&StrategySweep, &text).expect("a plan").key(0)
+    });
+    assert_ne!(keys[0], keys[1]);
 }
 
 #[test]
 fn round_robin_ignores_window_and_price() {
     let text = format!("{SMALL}nodes = 4\nover_forward_us = [276.0, 138.0]\nover_window = [1, 64]");
-    let plan = plan(&Window, &text).expect("a plan");
+    let plan = plan(&StrategySweep, &text).expect("a plan");
     let traces = Traces::new(Path::new("/nowhere"));
     let samples: Vec<Sample> =
         (0..plan.jobs()).flat_map(|job| plan.run(job, &traces).expect("runs")).collect();
