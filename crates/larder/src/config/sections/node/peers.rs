@@ -258,6 +258,8 @@ pub(crate) fn press(raw: &PeersSection, memory: Bytes) -> PressSettings {
         load_step: raw.load_step,
         gather: raw.gather.0,
         announce_reads: raw.profile == PeersProfile::Own,
+        keep_large_alone: raw.profile == PeersProfile::Paper,
+        count_forwarded: raw.profile == PeersProfile::Own,
         targets_max: raw.targets_max,
         memory,
         sharing: SharingSettings {
