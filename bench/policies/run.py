@@ -9,6 +9,7 @@ Recipes are synthetic traces with the published figures of the papers' traces. `
 """
 
 import argparse
+import fractions
 import json
 import pathlib
 import statistics
@@ -26,7 +27,9 @@ MEMORIES = ("1/64", "1/16", "1/4")
 
 def bound(options, workload, costs, nodes, *arguments):
     command = [options.larder, "sim", "bound", "--json", *workload, "--costs", costs, "--nodes", nodes, *arguments]
-    done = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"run.py: {done.stderr.strip()}")
     return json.loads(done.stdout)
 
 
@@ -46,17 +49,24 @@ def measure(options):
     for name, workload in workloads(options):
         for costs in options.costs.split(","):
             working_set = bound(options, workload, costs, nodes="1")["working_set_bytes"]
-            for share in options.memories.split(","):
-                part, _, whole = share.partition("/")
-                memory = max(1, working_set * int(part) // int(whole or 1))
+            for share in options.memories:
+                memory = max(1, int(working_set * share))
                 for cluster in bound(options, workload, costs, options.nodes, "--memory", memory, "--policies", "all")["clusters"]:
                     rows.append({
-                        "workload": name, "costs": costs, "memory": share, "nodes": cluster["nodes"],
+                        "workload": name, "costs": costs, "memory": str(share), "nodes": cluster["nodes"],
                         "bound": cluster["bound"]["throughput"],
                         "throughput": {run["policy"]: run["throughput"] for run in cluster["policies"]},
                     })
             print(f"{name}, {costs}: done", file=sys.stderr)
     return rows
+
+
+def memories(text):
+    """Parses shares of the working set, such as 1/16."""
+    shares = [fractions.Fraction(share) for share in text.split(",")]
+    if any(share <= 0 for share in shares):
+        raise ValueError(text)
+    return shares
 
 
 def place(row):
@@ -90,13 +100,17 @@ def main():
     parser.add_argument("--scale", type=float, default=0.1, help="size of the synthetic traces (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the synthetic traces (%(default)s)")
     parser.add_argument("--nodes", default="4,8,16", help="numbers of nodes (%(default)s)")
-    parser.add_argument("--memories", default=",".join(MEMORIES), help="memory of a node over the working set (%(default)s)")
+    parser.add_argument("--memories", type=memories, default=",".join(MEMORIES), help="memory of a node over the working set (%(default)s)")
     parser.add_argument("--costs", default="lard98,modern", help="cost models (%(default)s)")
     parser.add_argument("--policy", default="lard-cost", help="policy of the second table (%(default)s)")
     parser.add_argument("--limit", type=float, default=97.0, help="least per cent of the best (%(default)s)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all throughputs to FILE")
     options = parser.parse_args()
     rows = measure(options)
+    if not rows:
+        parser.error("no workload: give --recipes or --log")
+    if options.policy not in rows[0]["throughput"]:
+        parser.error(f"--policy {options.policy}: use one of {', '.join(rows[0]['throughput'])}")
     if options.json:
         options.json.write_text(json.dumps({"schema": "larder-policies/1", "clusters": rows}, indent=1))
     return int(report(rows, options.policy, options.limit) > 0)

@@ -210,7 +210,12 @@ static const struct policy { const char *name; int (*place)(uint32_t, double); }
 
 enum step { CONNECTED, BLOCK_READ, TRANSMITTED, CLOSED };
 
-struct request { uint32_t target; int node; enum step step; uint64_t unread; int last; };
+struct request {
+    uint32_t target;
+    int node;
+    uint64_t unread;    /* bytes that the disk has not read */
+    int transmitting;   /* blocks on the processor's queue */
+};
 
 static struct request *active; /* by slot; at most S */
 static struct heap events;
@@ -223,7 +228,10 @@ static void on_cpu(uint32_t slot, double now, double takes, enum step then) {
     push(&events, node->cpu_free, slot, then);
 }
 
-static double transmit_time(uint64_t bytes) { return TRANSMIT * (double)units(bytes, TRANSMIT_UNIT); }
+static void transmit(uint32_t slot, double now, uint64_t bytes) {
+    active[slot].transmitting++;
+    on_cpu(slot, now, TRANSMIT * (double)units(bytes, TRANSMIT_UNIT), TRANSMITTED);
+}
 
 static void read_block(uint32_t slot, double now) {
     struct request *request = &active[slot];
@@ -240,8 +248,7 @@ static void look_up(uint32_t slot, double now) {
     uint32_t target = request->target;
     if (node->stamp[target]) {
         value_again(node, target);
-        on_cpu(slot, now, transmit_time(target_size[target]), TRANSMITTED);
-        request->last = 1;
+        transmit(slot, now, target_size[target]);
         return;
     }
     struct waiting *self = zeroed(1, sizeof *self), **end = &node->reading[target];
@@ -252,7 +259,6 @@ static void look_up(uint32_t slot, double now) {
     if (first) {
         misses++;
         request->unread = target_size[target];
-        request->last = 0;
         read_block(slot, now);
     }
 }
@@ -262,8 +268,7 @@ static void block_read(uint32_t slot, double now) {
     struct node *node = &nodes[request->node];
     uint64_t bytes = request->unread < BLOCK ? request->unread : BLOCK;
     request->unread -= bytes;
-    request->last = !request->unread;
-    on_cpu(slot, now, transmit_time(bytes), TRANSMITTED);
+    transmit(slot, now, bytes);
     if (request->unread) {
         read_block(slot, now);
         return;
@@ -273,10 +278,7 @@ static void block_read(uint32_t slot, double now) {
     node->reading[request->target] = NULL;
     for (; waiting; waiting = next) {
         next = waiting->next;
-        if (waiting->request != slot) {
-            active[waiting->request].last = 1;
-            on_cpu(waiting->request, now, transmit_time(target_size[request->target]), TRANSMITTED);
-        }
+        if (waiting->request != slot) transmit(waiting->request, now, target_size[request->target]);
         free(waiting);
     }
 }
@@ -286,6 +288,7 @@ static void arrive(uint32_t slot, double now, int (*place)(uint32_t, double)) {
     struct request *request = &active[slot];
     request->target = request_target[arrived++];
     request->node = place(request->target, now);
+    request->unread = 0;
     nodes[request->node].load++;
     on_cpu(slot, now, CONNECT, CONNECTED);
 }
@@ -316,8 +319,7 @@ int main(int count, char **arguments) {
         case CONNECTED: look_up(slot, event.key); break;
         case BLOCK_READ: block_read(slot, event.key); break;
         case TRANSMITTED:
-            /* The last block's transmission is the last of the request to leave the processor's queue. */
-            if (active[slot].last) active[slot].last = 0, on_cpu(slot, event.key, TEARDOWN, CLOSED);
+            if (--active[slot].transmitting == 0 && !active[slot].unread) on_cpu(slot, event.key, TEARDOWN, CLOSED);
             break;
         case CLOSED:
             nodes[active[slot].node].load--;

@@ -271,6 +271,8 @@ impl BenchPlan {
 struct Trial {
     kind: ProfileKind,
     costs: Hacc99,
+    /// Processor time of the router for a KB, in us.
+    router_cpu_kib_us: f64,
     profiles: Profiles,
     workload: Workload,
     backlog: u32,
@@ -325,7 +327,9 @@ impl Trial {
             report_every: Some(Duration::from_millis(200)),
             ..Scenario::lard98(1, settings)
         };
-        Self { kind, costs, profiles, workload, backlog: guess.backlog as u32, scenario }
+        let router_cpu_kib_us = ROUTER_CPU_KIB_US * guess.router_factor;
+        let backlog = guess.backlog as u32;
+        Self { kind, costs, router_cpu_kib_us, profiles, workload, backlog, scenario }
     }
 
     /// Runs the workload; no request begins after `until`. Statistics of users count from `WARM` on.
@@ -395,7 +399,7 @@ impl Trial {
     fn router_cpu_s(&self) -> f64 {
         let visits = || self.profiles.profiles.iter().flatten();
         let kib = |item: u32| self.costs.reply(&self.workload.items[item as usize]) as f64 / 1_024.0;
-        let cpu_us = |item: u32| self.costs.router_us + kib(item) * ROUTER_CPU_KIB_US;
+        let cpu_us = |item: u32| self.costs.router_us + kib(item) * self.router_cpu_kib_us;
         visits().map(|visit| cpu_us(visit.item)).sum::<f64>() / visits().count() as f64 / 1e6
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The policy shows the possible benefit of perfect knowledge of the caches and of the order of use over all nodes. Load is not
-//! balanced. [Cache events](crate::dispatch::CacheEvent) update the mirror.
+//! balanced. Nearly all misses go to the node of the hash, so that it performs as LB by construction. [Cache events](crate::dispatch::CacheEvent) update the mirror.
 //!
 //! The paper does not define the following:
 //! - *Caches that are not full*: each cache counts by itself. If the node of the target's hash has room, the target goes

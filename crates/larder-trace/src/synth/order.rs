@@ -56,11 +56,12 @@ pub(super) fn order_requests(
 }
 
 /// Returns the same requests with temporal locality: an LRU stack of finite depth, as in ProWGen (Busari and
-/// Williamson, INFOCOM 2001). With probability `locality`, a request repeats a target of the stack. Depth `k`
-/// has a probability proportional to `1/k`: in logs, the probability of a target decays so with the number of
-/// requests since its last one (Cao and Irani, USITS 1997). The repetition takes the place of the target's next
+/// Williamson, INFOCOM 2001). With probability `locality`, a request repeats a target of the stack. The
+/// logarithm of the depth is uniform, so that depth `k` has a probability of about `1/k`, as in logs (Cao and Irani,
+/// USITS 1997); exactly it is `ln(1 + 1/k) / ln(n + 1)` in a stack of `n` targets. The repetition takes the place of the target's next
 /// request, so that the number of requests of every target stays. If the target has no further request, the
-/// next request of the original order follows.
+/// next request of the original order follows. Targets of the stack are also requested by chance. Cost: O(depth) for
+/// a request, where the depth is 2 % of the targets.
 fn localize(order: &[u32], targets: usize, locality: f64, random: &mut Stream) -> Vec<u32> {
     let mut left = vec![0_u32; targets];
     order.iter().for_each(|&rank| left[rank as usize] += 1);

@@ -83,7 +83,7 @@ pub struct Recipe {
     pub span_s: u64,
     /// Daily change of the targets. With drift the span is the number of its days at every scale.
     pub drift: Option<Drift>,
-    /// Share of the requests that repeat a recent target, 0 to below 1. With 0, requests are independent.
+    /// Probability that a request repeats a recent target, 0 to below 1. With 0, requests are independent.
     pub locality: f64,
     /// Additional hot targets.
     pub hot: Option<HotTargets>,
@@ -149,9 +149,9 @@ impl Recipe {
 
     /// Sets the mean size of the targets at the coverage points, as a share of the mean size of all targets.
     /// Smaller covering targets are more targets, because their bytes are published. Recipes without coverage
-    /// points do not change.
+    /// points do not change. [`generate`](super::generate) refuses a size that needs more targets than there are.
     pub fn set_covering_size(&mut self, size: f64) {
-        let Some(all) = self.bytes else { return };
+        let Some(all) = self.bytes.filter(|_| size > 0.0) else { return };
         for goal in &mut self.coverage {
             goal.targets_share = goal.bytes.get() as f64 / all.get() as f64 / size;
         }

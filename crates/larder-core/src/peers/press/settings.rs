@@ -19,7 +19,8 @@ pub struct PressSettings {
     /// True if reads are announced when they begin, as if the target were in memory. The paper: false.
     pub announce_reads: bool,
     /// True if a node that does not share keeps large targets and counts their misses. The paper: true, since the rule for
-    /// large targets is a part of the algorithm that a node runs when it shares.
+    /// large targets is a part of the algorithm that a node runs when it shares. For simulations: a store with a limit of size
+    /// cannot keep such targets, and those that a node keeps when it begins to share count as small until they are evicted.
     pub keep_large_alone: bool,
     /// True if a node adds to a peer's reported load the requests that it has forwarded since the report and that have not
     /// ended. The paper: false, since it names the reported load only.

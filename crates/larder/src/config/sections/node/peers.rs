@@ -40,7 +40,7 @@ keys! {
     /// table.
     policy: PeersKind = PeersKind::Press;
     /// Settings of the policy. "own": those of this section. "paper": as published, for comparisons. Under "press": T of 80,
-    /// large objects from 128 KiB on, changes sent at once, reads not announced, no way back to working alone, no
+    /// large objects from 128 KiB on, changes sent at once, reads not announced, loads compared as reported, no way back to working alone, no
     /// handoff. Under "ward": targets that are not in the table are served where they are requested. A table is
     /// computed each day, and after changes of the membership, from the requests since the last one.
     profile: PeersProfile = PeersProfile::Own;
@@ -258,7 +258,6 @@ pub(crate) fn press(raw: &PeersSection, memory: Bytes) -> PressSettings {
         load_step: raw.load_step,
         gather: raw.gather.0,
         announce_reads: raw.profile == PeersProfile::Own,
-        keep_large_alone: raw.profile == PeersProfile::Paper,
         count_forwarded: raw.profile == PeersProfile::Own,
         targets_max: raw.targets_max,
         memory,

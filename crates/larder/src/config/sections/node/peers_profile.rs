@@ -24,8 +24,8 @@ pub(super) fn with_profile(raw: &PeersSection) -> Result<PeersSection, Fault> {
 }
 
 /// PRESS as published (Carrera and Bianchini, PPoPP 2001, section 4.1). T of 80, differences of load of 4 and a limit of 5 % of misses are the
-/// defaults. Reads are not announced, loads are compared as reported, and a node that works alone keeps large targets; these have no keys.
-/// The paper does not give the window of the misses, and names no way back to working
+/// defaults. Reads are not announced, and loads are compared as reported; these have no keys. A node that works alone
+/// keeps no large target, which differs from the paper: its store has one limit of size. The paper does not give the window of the misses, and names no way back to working
 /// alone. Replies are relayed; with handoff it would be the paper's non-portable server.
 fn press(raw: &PeersSection) -> Result<PeersSection, Fault> {
     let usual = PeersSection::default();
@@ -105,12 +105,12 @@ mod tests {
         };
         assert_eq!((paper.overload, paper.load_step, paper.large_min), (80, 4, Bytes::kib(128)));
         assert_eq!((paper.gather, paper.announce_reads), (Duration::ZERO, false));
-        assert_eq!((paper.keep_large_alone, paper.count_forwarded), (true, false));
+        assert!(!paper.count_forwarded);
         let sharing = paper.sharing;
         assert_eq!((sharing.on_permille, sharing.off_permille, sharing.window), (50, 0, 500));
         let (PeersPolicy::Press(own), _) = parsed("") else { panic!() };
         assert_eq!((own.large_min, own.announce_reads), (Bytes::mib(256), true));
-        assert_eq!((own.keep_large_alone, own.count_forwarded), (false, true));
+        assert!(own.count_forwarded);
         let (PeersPolicy::Ward(paper), _) = parsed("policy = \"ward\"\nprofile = \"paper\"\n") else {
             panic!()
         };
