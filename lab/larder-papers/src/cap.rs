@@ -83,7 +83,7 @@ struct CapBench {
     sessions_per_s: Option<f64>,
     /// The period of load reports in seconds, 0.001 to 3,600; the best one if absent.
     period_s: Option<f64>,
-    /// What the paper leaves open.
+    /// The values that the paper does not give.
     #[serde(default)]
     assume: Assumptions,
     /// The number of seeds, from 1. Their pages are combined.
