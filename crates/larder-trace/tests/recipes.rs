@@ -1,11 +1,15 @@
 //! Checks of the recipes against their published figures, by the statistics of the trace at full length. The
-//! tolerance is 2 %.
+//! tolerance is 2 %, and 5 % for the number of covering targets, which is published for the HP trace only.
 
 use larder_trace::Stats;
 use larder_trace::synth::{Popularity, Recipe, SizeGoal, generate};
 
 fn near(what: &str, got: f64, want: f64) {
-    assert!((got / want - 1.0).abs() <= 0.02, "{what}: {got} where {want} is published");
+    within(0.02, what, got, want);
+}
+
+fn within(tolerance: f64, what: &str, got: f64, want: f64) {
+    assert!((got / want - 1.0).abs() <= tolerance, "{what}: {got} where the recipe has {want}");
 }
 
 fn check(name: &str) -> Stats {
@@ -22,7 +26,7 @@ fn check(name: &str) -> Stats {
     for goal in &recipe.coverage {
         let point = stats.coverage_at(goal.requests_permille).expect("on the grid");
         near("memory", point.bytes.expect("sizes") as f64, goal.bytes.get() as f64);
-        near("covering targets", point.targets_share, goal.targets_share);
+        within(0.05, "covering targets", point.targets_share, goal.targets_share);
     }
     if let SizeGoal::ReplyMean(mean) = recipe.sizes {
         near("mean reply", stats.reply_mean.expect("sizes"), mean);

@@ -241,10 +241,10 @@ fn the_limit_is_named_and_rises_with_the_hardware() {
         disks,
         ..SimNode::with_cache(Bytes::mib(1))
     };
-    let slow = of(node(0.1, 1.0, 1));
+    let slow = of(node(0.01, 1.0, 1));
     assert_eq!(slow.limit, BoundLimit::Disk);
-    assert!((of(node(0.1, 1.0, 2)).throughput / slow.throughput - 2.0).abs() < 0.01);
-    assert!((of(node(0.1, 3.0, 1)).throughput / slow.throughput - 1.0).abs() < 0.01);
+    assert!((of(node(0.01, 1.0, 2)).throughput / slow.throughput - 2.0).abs() < 0.01);
+    assert!((of(node(0.01, 3.0, 1)).throughput / slow.throughput - 1.0).abs() < 0.01);
     let (one, three) = (of(node(1e3, 1.0, 1)), of(node(1e3, 3.0, 1)));
     assert_eq!((one.limit, three.limit), (BoundLimit::Processor, BoundLimit::Processor));
     assert!((three.throughput / one.throughput - 3.0).abs() < 0.01);
