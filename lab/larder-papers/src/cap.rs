@@ -158,7 +158,11 @@ impl CapBench {
 
     /// Returns the session rate, given or by the rule, in sessions per second.
     fn rate(&self) -> Result<f64, PaperError> {
-        let Some(load) = self.load else { return Ok(self.sessions_per_s.unwrap_or(PROBE_PER_NODE_S)) };
+        let Some(load) = self.load else {
+            let missing =
+                || PaperError::Builtin("give exactly one of 'load' and 'sessions_per_s'".to_owned());
+            return self.sessions_per_s.ok_or_else(missing);
+        };
         let found = self.rate.get_or_init(|| {
             let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
             for _ in 0..2 {

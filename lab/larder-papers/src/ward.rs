@@ -79,7 +79,7 @@ impl WorkloadParams {
                 Ok(WorkloadSpec::Synthetic { recipe: recipe.clone(), seed, scale, requests, hot: None, fit })
             }
             (None, Some(path)) => Ok(WorkloadSpec::File { path: path.clone(), requests, shuffled }),
-            _ => Err("workload: 'recipe' or 'trace', one of them".to_owned()),
+            _ => Err("workload: give exactly one of 'recipe' and 'trace'".to_owned()),
         }
     }
 

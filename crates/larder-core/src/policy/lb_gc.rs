@@ -1,6 +1,5 @@
 //! `lb-gc`: LB/GC, an idealised competitor of LARD in which the front-end knows the contents of every cache (Pai et
-//! al.,
-//! ASPLOS'98, section 3.1).
+//! al., ASPLOS'98, section 3.1).
 //!
 //! ```text
 //! on request t:
@@ -9,7 +8,8 @@
 //! ```
 //!
 //! The policy shows the possible benefit of perfect knowledge of the caches and of the order of use over all nodes. Load is not
-//! balanced. Nearly all misses go to the node of the hash, so that it performs as LB by construction. [Cache events](crate::dispatch::CacheEvent) update the mirror.
+//! balanced. Nearly all misses go to the node of the hash, so that it performs as LB by construction.
+//! [Cache events](crate::dispatch::CacheEvent) update the mirror.
 //!
 //! The paper does not define the following:
 //! - *Caches that are not full*: each cache counts by itself. If the node of the target's hash has room, the target goes

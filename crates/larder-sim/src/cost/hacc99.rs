@@ -103,22 +103,10 @@ impl Hacc99 {
         us_to_ns(self.router_us + self.reply(item) as f64 / 1_024.0 * (self.router_kib_us + self.line_kib_us))
     }
 
-    /// Returns the share of the router's time in which its processor works, 0 to 1.
-    pub fn router_cpu_share(&self, item: &Item) -> f64 {
-        let kib = self.reply(item) as f64 / 1_024.0;
-        let cpu = self.router_us + kib * self.router_kib_us;
-        cpu / (cpu + kib * self.line_kib_us).max(f64::MIN_POSITIVE)
-    }
-
     /// Returns the disk time of a whole item, in ns.
     pub fn read_ns(&self, item: &Item) -> u64 {
         let block = self.block(item);
         (0..item.bytes.max(1).div_ceil(block)).map(|number| self.block_ns(number, item)).sum()
-    }
-
-    /// Returns the time of a request on an idle cluster, its item read from disk, in ns.
-    pub fn alone_ns(&self, item: &Item) -> u64 {
-        self.router_ns(item) + self.cpu_ns(item) + self.read_ns(item)
     }
 
     fn block(&self, item: &Item) -> u64 {
@@ -271,11 +259,10 @@ mod tests {
             (400.0..=500.0).contains(&per_second),
             "section 5: 400 to 500 requests of 8 KB a second: {per_second}"
         );
-        assert!((model.router_cpu_share(&file) - 1.5936 / 2.24896).abs() < 1e-9);
-        // Section 4.2 gives 1.6 ms of 200 ms on Domino.
+        // Section 4.2 gives 1.6 ms of 200 ms on Domino, for the router without its line.
+        let relay = Hacc99 { line_kib_us: 0.0, ..model };
         let domino = Item { class: ServiceClass::Dcb, ..Item::file(TargetId(1), 96 << 10) };
-        let cpu_ms = model.router_ns(&domino) as f64 / 1e6 * model.router_cpu_share(&domino);
-        assert!(cpu_ms < 1.6, "{cpu_ms}");
+        assert!(relay.router_ns(&domino) < 1_600_000, "{}", relay.router_ns(&domino));
     }
 
     #[test]

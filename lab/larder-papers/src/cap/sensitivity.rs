@@ -37,7 +37,7 @@ enum Variation {
 
 #[derive(Debug)]
 struct SensitivityPlan {
-    /// The site, the value and the cluster.
+    /// The cluster of each point, with the value of the parameter.
     points: Vec<(f64, CapBench)>,
 }
 

@@ -58,7 +58,8 @@ impl Builtin for StrategySweep {
         ];
         if lists.iter().filter(|values| **values > 0).count() != 1 {
             return Err(
-                "'over_window', 'over_locality', 'over_memory' or 'over_shuffled', one of them".to_owned()
+                "give exactly one of 'over_window', 'over_locality', 'over_memory' and 'over_shuffled'"
+                    .to_owned(),
             );
         }
         if !plan.over_window.is_empty() {

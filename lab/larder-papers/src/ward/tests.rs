@@ -58,7 +58,7 @@ fn invalid_plans_are_refused_early() {
         ("recipe = \"hp-hours-like\", scale = nan", "'scale'"),
         ("recipe = \"hp-hours-like\", requests = 0", "'requests'"),
         ("recipe = \"hp-hours-like\", seed = -1", "seed"),
-        ("recipe = \"hp-hours-like\", trace = \"x\"", "one of them"),
+        ("recipe = \"hp-hours-like\", trace = \"x\"", "exactly one of"),
         ("trace = \"x\", scale = 0.5", "'scale'"),
     ] {
         let message = workload(inside);
@@ -79,7 +79,7 @@ fn invalid_plans_are_refused_early() {
     let locality = plan(&StrategySweep, &format!("{SMALL}{localities}"));
     assert!(locality.is_err_and(|message| message.starts_with("workload: 'locality' must be 0 to below 1")));
     let none = plan(&StrategySweep, &format!("{SMALL}nodes = 4\nover_forward_us = [1.0]"));
-    assert!(none.is_err_and(|message| message.contains("one of them")));
+    assert!(none.is_err_and(|message| message.contains("exactly one of")));
     let shuffled = "nodes = 4\nover_forward_us = [1.0]\nover_shuffled = [false, true]";
     let recipe = plan(&StrategySweep, &format!("{SMALL}{shuffled}"));
     assert!(recipe.is_err_and(|message| message.contains("'shuffled' is for a trace")));
