@@ -10,6 +10,9 @@
 //! number of the visit. If the dispatcher's own count differs, the replay fails with a [`ReplayFault`]. Values are
 //! never invented: if the log ends early or contains another kind of entry, the replay fails. All later reads return
 //! zero, and the decision is invalid.
+//!
+//! A decision visits a sequence at most once. Between two visits another decision could visit it, and decisions are
+//! replayed one after another.
 
 use crate::id::RouteId;
 use alloc::vec::Vec;
@@ -213,6 +216,13 @@ impl ReadLog {
     pub(crate) fn visit(&self, track: RouteSequence, own: u64, next: u64) {
         let mut state = self.0.borrow_mut();
         let Some(at) = state.at else {
+            debug_assert!(
+                !state
+                    .entries
+                    .iter()
+                    .any(|entry| matches!(entry, ReadLogEntry::Visit(earlier, _) if *earlier == track)),
+                "a second visit to {track} in one decision cannot be replayed"
+            );
             state.entries.push(ReadLogEntry::Visit(track, own));
             return;
         };

@@ -3,12 +3,13 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{Next, Server, reply, run, send, try_run};
 use larder_load::{Fault, LoadError, Warning};
+use larder_testkit::free_port;
 
 #[test]
 fn each_fault_is_counted_by_kind() {
@@ -152,7 +153,7 @@ fn requests_fail_after_the_server_has_gone() {
 
 #[test]
 fn a_missing_server_is_an_error() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut plan = Server::plain("").plan(&["/a"], 4);
     plan.address = address;
     assert!(matches!(try_run(plan, &|_| ()), Err(LoadError::Unreachable { .. })));

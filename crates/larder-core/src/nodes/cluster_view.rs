@@ -283,6 +283,20 @@ impl<'a> ClusterView<'a> {
         skip: impl Fn(NodeId) -> bool,
         options: PlacementOptions,
     ) -> Option<NodeId> {
+        self.place_when(now, target, skip, options, |_| true)
+    }
+
+    /// Like [`ClusterView::place`], but counts the placement against a joining node's share only if `takes` says so
+    /// of the node. A policy that compares the placed node with others must decide here, because a decision visits
+    /// the joining nodes at most once; otherwise it could not be replayed.
+    pub(crate) fn place_when(
+        self,
+        now: Time,
+        target: TargetId,
+        skip: impl Fn(NodeId) -> bool,
+        options: PlacementOptions,
+        takes: impl FnOnce(NodeId) -> bool,
+    ) -> Option<NodeId> {
         let membership = self.nodes.membership.load();
         let summary = membership.summary(self.group);
         let start = summary.position(target.0);
@@ -310,7 +324,7 @@ impl<'a> ClusterView<'a> {
         } else {
             first
         };
-        if options.take {
+        if options.take && takes(chosen) {
             self.nodes.note_placement(&mut joiners, now, chosen);
         }
         Some(chosen)

@@ -98,15 +98,22 @@ impl LMetric {
             let lost = state.mirror.of(target).next().is_some();
             return Some(Choice { node, reason: if lost { Reason::Lost } else { Reason::First } });
         };
-        // Only a placement counts for the pace of a node that joins.
-        let other = nodes.place(now, target, |_| false, PlacementOptions::relief(false))?;
         let miss_milli = match nodes.learned(|| self.misses.milli()) {
             0 => self.miss_milli,
             milli => milli,
         };
-        if score(other, miss_milli, nodes) < held {
-            let node = nodes.place(now, target, |_| false, PlacementOptions::relief(take))?;
-            return Some(Choice { node, reason: Reason::Replicate });
+        let is_better = |other| score(other, miss_milli, nodes) < held;
+        let mut better = None;
+        // Only a placement counts for the pace of a node that joins.
+        let other = nodes.place_when(
+            now,
+            target,
+            |_| false,
+            PlacementOptions::relief(take),
+            |other| *better.insert(is_better(other)),
+        )?;
+        if better.unwrap_or_else(|| is_better(other)) {
+            return Some(Choice { node: other, reason: Reason::Replicate });
         }
         Some(Choice { node, reason: Reason::Local })
     }

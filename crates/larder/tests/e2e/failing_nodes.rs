@@ -5,7 +5,7 @@ use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use larder_testkit::Authority;
+use larder_testkit::{Authority, free_port};
 
 use crate::http::{get, metrics};
 use crate::origin::Origin;
@@ -31,7 +31,7 @@ fn the_log_names_the_cause_and_the_remedy_of_failed_requests_once() {
     let http1 = Origin::start("http1", "").address;
     let clear = speaks_no_tls();
     // No server listens at this address.
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\n\
          {{ name = \"dead\", address = \"{dead}\", groups = [\"dead\"] }},\n\
@@ -68,7 +68,7 @@ fn the_log_names_the_cause_and_the_remedy_of_failed_requests_once() {
 #[test]
 fn a_node_logs_the_cause_of_failures_at_its_origin_once() {
     let folder = tempfile::tempdir().unwrap();
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = SocketAddr::from(([127, 0, 0, 1], free_port()));
     for (origin, line) in [
         (speaks_no_tls(), "origin: requests fail origin=127.0.0.1"),
         (dead, "origin: connection failed origin=127.0.0.1"),

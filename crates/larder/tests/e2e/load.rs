@@ -1,10 +1,11 @@
 //! `larder load`: output on stdout, exit codes, and a report after an interrupt.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use larder_testkit::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -61,7 +62,7 @@ fn a_list_is_replayed_and_each_size_checked() {
 
 #[test]
 fn the_exit_code_depends_on_the_kind_of_error() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let url = format!("http://{nobody}/");
     let refused = load(&[&url]);
     assert_eq!(refused.status.code(), Some(1));

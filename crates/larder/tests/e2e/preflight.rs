@@ -2,10 +2,11 @@
 //! key.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use larder_testkit::free_port;
 use serde_json::Value;
 
 use crate::http;
@@ -136,7 +137,7 @@ fn the_doctor_reports_addresses_and_reachable_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let node = Process::start(&["node", "--name", "a", "--root", "/", "--listen", "127.0.0.1:0"]);
     assert_eq!(http::get(node.address, "/.larder/health").status, 200);
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let config = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\", \"{closed}\"]\n[switch.health]\ncheck = \"/.larder/health\"\n\
          [admin]\nlisten = \"off\"\n",

@@ -1,11 +1,11 @@
 //! Purges by the admin interface of a node, by that of a switch, and by the command line.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use larder_testkit::write_secret;
+use larder_testkit::{free_port, write_secret};
 use serde_json::Value;
 
 use crate::http::{Reply, ask, get, metrics, post};
@@ -118,7 +118,7 @@ fn a_switch_purges_at_all_its_nodes_and_names_failures() {
     assert_eq!(purge(both.admin.unwrap(), "tag=shop", "another-token-of-16").status, 401);
 
     // One node is down, one has another token, and one is no larder node.
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let other = token(folder.path(), "other", "another-token-of-16");
     let c = node(folder.path(), "c", &origin, &format!("purge_token = {other:?}"));
     let nodes = [("a", a.address), ("c", c.address), ("gone", gone), ("o", origin.address)];

@@ -1,7 +1,7 @@
 //! Reloads and upgrades of a switch under load. No request is lost, and learned and administrative state
 //! stays.
 
-use larder_testkit::holds_for;
+use larder_testkit::{free_port, holds_for};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -234,7 +234,7 @@ fn listeners_and_nodes_come_and_go() {
     let switch = Switch::start(&format!("{LISTEN}\n{}", nodes_line(&[("a", a), ("b", b)])));
     let crowd = Crowd::start(switch.address);
     crowd.more(200);
-    let second = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let second = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let two = format!("listen = [\"127.0.0.1:0\", \"{second}\"]\n{}", nodes_line(&[("b", b), ("c", c)]));
     switch.write(&two);
     switch.reload();

@@ -1,6 +1,6 @@
 //! Tests of the client itself, with servers on loopback that have one fault each.
 
-use larder_testkit::take_time;
+use larder_testkit::{free_port, take_time};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -98,7 +98,7 @@ fn a_reset_and_a_stall_are_noticed() {
         take_time(Duration::from_secs(1));
     });
     assert!(matches!(stall, Some(Fault::Stall(_))), "{stall:?}");
-    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let tally = ask(Behaviour::Plain, refused);
     assert!(matches!(tally.faults[..], [(_, Fault::Connect(_))]), "{tally:?}");
 }
