@@ -43,6 +43,8 @@ pub struct RequestHead {
     upgrade: bool,
     persistent: bool,
     expects_continue: bool,
+    /// The complete body is in memory.
+    holds_body: bool,
 }
 
 impl RequestHead {
@@ -59,6 +61,7 @@ impl RequestHead {
             upgrade: false,
             persistent: false,
             expects_continue: false,
+            holds_body: false,
         }
     }
 
@@ -137,7 +140,7 @@ impl RequestHead {
             return Err(Fault::Body);
         }
         (self.form, self.body, self.upgrade) = (form, body, upgrade);
-        (self.persistent, self.expects_continue) = (persistent, expects_continue);
+        (self.persistent, self.expects_continue, self.holds_body) = (persistent, expects_continue, false);
         Ok(())
     }
 
@@ -182,6 +185,19 @@ impl RequestHead {
     /// sent to an HTTP/1 server.
     pub const fn body(&self) -> Body {
         self.body
+    }
+
+    /// Delimits a body of which all `bytes` are in memory, whatever its delimitation was. The client has sent it, so it
+    /// waits for no 100.
+    pub(crate) fn hold_body(&mut self, bytes: u64) {
+        self.body = if bytes == 0 { Body::None } else { Body::Length(bytes) };
+        (self.expects_continue, self.holds_body) = (false, true);
+        self.fields.remove(b"expect");
+    }
+
+    /// Returns whether the complete body is in memory.
+    pub(crate) const fn holds_body(&self) -> bool {
+        self.holds_body
     }
 
     /// Returns whether the request has an `Upgrade` field, so that another protocol may follow (RFC 9110 section

@@ -119,6 +119,13 @@ impl<D: ClientSide> ClientSession<D> {
         }
     }
 
+    /// Puts back the content of a request body of which everything was read.
+    pub(super) fn return_body(&mut self, mut content: Vec<u8>) {
+        self.request.hold_body(content.len() as u64);
+        content.append(&mut self.unread);
+        self.unread = content;
+    }
+
     /// Removes bytes that were used.
     pub(super) fn consume_unread(&mut self, length: usize) {
         consume(&mut self.unread, length);

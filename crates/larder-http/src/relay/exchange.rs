@@ -22,7 +22,8 @@ use tokio::io::ReadBuf;
 const REPLY_HEAD_MAX: usize = 256 << 10;
 /// Largest number of interim replies to one request.
 const INTERIM_MAX: u32 = 32;
-/// Largest part of a request body that is kept for another attempt, in bytes.
+/// Largest part of a request body that is kept for another attempt, in bytes. A body that was complete in memory before
+/// is kept whatever its size.
 const REPLAY_MAX: usize = 64 << 10;
 
 /// The progress of the reply.
@@ -275,8 +276,9 @@ where
             TransferError::Refused => Outcome::Client(ClientFault::Refused),
         })?;
         self.upload_failed |= failed;
+        let replay_max = if self.client.request.holds_body() { usize::MAX } else { REPLAY_MAX };
         self.replay_bytes =
-            self.replay_bytes.take().filter(|kept| kept.len() + taken <= REPLAY_MAX).map(|mut kept| {
+            self.replay_bytes.take().filter(|kept| kept.len() + taken <= replay_max).map(|mut kept| {
                 kept.extend_from_slice(&bytes[..taken]);
                 kept
             });

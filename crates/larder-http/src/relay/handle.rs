@@ -49,8 +49,8 @@ impl ClientHandle {
         self.protocols.as_deref()
     }
 
-    /// Returns the request body. A proxy that takes the body must answer the request itself. Further calls
-    /// return empty bodies.
+    /// Returns the request body. A proxy that takes the body must answer the request itself, or
+    /// [return](Self::return_body) the content. Further calls return empty bodies.
     pub fn body(&self) -> RequestBody {
         if !self.has_body {
             return RequestBody { channel: None, left: Some(0) };
@@ -58,6 +58,14 @@ impl ClientHandle {
         let channel = self.channel.get_or_init(Arc::default);
         let is_first = !std::mem::replace(&mut channel.lock().is_body_taken, true);
         RequestBody { channel: is_first.then(|| channel.clone()), left: self.length.filter(|_| is_first) }
+    }
+
+    /// Returns the complete content of a body that the proxy has read, so that the request can be sent to a server. It
+    /// stays in memory until a server has replied, so that another server can be asked.
+    pub fn return_body(&self, content: Vec<u8>) {
+        if let Some(channel) = self.channel.get() {
+            channel.lock().returned = Some(content);
+        }
     }
 
     /// Returns the shared state, if the proxy has taken an end of the channel.
@@ -103,6 +111,8 @@ struct ChannelState {
     is_body_taken: bool,
     /// The reader of the body was dropped.
     is_reader_gone: bool,
+    /// The content that the proxy has returned.
+    returned: Option<Vec<u8>>,
     /// The reader waits for a piece.
     is_reader_waiting: bool,
     /// The piece that the reader has not taken.
@@ -145,6 +155,11 @@ impl Channel {
     /// Returns whether the proxy has taken the body.
     pub(super) fn is_body_taken(&self) -> bool {
         self.lock().is_body_taken
+    }
+
+    /// Takes the content that the proxy has returned.
+    pub(super) fn take_returned(&self) -> Option<Vec<u8>> {
+        self.lock().returned.take()
     }
 
     /// Returns whether the reader of the body was dropped.

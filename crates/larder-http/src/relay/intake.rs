@@ -40,6 +40,11 @@ impl BodyIntake {
         self.handle.channel().is_some_and(Channel::is_body_taken)
     }
 
+    /// Takes the content that the proxy has returned; `None` if it has returned none, or the body is not complete.
+    pub(super) fn take_returned(&self) -> Option<Vec<u8>> {
+        self.handle.channel().filter(|_| self.is_ended()).and_then(Channel::take_returned)
+    }
+
     /// Skips the received part of a body that nobody reads any more, so that the next request can follow.
     pub(super) fn skip<D: ClientSide>(&mut self, client: &mut ClientSession<D>) {
         let has_reader = self.handle.channel().is_some_and(|channel| !channel.is_reader_gone());

@@ -97,7 +97,8 @@ pub trait Proxy: 'static {
     fn request(&self, client: &Self::Client, head: &mut RequestHead) -> (Self::Exchange, Next<Self::Server>);
 
     /// Decides about a request after [`Self::request`] has returned [`Next::Later`]. The future is dropped if
-    /// the client disconnects.
+    /// the client disconnects. The proxy may read the body of the request, and then
+    /// [return](ClientHandle::return_body) it.
     fn decide(
         &self,
         client: (&Self::Client, &ClientHandle),

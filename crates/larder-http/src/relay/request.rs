@@ -133,9 +133,12 @@ where
                 Next::Leave => return (NextStep::Detach, None),
                 Next::Answer(answer) => return self.answer(answer, !has_asked_server, intake.as_mut()).await,
             };
-            if intake.take().is_some_and(|intake| intake.is_body_taken()) {
-                // The body cannot be sent to a server, because the proxy has read it.
-                return (NextStep::Abort, None);
+            if let Some(intake) = intake.take().filter(BodyIntake::is_body_taken) {
+                match intake.take_returned() {
+                    Some(content) => self.client.return_body(content),
+                    // The body cannot be sent to a server, because the proxy has read it.
+                    None => return (NextStep::Abort, None),
+                }
             }
             has_asked_server = true;
             match self.attempt(&server, may_reuse, state).await {

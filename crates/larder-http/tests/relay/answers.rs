@@ -42,6 +42,11 @@ pub(crate) async fn decide(handle: &ClientHandle, head: &RequestHead) -> Option<
     let mut answer = Answer::new(200);
     match head.target() {
         b"/echo" => answer.body = all(handle.body()).await.map_or_else(|_| "broken".into(), Contents::from),
+        b"/returned" => {
+            // The kit chooses the server after it was notified.
+            handle.return_body(all(handle.body()).await.ok()?);
+            return None;
+        }
         b"/unread" => drop(handle.body()),
         b"/empty" => {}
         b"/through" => answer.body = Contents::stream(handle.body()),
@@ -233,6 +238,77 @@ fn the_proxy_reads_the_request_body() {
         assert_eq!(client.read_to_end().await, "");
         let reports = relay.reports(2).await;
         assert_eq!(reports.iter().map(|report| report.body_bytes).collect::<Vec<_>>(), [6, 3]);
+    });
+}
+
+/// Reads a request and its body of known length, and replies with the body.
+async fn echo_body(mut connection: ScriptedConnection) {
+    while let Some(head) = connection.try_read_head().await {
+        assert!(!head.contains("Transfer-Encoding") && !head.contains("Expect"), "{head}");
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let length: usize = length.expect("a length").parse().expect("a number");
+        while connection.read.len() < length {
+            assert!(connection.read_more().await, "the body ends early");
+        }
+        let body: Vec<u8> = connection.read.drain(..length).collect();
+        connection.send_bytes(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")).await;
+        connection.send_bytes(body).await;
+    }
+}
+
+#[test]
+fn a_returned_body_is_sent_to_the_server() {
+    run_on_one_thread(async {
+        let relay = answering(TestRelay::new(|_, connection| echo_body(connection)).await);
+        let mut client = relay.client().await;
+        let post = |fields: &str| format!("POST /returned HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n");
+        let chunked = post("Transfer-Encoding: chunked") + "3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n";
+        for request in [post("Content-Length: 6") + "abcdef", chunked.clone()] {
+            relay.proxy().decides.notify_one();
+            client.send_bytes(request).await;
+            assert!(client.read_head().await.contains("Content-Length: 6\r\n"));
+            assert_eq!(client.read_until("abcdef").await, "abcdef");
+        }
+        // The next request may follow at once.
+        relay.proxy().decides.notify_one();
+        client.send_bytes(chunked + "GET /empty HTTP/1.1\r\nHost: h\r\n\r\n").await;
+        client.read_until("abcdef").await;
+        assert!(client.read_head().await.starts_with("HTTP/1.1 200 "));
+        relay.proxy().decides.notify_one();
+        client.send_bytes(post("Content-Length: 3\r\nExpect: 100-continue")).await;
+        assert_eq!(client.read_head().await, "HTTP/1.1 100 Continue\r\n\r\n");
+        client.send_bytes("abc").await;
+        assert_eq!(client.read_until("abc").await.matches("HTTP/1.1").count(), 1);
+    });
+}
+
+/// A body larger than what is usually kept for another attempt.
+#[test]
+fn a_returned_body_is_sent_again_after_a_failure() {
+    run_on_one_thread(async {
+        let body = "x".repeat(300 << 10);
+        let length = body.len();
+        let relay = answering(
+            TestRelay::new(move |number, mut connection: ScriptedConnection| async move {
+                if number > 0 {
+                    return echo_body(connection).await;
+                }
+                while connection.read.len() < length {
+                    assert!(connection.read_more().await, "the body ends early");
+                }
+            })
+            .await,
+        );
+        relay.proxy().retries.set(1);
+        relay.proxy().decides.notify_one();
+        let mut client = relay.client().await;
+        let head = format!("PUT /returned HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n");
+        client.send_bytes(head + &body).await;
+        assert!(client.read_head().await.starts_with("HTTP/1.1 200 "));
+        while client.read.len() < length {
+            assert!(client.read_more().await, "the reply ends early");
+        }
+        assert_eq!(client.read, body.as_bytes());
     });
 }
 
