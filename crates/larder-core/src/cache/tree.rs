@@ -162,6 +162,12 @@ impl TreeCache {
         while self.resident + self.reserved > capacity && self.evict() {}
     }
 
+    /// Changes the largest number of blocks, and evicts the blocks above it. Pinned blocks stay.
+    pub fn limit_blocks(&mut self, blocks_max: usize) {
+        self.blocks_max = blocks_max.min(Slab::<TargetId, TreeLink>::LEN_MAX);
+        while self.slab.len() > self.blocks_max && self.evict() {}
+    }
+
     /// Removes all blocks and reservations: the engine has restarted.
     pub fn clear(&mut self) {
         *self = Self::new(self.capacity, self.blocks_max);

@@ -28,6 +28,8 @@ pub(super) struct Pins {
 #[derive(Debug)]
 pub(super) struct Credits {
     nodes: Vec<NodeCredits>,
+    /// The largest number of credits of all nodes.
+    blocks_max: usize,
     /// The number of the last request.
     stamp: u32,
 }
@@ -37,7 +39,14 @@ impl Credits {
     pub(super) fn new(capacities: &[u64], blocks_max: usize) -> Self {
         let each = blocks_max / capacities.len().max(1);
         let node = |capacity: &u64| NodeCredits { cache: TreeCache::new(*capacity, each), epoch: 0 };
-        Self { nodes: capacities.iter().map(node).collect(), stamp: 0 }
+        Self { nodes: capacities.iter().map(node).collect(), blocks_max, stamp: 0 }
+    }
+
+    /// Adds a node without credits. The shares of the others become smaller.
+    pub(super) fn add(&mut self, capacity: u64) {
+        let each = self.blocks_max / (self.nodes.len() + 1);
+        self.nodes.iter_mut().for_each(|node| node.cache.limit_blocks(each));
+        self.nodes.push(NodeCredits { cache: TreeCache::new(capacity, each), epoch: 0 });
     }
 
     /// Returns the number of the chain's blocks that a node is expected to have.

@@ -6,6 +6,7 @@ use super::credits::{Credits, Pins};
 use super::request::{ChainDecision, ChainRequest, Work};
 use crate::cache::Block;
 use crate::id::NodeId;
+use crate::nodes::NODES_LIMIT;
 use crate::policy::Reason;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -45,7 +46,19 @@ impl ChainDispatcher {
             choice.and_then(|choice| Some((choice, *candidates.iter().find(|c| c.node == choice.node)?)));
         self.candidates = candidates;
         let (choice, candidate) = found?;
-        let (node, credited) = (choice.node, candidate.credited);
+        Some(self.start(request, &candidate, choice.reason))
+    }
+
+    /// Counts a request at a node that the policy did not choose; `None` if there is no such node, or the prompt has no
+    /// blocks.
+    pub fn arrive_at(&mut self, node: NodeId, request: &ChainRequest<'_>) -> Option<ChainDecision> {
+        let work = self.nodes.get(node.index())?.work;
+        let candidate = self.candidate(node, work, request, request.tokens())?;
+        Some(self.start(request, &candidate, Reason::Placed))
+    }
+
+    fn start(&mut self, request: &ChainRequest<'_>, candidate: &Candidate, reason: Reason) -> ChainDecision {
+        let (node, credited) = (candidate.node, candidate.credited);
         let pins =
             self.credits.as_mut().map_or(Pins::default(), |credits| credits.begin(node, request.blocks));
         let work = Work { node, prefill: candidate.missing, waiting: true, pins };
@@ -53,8 +66,23 @@ impl ChainDispatcher {
         load.requests += 1;
         load.waiting += 1;
         load.prefill += work.prefill;
-        let reason = if request.exclude.is_empty() { choice.reason } else { Reason::Retry };
-        Some(ChainDecision { node, reason, credited, work })
+        let reason = if request.exclude.is_empty() { reason } else { Reason::Retry };
+        ChainDecision { node, reason, credited, work }
+    }
+
+    /// Adds an open node whose cache is empty, and returns its number; `None` if there are [`NODES_LIMIT`] nodes.
+    pub fn add_node(&mut self, capacity: u64) -> Option<NodeId> {
+        let node = u16::try_from(self.nodes.len()).ok().filter(|node| *node < NODES_LIMIT)?;
+        self.nodes.push(ChainNode { open: true, work: NodeWork::default() });
+        if let Some(credits) = &mut self.credits {
+            credits.add(capacity);
+        }
+        Some(NodeId(node))
+    }
+
+    /// Returns the number of nodes, open or closed.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Returns the open nodes as the policy would see them for this request: the explanation of a decision.
@@ -124,32 +152,35 @@ impl ChainDispatcher {
     fn list(&self, request: &ChainRequest<'_>, candidates: &mut Vec<Candidate>) {
         candidates.clear();
         let tokens = request.tokens();
-        if tokens == 0 {
-            return;
-        }
         for (node, ChainNode { open, work }) in (0..).map(NodeId).zip(&self.nodes) {
             if !open || request.exclude.contains(node) {
                 continue;
             }
-            let mut candidate = Candidate {
-                node,
-                work: *work,
-                credited: 0,
-                missing: tokens,
-                active: 0,
-                resident: 0,
-                coldness: 0,
-            };
-            if let Some(credits) = &self.credits {
-                let depth = credits.depth(node, request.blocks);
-                let credited: u64 = request.blocks[..depth].iter().map(|block| block.size()).sum();
-                candidate.credited = credited.min(tokens - 1);
-                candidate.missing = tokens - candidate.credited;
-                candidate.active = credits.active(node, request.blocks, tokens);
-                candidate.resident = credits.resident(node);
-                candidate.coldness = credits.coldness(node, candidate.missing);
-            }
-            candidates.push(candidate);
+            candidates.extend(self.candidate(node, *work, request, tokens));
         }
+    }
+
+    /// Returns a node as this request of `tokens` sees it; `None` if the prompt has no tokens.
+    fn candidate(
+        &self,
+        node: NodeId,
+        work: NodeWork,
+        request: &ChainRequest<'_>,
+        tokens: u64,
+    ) -> Option<Candidate> {
+        // An engine computes the last token even if it has all blocks.
+        let reusable = tokens.checked_sub(1)?;
+        let mut candidate =
+            Candidate { node, work, credited: 0, missing: tokens, active: 0, resident: 0, coldness: 0 };
+        if let Some(credits) = &self.credits {
+            let depth = credits.depth(node, request.blocks);
+            let credited: u64 = request.blocks[..depth].iter().map(|block| block.size()).sum();
+            candidate.credited = credited.min(reusable);
+            candidate.missing = tokens - candidate.credited;
+            candidate.active = credits.active(node, request.blocks, tokens);
+            candidate.resident = credits.resident(node);
+            candidate.coldness = credits.coldness(node, candidate.missing);
+        }
+        Some(candidate)
     }
 }

@@ -188,3 +188,27 @@ fn credits_of_all_nodes_share_the_limit() {
     let bytes = dispatcher.memory_bytes();
     assert!(bytes <= 1_000_000 * TreeCache::BLOCK_BYTES_MAX, "{bytes} bytes");
 }
+
+#[test]
+fn nodes_can_be_added_and_chosen_by_another_rule() {
+    let settings = ChainSettings { credits_max: 6, ..ChainSettings::default() };
+    let mut dispatcher = ChainDispatcher::new(&settings, &[400]).expect("good settings");
+    let (one, two) = (chain(&[1, 2, 3]), chain(&[3, 2, 1]));
+    for blocks in [&one, &two] {
+        let decision = dispatcher.arrive(&ChainRequest::new(blocks)).expect("a node is open");
+        dispatcher.finish(blocks, decision.work);
+    }
+    assert_eq!(dispatcher.credits(), 6);
+    let added = dispatcher.add_node(400).expect("there is room");
+    assert_eq!((added, dispatcher.node_count()), (NodeId(1), 2));
+    assert_eq!(dispatcher.credits(), 3, "each node has half of the credits");
+    let decision = dispatcher.arrive_at(added, &ChainRequest::new(&one)).expect("the node exists");
+    assert_eq!((decision.node, decision.reason, decision.credited), (added, Reason::Placed, 0));
+    assert_eq!(dispatcher.work(added).map(|work| work.requests), Some(1));
+    dispatcher.finish(&one, decision.work);
+    let again = dispatcher.arrive_at(added, &ChainRequest::new(&one)).expect("the node exists");
+    assert!(again.credited > 0);
+    dispatcher.finish(&one, again.work);
+    assert_eq!(dispatcher.arrive_at(NodeId(2), &ChainRequest::new(&one)), None);
+    assert_eq!(dispatcher.arrive_at(added, &ChainRequest::new(&[])), None);
+}

@@ -10,6 +10,9 @@
 //! A backup that is up but stands by keeps its clients too, because it has their state. HAProxy's persistence
 //! cookies apply to backups in the same way.
 //!
+//! A node that the caller has chosen ([`RequestAffinity::Placed`]) is used while it is open, whatever its load: the
+//! caller has counted it.
+//!
 //! The caller decides how long a draining node keeps its clients, because it knows when draining began. After that
 //! time it passes [`RequestAffinity::Expired`].
 
@@ -61,6 +64,10 @@ fn evaluate_first_attempt(
     match request.affinity {
         RequestAffinity::None | RequestAffinity::Origin(_) => AffinityOutcome::None,
         RequestAffinity::Expired(_) => AffinityOutcome::Rejected(Reason::StickyDrained),
+        RequestAffinity::Placed(node) if view.is_open(node) && !request.exclude.contains(node) => {
+            AffinityOutcome::Accepted(Decision { node, reason: request.reason_or(Reason::Placed) })
+        }
+        RequestAffinity::Placed(_) => AffinityOutcome::None,
         RequestAffinity::Sticky(node) if request.exclude.contains(node) => AffinityOutcome::None,
         RequestAffinity::Sticky(node) => {
             // This is checked only if the node takes no new clients: it drains or stands by.
@@ -108,6 +115,26 @@ mod tests {
             Arrival::Start(decision) => (decision.node.0, decision.reason.name()),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_placed_request_goes_to_its_node_while_that_is_open_and_has_not_failed() {
+        let dispatcher = dispatcher(PolicyKind::LardR);
+        let placed =
+            |node: u16| Request::new(TargetId(1)).with_affinity(RequestAffinity::Placed(NodeId(node)));
+        for _ in 0..20 {
+            assert_eq!(arrive(&dispatcher, placed(1)), (1, "placed"), "T_high does not count");
+        }
+        let failed = Request { exclude: crate::policy::ExcludedNodes::NONE.with(NodeId(1)), ..placed(1) };
+        assert_ne!(arrive(&dispatcher, failed).0, 1);
+        assert_eq!(arrive(&dispatcher, placed(99)).1, "first", "no such node");
+        dispatcher.set_state(Time::ZERO, NodeId(1), crate::nodes::NodeState::Down, &mut Vec::new());
+        assert_ne!(arrive(&dispatcher, placed(1)).0, 1);
+        assert_ne!(
+            arrive(&dispatcher, placed(0).with_route(RouteId(1))).0,
+            0,
+            "it is not in the route's group"
+        );
     }
 
     #[test]

@@ -51,11 +51,13 @@ pub enum Reason {
     StickyDown,
     /// Chosen by the policy: the node with the client's session drains, and its time for sticky clients is over.
     StickyDrained,
+    /// The caller chose the node; see [`RequestAffinity::Placed`](super::RequestAffinity::Placed).
+    Placed,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Random,
         Self::Turn,
         Self::LeastLoaded,
@@ -78,6 +80,7 @@ impl Reason {
         Self::StickyFull,
         Self::StickyDown,
         Self::StickyDrained,
+        Self::Placed,
     ];
 
     /// Returns the name used in logs and metric labels.
@@ -105,6 +108,7 @@ impl Reason {
             Self::StickyFull => "sticky_full",
             Self::StickyDown => "sticky_down",
             Self::StickyDrained => "sticky_drained",
+            Self::Placed => "placed",
         }
     }
 }

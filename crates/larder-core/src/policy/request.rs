@@ -59,6 +59,9 @@ pub enum RequestAffinity {
     Sticky(NodeId),
     /// The node that kept the client's session. It is draining, and its time for sticky clients is over.
     Expired(NodeId),
+    /// The node that the caller has chosen by what it knows about the request beyond its target, such as the blocks of a
+    /// prompt ([`crate::chain`]). Source: the caller.
+    Placed(NodeId),
 }
 
 /// A request to be placed.

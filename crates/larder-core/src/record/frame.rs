@@ -165,6 +165,7 @@ fn affinity_number(affinity: RequestAffinity) -> u64 {
         RequestAffinity::Origin(node) => (0, node),
         RequestAffinity::Sticky(node) => (1, node),
         RequestAffinity::Expired(node) => (2, node),
+        RequestAffinity::Placed(node) => (3, node),
     };
     kind * AFFINITY_NODES + u64::from(node.0) + 1
 }
@@ -192,6 +193,7 @@ fn read_request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
                 0 => RequestAffinity::Origin(node),
                 1 => RequestAffinity::Sticky(node),
                 2 => RequestAffinity::Expired(node),
+                3 => RequestAffinity::Placed(node),
                 _ => return Err(WireError::Value { what: "tie", value: number }),
             }
         }
