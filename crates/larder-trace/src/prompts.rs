@@ -20,11 +20,10 @@ use crate::read::Limits;
 use crate::record::{Reason, TokenSums};
 use crate::report::{ReadEnd, ReadReport};
 use crate::source::Source;
+use larder_prompts::{BLOCK_BYTES, TOKEN_BYTES};
 
 /// Largest size of a line. A prompt of a million tokens fits.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Bytes of a token, if no line states its tokens: a usual value for English.
-const TOKEN_BYTES: f64 = 4.0;
 /// Largest mean size of a token that is believed. The smallest is a byte.
 const TOKEN_BYTES_MAX: f64 = 32.0;
 
@@ -192,9 +191,10 @@ impl Prompts {
     /// Converts the inputs of all prompts from bytes to tokens.
     fn convert_to_tokens(&mut self, chats: ChatSums, sums: &mut TokenSums) {
         let logged = chats.bytes as f64 / chats.tokens as f64;
-        let token_bytes = if chats.tokens > 0 { logged.clamp(1.0, TOKEN_BYTES_MAX) } else { TOKEN_BYTES };
+        let token_bytes =
+            if chats.tokens > 0 { logged.clamp(1.0, TOKEN_BYTES_MAX) } else { TOKEN_BYTES.into() };
         let tokens = |bytes: u32| ((f64::from(bytes) / token_bytes).round() as u32).max(1);
-        const BLOCK: u32 = chat::BLOCK_BYTES as u32;
+        const BLOCK: u32 = BLOCK_BYTES as u32;
         self.block_tokens = tokens(BLOCK);
         for prompt in &mut self.prompts {
             let full = prompt.count - 1;

@@ -1,0 +1,21 @@
+//! Prompts of OpenAI's API as chains of blocks ([`larder_core::chain`]).
+//!
+//! A prompt is the text of a request's model, tools and messages. It is divided into blocks of [`BLOCK_BYTES`], and the id of
+//! a block is a hash of all text up to its end. No tokenizer is needed: engines store blocks of tokens, and where two texts
+//! differ, so do their tokens.
+//!
+//! Bodies are those of `/v1/chat/completions` (`messages`) and `/v1/completions` (`prompt`).
+
+mod chain;
+mod endpoint;
+mod error;
+
+pub use chain::Prompt;
+pub use endpoint::is_completion;
+pub use error::{PromptError, error_body};
+
+/// Bytes of text in a block: about 512 tokens of English.
+pub const BLOCK_BYTES: usize = 2_048;
+
+/// Bytes of a token where none are measured: a usual value for English.
+pub const TOKEN_BYTES: u32 = 4;
