@@ -14,50 +14,37 @@
 use super::api::{ChainPolicy, least_by};
 use super::candidate::Candidate;
 use super::request::ChainRequest;
-use crate::id::NodeId;
+use super::ring::HashRing;
 use crate::nodes::mix;
 use crate::policy::{Choice, Reason};
-use alloc::vec::Vec;
 
-/// The points of a node on the ring.
-const POINTS: u64 = 256;
 /// The largest load of a node relative to its fair share, in percent.
 const FACTOR_PERCENT: u64 = 125;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Chwbl {
-    /// The points in ascending order.
-    ring: Vec<(u64, NodeId)>,
-    /// The nodes of the ring.
-    members: Vec<NodeId>,
+    ring: HashRing,
 }
 
-impl Chwbl {
-    fn build(&mut self, candidates: &[Candidate]) {
-        self.members = candidates.iter().map(|candidate| candidate.node).collect();
-        let point = |node: NodeId, at: u64| (mix(mix(u64::from(node.0) + 1) ^ at), node);
-        let points = self.members.iter().flat_map(|node| (0..POINTS).map(|at| point(*node, at)));
-        self.ring = points.collect();
-        self.ring.sort_unstable();
+impl Default for Chwbl {
+    fn default() -> Self {
+        Self { ring: HashRing::new(0) }
     }
 }
 
 impl ChainPolicy for Chwbl {
     fn pick(&mut self, request: &ChainRequest<'_>, candidates: &[Candidate]) -> Option<Choice> {
-        if !self.members.iter().copied().eq(candidates.iter().map(|candidate| candidate.node)) {
-            self.build(candidates);
-        }
+        self.ring.update(candidates);
         let key = request.blocks.iter().take(2).next_back().map_or(0, |block| mix(block.id.0));
         let all = candidates.iter().map(|candidate| u64::from(candidate.work.requests)).sum::<u64>() + 1;
-        let start = self.ring.partition_point(|(hash, _)| *hash < key);
         let mut reason = Reason::Hash;
-        for (_, node) in self.ring[start..].iter().chain(&self.ring[..start]) {
-            let at = candidates.binary_search_by_key(node, |candidate| candidate.node).ok()?;
+        for node in self.ring.clockwise(key) {
+            let at = candidates.binary_search_by_key(&node, |candidate| candidate.node).ok()?;
             let load = u64::from(candidates[at].work.requests) + 1;
             if load * 100 * candidates.len() as u64
                 <= (FACTOR_PERCENT * all).max(100 * candidates.len() as u64)
             {
-                return Some(Choice { node: *node, reason });
+                return Some(Choice { node, reason });
             }
             reason = Reason::Overflow;
         }

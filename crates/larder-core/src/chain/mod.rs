@@ -25,18 +25,21 @@
 //!
 //! # Files
 //! One file is one policy. `dispatcher` counts work, `credits` follows the nodes' caches, and a policy chooses among
-//! `candidate`s. To add a policy, write its file, and add its module and its row to the table below.
+//! `candidate`s, some by a hash `ring`. To add a policy, write its file, and add its module and its row to the table below.
 
 mod api;
 mod candidate;
 mod chwbl;
 mod credits;
 mod dispatcher;
+mod dualmap;
 mod dynamo;
 mod lard_prefix;
 mod least_load;
+mod prequal;
 mod product;
 mod request;
+mod ring;
 mod rr;
 mod smg;
 
@@ -87,9 +90,12 @@ macro_rules! chain_policies {
                 }
             }
 
-            fn build(self) -> Box<dyn ChainPolicy> {
+            fn build(self, settings: &ChainSettings) -> Box<dyn ChainPolicy> {
                 match self {
-                    $(Self::$kind => Box::new($policy),)+
+                    $(Self::$kind => Box::new({
+                        let build: fn(&ChainSettings) -> _ = $policy;
+                        build(settings)
+                    }),)+
                 }
             }
         }
@@ -98,19 +104,23 @@ macro_rules! chain_policies {
 
 chain_policies! {
     /// Each node in turn.
-    Rr = "rr", false, false, rr::RoundRobin::default();
+    Rr = "rr", false, false, |_| rr::RoundRobin::default();
     /// The node with the fewest requests.
-    LeastLoad = "least-load", false, false, least_load::LeastLoad::default();
+    LeastLoad = "least-load", false, false, |_| least_load::LeastLoad::default();
+    /// The hot-cold rule on a pool of probes (Prequal).
+    Prequal = "prequal", false, false, |_| prequal::Prequal::default();
     /// Consistent hashing with bounded loads on the first blocks (KubeAI).
-    Chwbl = "chwbl", true, false, chwbl::Chwbl::default();
+    Chwbl = "chwbl", true, false, |_| chwbl::Chwbl::default();
+    /// The better of two nodes by two hashes of a prefix (DualMap).
+    DualMap = "dualmap", true, true, |own| dualmap::DualMap::new(own.objective_tokens);
     /// Prefix trees with thresholds (SMG).
-    Smg = "smg", true, true, smg::Smg::default();
+    Smg = "smg", true, true, |_| smg::Smg::default();
     /// The cost of overlap and load (Dynamo).
-    Dynamo = "dynamo", true, true, dynamo::Dynamo::default();
+    Dynamo = "dynamo", true, true, |_| dynamo::Dynamo::default();
     /// The product of work and batch (LMetric).
-    Product = "prefix-product", true, true, product::Product::default();
+    Product = "prefix-product", true, true, |_| product::Product::default();
     /// The deepest known block whose servers have room.
-    LardPrefix = "lard-prefix", true, true, lard_prefix::LardPrefix::default();
+    LardPrefix = "lard-prefix", true, true, |_| lard_prefix::LardPrefix::default();
 }
 
 impl fmt::Display for ChainPolicyKind {
@@ -142,11 +152,14 @@ pub struct ChainSettings {
     /// [`TreeCache::BLOCK_BYTES_MAX`](crate::cache::TreeCache::BLOCK_BYTES_MAX) bytes. Above the limit, the oldest credits
     /// of a node end early. 1 to 100,000,000; default 10,000,000.
     pub credits_max: u32,
+    /// The objective for the time to the first token, as the tokens that a node prefills in this time. Only `dualmap` reads
+    /// it. 1 to 10^12; default 31,250.
+    pub objective_tokens: u64,
 }
 
 impl Default for ChainSettings {
     fn default() -> Self {
-        Self { policy: ChainPolicyKind::LardPrefix, credits_max: 10_000_000 }
+        Self { policy: ChainPolicyKind::LardPrefix, credits_max: 10_000_000, objective_tokens: 31_250 }
     }
 }
 
@@ -161,9 +174,12 @@ impl ChainDispatcher {
         in_range("nodes", nodes as u64, (1..=usize::from(NODES_LIMIT)).contains(&nodes), "1 to 65534")?;
         let ok = (1..=100_000_000).contains(&credits_max);
         in_range("credits_max", credits_max.into(), ok, "1 to 100000000")?;
+        let objective = settings.objective_tokens;
+        let ok = (1..=1_000_000_000_000).contains(&objective);
+        in_range("objective_tokens", objective, ok, "1 to 1000000000000")?;
         let follows = settings.policy.follows_caches();
         let credits = follows.then(|| Credits::new(capacities, credits_max as usize));
-        Ok(Self::with_policy(settings.policy.build(), nodes, credits))
+        Ok(Self::with_policy(settings.policy.build(settings), nodes, credits))
     }
 }
 

@@ -52,7 +52,7 @@ struct Run {
 
 impl Run {
     fn new(policy: ChainPolicyKind, credits_max: u32) -> Self {
-        let settings = ChainSettings { policy, credits_max };
+        let settings = ChainSettings { policy, credits_max, ..ChainSettings::default() };
         let dispatcher = ChainDispatcher::new(&settings, &[400; NODES as usize]).expect("good settings");
         Self { dispatcher, works: Vec::new(), open: [true; NODES as usize] }
     }
@@ -152,6 +152,11 @@ fn settings_out_of_range_are_named() {
     let none = ChainSettings { credits_max: 0, ..settings };
     assert!(
         ChainDispatcher::new(&none, &[1]).is_err_and(|error| error.to_string().contains("credits_max = 0"))
+    );
+    let none = ChainSettings { objective_tokens: 0, ..settings };
+    assert!(
+        ChainDispatcher::new(&none, &[1])
+            .is_err_and(|error| error.to_string().contains("objective_tokens = 0"))
     );
 }
 

@@ -62,7 +62,7 @@ mod mirror;
 mod open_nodes;
 mod p2c;
 mod peak_ewma;
-mod prequal;
+pub(crate) mod prequal;
 mod random;
 mod rendezvous;
 mod report_weighted;

@@ -34,9 +34,11 @@
 //! Parameters: `prequal.rif_quantile` Q_RIF (0.84, the paper's 2^-0.25), `seed`. State: the pool behind one lock, and
 //! 280 bytes per node. Cost: O(1).
 
+pub(crate) mod pool;
+
 use super::common::CommonSettings;
 use super::description::PolicyDescription;
-use super::membership_cache::{MembershipCache, scale};
+use super::membership_cache::MembershipCache;
 use super::{Choice, LearnedState, Policy, Reason, ReplyFeedback, Request};
 use crate::id::NodeId;
 use crate::nodes::load::Key;
@@ -48,6 +50,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
+use pool::{Probe, ProbePool, RIF_QUANTILE_PERMILLE};
 
 /// The description of `prequal`.
 pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
@@ -55,16 +58,8 @@ pub(super) const DESCRIPTION: PolicyDescription = PolicyDescription::by_request(
     "the quickest node of a pool of probes that has not too many requests in flight",
 );
 
-/// The largest number of probes in the pool.
-const POOL_MAX: usize = 16;
-/// The number of probes for each request.
-const PROBES: usize = 3;
-/// The number of probes below which a node is drawn at random.
-const POOL_MIN: usize = 2;
 /// The age at which a probe is removed, and a latency no longer counts.
 const AGE_MAX: Duration = Duration::from_secs(1);
-/// The number of probes whose RIFs give the limit of hot ones.
-const RIFS: usize = 128;
 /// The number of stored latencies of a node, and the number of those whose median counts.
 const SAMPLES: usize = 16;
 const NEAREST: usize = 5;
@@ -79,7 +74,7 @@ pub struct PrequalSettings {
 
 impl Default for PrequalSettings {
     fn default() -> Self {
-        Self { rif_quantile_permille: 841 }
+        Self { rif_quantile_permille: RIF_QUANTILE_PERMILLE }
     }
 }
 
@@ -92,33 +87,20 @@ impl PrequalSettings {
 
 #[derive(Debug)]
 pub(super) struct Prequal {
-    seed: u64,
-    settings: PrequalSettings,
     members: MembershipCache<Vec<NodeId>>,
-    state: Mutex<ProbeState>,
+    state: Mutex<PoolState>,
     latencies: Box<[Mutex<NodeLatencies>]>,
 }
 
-#[derive(Debug, Default)]
-struct ProbeState {
-    /// The pool, the oldest probe first; at most one of each node.
-    pool: Vec<Probe>,
-    /// The RIFs of the last probes in their order, and sorted.
-    rifs: VecDeque<u64>,
-    sorted: Vec<u64>,
-    /// The number of decisions, which numbers random draws and the turns of removals.
-    decisions: u64,
+#[derive(Debug)]
+struct PoolState {
+    /// RIF is requests in flight by weight, as [`Key::get`] gives them; latencies are in us.
+    pool: ProbePool<ProbeAge>,
     visits: VisitCounter,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Probe {
-    node: NodeId,
-    /// Requests in flight by weight, as [`Key::get`] gives them.
-    rif: u64,
-    latency_us: u64,
-    /// The number of further uses.
-    uses: u32,
+struct ProbeAge {
     at: Time,
     /// The membership epoch of the probe.
     epoch: u32,
@@ -141,11 +123,10 @@ struct LatencySample {
 
 impl Prequal {
     pub(super) fn new(common: &CommonSettings, settings: PrequalSettings) -> Self {
+        let pool = ProbePool::new(mix(common.seed), settings.rif_quantile_permille);
         Self {
-            seed: mix(common.seed),
-            settings,
             members: MembershipCache::default(),
-            state: Mutex::default(),
+            state: Mutex::new(PoolState { pool, visits: VisitCounter::default() }),
             latencies: (0..common.nodes_max).map(|_| Mutex::default()).collect(),
         }
     }
@@ -153,28 +134,21 @@ impl Prequal {
     /// Returns the choice, and the place of its probe in the pool if there is one.
     fn choose(
         &self,
-        state: &ProbeState,
+        pool: &ProbePool<ProbeAge>,
         now: Time,
         request: &Request,
         nodes: ClusterView<'_>,
     ) -> Option<(Choice, Option<usize>)> {
-        let valid = |probe: &Probe| {
+        let is_valid = |probe: &Probe<ProbeAge>| {
             nodes.is_open(probe.node)
-                && now.since(probe.at) <= AGE_MAX
-                && !nodes.lost_since(probe.node, probe.epoch)
+                && is_current(probe, now)
+                && !nodes.lost_since(probe.node, probe.age.epoch)
         };
-        let valid = || state.pool.iter().enumerate().filter(|(_, probe)| valid(probe));
-        let limit = state.hot_limit(self.settings);
-        let best = valid()
-            .filter(|(_, probe)| !request.exclude.contains(probe.node))
-            .min_by_key(|(at, probe)| (probe.badness(limit), *at))
-            .filter(|_| valid().nth(POOL_MIN - 1).is_some());
-        if let Some((at, probe)) = best {
-            let choice = Choice { node: probe.node, reason: request.reason_or(Reason::Quickest) };
-            return Some((choice, Some(at)));
+        if let Some((at, node)) = pool.best(is_valid, |node| !request.exclude.contains(node)) {
+            return Some((Choice { node, reason: request.reason_or(Reason::Quickest) }, Some(at)));
         }
         let members = self.members(nodes);
-        let start = scale(self.random(state.decisions, 0), members.len() as u64) as usize;
+        let start = pool.draw_one(members.len());
         let usable = |node: &&NodeId| nodes.is_open(**node) && !request.exclude.contains(**node);
         let node = members[start..].iter().chain(&members[..start]).find(usable)?;
         Some((Choice { node: *node, reason: request.reason_or(Reason::Random) }, None))
@@ -184,51 +158,24 @@ impl Prequal {
         self.members.get_or_build(nodes, |members| members.into_iter().map(|member| member.node).collect())
     }
 
-    /// Returns random number `index` of a decision.
-    fn random(&self, decision: u64, index: u64) -> u64 {
-        mix(self.seed ^ mix(decision << 3 | index))
-    }
-
     /// Sends the probes of a decision: reads the values of different nodes at random into the pool.
-    fn probe(&self, state: &mut ProbeState, now: Time, nodes: ClusterView<'_>) {
+    fn probe(&self, pool: &mut ProbePool<ProbeAge>, now: Time, nodes: ClusterView<'_>) {
         let members = self.members(nodes);
-        let uses = Self::uses(members.len(), self.random(state.decisions, 1));
-        let mut drawn = [usize::MAX; PROBES];
-        for index in 0..PROBES.min(members.len()) {
-            // The draw is among the members that are left: each drawn one at or before it moves it on.
-            let mut at = scale(self.random(state.decisions, 2 + index as u64), (members.len() - index) as u64)
-                as usize;
-            for earlier in &drawn[..index] {
-                at += usize::from(*earlier <= at);
-            }
-            drawn[index] = at;
-            drawn[..=index].sort_unstable();
+        let uses = pool.uses(members.len());
+        for at in pool.draw(members.len()) {
             let node = members[at];
             if nodes.is_open(node) {
                 let load = nodes.load(node);
                 let probe = Probe {
                     node,
                     rif: nodes.key(node).get(),
-                    latency_us: nodes.learned(|| self.latency_us(now, node, load, nodes)),
+                    latency: nodes.learned(|| self.latency_us(now, node, load, nodes)),
                     uses,
-                    at: now,
-                    epoch: nodes.epoch(),
+                    age: ProbeAge { at: now, epoch: nodes.epoch() },
                 };
-                state.add(probe, POOL_MAX.min(members.len()));
+                pool.add(probe, members.len());
             }
         }
-    }
-
-    /// Returns b, the number of uses of a probe.
-    fn uses(nodes: usize, random: u64) -> u32 {
-        let (pool, nodes) = (POOL_MAX.min(nodes) as u64, nodes.max(1) as u64);
-        // 2 / ((1 - m/n) 3 - 1), where both sides are multiplied by n.
-        let gained = (nodes - pool) * PROBES as u64;
-        let Some(surplus) = gained.checked_sub(nodes).filter(|surplus| *surplus > 0) else {
-            return u32::MAX;
-        };
-        let (whole, rest) = (2 * nodes / surplus, 2 * nodes % surplus);
-        (whole + u64::from(scale(random, surplus) < rest)).max(1) as u32
     }
 
     /// Returns the median of the latencies whose requests met the most similar load; 0 if none is known.
@@ -270,104 +217,56 @@ impl Prequal {
     }
 }
 
-impl ProbeState {
-    /// Returns the largest RIF of a cold probe.
-    fn hot_limit(&self, settings: PrequalSettings) -> u64 {
-        let last = self.sorted.len().saturating_sub(1);
-        let at = last * usize::from(settings.rif_quantile_permille) / 1_000;
-        self.sorted.get(at).copied().unwrap_or(u64::MAX)
-    }
-
-    fn add(&mut self, probe: Probe, most: usize) {
-        if self.rifs.len() >= RIFS
-            && let Some(oldest) = self.rifs.pop_front()
-        {
-            let at = self.sorted.partition_point(|rif| *rif < oldest);
-            self.sorted.remove(at);
-        }
-        self.rifs.push_back(probe.rif);
-        let at = self.sorted.partition_point(|rif| *rif < probe.rif);
-        self.sorted.insert(at, probe.rif);
-        self.pool.retain(|other| other.node != probe.node);
-        if self.pool.len() >= most {
-            self.pool.remove(0);
-        }
-        self.pool.push(probe);
-    }
-
-    /// Counts a use of the probe at this place, by a request that adds `one` to the RIF.
-    fn use_probe(&mut self, at: usize, one: u64) {
-        let probe = &mut self.pool[at];
-        probe.rif += one;
-        probe.uses = probe.uses.saturating_sub(1);
-        if probe.uses == 0 {
-            self.pool.remove(at);
-        }
-    }
-
-    /// Removes old probes, and then in turn the oldest and the worst one.
-    fn remove_surplus(&mut self, now: Time, settings: PrequalSettings) {
-        self.pool.retain(|probe| now.since(probe.at) <= AGE_MAX);
-        let limit = self.hot_limit(settings);
-        let worst = || {
-            let worst = self.pool.iter().enumerate().max_by_key(|(_, probe)| probe.badness(limit));
-            worst.map_or(0, |(at, _)| at)
-        };
-        let at = if self.decisions.is_multiple_of(2) { 0 } else { worst() };
-        if at < self.pool.len() {
-            self.pool.remove(at);
-        }
-    }
+/// Returns whether a probe is young enough.
+fn is_current(probe: &Probe<ProbeAge>, now: Time) -> bool {
+    now.since(probe.age.at) <= AGE_MAX
 }
 
-impl Probe {
-    /// Returns the rank of the probe: cold probes by latency, then hot ones by RIF.
-    fn badness(&self, limit: u64) -> (bool, u64, u64) {
-        if self.rif <= limit { (false, self.latency_us, self.rif) } else { (true, self.rif, self.latency_us) }
-    }
+/// The number of numbers of a saved probe.
+const PROBE_NUMBERS: usize = 5;
 
-    const NUMBERS: usize = 5;
-
-    fn numbers(&self, order: usize) -> [u64; Self::NUMBERS] {
-        [order as u64 + 1, self.rif, self.latency_us, self.uses.into(), self.at.as_nanos()]
-    }
+/// Returns the numbers of a probe to save.
+fn probe_numbers(probe: &Probe<ProbeAge>, order: usize) -> [u64; PROBE_NUMBERS] {
+    [order as u64 + 1, probe.rif, probe.latency, probe.uses.into(), probe.age.at.as_nanos()]
 }
 
 impl Policy for Prequal {
     fn pick(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
         let mut state = self.state.lock();
         nodes.record_visit(&mut state.visits);
-        let (choice, used) = self.choose(&state, now, request, nodes)?;
+        let pool = &mut state.pool;
+        let (choice, used) = self.choose(pool, now, request, nodes)?;
         nodes.start(choice.node);
         if let Some(at) = used {
             let weight = u64::from(nodes.weight(choice.node).milli().max(1));
-            state.use_probe(at, Key::of(1).get() * 1_000 / weight);
+            pool.use_probe(at, Key::of(1).get() * 1_000 / weight);
         }
-        state.remove_surplus(now, self.settings);
-        self.probe(&mut state, now, nodes);
-        state.decisions += 1;
+        pool.remove_surplus(|probe| is_current(probe, now));
+        self.probe(pool, now, nodes);
+        pool.end_decision();
         Some(choice)
     }
 
     fn peek(&self, now: Time, request: &Request, nodes: ClusterView<'_>) -> Option<Choice> {
-        self.choose(&self.state.lock(), now, request, nodes).map(|(choice, _)| choice)
+        self.choose(&self.state.lock().pool, now, request, nodes).map(|(choice, _)| choice)
     }
 
     /// Returns the number of decisions and the RIFs; for each node its probe, or zeros, and its latencies.
     fn learned_state(&self, nodes: ClusterView<'_>) -> LearnedState {
         let state = self.state.lock();
+        let pool = &state.pool;
         let mut saved = LearnedState {
-            numbers: core::iter::once(state.decisions).chain(state.rifs.iter().copied()).collect(),
+            numbers: core::iter::once(pool.decisions).chain(pool.rifs.iter().copied()).collect(),
             ..LearnedState::default()
         };
         for index in 0..nodes.slots().min(self.latencies.len()) {
             let Ok(node) = u16::try_from(index).map(NodeId) else { break };
-            let probe = state
-                .pool
+            let probe = pool
+                .probes
                 .iter()
                 .enumerate()
-                .find(|(_, probe)| probe.node == node && !nodes.lost_since(node, probe.epoch));
-            let probe = probe.map_or([0; Probe::NUMBERS], |(order, probe)| probe.numbers(order));
+                .find(|(_, probe)| probe.node == node && !nodes.lost_since(node, probe.age.epoch));
+            let probe = probe.map_or([0; PROBE_NUMBERS], |(order, probe)| probe_numbers(probe, order));
             let latencies = self.latencies[index].lock();
             let known = if nodes.lost_since(node, latencies.epoch) { 0 } else { latencies.samples.len() };
             let samples = latencies.samples.iter().take(known);
@@ -383,20 +282,16 @@ impl Policy for Prequal {
     fn restore(&self, saved: &LearnedState, nodes: ClusterView<'_>) {
         let mut state = self.state.lock();
         let Some((decisions, rifs)) = saved.numbers.split_first() else { return };
-        state.decisions = *decisions;
-        state.rifs = rifs.iter().copied().take(RIFS).collect();
-        state.sorted = state.rifs.iter().copied().collect();
-        state.sorted.sort_unstable();
         let mut probes = Vec::new();
         for (node, of) in saved.per_node.iter().filter(|(node, _)| node.index() < nodes.slots()) {
-            let Some((&[order, rif, latency_us, uses, at], samples)) =
-                of.split_first_chunk::<{ Probe::NUMBERS }>()
+            let Some((&[order, rif, latency, uses, at], samples)) = of.split_first_chunk::<PROBE_NUMBERS>()
             else {
                 continue;
             };
             if order > 0 {
-                let (uses, at) = (u32::try_from(uses).unwrap_or(u32::MAX), Time::from_nanos(at));
-                probes.push((order, Probe { node: *node, rif, latency_us, uses, at, epoch: nodes.epoch() }));
+                let uses = u32::try_from(uses).unwrap_or(u32::MAX);
+                let age = ProbeAge { at: Time::from_nanos(at), epoch: nodes.epoch() };
+                probes.push((order, Probe { node: *node, rif, latency, uses, age }));
             }
             if let Some(latencies) = self.latencies.get(node.index()) {
                 let mut latencies = latencies.lock();
@@ -406,7 +301,7 @@ impl Policy for Prequal {
             }
         }
         probes.sort_unstable_by_key(|(order, probe)| (*order, probe.node));
-        state.pool = probes.into_iter().map(|(_, probe)| probe).take(POOL_MAX).collect();
+        state.pool.restore(*decisions, rifs, probes.into_iter().map(|(_, probe)| probe));
     }
 
     fn on_failure(

@@ -31,6 +31,8 @@ use crate::calendar::{Calendar, EventKey};
 
 /// Largest number of nodes.
 pub const NODES_MAX: u16 = 1_024;
+/// Default objective for the time to the first token in s: that of DualMap's example.
+pub const DEFAULT_OBJECTIVE_S: f64 = 5.0;
 
 /// A cluster of equal engines.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +43,9 @@ pub struct PromptCluster {
     pub engine: EngineModel,
     /// The policy.
     pub policy: ChainPolicyKind,
+    /// The objective for the time to the first token in s, above 0. Policies with an objective are told it as tokens that
+    /// the engine prefills in this time.
+    pub objective_s: f64,
 }
 
 /// Simulates a cluster.
@@ -78,7 +83,8 @@ struct Simulation<'w> {
 impl<'w> Simulation<'w> {
     fn new(workload: &'w PromptWorkload, cluster: &PromptCluster) -> Result<Self, SimError> {
         let nodes = usize::from(cluster.nodes);
-        let settings = ChainSettings { policy: cluster.policy, ..ChainSettings::default() };
+        let objective_tokens = cluster.engine.prefill_tokens(cluster.objective_s);
+        let settings = ChainSettings { policy: cluster.policy, objective_tokens, ..ChainSettings::default() };
         Ok(Self {
             workload,
             cluster: *cluster,

@@ -109,6 +109,14 @@ impl EngineModel {
         ns
     }
 
+    /// Returns the tokens of prompts that an engine prefills in this time, in iterations as large as allowed.
+    pub(super) fn prefill_tokens(&self, seconds: f64) -> u64 {
+        let mut batch = Batch::default();
+        batch.add_prefill(self.tokens_max, 0);
+        let tokens = self.tokens_max as f64 * seconds * 1e9 / self.iteration_ns(&batch) as f64;
+        (tokens as u64).clamp(1, 1_000_000_000_000)
+    }
+
     /// Returns the time of an iteration in ns, at least 1.
     pub(super) fn iteration_ns(&self, batch: &Batch) -> u64 {
         let linear = 2.0 * self.parameters * (batch.prefill + batch.decode) as f64;
@@ -177,6 +185,14 @@ mod tests {
         let expected = (2.0 * 8.03e9 * 2_048.0 + 4.0 * 32.0 * 4_096.0 * 2_048.0 * 1_024.0) / 156e12 + 0.003;
         let ns = EngineModel::LLAMA3_8B.iteration_ns(&batch);
         assert!((ns as f64 / 1e9 - expected).abs() < 1e-6, "{ns} ns, {expected} s expected");
+    }
+
+    /// A chunk of 2,048 tokens takes 0.2208 s.
+    #[test]
+    fn tokens_of_a_time_are_chunks() {
+        let tokens = EngineModel::LLAMA3_8B.prefill_tokens(5.0);
+        assert!((46_000..47_000).contains(&tokens), "{tokens}");
+        assert_eq!(EngineModel::LLAMA3_8B.prefill_tokens(0.0), 1);
     }
 
     /// One token needs all weights: 16.06 GB at 0.8 of 2,039 GB/s are 9.85 ms.

@@ -285,7 +285,10 @@ impl Search<'_> {
         policy: ChainPolicyKind,
         nodes: u16,
     ) -> Result<PromptOutcome, SimError> {
-        simulate_prompts(workload, &PromptCluster { nodes, engine: self.engine, policy })
+        simulate_prompts(
+            workload,
+            &PromptCluster { nodes, engine: self.engine, policy, objective_s: self.goal.seconds },
+        )
     }
 
     fn meets(&self, policy: ChainPolicyKind, nodes: u16, speed: f64) -> Result<bool, SimError> {
@@ -413,7 +416,8 @@ mod tests {
         steps.sort_unstable();
         assert_eq!(steps, [(1, 4), (2, 4), (3, 4), (4, 4)]);
         let meets = |kind, nodes, speed| {
-            let cluster = PromptCluster { nodes, engine: plan.engine, policy: kind };
+            let cluster =
+                PromptCluster { nodes, engine: plan.engine, policy: kind, objective_s: plan.goal.seconds };
             plan.goal.is_met_by(&simulate_prompts(&workload.at_speed(speed), &cluster).expect("in range"))
         };
         for (kind, row) in kinds.into_iter().zip(&plan.policies) {
@@ -457,8 +461,12 @@ mod tests {
         let outcome = |waits_ms: &[Option<u64>]| {
             let waits_ns = waits_ms.iter().map(|ms| ms.map_or(u64::MAX, |ms| ms * 1_000_000)).collect();
             let workload = PromptWorkload::agents(3, 60.0, 0.2);
-            let cluster =
-                PromptCluster { nodes: 1, engine: EngineModel::LLAMA3_8B, policy: ChainPolicyKind::Rr };
+            let cluster = PromptCluster {
+                nodes: 1,
+                engine: EngineModel::LLAMA3_8B,
+                policy: ChainPolicyKind::Rr,
+                objective_s: 1.0,
+            };
             PromptOutcome { waits_ns, ..simulate_prompts(&workload, &cluster).expect("in range") }
         };
         let mut waits = vec![Some(1_000); 100];

@@ -26,7 +26,8 @@ fn workload(requests: &[(u64, u64, u64, u32)]) -> PromptWorkload {
 }
 
 fn run(workload: &PromptWorkload, nodes: u16, policy: ChainPolicyKind) -> PromptOutcome {
-    let cluster = PromptCluster { nodes, engine: EngineModel::LLAMA3_8B, policy };
+    let cluster =
+        PromptCluster { nodes, engine: EngineModel::LLAMA3_8B, policy, objective_s: DEFAULT_OBJECTIVE_S };
     simulate_prompts(workload, &cluster).expect("numbers in range")
 }
 
@@ -65,10 +66,16 @@ fn equal_runs_are_equal() {
 #[test]
 fn numbers_out_of_range_are_named() {
     let engine = EngineModel { kv_tokens: 0, ..EngineModel::LLAMA3_8B };
-    let cluster = PromptCluster { nodes: 1, engine, policy: ChainPolicyKind::Rr };
+    let cluster =
+        PromptCluster { nodes: 1, engine, policy: ChainPolicyKind::Rr, objective_s: DEFAULT_OBJECTIVE_S };
     let error = simulate_prompts(&conversations(), &cluster).expect_err("there is no memory");
     assert!(error.to_string().contains("memory"), "{error}");
-    let cluster = PromptCluster { nodes: 0, engine: EngineModel::LLAMA3_8B, policy: ChainPolicyKind::Rr };
+    let cluster = PromptCluster {
+        nodes: 0,
+        engine: EngineModel::LLAMA3_8B,
+        policy: ChainPolicyKind::Rr,
+        objective_s: DEFAULT_OBJECTIVE_S,
+    };
     assert!(simulate_prompts(&conversations(), &cluster).is_err());
 }
 
@@ -93,7 +100,7 @@ proptest! {
         let workload = workload(&requests);
         let engine = EngineModel { kv_tokens: memory, ..EngineModel::LLAMA3_8B };
         for policy in ChainPolicyKind::ALL {
-            let outcome = simulate_prompts(&workload, &PromptCluster { nodes, engine, policy }).expect("in range");
+            let outcome = simulate_prompts(&workload, &PromptCluster { nodes, engine, policy, objective_s: DEFAULT_OBJECTIVE_S }).expect("in range");
             prop_assert_eq!(outcome.finished + outcome.refused, requests.len() as u64);
             let ceiling = workload.reuse(u64::MAX).tokens;
             prop_assert!(outcome.token_hit_ratio <= ceiling + 1e-9, "{}: {}", policy, outcome.token_hit_ratio);

@@ -1,5 +1,6 @@
 //! Tests of the pool, of the hot-cold rule, and of latencies.
 
+use super::pool::{POOL_MAX, RIFS, uses};
 use super::*;
 use crate::dispatch::{Admission, Dispatcher, Settings};
 use crate::id::TargetId;
@@ -116,10 +117,10 @@ fn common() -> CommonSettings {
 #[test]
 fn probes_are_reused_as_the_formula_says() {
     let mean = |nodes| {
-        let uses = (0..4_000_u64).map(|i| f64::from(Prequal::uses(nodes, mix(i))));
-        uses.sum::<f64>() / 4_000.0
+        let all = (0..4_000_u64).map(|i| f64::from(uses(nodes, mix(i))));
+        all.sum::<f64>() / 4_000.0
     };
-    assert_eq!((Prequal::uses(1, 0), Prequal::uses(24, 0)), (u32::MAX, u32::MAX), "the pool never fills");
+    assert_eq!((uses(1, 0), uses(24, 0)), (u32::MAX, u32::MAX), "the pool never fills");
     assert!((mean(32) - 4.0).abs() < 0.01, "2 / (3 / 2 - 1)");
     assert!((mean(100) - 2.0 / 1.52).abs() < 0.05);
     assert!((mean(60_000) - 1.0).abs() < 0.01);
@@ -159,13 +160,13 @@ proptest! {
             if ends {
                 held.retain(|other| *other != node);
             }
-            let state = prequal.state.lock();
-            prop_assert!(state.pool.len() <= POOL_MAX.min(nodes) && state.rifs.len() <= RIFS);
-            prop_assert!(state.sorted.is_sorted() && state.sorted.len() == state.rifs.len());
-            let mut of: Vec<NodeId> = state.pool.iter().map(|probe| probe.node).collect();
+            let pool = &prequal.state.lock().pool;
+            prop_assert!(pool.probes.len() <= POOL_MAX.min(nodes) && pool.rifs.len() <= RIFS);
+            prop_assert!(pool.sorted.is_sorted() && pool.sorted.len() == pool.rifs.len());
+            let mut of: Vec<NodeId> = pool.probes.iter().map(|probe| probe.node).collect();
             of.sort_unstable();
             of.dedup();
-            prop_assert_eq!(of.len(), state.pool.len(), "one probe of each node");
+            prop_assert_eq!(of.len(), pool.probes.len(), "one probe of each node");
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::outcome::usage;
 /// Recommend a policy and a number of inference servers for your prompts, and say whether routing by prefix pays.
 ///
 /// The prompts pass a simulated cluster for every policy. The plan states the nodes that each policy needs for the goal, and
-/// the rate that it can serve with the same number of nodes. Engines are modelled by a roofline that was not calibrated, so
-/// compare policies and do not rely on absolute times.
+/// the rate that it can serve with the same number of nodes. The goal is also the objective of dualmap. Engines are
+/// modelled by a roofline that was not calibrated, so compare policies and do not rely on absolute times.
 ///
 /// For example: larder plan prompts mooncake-conversation.jsonl --goal p90=10s
 #[derive(Debug, Args)]

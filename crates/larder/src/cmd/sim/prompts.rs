@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use larder_sim::prompts::{
-    EngineModel, NODES_MAX, PromptCluster, PromptOutcome, Reuse, simulate_prompts, table,
+    DEFAULT_OBJECTIVE_S, EngineModel, NODES_MAX, PromptCluster, PromptOutcome, Reuse, simulate_prompts, table,
 };
 use larder_sim::text::{counted, number};
 
@@ -14,8 +14,9 @@ use crate::outcome::usage;
 /// Compare policies that place prompts at inference servers: hits, time to the first token, throughput.
 ///
 /// The trace, or generated agents, pass a simulated cluster of engines for every policy. Engines are modelled by a roofline that was
-/// not calibrated, so compare policies and do not rely on absolute times. Policies: rr, least-load, chwbl, smg, dynamo,
-/// prefix-product, lard-prefix. Engines: llama3-8b-a100, llama2-70b-8xa800.
+/// not calibrated, so compare policies and do not rely on absolute times. Policies: rr, least-load, prequal, chwbl, dualmap, smg,
+/// dynamo, prefix-product, lard-prefix. The objective of dualmap is 5 s to the first token. Engines: llama3-8b-a100,
+/// llama2-70b-8xa800.
 ///
 /// For example: larder sim prompts mooncake-conversation.jsonl --nodes 8,32 --speed 2
 #[derive(Debug, Args)]
@@ -85,7 +86,12 @@ impl PromptsArgs {
             .nodes
             .iter()
             .flat_map(|nodes| {
-                policies.iter().map(|policy| PromptCluster { nodes: *nodes, engine, policy: *policy })
+                policies.iter().map(|policy| PromptCluster {
+                    nodes: *nodes,
+                    engine,
+                    policy: *policy,
+                    objective_s: DEFAULT_OBJECTIVE_S,
+                })
             })
             .collect();
         let outcomes = larder_sim::sweep(runs.len(), |at| simulate_prompts(&workload, &runs[at]));
