@@ -27,6 +27,10 @@ pub enum Failure {
     ClientGone,
     /// The request body exceeds the limit of its route. Fault of the client.
     BodyTooLarge,
+    /// The body of a request for a completion has no prompt. Fault of the client.
+    NoPrompt,
+    /// The bodies of prompts have used up their memory. A later attempt may succeed.
+    PromptMemoryFull,
     /// The route requires a name and a password, and the request has none or wrong ones. Fault of the client.
     Unauthorized,
     /// The client's network may not use this route. Fault of the client.
@@ -68,7 +72,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::BadRequest,
         Self::BadAnnouncement,
         Self::UriTooLong,
@@ -77,6 +81,8 @@ impl Failure {
         Self::BodyTimeout,
         Self::ClientGone,
         Self::BodyTooLarge,
+        Self::NoPrompt,
+        Self::PromptMemoryFull,
         Self::Unauthorized,
         Self::Denied,
         Self::RateLimited,
@@ -107,6 +113,8 @@ impl Failure {
             Self::BodyTimeout => "body_timeout",
             Self::ClientGone => "client_gone",
             Self::BodyTooLarge => "body_too_large",
+            Self::NoPrompt => "no_prompt",
+            Self::PromptMemoryFull => "prompt_memory_full",
             Self::Unauthorized => "unauthorized",
             Self::Denied => "denied",
             Self::RateLimited => "rate_limited",
@@ -130,7 +138,7 @@ impl Failure {
     /// Returns the status of the reply. For [`Failure::ClientGone`], which sends no reply, returns 499 for logs.
     pub const fn status(self) -> u16 {
         match self {
-            Self::BadRequest | Self::BadAnnouncement | Self::Http2Flood => 400,
+            Self::BadRequest | Self::BadAnnouncement | Self::Http2Flood | Self::NoPrompt => 400,
             Self::HeaderTimeout | Self::BodyTimeout => 408,
             Self::Unauthorized => 401,
             Self::Denied => 403,
@@ -141,6 +149,7 @@ impl Failure {
             Self::ClientGone => 499,
             Self::ConnectionsFull
             | Self::StreamsFull
+            | Self::PromptMemoryFull
             | Self::QueueFull
             | Self::QueueDeadline
             | Self::NoNode => 503,
@@ -157,6 +166,7 @@ impl Failure {
             | Self::ClientConnectionsFull
             | Self::ConnectionsFull
             | Self::StreamsFull
+            | Self::PromptMemoryFull
             | Self::QueueFull
             | Self::QueueDeadline
             | Self::NoNode => Some(1),

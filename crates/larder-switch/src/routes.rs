@@ -5,6 +5,7 @@ use crate::config_error::{ConfigError, SHARE_WHOLE, route_error};
 use crate::edits::Edits;
 use crate::handoff::mechanism::MechanismSetting;
 use crate::mirror::MirrorConfig;
+use crate::prompts::PromptConfig;
 use crate::split::{ARMS_MAX, RouteShare, SplitBy};
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
@@ -48,6 +49,8 @@ pub struct Route {
     pub mechanism: Option<MechanismSetting>,
     /// Edits of its requests and replies; none by default. Connections of a route with edits are relayed.
     pub edits: Edits,
+    /// Placement of prompts, if its requests have some. Connections of such a route are relayed.
+    pub prompts: Option<PromptConfig>,
 }
 
 impl Route {
@@ -65,6 +68,7 @@ impl Route {
             classes: None,
             mechanism: None,
             edits: Edits::default(),
+            prompts: None,
         }
     }
 }
@@ -139,6 +143,9 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
         }
         if let Some(guard) = &route.edits.guard {
             guard.validate(&route.name)?;
+        }
+        if let Some(prompts) = &route.prompts {
+            prompts.validate(&route.name)?;
         }
         if route.matchers.is_empty() && route.share_of.is_none() && route.mirror_of.is_none() {
             let what = "none, so the route takes no request: add at least one".to_owned();

@@ -1,12 +1,13 @@
 //! Routing: finds the route, class and target of a request from its head.
 
 use crate::config::SwitchConfig;
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, route_error};
 use crate::edits::{Edits, FieldRules, Sticky, StickyBy};
 use crate::handoff::mechanism::MechanismSetting;
 use crate::hedge::RouteHedging;
 use crate::mirror::Mirror;
 use crate::node_entry::NodeEntry;
+use crate::prompts::PromptRoute;
 use crate::routes::{self, DEFAULT_ROUTE, Route};
 use crate::split::{Split, SplitBy};
 use crate::tokens::NodeTokens;
@@ -39,6 +40,8 @@ pub(crate) struct ActiveRoute {
     pub(crate) hedging: Option<RouteHedging>,
     /// Tokens of its sticky cookie.
     pub(crate) tokens: Option<NodeTokens>,
+    /// State of its prompts, if its requests have some.
+    pub(crate) prompts: Option<Arc<PromptRoute>>,
     /// Whether the route or the config edits requests or replies.
     pub(crate) has_edits: bool,
     /// Counts of its targets, if its policy uses a routing table.
@@ -137,6 +140,7 @@ impl Routing {
                 ..Edits::default()
             },
             census: census(config.settings.policy),
+            prompts: None,
         };
         let others = config.routes.iter().map(|route| ActiveRoute {
             name: route.name.as_str().into(),
@@ -153,16 +157,27 @@ impl Routing {
             edits: route.edits.clone(),
             has_edits: all || !route.edits.is_none(),
             census: census(route.settings.policy),
+            prompts: None,
         });
         let mut routes: Box<[ActiveRoute]> = std::iter::once(default).chain(others).collect();
-        // Copying needs the parsed request.
-        routes.iter_mut().for_each(|route| route.has_edits |= !route.mirrors.is_empty());
+        let groups = routes::group_names(config);
+        for (route, spec) in routes.iter_mut().skip(1).zip(&config.routes) {
+            let Some(prompts) = &spec.prompts else { continue };
+            let group = spec.group.as_ref().and_then(|name| routes::group(&groups, name)).unwrap_or_default();
+            let state = PromptRoute::new(prompts, group)
+                .map_err(|error| route_error(&spec.name, "prompts", error.to_string()))?;
+            route.prompts = Some(Arc::new(state));
+        }
+        // Copies and prompts need the parsed request.
+        routes
+            .iter_mut()
+            .for_each(|route| route.has_edits |= !route.mirrors.is_empty() || route.prompts.is_some());
         let any_edits = routes.iter().any(|route| route.has_edits);
         let any_guards = routes.iter().any(|route| route.edits.guard.is_some());
         Ok(Self {
             rules: routes::rules(config)?,
             routes,
-            groups: routes::group_names(config),
+            groups,
             request_fields: config.request_fields.clone(),
             reply_fields: config.reply_fields.clone(),
             any_edits,

@@ -13,6 +13,7 @@ use crate::metrics::{
     HANDED_OFF, HANDED_OFF_BYTES, HANDED_OFF_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, RetryKind,
     STATES, TOTAL, TRANSITIONS,
 };
+use crate::prompts::PromptStatus;
 use crate::shared::Shared;
 use larder_core::{CacheResult, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
@@ -336,7 +337,35 @@ impl MetricsCollector {
         Ok(())
     }
 
+    /// Encodes metrics of prompts.
+    fn prompts(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let routes = self.shared.decider.routing.all();
+        let rows: Vec<(&str, PromptStatus)> =
+            routes.filter_map(|(_, route)| Some((&*route.name, route.prompts.as_ref()?.status()))).collect();
+        let mut prompts = describe(encoder, &table::PROMPTS)?;
+        for (route, row) in &rows {
+            count(&mut prompts, &[("route", route)], row.prompts)?;
+        }
+        let mut tokens = describe(encoder, &table::PROMPT_TOKENS)?;
+        for (route, row) in &rows {
+            let missing = row.tokens.saturating_sub(row.credited);
+            for (expected, value) in [("cached", row.credited), ("missing", missing)] {
+                count(&mut tokens, &[("route", route), ("expected", expected)], value)?;
+            }
+        }
+        let mut credits = describe(encoder, &table::PROMPT_CREDITS)?;
+        for (route, row) in &rows {
+            credits.encode_family(&[("route", *route)])?.encode_gauge(&(row.credits as u64))?;
+        }
+        let mut bodies = describe(encoder, &table::PROMPT_BODY_BYTES)?;
+        for (route, row) in &rows {
+            bodies.encode_family(&[("route", *route)])?.encode_gauge(&(row.body_bytes as u64))?;
+        }
+        Ok(())
+    }
+
     fn handoff(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.prompts(encoder)?;
         self.copies(encoder)?;
         self.histogram(describe(encoder, &table::HANDED_OFF_TOTAL)?, HANDED_OFF_TOTAL)?;
         let edge = self.shared.handoff.as_ref();

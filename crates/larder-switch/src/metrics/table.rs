@@ -47,6 +47,16 @@ metrics! {
         TARGETS, Gauge, "larder_switch_targets", [],
             "Targets that the policies remember";
     }
+    "Prompts" {
+        PROMPTS, Counter, "larder_switch_prompts_total", ["route"],
+            "Prompts placed at nodes; a retry counts again";
+        PROMPT_TOKENS, Counter, "larder_switch_prompt_tokens_total", ["route", "expected"],
+            "Tokens of placed prompts, estimated from their bytes, by what the node was expected to have (cached, missing)";
+        PROMPT_CREDITS, Gauge, "larder_switch_prompt_credits", ["route"],
+            "Pairs of a block of prompts and a node that is expected to have it cached";
+        PROMPT_BODY_BYTES, Gauge, "larder_switch_prompt_body_bytes", ["route"],
+            "Bytes of memory reserved for bodies with prompts";
+    }
     "Retries, hedging and mirroring" {
         RETRIES, Counter, "larder_switch_retries_total", ["kind"],
             "Retries, by kind (same_node: on a new connection to the same node; other_node; resume: on another node for the rest of a reply)";

@@ -66,7 +66,7 @@ impl Requests {
         }
         match outcome {
             Ok(decision) => {
-                exchange.decision = Some(decision);
+                exchange.decision = Some(self.follow_prompt(exchange, decision));
                 exchange.attempt_began = exchange.arrived + exchange.queued.unwrap_or_default();
                 self.begin_copies(client, exchange, head);
                 self.server(client, exchange, head)
@@ -77,7 +77,8 @@ impl Requests {
 
     /// Finds the node that the client should return to, if its route has sticky sessions.
     fn find_affinity(&self, exchange: &mut Exchange, head: &RequestHead) {
-        if self.shared.decider.routing.route(exchange.request.route).edits.sticky.is_none() {
+        let route = self.shared.decider.routing.route(exchange.request.route);
+        if route.edits.sticky.is_none() || exchange.prompt.is_some() {
             return;
         }
         let token = |name: &str| cookie(&head.fields, name);

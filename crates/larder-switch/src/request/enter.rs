@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::long_lived::wants_long_lived;
 use larder_edge::{Sender, client_address};
 use larder_http::h1::{Body, Fault, Form, RequestHead};
-use larder_http::relay::{Answer, Next};
+use larder_http::relay::{Answer, ClientHandle, Next};
 
 /// Methods that the switch forwards, for `Allow`.
 pub(super) const ALLOWED: &[u8] = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
@@ -47,7 +47,7 @@ impl Requests {
     /// Continues a request whose decision has to wait.
     pub(super) async fn continue_decision(
         &self,
-        client: &Client,
+        (client, handle): (&Client, &ClientHandle),
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Next<Server> {
@@ -64,6 +64,9 @@ impl Requests {
             };
             if let Some(next) = self.finish_early(client, exchange, head, guarded) {
                 return next;
+            }
+            if let Err(failure) = self.read_prompt(handle, exchange, head).await {
+                return Next::Answer(self.fail(client, exchange, head, failure));
             }
             let next = self.place(client, exchange, head);
             if !matches!(next, Next::Later) {
@@ -152,10 +155,12 @@ impl Requests {
         })
     }
 
-    /// Whether the request has to wait for the store of ACME challenges, or for a password check.
+    /// Whether the request has to wait for the store of ACME challenges, for a password check, or for its body.
     fn needs_await(&self, exchange: &Exchange, head: &RequestHead) -> bool {
         let guard = &self.shared.decider.routing.route(exchange.request.route).edits.guard;
-        guard.as_ref().is_some_and(|guard| guard.users.is_some()) || self.may_be_challenge(head)
+        guard.as_ref().is_some_and(|guard| guard.users.is_some())
+            || self.may_be_challenge(head)
+            || self.may_have_prompt(exchange, head)
     }
 
     fn may_be_challenge(&self, head: &RequestHead) -> bool {

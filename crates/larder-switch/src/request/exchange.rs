@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::handoff::mechanism::Delivery;
 use crate::lease::{Lease, Placement};
 use crate::metrics::RetryKind;
+use crate::prompts::PromptLease;
 use crate::shared::Shared;
 use larder_core::{CacheResult, Decision, NodeId, Request, TargetId, Time};
 use larder_http::h1::SavedFields;
@@ -24,6 +25,8 @@ pub(crate) struct Exchange {
     pub(super) placement: Option<Placement>,
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
+    /// The work of the prompt, if the request has one.
+    pub(super) prompt: Option<PromptLease>,
     pub(super) delivery: Delivery,
     pub(super) request_id: Option<Box<[u8]>>,
     /// Next step of a decision that waits.
@@ -62,6 +65,8 @@ pub(crate) struct Exchange {
     pub(super) attempt_charged: bool,
     /// Last failure.
     pub(super) failure: Option<Failure>,
+    /// Details of the last failure, for the reply of a route with prompts.
+    pub(super) failure_detail: Option<String>,
     /// Whether the failure is the reply.
     pub(super) has_failed: bool,
     /// Time after which a rate-limited client may retry. Seconds.
@@ -101,6 +106,7 @@ impl Exchange {
             placement: client.take_placement(),
             request: Request::new(TargetId(0)),
             decision: None,
+            prompt: None,
             delivery: client.delivery,
             request_id: None,
             pending_step: PendingStep::Guard,
@@ -122,6 +128,7 @@ impl Exchange {
             node_charged: false,
             attempt_charged: false,
             failure: None,
+            failure_detail: None,
             has_failed: false,
             retry_after_s: None,
             cache: None,

@@ -116,6 +116,11 @@ impl Requests {
         let stale = error.stage == Stage::Request { reused: true } && failure == Failure::NodeClosed;
         // A broken tunnel is over, and the node is not at fault.
         let is_noted = std::mem::take(&mut exchange.race_failure_noted) || begun && reply.status() == 101;
+        if error.error.kind() == io::ErrorKind::ConnectionRefused
+            && let (Some(prompt), Some(decision)) = (&exchange.prompt, exchange.decision)
+        {
+            prompt.forget(decision.node);
+        }
         if !stale && !is_noted {
             self.log_node_failure(exchange, failure, &error.error);
         }
@@ -123,7 +128,9 @@ impl Requests {
         if !stale && !is_noted && (connects || !begun) {
             self.note_node_failure(exchange);
         }
-        let is_retryable = connects || begun || request.is_idempotent() && error.replayable;
+        // A completion changes nothing at its node, so it may be asked for again.
+        let is_repeatable = request.is_idempotent() || exchange.prompt.is_some();
+        let is_retryable = connects || begun || is_repeatable && error.replayable;
         if !is_retryable {
             return None;
         }
@@ -170,7 +177,13 @@ impl Requests {
         {
             return Ok(before);
         }
+        if let Some(prompt) = &mut exchange.prompt {
+            let exclude = exchange.request.exclude.with(before.node);
+            prompt.retry(self.shared.decider.dispatcher.nodes(), exclude);
+            exchange.request = exchange.request.with_affinity(prompt.affinity());
+        }
         let decision = exchange.lease.retry(exchange.request);
+        let decision = decision.map(|decision| self.follow_prompt(exchange, decision));
         exchange.long_lived = false;
         exchange.request.exclude = exchange.request.exclude.with(before.node);
         if decision.is_ok()

@@ -3,7 +3,7 @@
 //! | event in the engine | step of the switch |
 //! |---|---|
 //! | a request head has arrived | [`enter`]: limits, rules for fields, guards, replies of the switch itself |
-//! | the decision | [`decide`]: session, dispatcher, waiting for admission |
+//! | the decision | [`prompt`]: the body of a completion; [`decide`]: session, dispatcher, waiting for admission |
 //! | each attempt at a node | [`prepare`]: fields and path for the node; [`node`]: a connection; [`hedge`]: a second node |
 //! | the reply's head and body | [`reply`] |
 //! | a node or the client has failed | [`failure`]: retries, the rest of a reply, failure replies |
@@ -25,6 +25,7 @@ mod hedge;
 mod node;
 mod own_reply;
 mod prepare;
+mod prompt;
 mod reply;
 mod requests;
 mod resume;
@@ -59,7 +60,7 @@ impl Proxy for Requests {
 
     async fn decide(
         &self,
-        (client, _): (&Client, &ClientHandle),
+        client: (&Client, &ClientHandle),
         exchange: &mut Exchange,
         head: &mut RequestHead,
     ) -> Next<Server> {

@@ -4,6 +4,7 @@ use super::client::Client;
 use super::enter::ALLOWED;
 use super::exchange::Exchange;
 use super::facts::apply;
+use super::prompt::write_api_error;
 use super::requests::Requests;
 use crate::failure::{ERROR_HEADER, Failure};
 use larder_edge::Fields;
@@ -69,7 +70,11 @@ impl Requests {
     fn failure_reply(&self, exchange: &mut Exchange, failure: Failure) -> Answer {
         exchange.failure = Some(failure);
         exchange.has_failed = true;
-        reply_for_failure(failure, exchange.retry_after_s)
+        let mut answer = reply_for_failure(failure, exchange.retry_after_s);
+        if self.shared.decider.routing.route(exchange.request.route).prompts.is_some() {
+            write_api_error(&mut answer, failure, exchange.failure_detail.as_deref());
+        }
+        answer
     }
 
     /// Returns the reply to a message that could not be parsed as a request.

@@ -29,6 +29,9 @@ impl Requests {
             return if exchange.resume_refused { Err(MessageRejection) } else { Ok(ReplyForwarding::Rest) };
         }
         exchange.first_byte = Some(now - exchange.arrived);
+        if let Some(prompt) = &mut exchange.prompt {
+            prompt.note_reply(reply.status());
+        }
         self.learn_from_reply(exchange, request, reply);
         let edited = self.edit_reply(client, exchange, request, reply);
         if edited.is_err() {
@@ -132,6 +135,9 @@ impl Requests {
         is_last: bool,
         instead: &mut Vec<u8>,
     ) -> bool {
+        if let Some(prompt) = &mut exchange.prompt {
+            prompt.note_piece();
+        }
         if let Some(after) = self.shared.long_lived.after
             && !(is_last || exchange.long_lived)
             && self.shared.decider.clock.now() - exchange.attempt_began > after

@@ -49,6 +49,7 @@ mod plan_proxy;
 mod preflight;
 mod process;
 mod prompts;
+mod prompts_live;
 mod purge;
 mod reach;
 mod real_clients;

@@ -44,6 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "larder-log",
             "larder-peer-switches",
             "larder-peers",
+            "larder-prompts",
             "larder-record",
             "larder-spans",
         ],
@@ -83,12 +84,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-peer-switches", &["larder-core", "larder-log", "larder-peers"]),
     ("larder-peers", &["larder-handoff", "larder-log"]),
     ("larder-picker", &["larder-core", "larder-edge", "larder-embed", "larder-log", "larder-peer-switches"]),
+    ("larder-prompts", &["larder-core"]),
     ("larder-record", &["larder-core"]),
     ("larder-shaper", &["larder-kernel"]),
     ("larder-sim", &["larder-core", "larder-trace"]),
     ("larder-spans", &["larder-http"]),
     ("larder-testkit", &[]),
-    ("larder-trace", &["larder-core"]),
+    ("larder-trace", &["larder-core", "larder-prompts"]),
     ("xtask", &[]),
 ];
 

@@ -339,8 +339,10 @@ pub(crate) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
     if let Some((name, _)) = all.into_iter().find(|(_, given)| *given) {
         let what = format!("hands off no HTTP connection: switch.{name} edits requests or replies");
         warnings.push(Fault::new(key, what).hint(hint));
-    } else if let Some(route) =
-        switch.routes.iter().find(|route| !route.edits.is_none() || route.mirror_of.is_some())
+    } else if let Some(route) = switch
+        .routes
+        .iter()
+        .find(|route| !route.edits.is_none() || route.mirror_of.is_some() || route.prompts.is_some())
     {
         let what = format!(
             "hands off no HTTP connection: each may carry a request for route '{}', which edits requests or replies",

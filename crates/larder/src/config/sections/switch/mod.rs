@@ -15,6 +15,7 @@ pub(crate) mod limits;
 pub(crate) mod nodes;
 pub(crate) mod policy_requirements;
 pub(crate) mod process;
+pub(crate) mod prompts;
 pub(crate) mod record;
 pub(crate) mod route;
 pub(crate) mod routes;

@@ -12,6 +12,7 @@ use crate::config::sections::switch::edits::{
 };
 use crate::config::sections::switch::guard::GuardSection;
 use crate::config::sections::switch::headers::RouteHeadersSection;
+use crate::config::sections::switch::prompts::PromptsSection;
 use crate::config::sections::switch::rule::{ClassSection, Conditions};
 use crate::config::text::Texts;
 use crate::config::words::Word;
@@ -75,6 +76,8 @@ keys! {
     hedge: Option<HedgeSection>, elsewhere true;
     /// Sticky sessions, as [switch.sticky]; it replaces that table. { by = "off" }: none. Unset: as under [switch].
     sticky: Option<StickySection>, elsewhere true;
+    /// Placement of prompts: completions of OpenAI's API go to the server that has the longest part of their prompt cached.
+    prompts: Option<PromptsSection>;
     /// Rules for header fields, after those of [switch].
     #[serde(skip_serializing_if = "RouteHeadersSection::is_empty")]
     headers: RouteHeadersSection;

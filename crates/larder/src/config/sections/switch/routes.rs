@@ -18,6 +18,7 @@ use crate::config::sections::switch::edits::{
     compress, fault, headers, hedge, hedge_or_stick, redirect, request_id, rewrite, sticky,
 };
 use crate::config::sections::switch::guard::{GuardSection, guard};
+use crate::config::sections::switch::prompts::prompts_of;
 use crate::config::sections::switch::route::RouteSection;
 use crate::config::sections::switch::rule::{classes, key, list_fault, matcher, unreachable};
 use crate::config::sections::switch::section::SwitchSection;
@@ -130,6 +131,7 @@ fn one(
         classes: raw.classes.as_ref().map(|raw| classes(at, raw, warnings)).transpose()?,
         mechanism: raw.mechanism.map(|word| word.0),
         edits: edits(at, raw, switch)?,
+        prompts: raw.prompts.as_ref().map(|prompts| prompts_of(at, raw, prompts)).transpose()?,
     })
 }
 

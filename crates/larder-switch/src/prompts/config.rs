@@ -1,0 +1,46 @@
+//! Configuration of a route whose requests have prompts.
+
+use crate::config_error::{ConfigError, route_error};
+use larder_core::chain::ChainSettings;
+
+/// Configuration of prompts on a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptConfig {
+    /// Policy that places prompts, and the largest number of credits.
+    pub settings: ChainSettings,
+    /// Tokens that the KV cache of a node holds. 1,024 to 10^12.
+    pub node_tokens: u64,
+    /// Largest body of a request, in bytes. 1 KiB to 64 MiB.
+    pub body_bytes_max: usize,
+    /// Largest total of the bodies that are in memory, in bytes: from `body_bytes_max` to 64 GiB.
+    pub memory_bytes_max: usize,
+}
+
+impl Default for PromptConfig {
+    fn default() -> Self {
+        Self {
+            settings: ChainSettings { credits_max: 1_000_000, ..ChainSettings::default() },
+            node_tokens: 400_000,
+            body_bytes_max: 8 << 20,
+            memory_bytes_max: 256 << 20,
+        }
+    }
+}
+
+impl PromptConfig {
+    pub(crate) fn validate(&self, route: &str) -> Result<(), ConfigError> {
+        let bodies = 1 << 10..=64 << 20;
+        let fault = if !(1_024..=1_000_000_000_000).contains(&self.node_tokens) {
+            "node_tokens is out of range: 1024 to 1000000000000".to_owned()
+        } else if !bodies.contains(&self.body_bytes_max) {
+            "body_max is out of range: 1 KiB to 64 MiB".to_owned()
+        } else if !(self.body_bytes_max..=64 << 30).contains(&self.memory_bytes_max) {
+            "memory is out of range: body_max to 64 GiB".to_owned()
+        } else if !(1..=100_000_000).contains(&self.settings.credits_max) {
+            "credits is out of range: 1 to 100000000".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(route_error(route, "prompts", fault))
+    }
+}

@@ -1,0 +1,117 @@
+use super::body::HeldBody;
+use super::*;
+use larder_core::chain::NodeWork;
+use larder_core::policy::RequestAffinity;
+use larder_core::{Decision, Dispatcher, NodeSpec, NodeState, Reason, Settings, TargetId, Time};
+
+fn dispatcher(nodes: usize) -> Dispatcher {
+    let specs: Vec<NodeSpec> = (0..nodes).map(|n| NodeSpec::named(format!("n{n}"))).collect();
+    Dispatcher::new(Settings::default(), &specs).expect("valid settings")
+}
+
+fn route() -> Arc<PromptRoute> {
+    Arc::new(PromptRoute::new(&PromptConfig::default(), GroupId::ALL).expect("valid settings"))
+}
+
+fn blocks(seed: u64) -> Vec<Block> {
+    (0..8).map(|at| Block { id: TargetId(seed << 8 | at), tokens: 512 }).collect()
+}
+
+fn place(route: &Arc<PromptRoute>, dispatcher: &Dispatcher, seed: u64) -> PromptLease {
+    let body = HeldBody::new(route.budget().clone());
+    PromptLease::place(route.clone(), dispatcher.nodes(), blocks(seed), body)
+}
+
+fn node_of(lease: &PromptLease) -> Option<NodeId> {
+    match lease.affinity() {
+        RequestAffinity::Placed(node) => Some(node),
+        _ => None,
+    }
+}
+
+/// Serves a prompt, and returns its node.
+fn serve(route: &Arc<PromptRoute>, dispatcher: &Dispatcher, seed: u64) -> NodeId {
+    let mut lease = place(route, dispatcher, seed);
+    lease.note_reply(200);
+    lease.note_piece();
+    node_of(&lease).expect("a node is open")
+}
+
+fn work(route: &PromptRoute, node: NodeId) -> NodeWork {
+    lock(&route.chains).dispatcher.work(node).expect("the node is known")
+}
+
+#[test]
+fn equal_prompts_have_one_node_and_new_nodes_get_new_ones() {
+    let (route, mut dispatcher) = (route(), dispatcher(2));
+    let homes = [serve(&route, &dispatcher, 1), serve(&route, &dispatcher, 2)];
+    assert_ne!(homes[0], homes[1]);
+    assert_eq!([serve(&route, &dispatcher, 1), serve(&route, &dispatcher, 2)], homes);
+    dispatcher.join(Time::ZERO, NodeSpec::named("n2"), &mut Vec::new()).expect("there is room");
+    let _busy = [place(&route, &dispatcher, 1), place(&route, &dispatcher, 2)];
+    assert_eq!(serve(&route, &dispatcher, 3), NodeId(2));
+    let status = route.status();
+    assert_eq!((status.prompts, status.tokens), (7, 7 * 4_096));
+    assert_eq!(status.credited, 4 * 4_095, "an engine computes the last token again");
+    dispatcher = self::dispatcher(1);
+    assert_eq!(serve(&route, &dispatcher, 1), NodeId(0), "nodes beyond the table are closed");
+}
+
+#[test]
+fn a_lease_returns_its_work_however_the_request_ends() {
+    let (route, dispatcher) = (route(), dispatcher(2));
+    let mut lease = place(&route, &dispatcher, 1);
+    let first = node_of(&lease).expect("a node is open");
+    assert_eq!(work(&route, first), NodeWork { requests: 1, waiting: 1, prefill: 4_096 });
+    lease.retry(dispatcher.nodes(), ExcludedNodes::NONE.with(first));
+    let second = node_of(&lease).expect("another node is open");
+    assert_ne!(first, second);
+    assert_eq!((work(&route, first).requests, work(&route, second).requests), (0, 1));
+    // The switch's dispatcher decides otherwise.
+    let decision = Decision { node: first, reason: Reason::LeastLoaded };
+    assert_eq!(lease.follow(dispatcher.nodes(), decision), decision);
+    assert_eq!((work(&route, first).requests, work(&route, second).requests), (1, 0));
+    let decision = Decision { node: first, reason: Reason::Placed };
+    assert_ne!(lease.follow(dispatcher.nodes(), decision).reason, Reason::Placed, "the policy's reason");
+    lease.note_reply(200);
+    lease.note_piece();
+    assert_eq!(work(&route, first), NodeWork { requests: 1, waiting: 0, prefill: 0 });
+    drop(lease);
+    assert_eq!(work(&route, first), NodeWork::default());
+}
+
+#[test]
+fn an_error_is_no_first_token() {
+    let (route, dispatcher) = (route(), dispatcher(1));
+    let mut lease = place(&route, &dispatcher, 1);
+    lease.note_reply(500);
+    lease.note_piece();
+    assert_eq!(work(&route, NodeId(0)).waiting, 1);
+    drop(lease);
+    assert_eq!(work(&route, NodeId(0)), NodeWork::default());
+}
+
+#[test]
+fn a_node_that_was_down_has_no_credits() {
+    let (route, dispatcher) = (route(), dispatcher(2));
+    let home = serve(&route, &dispatcher, 1);
+    let other = NodeId(1 - home.0);
+    for state in [NodeState::Down, NodeState::Up] {
+        dispatcher.set_state(Time::ZERO, home, state, &mut Vec::new());
+        assert_eq!(serve(&route, &dispatcher, 2), other);
+    }
+    assert_eq!(route.status().credits, 8, "only those of the other node");
+    let nobody = self::dispatcher(1);
+    nobody.set_state(Time::ZERO, NodeId(0), NodeState::Down, &mut Vec::new());
+    let lease = place(&route, &nobody, 1);
+    assert_eq!(node_of(&lease), None);
+}
+
+#[test]
+fn a_refused_connection_ends_the_credits() {
+    let (route, dispatcher) = (route(), dispatcher(1));
+    serve(&route, &dispatcher, 1);
+    assert_eq!(route.status().credits, 8);
+    place(&route, &dispatcher, 1).forget(NodeId(0));
+    assert_eq!(route.status().credits, 0);
+}

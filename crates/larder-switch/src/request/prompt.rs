@@ -1,0 +1,99 @@
+//! The prompt of a request: its body is read before the decision.
+
+use super::exchange::Exchange;
+use super::facts::with_head;
+use super::requests::Requests;
+use crate::failure::Failure;
+use crate::prompts::{BodyError, BodyLimits, PromptLease, read_body};
+use larder_core::{Decision, TargetId};
+use larder_edge::Fields;
+use larder_http::h1::{Body, RequestHead};
+use larder_http::relay::{Answer, ClientHandle};
+use larder_prompts::{Prompt, error_body, is_completion};
+
+/// Blocks that determine the target of a prompt. Prompts with equal beginnings have one target, for what does not know
+/// chains: the policy of the route, the list of hot targets and `Larder-Target`.
+const TARGET_BLOCKS: usize = 2;
+
+impl Requests {
+    /// Whether the route places prompts, and the request is one for a completion. A body with a content coding is not read.
+    pub(super) fn may_have_prompt(&self, exchange: &Exchange, head: &RequestHead) -> bool {
+        self.shared.decider.routing.route(exchange.request.route).prompts.is_some()
+            && head.method() == b"POST"
+            && head.fields.get(b"content-encoding").is_none()
+            && with_head(head, |head| is_completion(head.path))
+    }
+
+    /// Reads the prompt of a request, chooses its node, and returns the body to the relay.
+    pub(super) async fn read_prompt(
+        &self,
+        handle: &ClientHandle,
+        exchange: &mut Exchange,
+        head: &RequestHead,
+    ) -> Result<(), Failure> {
+        if !self.may_have_prompt(exchange, head) {
+            return Ok(());
+        }
+        let shared = &self.shared;
+        let Some(route) = &shared.decider.routing.route(exchange.request.route).prompts else {
+            return Ok(());
+        };
+        let bytes_max = route.config.body_bytes_max;
+        let (wait_max, rate_min) = (shared.timeouts.client_read, shared.guards.limits.body_rate_min);
+        let declared = match head.body() {
+            Body::Length(bytes) => Some(bytes),
+            _ => None,
+        };
+        let limits = BodyLimits { bytes_max, wait_max, rate_min };
+        let (content, held) = read_body(handle.body(), declared, limits, route.budget()).await.map_err(
+            |error| match error {
+                BodyError::TooLarge => {
+                    exchange.failure_detail = Some(format!("the body has more than {bytes_max} bytes"));
+                    Failure::BodyTooLarge
+                }
+                BodyError::TimedOut => Failure::BodyTimeout,
+                BodyError::MemoryFull => Failure::PromptMemoryFull,
+                BodyError::Gone => Failure::ClientGone,
+                BodyError::Malformed => Failure::BadRequest,
+            },
+        )?;
+        let prompt = Prompt::parse(&content).map_err(|error| {
+            exchange.failure_detail = Some(error.to_string());
+            Failure::NoPrompt
+        })?;
+        handle.return_body(content);
+        if let Some(id) = prompt.ids().iter().take(TARGET_BLOCKS).next_back() {
+            exchange.request.target = TargetId(*id);
+        }
+        let nodes = shared.decider.dispatcher.nodes();
+        let lease = PromptLease::place(route.clone(), nodes, prompt.blocks(), held);
+        exchange.request = exchange.request.with_affinity(lease.affinity());
+        exchange.prompt = Some(lease);
+        Ok(())
+    }
+
+    /// Takes over a decision about a request with a prompt.
+    pub(super) fn follow_prompt(&self, exchange: &mut Exchange, decision: Decision) -> Decision {
+        match &mut exchange.prompt {
+            Some(prompt) => prompt.follow(self.shared.decider.dispatcher.nodes(), decision),
+            None => decision,
+        }
+    }
+}
+
+/// Replaces the body of a reply to a failed request by an error of OpenAI's API.
+pub(super) fn write_api_error(answer: &mut Answer, failure: Failure, detail: Option<&str>) {
+    let message = detail.unwrap_or(match failure {
+        Failure::NoNode => "no server takes requests",
+        Failure::QueueFull | Failure::QueueDeadline => "the servers are busy, and the queue is full",
+        Failure::PromptMemoryFull => "too many prompts arrive at once",
+        Failure::BodyTimeout => "the body did not arrive in time",
+        Failure::BodyTooLarge => "the body is too large",
+        Failure::Unauthorized => "a name and a password are required",
+        Failure::Denied => "this network may not use the server",
+        Failure::RateLimited => "too many requests",
+        failure => failure.name(),
+    });
+    Fields::set(&mut answer.head.fields, "Content-Type", b"application/json");
+    answer.body = error_body(failure.status(), failure.name(), message).into();
+}

@@ -1,0 +1,63 @@
+//! `prompts` of `[[switch.routes]]`.
+
+use larder_core::Bytes;
+use larder_core::chain::{ChainPolicyKind, ChainSettings};
+use larder_switch::PromptConfig;
+
+use crate::config::error::Fault;
+use crate::config::keys::keys;
+use crate::config::sections::switch::route::RouteSection;
+use crate::config::text::Size;
+use crate::config::values::word;
+
+keys! {
+    /// `prompts`.
+    table PromptsSection;
+
+    /// Policy that places the prompts: "lard-prefix", or one to compare with. The policy of the route places all other
+    /// requests.
+    #[schemars(extend("enum" = ChainPolicyKind::ALL.map(ChainPolicyKind::name)))]
+    policy: String = ChainPolicyKind::LardPrefix.name().to_owned(), example "least-load";
+    /// Tokens that the KV cache of a server holds. vLLM logs it as "GPU KV cache size".
+    server_tokens: u64 = 400_000, range "1024 to 1000000000000 tokens";
+    /// Largest body of a completion. Larger ones get 413.
+    body_max: Size = Size(Bytes(8 << 20)), range "1KiB to 64MiB";
+    /// Memory for the bodies that are read or sent. If it is full, completions get 503.
+    memory: Size = Size(Bytes(256 << 20)), range "body_max to 64GiB";
+    /// Number of credits: pairs of a block of 2048 bytes and a server that is expected to have it. A credit takes at most
+    /// 100 bytes. Beyond it, the oldest ones end.
+    credits: u32 = 1_000_000, range "1 to 100000000";
+}
+
+/// Validates the prompts of a route. Ranges were checked before.
+pub(crate) fn prompts_of(
+    at: &str,
+    route: &RouteSection,
+    raw: &PromptsSection,
+) -> Result<PromptConfig, Fault> {
+    let at = format!("{at}.prompts");
+    let others = [
+        ("mirror", route.mirror.is_some()),
+        ("respond", route.respond.is_some()),
+        ("redirect", route.redirect.is_some()),
+    ];
+    if let Some((key, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+        let what = format!("contradicts {key}: the route sends no completion of a client to a server");
+        return Err(Fault::new(at, what).hint(format!("leave prompts or {key} out")));
+    }
+    let bytes = |size: Size| usize::try_from(size.0.get()).unwrap_or(usize::MAX);
+    Ok(PromptConfig {
+        settings: ChainSettings {
+            policy: word(
+                &format!("{at}.policy"),
+                &raw.policy,
+                &ChainPolicyKind::ALL.map(ChainPolicyKind::name),
+            )?,
+            credits_max: raw.credits,
+            ..ChainSettings::default()
+        },
+        node_tokens: raw.server_tokens,
+        body_bytes_max: bytes(raw.body_max),
+        memory_bytes_max: bytes(raw.memory),
+    })
+}
