@@ -6,7 +6,7 @@
 
 `PATH` is the program of llm-d-inference-sim, which answers OpenAI's API and keeps a cache of blocks as vLLM does. The other routers
 come from PyPI: `pip install smg sglang-router vllm-router`. `least-load` is larder without prefixes. Without one of them, its row is
-left out and said so.
+left out, with a message.
 
 Eight engines run on this machine. Clients hold conversations of several turns: a turn has all turns before it, and conversations of
 one application share a system prompt. Rounds are interleaved; engines and routers are restarted for each, so every cache is cold at
@@ -16,6 +16,8 @@ the start. Measured for each router: the time to the first token, the share of p
 
 import argparse
 import asyncio
+import atexit
+import http.client
 import json
 import os
 import pathlib
@@ -48,7 +50,7 @@ def wait_for(what, probe, limit=60):
         try:
             if probe():
                 return
-        except OSError:
+        except (OSError, http.client.HTTPException):
             pass
         if time.monotonic() > deadline:
             sys.exit(f"not within {limit} s: {what}")
@@ -66,6 +68,7 @@ class Process:
     def __init__(self, command, log, environment=None):
         self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                                         start_new_session=True, env={**os.environ, **(environment or {})})
+        atexit.register(self.end)
 
     def pids(self):
         """Returns the processes of the group."""
@@ -139,24 +142,25 @@ def start_other(command):
         port = free_port()
         urls = [f"http://127.0.0.1:{engine}" for engine in engines.ports]
         return port, Process([*command, "--worker-urls", *urls, "--policy", "cache_aware", "--host", "127.0.0.1", "--port", port,
-                              "--prometheus-port", free_port(), "--log-level", "warn"], log)
+                              "--prometheus-port", free_port()], log)
     return start
 
 
 ROUTERS = {
     "larder": lambda *of: start_larder(*of, "lard-prefix"),
     "least-load": lambda *of: start_larder(*of, "least-load"),
-    "smg": start_other(["smg", "launch"]),
-    "sglang": start_other(["sglang-router", "launch"]),
-    "vllm": start_other(["vllm-router"]),
+    "smg": start_other(["smg", "launch", "--log-level", "warn"]),
+    "sglang": start_other(["sglang-router", "launch", "--log-level", "warn"]),
+    "vllm": start_other(["vllm-router", "--log-level", "warning"]),
 }
 
 
 class Conversation:
     """A conversation: a system prompt of its application, and turns."""
 
-    def __init__(self, number, args, draw):
-        self.draw, self.args = draw, args
+    def __init__(self, number, args, seed):
+        # A draw of its own, so that the order in which replies end does not change the workload.
+        self.draw, self.args = random.Random(f"{seed}/{number}"), args
         application = number % args.applications
         self.messages = [{"role": "system", "content": self.words(f"a{application}", args.system_tokens)},
                          {"role": "user", "content": self.words(f"c{number}", args.user_tokens)}]
@@ -206,8 +210,8 @@ async def converse(port, conversation, args, times):
 
 
 async def converse_all(port, args, seed):
-    draw, times = random.Random(seed), []
-    conversations = [Conversation(number, args, draw) for number in range(args.conversations)]
+    times = []
+    conversations = [Conversation(number, args, seed) for number in range(args.conversations)]
     await asyncio.gather(*(converse(port, conversation, args, times) for conversation in conversations))
     return times
 
@@ -249,14 +253,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", type=int, default=8)
     parser.add_argument("--cache-tokens", type=int, default=64_000, help="of one engine")
-    parser.add_argument("--prefill-us", type=int, default=100, help="microseconds for each token without a cache")
-    parser.add_argument("--conversations", type=int, default=64)
+    parser.add_argument("--prefill-us", type=int, default=200, help="microseconds for each token without a cache")
+    parser.add_argument("--conversations", type=int, default=96)
     parser.add_argument("--applications", type=int, default=8)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--system-tokens", type=int, default=2_000)
     parser.add_argument("--user-tokens", type=int, default=400)
     parser.add_argument("--reply-tokens", type=int, default=20)
-    parser.add_argument("--think-s", type=float, default=2.0)
+    parser.add_argument("--think-s", type=float, default=1.5)
     parser.add_argument("--spread-s", type=float, default=5.0)
     parser.add_argument("--settle-s", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")

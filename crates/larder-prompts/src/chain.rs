@@ -4,7 +4,11 @@ use crate::error::PromptError;
 use crate::{BLOCK_BYTES, TOKEN_BYTES};
 use larder_core::TargetId;
 use larder_core::cache::Block;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
 
 /// The prompt of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,31 +17,53 @@ pub struct Prompt {
     bytes: u64,
 }
 
+/// The parts of a body that determine the prompt, as text. Other parts are skipped.
+#[derive(Debug, Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tools: Option<&'a RawValue>,
+    #[serde(borrow)]
+    messages: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt: Option<&'a RawValue>,
+}
+
+/// A message, as text.
+#[derive(Debug, Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    role: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<&'a RawValue>,
+}
+
 impl Prompt {
-    /// Reads the body of a request. Cost: O(bytes).
+    /// Reads the body of a request. Cost: O(bytes). The memory is that of one message and of 8 bytes for each block: values
+    /// are hashed as they are read, and no tree is built.
     ///
     /// # Errors
-    /// [`PromptError`] if the body is no JSON object or has no prompt.
+    /// [`PromptError`] if the body is not a JSON object or has no prompt.
     pub fn parse(body: &[u8]) -> Result<Self, PromptError> {
-        Self::of(&serde_json::from_slice(body)?).ok_or(PromptError::NoPrompt)
-    }
-
-    /// Returns the prompt of a parsed body; `None` if it has no text.
-    pub fn of(body: &Map<String, Value>) -> Option<Self> {
+        let body: Body<'_> = serde_json::from_slice(body)?;
         let mut text = BlockHasher::default();
         // Models do not share blocks.
-        if let Some(model) = body.get("model").and_then(Value::as_str) {
+        if let Some(model) = body.model.and_then(|model| decoded(model.get())) {
             text.push_part(model.as_bytes());
         }
         let before = text.bytes;
-        for part in ["tools", "messages", "prompt"].iter().filter_map(|key| body.get(*key)) {
-            match part {
-                Value::String(prompt) => text.push_part(prompt.as_bytes()),
-                Value::Array(parts) => parts.iter().for_each(|part| text.push_message(part)),
-                _ => {}
+        for part in [body.tools, body.messages, body.prompt].into_iter().flatten() {
+            let part = part.get();
+            if part.starts_with('[') {
+                serde_json::Deserializer::from_str(part).deserialize_seq(Messages(&mut text))?;
+            } else if let Some(prompt) = decoded(part) {
+                text.push_part(prompt.as_bytes());
             }
         }
-        (text.bytes > before).then(|| text.finish())
+        if text.bytes > before { Ok(text.finish()) } else { Err(PromptError::NoPrompt) }
     }
 
     /// Returns the ids of the blocks, from the start of the prompt to its end. At least one.
@@ -64,6 +90,34 @@ impl Prompt {
     }
 }
 
+/// Returns the text of a JSON string; `None` for another value. A string that is no Unicode, such as one with half of a
+/// surrogate pair, stays as it is written.
+fn decoded(json: &str) -> Option<Cow<'_, str>> {
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner));
+    }
+    Some(serde_json::from_str(json).map_or(Cow::Borrowed(inner), Cow::Owned))
+}
+
+/// Hashes the elements of a list one by one.
+struct Messages<'h>(&'h mut BlockHasher);
+
+impl<'de> Visitor<'de> for Messages<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        while let Some(message) = elements.next_element::<&RawValue>()? {
+            self.0.push_message(message.get());
+        }
+        Ok(())
+    }
+}
+
 /// Hashes a text block by block as it grows, so that it need not be in memory as a whole.
 #[derive(Debug, Default)]
 struct BlockHasher {
@@ -80,18 +134,20 @@ impl BlockHasher {
         self.push(&[0]);
     }
 
-    /// Appends a message: role and text, or all of what is not text.
-    fn push_message(&mut self, message: &Value) {
-        let role = message.get("role").and_then(Value::as_str);
-        match (message, role, message.get("content")) {
-            (Value::String(content), ..) => self.push_part(content.as_bytes()),
-            (_, Some(role), Some(Value::String(content))) if message.get("tool_calls").is_none() => {
-                self.push_part(role.as_bytes());
-                self.push_part(content.as_bytes());
-            }
-            // Such as images, calls of tools and lists of tokens.
-            _ => self.push_part(message.to_string().as_bytes()),
+    /// Appends a message: role and text, or the whole JSON of anything that is not text.
+    fn push_message(&mut self, json: &str) {
+        if let Some(text) = decoded(json) {
+            return self.push_part(text.as_bytes());
         }
+        if let Ok(Message { role: Some(role), content: Some(content), tool_calls: None }) =
+            serde_json::from_str(json)
+            && let (Some(role), Some(content)) = (decoded(role.get()), decoded(content.get()))
+        {
+            self.push_part(role.as_bytes());
+            return self.push_part(content.as_bytes());
+        }
+        // Such as images, calls of tools and lists of tokens.
+        self.push_part(json.as_bytes());
     }
 
     fn push(&mut self, mut text: &[u8]) {
@@ -128,93 +184,4 @@ impl BlockHasher {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    fn parsed(body: &Value) -> Result<Prompt, PromptError> {
-        Prompt::parse(body.to_string().as_bytes())
-    }
-
-    fn chat(messages: &Value) -> Prompt {
-        parsed(&json!({ "model": "m", "messages": messages })).expect("valid")
-    }
-
-    #[test]
-    fn a_turn_begins_with_the_blocks_of_the_turn_before() {
-        let long = |letter: &str| letter.repeat(3 * BLOCK_BYTES);
-        let mut messages = vec![json!({ "role": "user", "content": long("a") })];
-        let first = chat(&messages.clone().into());
-        messages.push(json!({ "role": "assistant", "content": long("b") }));
-        let second = chat(&messages.into());
-        // The last block of the first turn was not full.
-        assert_eq!(first.ids.len(), 4);
-        assert_eq!(second.ids[..3], first.ids[..3]);
-        assert_ne!(second.ids[3], first.ids[3]);
-        assert_eq!(second.bytes, first.bytes + 3 * BLOCK_BYTES as u64 + 11);
-        // The id of a block stands for all text before it.
-        let other = chat(&json!([{ "role": "user", "content": format!("x{}", &long("a")[1..]) }]));
-        assert!(other.ids.iter().zip(&first.ids).all(|(other, one)| other != one));
-        let tokens: Vec<u32> = first.blocks().iter().map(|block| block.tokens).collect();
-        // 2 bytes of the model, 5 of the role and 1 after the content.
-        assert_eq!(tokens, [512, 512, 512, 2]);
-    }
-
-    #[test]
-    fn all_that_engines_see_counts() {
-        let different = [
-            json!([{ "role": "user", "content": "a" }]),
-            json!([{ "role": "system", "content": "a" }]),
-            json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }] }]),
-            json!([{ "role": "assistant", "content": "a", "tool_calls": [{ "id": "1" }] }]),
-            json!([{ "role": "user", "content": "a" }, { "role": "user", "content": "a" }]),
-        ];
-        let mut ids: Vec<u64> = different.iter().map(|messages| chat(messages).ids[0]).collect();
-        ids.push(parsed(&json!({ "model": "n", "messages": different[0] })).expect("valid").ids[0]);
-        let tools = json!([{ "type": "function" }]);
-        let with = json!({ "model": "m", "tools": tools, "messages": different[0] });
-        ids.push(parsed(&with).expect("valid").ids[0]);
-        let distinct: std::collections::BTreeSet<u64> = ids.iter().copied().collect();
-        assert_eq!(distinct.len(), ids.len(), "{ids:?}");
-    }
-
-    #[test]
-    fn bodies_without_a_prompt_are_errors() {
-        for body in [json!({}), json!({ "model": "m", "messages": [] }), json!({ "prompt": 5 })] {
-            assert!(matches!(parsed(&body), Err(PromptError::NoPrompt)), "{body}");
-        }
-        for text in ["", "[1]", "{\"prompt\": \"a\"", "prompt"] {
-            let error = Prompt::parse(text.as_bytes()).expect_err("no JSON object");
-            assert!(error.to_string().starts_with("the body is no JSON object: "), "{error}");
-        }
-    }
-
-    proptest! {
-        /// The division does not depend on the pieces in which the text was pushed.
-        #[test]
-        fn pieces_do_not_matter(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3_000), 0..6)) {
-            let mut hasher = BlockHasher::default();
-            pieces.iter().for_each(|piece| hasher.push(piece));
-            let prompt = hasher.finish();
-            let (text, mut before) = (pieces.concat(), 0_u64);
-            let ids: Vec<u64> = text.chunks(BLOCK_BYTES).map(|block| {
-                before = TargetId::of_parts(&[&before.to_le_bytes(), block]).0;
-                before
-            }).collect();
-            prop_assert_eq!(&prompt.ids, &ids);
-            let tokens: u64 = prompt.blocks().iter().map(|block| u64::from(block.tokens)).sum();
-            prop_assert_eq!(tokens, (text.len() as u64).div_ceil(u64::from(TOKEN_BYTES)));
-        }
-
-        /// Any body is a prompt or an error.
-        #[test]
-        fn any_body_is_a_prompt_or_an_error(body in prop::collection::vec(any::<u8>(), 0..200), text in any::<String>()) {
-            if let Ok(prompt) = Prompt::parse(&body) {
-                prop_assert!(!prompt.ids.is_empty());
-            }
-            let prompt = parsed(&json!({ "prompt": text })).expect("a prompt, even if it is empty");
-            prop_assert_eq!(prompt.bytes, text.len() as u64 + 1);
-        }
-    }
-}
+mod tests;

@@ -1,16 +1,36 @@
 //! Errors about prompts, and the form in which OpenAI's API reports errors.
 
+use serde_json::error::Category;
 use serde_json::json;
 
 /// The reason why a body has no prompt.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
-    /// The body is no JSON.
-    #[error("the body is no JSON object: {0}")]
-    NotJson(#[from] serde_json::Error),
+    /// The body is not a JSON object with values of the right types. The text of the error of serde_json is not kept, because
+    /// it may contain the whole body.
+    #[error("the body is not a JSON object: {kind} at line {line}, column {column}")]
+    NotJson {
+        /// The kind of error.
+        kind: &'static str,
+        /// The line, from 1.
+        line: usize,
+        /// The column in bytes, from 0.
+        column: usize,
+    },
     /// The body has neither `messages` nor `prompt`, or they have no text.
-    #[error("the body has no 'messages' and no 'prompt' with text")]
+    #[error("the body has no prompt: give 'messages' or 'prompt' a text")]
     NoPrompt,
+}
+
+impl From<serde_json::Error> for PromptError {
+    fn from(error: serde_json::Error) -> Self {
+        let kind = match error.classify() {
+            Category::Eof => "early end",
+            Category::Data => "unexpected value",
+            Category::Syntax | Category::Io => "syntax error",
+        };
+        Self::NotJson { kind, line: error.line(), column: error.column() }
+    }
 }
 
 /// Returns the body of an error as OpenAI's API writes it. Clients show the message, and decide by the status and the

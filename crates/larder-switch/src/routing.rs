@@ -14,7 +14,7 @@ use crate::tokens::NodeTokens;
 use larder_core::census::Census;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
-use larder_core::{NodeSpec, PolicyKind, Request, RouteId};
+use larder_core::{NodeId, NodeSpec, PolicyKind, Request, RouteId};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -104,6 +104,8 @@ pub(crate) struct Routing {
     pub(crate) any_edits: bool,
     /// Whether any route has a guard.
     pub(crate) any_guards: bool,
+    /// Whether any route places prompts.
+    pub(crate) any_prompts: bool,
 }
 
 impl Routing {
@@ -174,6 +176,7 @@ impl Routing {
             .for_each(|route| route.has_edits |= !route.mirrors.is_empty() || route.prompts.is_some());
         let any_edits = routes.iter().any(|route| route.has_edits);
         let any_guards = routes.iter().any(|route| route.edits.guard.is_some());
+        let any_prompts = routes.iter().any(|route| route.prompts.is_some());
         Ok(Self {
             rules: routes::rules(config)?,
             routes,
@@ -182,6 +185,7 @@ impl Routing {
             reply_fields: config.reply_fields.clone(),
             any_edits,
             any_guards,
+            any_prompts,
         })
     }
 
@@ -241,6 +245,14 @@ impl Routing {
     pub(crate) fn all_groups(&self) -> impl Iterator<Item = (GroupId, &str)> {
         let names = std::iter::once("").chain(self.groups.iter().map(String::as_str));
         (0..=GroupId::MAX).filter_map(GroupId::new).zip(names)
+    }
+
+    /// Ends the credits of a node that has lost its cache, on all routes.
+    pub(crate) fn forget_prompts(&self, node: NodeId) {
+        self.routes
+            .iter()
+            .filter_map(|route| route.prompts.as_ref())
+            .for_each(|prompts| prompts.forget(node));
     }
 
     pub(crate) fn len(&self) -> usize {

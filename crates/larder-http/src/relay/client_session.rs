@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 
 /// Memory that each buffer of a connection keeps between two requests, in bytes.
 const KEPT_BYTES: usize = 4 << 10;
+/// Capacity above which the buffer of unread bytes is shrunk, in bytes.
+const LARGE_BYTES: usize = 64 << 10;
 
 /// The client side of a connection or a stream, with the heads of the current request. The memory is reused
 /// for the next request.
@@ -132,11 +134,14 @@ impl<D: ClientSide> ClientSession<D> {
     }
 }
 
-/// Removes the first `length` bytes of a buffer. Releases the memory if no bytes remain.
+/// Removes the first `length` bytes of a buffer. Releases the memory if no bytes remain, or few of a large buffer.
 pub(super) fn consume(unread: &mut Vec<u8>, length: usize) {
     if length == unread.len() {
         *unread = Vec::new();
     } else {
         unread.drain(..length);
+        if unread.capacity() > LARGE_BYTES && unread.len() < unread.capacity() / 4 {
+            unread.shrink_to_fit();
+        }
     }
 }

@@ -426,6 +426,10 @@ where
         let forwarding = self.worker.proxy.reply(self.client_data, self.state, request, head);
         let forwarding = forwarding.map_err(|_| invalid_reply())?;
         self.is_relayed_unchanged = forwarding == ReplyForwarding::AsIs;
+        if request.holds_body() {
+            // A stream may last for hours, and no other server is asked any more.
+            self.replay_bytes = None;
+        }
         let written = match (body, forwarding) {
             (Body::None, _) => Body::None,
             (Body::Length(_), ReplyForwarding::Changed) | (Body::Chunks | Body::Close, _)

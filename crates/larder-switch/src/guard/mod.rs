@@ -81,6 +81,11 @@ impl RouteGuard {
         self.users.is_some() && !self.pass_authorization
     }
 
+    /// Returns the largest size of a body; `None` for no limit.
+    pub(crate) const fn body_bytes_max(&self) -> Option<u64> {
+        self.body_bytes_max
+    }
+
     /// Whether a body of this size exceeds the limit.
     pub(crate) fn body_is_too_large(&self, bytes: u64) -> bool {
         self.body_bytes_max.is_some_and(|max| bytes > max)

@@ -90,7 +90,11 @@ async fn check((decider, guards): (&Decider, &Guards), node: &Node) {
         let result = tokio::time::timeout(health.timeout, probe::probe(what, &node.dial)).await;
         let failure = match result {
             Ok(Ok(())) => None,
-            Ok(Err(reason)) => Some(reason),
+            Ok(Err(reason)) => {
+                // A server that is not there has lost its cache, however soon it is back.
+                decider.routing.forget_prompts(node.id);
+                Some(reason)
+            }
             Err(_) => Some("no answer in time".to_owned()),
         };
         match failure {

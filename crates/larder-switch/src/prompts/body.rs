@@ -9,10 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Bytes that are reserved at a time. Memory is reserved as a body arrives, so that clients which declare large bodies and
-/// send nothing take none.
-const STEP: usize = 64 << 10;
-
 /// The memory for the bodies of a route.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
@@ -68,15 +64,15 @@ impl Drop for HeldBody {
 /// The reason why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
-    /// It is larger than allowed.
+    /// The body is larger than allowed.
     TooLarge,
-    /// It did not arrive in time.
+    /// The body did not arrive in time.
     TimedOut,
     /// The bodies of other requests have used up the memory.
     MemoryFull,
     /// The client has left.
     Gone,
-    /// It violates HTTP.
+    /// The body violates HTTP.
     Malformed,
 }
 
@@ -90,7 +86,8 @@ pub(crate) struct BodyLimits {
     pub(crate) rate_min: u64,
 }
 
-/// Reads the body of a request. `declared` is its length, if the client has declared one.
+/// Reads the body of a request. `declared` is its length, if the client has declared one. Memory is reserved as the body
+/// arrives, so that clients which declare large bodies and send nothing take none.
 ///
 /// # Errors
 /// [`BodyError`]; a body that declares more than the limit is refused before it is read.
@@ -103,9 +100,12 @@ pub(crate) async fn read_body(
     let began = Instant::now();
     let mut held = HeldBody::new(Arc::clone(budget));
     let mut content = Vec::new();
-    if declared.is_some_and(|length| length > limits.bytes_max as u64) {
-        return Err(BodyError::TooLarge);
-    }
+    let length_max = match declared.map(usize::try_from) {
+        Some(length) => {
+            length.ok().filter(|length| *length <= limits.bytes_max).ok_or(BodyError::TooLarge)?
+        }
+        None => limits.bytes_max,
+    };
     loop {
         let piece = poll_fn(|cx| http_body::Body::poll_frame(Pin::new(&mut body), cx));
         let piece = timeout(limits.wait_max, piece).await.map_err(|_| BodyError::TimedOut)?;
@@ -119,8 +119,10 @@ pub(crate) async fn read_body(
         if length > limits.bytes_max {
             return Err(BodyError::TooLarge);
         }
+        // The capacity doubles, and is what is reserved.
         if length > held.bytes {
-            held.grow_to(length.next_multiple_of(STEP).min(limits.bytes_max))?;
+            held.grow_to(length.next_power_of_two().min(length_max).max(length))?;
+            content.reserve_exact(held.bytes - content.len());
         }
         content.extend_from_slice(piece.chunk());
         let at_rate = (length as u64).saturating_mul(1_000).checked_div(limits.rate_min);

@@ -1,7 +1,7 @@
 //! The work that a prompt has at the chain dispatcher, returned exactly once.
 
-use super::PromptRoute;
 use super::body::HeldBody;
+use super::{PromptRoute, tokens};
 use larder_core::cache::Block;
 use larder_core::chain::{ChainDecision, Work};
 use larder_core::nodes::Nodes;
@@ -15,9 +15,11 @@ pub(crate) struct PromptLease {
     route: Arc<PromptRoute>,
     blocks: Vec<Block>,
     reason: Reason,
-    /// `None` if no node took requests.
+    /// Tokens that the chosen node is expected to have.
+    credited: u64,
+    /// `None` if no node took requests, or the prompt is longer than a node's cache.
     work: Option<Work>,
-    /// The reply is one to the prompt, and no error.
+    /// The reply has begun, and is no error.
     is_served: bool,
     /// The body, as long as it is in memory.
     body: Option<HeldBody>,
@@ -26,8 +28,15 @@ pub(crate) struct PromptLease {
 impl PromptLease {
     /// Places a prompt.
     pub(crate) fn place(route: Arc<PromptRoute>, nodes: &Nodes, blocks: Vec<Block>, body: HeldBody) -> Self {
-        let mut lease =
-            Self { route, blocks, reason: Reason::Placed, work: None, is_served: false, body: Some(body) };
+        let mut lease = Self {
+            route,
+            blocks,
+            reason: Reason::Placed,
+            credited: 0,
+            work: None,
+            is_served: false,
+            body: Some(body),
+        };
         lease.choose(nodes, ExcludedNodes::NONE);
         lease
     }
@@ -38,19 +47,25 @@ impl PromptLease {
         self.choose(nodes, exclude);
     }
 
-    /// Returns what ties the request to the chosen node.
+    /// Returns the affinity of the request to the chosen node.
     pub(crate) fn affinity(&self) -> RequestAffinity {
         self.work.as_ref().map_or(RequestAffinity::None, |work| RequestAffinity::Placed(work.node()))
     }
 
-    /// Takes over the decision of the switch's dispatcher, and returns it with the reason of the chain dispatcher if that
-    /// chose the node.
-    pub(crate) fn follow(&mut self, nodes: &Nodes, decision: Decision) -> Decision {
-        if self.work.as_ref().map(Work::node) != Some(decision.node) {
+    /// Adopts the decision of the switch's dispatcher, and returns it with the reason of the chain dispatcher if that
+    /// chose the node. Called once for each attempt.
+    pub(crate) fn adopt(&mut self, nodes: &Nodes, decision: Decision) -> Decision {
+        let is_chosen = self.work.as_ref().map(Work::node) == Some(decision.node);
+        if !is_chosen {
             self.end();
-            let followed = self.route.follow_to(nodes, &self.blocks, decision.node);
-            self.work = followed.map(|decision| decision.work);
-        } else if decision.reason == Reason::Placed {
+            if self.fits()
+                && let Some(counted) = self.route.count_at(nodes, &self.blocks, decision.node)
+            {
+                (self.credited, self.work) = (counted.credited, Some(counted.work));
+            }
+        }
+        self.route.count_attempt(&self.blocks, self.credited);
+        if is_chosen && decision.reason == Reason::Placed {
             return Decision { reason: self.reason, ..decision };
         }
         decision
@@ -77,12 +92,22 @@ impl PromptLease {
     }
 
     fn choose(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
-        if let Some(ChainDecision { reason, work, .. }) = self.route.choose(nodes, &self.blocks, exclude) {
-            (self.reason, self.work) = (reason, Some(work));
+        if self.fits()
+            && let Some(ChainDecision { reason, credited, work, .. }) =
+                self.route.choose(nodes, &self.blocks, exclude)
+        {
+            (self.reason, self.credited, self.work) = (reason, credited, Some(work));
         }
     }
 
-    fn end(&mut self) {
+    /// Whether the prompt fits into the cache of a node. A longer one would replace all that the node has.
+    fn fits(&self) -> bool {
+        tokens(&self.blocks) <= self.route.config.node_tokens
+    }
+
+    /// Ends the work of the prompt at its node.
+    pub(crate) fn end(&mut self) {
+        self.credited = 0;
         if let Some(work) = self.work.take() {
             self.route.finish(&self.blocks, work);
         }

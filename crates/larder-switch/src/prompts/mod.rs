@@ -6,8 +6,9 @@
 //! admission, health, retries and records work as for other requests. If it starts the request at another node, because
 //! the chosen one has closed while the request waited for admission, the chain dispatcher follows.
 //!
-//! Credits of a node end when it leaves the state `up`, and when it refuses a connection, because an inference server
-//! that restarts has an empty cache.
+//! Credits of a node end when it leaves the state `up`, when it refuses a connection of a request or of a check, and when it
+//! breaks off a request, because an inference server that restarts has an empty cache. A prompt that is longer than a node's cache
+//! has no credit anywhere; the policy of the route places it.
 
 mod body;
 mod config;
@@ -57,7 +58,7 @@ struct PromptCounts {
 /// Values of a route, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PromptStatus {
-    /// Prompts that were placed. A retry counts again.
+    /// Prompts that were sent to nodes. Each attempt counts.
     pub(crate) prompts: u64,
     /// Tokens of these prompts, estimated from their bytes.
     pub(crate) tokens: u64,
@@ -90,28 +91,22 @@ impl PromptRoute {
     /// Chooses the node of a prompt and counts its work there; `None` if no node takes requests.
     fn choose(&self, nodes: &Nodes, blocks: &[Block], exclude: ExcludedNodes) -> Option<ChainDecision> {
         let mut chains = lock(&self.chains);
-        chains.follow(nodes, self.group, self.config.node_tokens);
-        let decision = chains.dispatcher.arrive(&ChainRequest { blocks, exclude })?;
-        drop(chains);
-        self.count(blocks, &decision);
-        Some(decision)
+        chains.sync_nodes(nodes, self.group, self.config.node_tokens);
+        chains.dispatcher.arrive(&ChainRequest { blocks, exclude })
     }
 
     /// Counts the work of a prompt at a node that the switch's dispatcher has chosen.
-    fn follow_to(&self, nodes: &Nodes, blocks: &[Block], node: NodeId) -> Option<ChainDecision> {
+    fn count_at(&self, nodes: &Nodes, blocks: &[Block], node: NodeId) -> Option<ChainDecision> {
         let mut chains = lock(&self.chains);
-        chains.follow(nodes, self.group, self.config.node_tokens);
-        let decision = chains.dispatcher.arrive_at(node, &ChainRequest::new(blocks))?;
-        drop(chains);
-        self.count(blocks, &decision);
-        Some(decision)
+        chains.sync_nodes(nodes, self.group, self.config.node_tokens);
+        chains.dispatcher.arrive_at(node, &ChainRequest::new(blocks))
     }
 
-    fn count(&self, blocks: &[Block], decision: &ChainDecision) {
-        let tokens = blocks.iter().map(|block| u64::from(block.tokens)).sum();
+    /// Counts an attempt for the metrics.
+    fn count_attempt(&self, blocks: &[Block], credited: u64) {
         self.counts.prompts.fetch_add(1, Relaxed);
-        self.counts.tokens.fetch_add(tokens, Relaxed);
-        self.counts.credited.fetch_add(decision.credited, Relaxed);
+        self.counts.tokens.fetch_add(tokens(blocks), Relaxed);
+        self.counts.credited.fetch_add(credited, Relaxed);
     }
 
     fn first_token(&self, work: &mut Work) {
@@ -123,7 +118,7 @@ impl PromptRoute {
     }
 
     /// Ends the credits of a node that has lost its cache.
-    fn forget(&self, node: NodeId) {
+    pub(crate) fn forget(&self, node: NodeId) {
         lock(&self.chains).dispatcher.restarted(node);
     }
 
@@ -141,7 +136,7 @@ impl PromptRoute {
 
 impl Chains {
     /// Takes over which nodes are open, and which have lost their caches.
-    fn follow(&mut self, nodes: &Nodes, group: GroupId, node_tokens: u64) {
+    fn sync_nodes(&mut self, nodes: &Nodes, group: GroupId, node_tokens: u64) {
         // The epoch is read first, so that a loss in the meantime is seen by the next request.
         let (epoch, slots) = (nodes.epoch(), nodes.slots());
         while self.dispatcher.node_count() < slots && self.dispatcher.add_node(node_tokens).is_some() {}
@@ -153,6 +148,11 @@ impl Chains {
         }
         self.epoch = epoch;
     }
+}
+
+/// Returns the tokens of a prompt.
+fn tokens(blocks: &[Block]) -> u64 {
+    blocks.iter().map(|block| u64::from(block.tokens)).sum()
 }
 
 #[cfg(test)]

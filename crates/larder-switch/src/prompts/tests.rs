@@ -32,9 +32,11 @@ fn node_of(lease: &PromptLease) -> Option<NodeId> {
 /// Serves a prompt, and returns its node.
 fn serve(route: &Arc<PromptRoute>, dispatcher: &Dispatcher, seed: u64) -> NodeId {
     let mut lease = place(route, dispatcher, seed);
+    let node = node_of(&lease).expect("a node is open");
+    lease.adopt(dispatcher.nodes(), Decision { node, reason: Reason::Placed });
     lease.note_reply(200);
     lease.note_piece();
-    node_of(&lease).expect("a node is open")
+    node
 }
 
 fn work(route: &PromptRoute, node: NodeId) -> NodeWork {
@@ -51,8 +53,8 @@ fn equal_prompts_have_one_node_and_new_nodes_get_new_ones() {
     let _busy = [place(&route, &dispatcher, 1), place(&route, &dispatcher, 2)];
     assert_eq!(serve(&route, &dispatcher, 3), NodeId(2));
     let status = route.status();
-    assert_eq!((status.prompts, status.tokens), (7, 7 * 4_096));
-    assert_eq!(status.credited, 4 * 4_095, "an engine computes the last token again");
+    assert_eq!((status.prompts, status.tokens), (5, 5 * 4_096), "those that were sent to a node");
+    assert_eq!(status.credited, 2 * 4_095, "an engine computes the last token again");
     dispatcher = self::dispatcher(1);
     assert_eq!(serve(&route, &dispatcher, 1), NodeId(0), "nodes beyond the table are closed");
 }
@@ -69,10 +71,10 @@ fn a_lease_returns_its_work_however_the_request_ends() {
     assert_eq!((work(&route, first).requests, work(&route, second).requests), (0, 1));
     // The switch's dispatcher decides otherwise.
     let decision = Decision { node: first, reason: Reason::LeastLoaded };
-    assert_eq!(lease.follow(dispatcher.nodes(), decision), decision);
+    assert_eq!(lease.adopt(dispatcher.nodes(), decision), decision);
     assert_eq!((work(&route, first).requests, work(&route, second).requests), (1, 0));
     let decision = Decision { node: first, reason: Reason::Placed };
-    assert_ne!(lease.follow(dispatcher.nodes(), decision).reason, Reason::Placed, "the policy's reason");
+    assert_ne!(lease.adopt(dispatcher.nodes(), decision).reason, Reason::Placed, "the policy's reason");
     lease.note_reply(200);
     lease.note_piece();
     assert_eq!(work(&route, first), NodeWork { requests: 1, waiting: 0, prefill: 0 });
@@ -114,4 +116,20 @@ fn a_refused_connection_ends_the_credits() {
     assert_eq!(route.status().credits, 8);
     place(&route, &dispatcher, 1).forget(NodeId(0));
     assert_eq!(route.status().credits, 0);
+}
+
+#[test]
+fn a_prompt_longer_than_a_cache_has_no_credit() {
+    let config = PromptConfig { node_tokens: 4_096, ..PromptConfig::default() };
+    let route = Arc::new(PromptRoute::new(&config, GroupId::ALL).expect("valid settings"));
+    let dispatcher = dispatcher(2);
+    let home = serve(&route, &dispatcher, 1);
+    let mut long = blocks(2);
+    long.push(Block { id: TargetId(99), tokens: 1 });
+    let body = HeldBody::new(route.budget().clone());
+    let mut lease = PromptLease::place(route.clone(), dispatcher.nodes(), long, body);
+    assert_eq!(node_of(&lease), None);
+    lease.adopt(dispatcher.nodes(), Decision { node: home, reason: Reason::First });
+    drop(lease);
+    assert_eq!((route.status().credits, route.status().prompts), (8, 2));
 }

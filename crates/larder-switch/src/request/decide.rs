@@ -26,7 +26,7 @@ impl Requests {
                 Ok(Some(decision))
             }
             Some(Err(refusal)) => Err(refusal),
-            None => exchange.lease.arrive(exchange.arrived, exchange.request),
+            None => exchange.lease.arrive(exchange.ready, exchange.request),
         };
         match placement {
             Ok(Some(decision)) => self.finish_decision(client, exchange, head, Ok(decision)),
@@ -46,7 +46,7 @@ impl Requests {
         head: &RequestHead,
     ) -> Next<Server> {
         let outcome = exchange.lease.wait().await;
-        exchange.queued = Some(self.shared.decider.clock.now() - exchange.arrived);
+        exchange.queued = Some(self.shared.decider.clock.now() - exchange.ready);
         self.finish_decision(client, exchange, head, outcome.map_err(Failure::from))
     }
 
@@ -57,6 +57,7 @@ impl Requests {
         head: &RequestHead,
         outcome: Result<Decision, Failure>,
     ) -> Next<Server> {
+        let outcome = outcome.map(|decision| self.adopt_decision(exchange, decision));
         if let (Some(trace), Some(tracer)) = (&exchange.trace, &self.shared.observers.tracer) {
             trace.record_decision(
                 (&self.shared.decider, tracer),
@@ -66,8 +67,8 @@ impl Requests {
         }
         match outcome {
             Ok(decision) => {
-                exchange.decision = Some(self.follow_prompt(exchange, decision));
-                exchange.attempt_began = exchange.arrived + exchange.queued.unwrap_or_default();
+                exchange.decision = Some(decision);
+                exchange.attempt_began = exchange.ready + exchange.queued.unwrap_or_default();
                 self.begin_copies(client, exchange, head);
                 self.server(client, exchange, head)
             }

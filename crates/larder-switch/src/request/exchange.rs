@@ -76,6 +76,8 @@ pub(crate) struct Exchange {
     pub(super) cacheable: bool,
     /// Time when the request head was complete.
     pub(super) arrived: Time,
+    /// Time when the decision could begin: when the head was complete, or the body if the decision needs it.
+    pub(super) ready: Time,
     /// Start of the current attempt.
     pub(super) attempt_began: Time,
     /// Time when the reply head of the current attempt arrived.
@@ -93,7 +95,7 @@ pub(crate) struct Exchange {
 /// Next step of a decision that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingStep {
-    /// An ACME challenge, or the route's guard.
+    /// An ACME challenge, the route's guard, or the body.
     Guard,
     /// Admission.
     Admission,
@@ -101,6 +103,7 @@ pub(super) enum PendingStep {
 
 impl Exchange {
     pub(super) fn new(shared: &Arc<Shared>, client: &Client) -> Self {
+        let arrived = shared.decider.clock.now();
         Self {
             lease: Lease::new(shared.decider.clone()),
             placement: client.take_placement(),
@@ -133,7 +136,8 @@ impl Exchange {
             retry_after_s: None,
             cache: None,
             cacheable: false,
-            arrived: shared.decider.clock.now(),
+            arrived,
+            ready: arrived,
             attempt_began: Time::ZERO,
             reply_head_at: None,
             long_lived: false,

@@ -47,6 +47,19 @@ pub(super) fn node_failure(stage: Stage, error: &io::Error) -> Failure {
     }
 }
 
+/// Ends the credits of a node that refuses a connection or breaks off a request: it may have restarted with an empty cache.
+/// A pooled connection that has ended says nothing, because servers close idle connections.
+fn forget_lost_cache(exchange: &Exchange, error: &relay::Failure) {
+    let is_lost = match error.stage {
+        Stage::Connect => error.error.kind() == io::ErrorKind::ConnectionRefused,
+        Stage::Request { reused } => !reused && error.error.kind() != io::ErrorKind::TimedOut,
+        Stage::Reply { .. } => error.error.kind() != io::ErrorKind::TimedOut,
+    };
+    if let (true, Some(prompt), Some(decision)) = (is_lost, &exchange.prompt, exchange.decision) {
+        prompt.forget(decision.node);
+    }
+}
+
 impl Requests {
     /// Counts a fault of an HTTP/2 connection.
     pub(super) fn note_http2_fault(&self, client: &Client, fault: Http2Fault) {
@@ -108,6 +121,7 @@ impl Requests {
         (request, reply): (&RequestHead, &ReplyHead),
         (failure, error): (Failure, &relay::Failure),
     ) -> Option<RetryKind> {
+        forget_lost_cache(exchange, error);
         if exchange.resume_refused || exchange.failure == Some(Failure::Internal) {
             return None;
         }
@@ -116,11 +130,6 @@ impl Requests {
         let stale = error.stage == Stage::Request { reused: true } && failure == Failure::NodeClosed;
         // A broken tunnel is over, and the node is not at fault.
         let is_noted = std::mem::take(&mut exchange.race_failure_noted) || begun && reply.status() == 101;
-        if error.error.kind() == io::ErrorKind::ConnectionRefused
-            && let (Some(prompt), Some(decision)) = (&exchange.prompt, exchange.decision)
-        {
-            prompt.forget(decision.node);
-        }
         if !stale && !is_noted {
             self.log_node_failure(exchange, failure, &error.error);
         }
@@ -128,8 +137,10 @@ impl Requests {
         if !stale && !is_noted && (connects || !begun) {
             self.note_node_failure(exchange);
         }
-        // A completion changes nothing at its node, so it may be asked for again.
-        let is_repeatable = request.is_idempotent() || exchange.prompt.is_some();
+        // A completion changes nothing at its node, so it may be sent again. One that takes too long would take as long at another
+        // node, and would be computed twice.
+        let is_repeatable =
+            request.is_idempotent() || exchange.prompt.is_some() && failure != Failure::NodeTimeout;
         let is_retryable = connects || begun || is_repeatable && error.replayable;
         if !is_retryable {
             return None;
@@ -183,7 +194,10 @@ impl Requests {
             exchange.request = exchange.request.with_affinity(prompt.affinity());
         }
         let decision = exchange.lease.retry(exchange.request);
-        let decision = decision.map(|decision| self.follow_prompt(exchange, decision));
+        if let (Err(_), Some(prompt)) = (&decision, &mut exchange.prompt) {
+            prompt.end();
+        }
+        let decision = decision.map(|decision| self.adopt_decision(exchange, decision));
         exchange.long_lived = false;
         exchange.request.exclude = exchange.request.exclude.with(before.node);
         if decision.is_ok()

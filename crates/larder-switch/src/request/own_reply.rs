@@ -52,6 +52,9 @@ impl Requests {
         failure: Failure,
     ) -> Answer {
         let mut answer = self.failure_reply(exchange, failure);
+        if self.is_api_request(exchange, head) {
+            write_api_error(&mut answer, failure, exchange.failure_detail.as_deref());
+        }
         // If the client is at fault, its next bytes may not be a request.
         let closes = match failure {
             Failure::RateLimited => false,
@@ -70,11 +73,7 @@ impl Requests {
     fn failure_reply(&self, exchange: &mut Exchange, failure: Failure) -> Answer {
         exchange.failure = Some(failure);
         exchange.has_failed = true;
-        let mut answer = reply_for_failure(failure, exchange.retry_after_s);
-        if self.shared.decider.routing.route(exchange.request.route).prompts.is_some() {
-            write_api_error(&mut answer, failure, exchange.failure_detail.as_deref());
-        }
-        answer
+        reply_for_failure(failure, exchange.retry_after_s)
     }
 
     /// Returns the reply to a message that could not be parsed as a request.

@@ -4,6 +4,7 @@ use super::exchange::Exchange;
 use super::facts::with_head;
 use super::requests::Requests;
 use crate::failure::Failure;
+use crate::guard::RouteGuard;
 use crate::prompts::{BodyError, BodyLimits, PromptLease, read_body};
 use larder_core::{Decision, TargetId};
 use larder_edge::Fields;
@@ -11,12 +12,12 @@ use larder_http::h1::{Body, RequestHead};
 use larder_http::relay::{Answer, ClientHandle};
 use larder_prompts::{Prompt, error_body, is_completion};
 
-/// Blocks that determine the target of a prompt. Prompts with equal beginnings have one target, for what does not know
-/// chains: the policy of the route, the list of hot targets and `Larder-Target`.
+/// Blocks that determine the target of a prompt, which the policy of the route, the list of hot targets and `Larder-Target`
+/// use. Prompts with equal beginnings have one target.
 const TARGET_BLOCKS: usize = 2;
 
 impl Requests {
-    /// Whether the route places prompts, and the request is one for a completion. A body with a content coding is not read.
+    /// Whether the route places prompts, and the request is for a completion. A body with a content coding is not read.
     pub(super) fn may_have_prompt(&self, exchange: &Exchange, head: &RequestHead) -> bool {
         self.shared.decider.routing.route(exchange.request.route).prompts.is_some()
             && head.method() == b"POST"
@@ -35,10 +36,11 @@ impl Requests {
             return Ok(());
         }
         let shared = &self.shared;
-        let Some(route) = &shared.decider.routing.route(exchange.request.route).prompts else {
-            return Ok(());
-        };
-        let bytes_max = route.config.body_bytes_max;
+        let active = shared.decider.routing.route(exchange.request.route);
+        let Some(route) = &active.prompts else { return Ok(()) };
+        let guarded = active.edits.guard.as_ref().and_then(RouteGuard::body_bytes_max);
+        let guarded = guarded.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+        let bytes_max = route.config.body_bytes_max.min(guarded);
         let (wait_max, rate_min) = (shared.timeouts.client_read, shared.guards.limits.body_rate_min);
         let declared = match head.body() {
             Body::Length(bytes) => Some(bytes),
@@ -69,15 +71,25 @@ impl Requests {
         let lease = PromptLease::place(route.clone(), nodes, prompt.blocks(), held);
         exchange.request = exchange.request.with_affinity(lease.affinity());
         exchange.prompt = Some(lease);
+        // The time of the upload is that of the client.
+        exchange.ready = shared.decider.clock.now();
         Ok(())
     }
 
-    /// Takes over a decision about a request with a prompt.
-    pub(super) fn follow_prompt(&self, exchange: &mut Exchange, decision: Decision) -> Decision {
+    /// Adopts a decision about a request with a prompt.
+    pub(super) fn adopt_decision(&self, exchange: &mut Exchange, decision: Decision) -> Decision {
         match &mut exchange.prompt {
-            Some(prompt) => prompt.follow(self.shared.decider.dispatcher.nodes(), decision),
+            Some(prompt) => prompt.adopt(self.shared.decider.dispatcher.nodes(), decision),
             None => decision,
         }
+    }
+
+    /// Whether a reply of the switch to this request has the form of OpenAI's API. A request that is refused early has no
+    /// route.
+    pub(super) fn is_api_request(&self, exchange: &Exchange, head: &RequestHead) -> bool {
+        let routing = &self.shared.decider.routing;
+        routing.route(exchange.request.route).prompts.is_some()
+            || routing.any_prompts && with_head(head, |head| is_completion(head.path))
     }
 }
 

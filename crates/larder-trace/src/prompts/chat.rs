@@ -35,7 +35,8 @@ pub(super) fn parse(line: &Map<String, Value>) -> Result<ChatRequest, Reason> {
     let time = TIMES.iter().find_map(|key| line.get(*key)).and_then(time_ns).ok_or(Reason::NoTime)?;
     let time_ns = u64::try_from(time).map_err(|_| Reason::NoTime)?;
     let body = ["request", "body"].iter().find_map(|key| line.get(*key)?.as_object()).unwrap_or(line);
-    let prompt = Prompt::of(body).ok_or(Reason::NoPrompt)?;
+    let text = serde_json::to_vec(body).map_err(|_| Reason::NotJson)?;
+    let prompt = Prompt::parse(&text).map_err(|_| Reason::NoPrompt)?;
     let usage = usage(line);
     let tokens = |key| usage.and_then(|usage| usage.get(key)).and_then(Value::as_u64);
     Ok(ChatRequest {

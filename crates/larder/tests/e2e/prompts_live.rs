@@ -19,7 +19,7 @@ use crate::process::Process;
 
 const COMPLETIONS: &str = "/v1/chat/completions";
 
-/// Starts a switch with a route for prompts.
+/// Starts a switch with a route for prompts. Nodes stay up, so that each request meets its server.
 fn switch(folder: &Path, nodes: &[(&str, SocketAddr)], prompts: &str) -> Process {
     let nodes: Vec<String> = nodes
         .iter()
@@ -28,7 +28,7 @@ fn switch(folder: &Path, nodes: &[(&str, SocketAddr)], prompts: &str) -> Process
     let config = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{}]\npolicy = \"rr\"\n\
          [[switch.routes]]\nname = \"llm\"\npath = \"/v1/*\"\nprompts = {{ {prompts} }}\n\
-         [admin]\nlisten = \"127.0.0.1:0\"\n",
+         [switch.health]\ninterval = \"1h\"\npassive_fall = 0\n[admin]\nlisten = \"127.0.0.1:0\"\n",
         nodes.join(", ")
     );
     let path = folder.join("larder.toml");
@@ -148,7 +148,7 @@ fn errors_have_the_form_of_the_api() {
     let chunked = "Transfer-Encoding: chunked\r\n\r\n2\r\n{]\r\n0\r\n";
     let reply = ask(switch.address, "POST", COMPLETIONS, chunked);
     let error = reply.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(reply.status == 400 && error.starts_with("the body is no JSON object: "), "{error}");
+    assert!(reply.status == 400 && error.starts_with("the body is not a JSON object: "), "{error}");
     assert!(server.requests.lock().unwrap().is_empty(), "no server sees such requests");
 
     let nobody = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -160,7 +160,7 @@ fn errors_have_the_form_of_the_api() {
 /// An inference server whose replies are streams. The test says when each event is sent.
 struct Streamer {
     address: SocketAddr,
-    /// Passes one event to each waiting reply.
+    /// Passes an event to a waiting reply.
     release: Sender<String>,
     /// The requests that have arrived.
     arrived: Receiver<String>,
@@ -252,53 +252,109 @@ fn read_one_completion(listener: &TcpListener) -> BufReader<TcpStream> {
     }
 }
 
-/// A server that reads a request and then ends all connections, as a crash does.
-fn crashing_server() -> SocketAddr {
+/// A server that reads a request and then ends all connections, as a crash does. It says when it has read it.
+fn crashing_server() -> (SocketAddr, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || drop(read_one_completion(&listener)));
-    address
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        drop(read_one_completion(&listener));
+        tell.send(()).unwrap();
+    });
+    (address, told)
 }
 
-/// The prompt is larger than what the relay keeps of other requests.
+/// The prompts are larger than what the relay keeps of other requests.
 #[test]
 fn a_crash_before_the_reply_loses_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let whole = Origin::start("whole", "");
-    let switch = switch(folder.path(), &[("crashing", crashing_server()), ("whole", whole.address)], "");
-    let body = chat(&[message("user", &text("long", 300))]);
-    for _ in 0..2 {
-        let replies: Vec<Reply> = (0..4).map(|_| post(switch.address, &body)).collect();
-        assert!(replies.iter().all(|reply| reply.status == 200 && reply.header("x-origin") == Some("whole")));
+    let (crashing, crashed) = crashing_server();
+    let switch = switch(folder.path(), &[("crashing", crashing), ("whole", whole.address)], "");
+    let bodies: Vec<String> =
+        (0..4).map(|user| chat(&[message("user", &text(&format!("user {user}"), 300))])).collect();
+    for body in &bodies {
+        let reply = post(switch.address, body);
+        assert_eq!((reply.status, reply.header("x-origin")), (200, Some("whole")), "{}", reply.head);
+        assert!(String::from_utf8(reply.body).unwrap().contains(body), "the whole body is sent again");
     }
-    let first = whole.requests.lock().unwrap().first().cloned().unwrap();
-    assert!(first.contains(&body), "the whole body is sent again");
+    crashed.try_recv().expect("one of the prompts went to the crashing server first");
+    assert!(metric(switch.admin.unwrap(), "larder_switch_retries_total", &["other_node"]) >= Some(1));
 }
 
-/// Two servers; one takes a conversation and restarts. It has no credit afterwards.
+/// A server that restarts at its address is asked again, and has no credit.
 #[test]
-fn a_server_that_refuses_connections_loses_its_credit() {
+fn a_server_that_breaks_off_or_refuses_loses_its_credit() {
     let folder = tempfile::tempdir().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let served: Arc<Mutex<usize>> = Arc::default();
-    let count = served.clone();
-    std::thread::spawn(move || {
-        // It serves one request, and is gone.
-        let mut tcp = read_one_completion(&listener);
-        *count.lock().unwrap() += 1;
-        tcp.get_mut()
-            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            .unwrap();
-    });
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let listener = TcpListener::bind(address).unwrap();
     let switch = switch(folder.path(), &[("a", address)], "");
     let credits = || metric(switch.admin.unwrap(), "larder_switch_prompt_credits", &[]);
     let body = chat(&[message("user", &text("long", 16))]);
+    let serve = |listener: TcpListener, reply: &'static [u8]| {
+        std::thread::spawn(move || read_one_completion(&listener).get_mut().write_all(reply).unwrap())
+    };
+    let served = serve(listener, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     assert_eq!(post(switch.address, &body).status, 200);
-    assert_eq!((*served.lock().unwrap(), credits()), (1, Some(9)));
-    // The thread has ended, and with it the listener.
-    eventually("the server is gone", || TcpStream::connect(address).is_err().then_some(()));
-    let reply = post(switch.address, &body);
-    assert_eq!((reply.status, &*error_code(&reply)), (502, "connect_failed"));
-    eventually("its credit is gone", || (credits() == Some(0)).then_some(()));
+    assert_eq!(credits(), Some(9));
+    served.join().unwrap();
+    let refused = post(switch.address, &body);
+    assert_eq!((refused.status, &*error_code(&refused)), (502, "connect_failed"));
+    assert_eq!(credits(), Some(0), "before the client has the error");
+
+    let served =
+        serve(TcpListener::bind(address).unwrap(), b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart");
+    let mut client = TcpStream::connect(switch.address).unwrap();
+    let head = format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+    client.write_all((head + &body).as_bytes()).unwrap();
+    let mut reply = Vec::new();
+    let _ = client.read_to_end(&mut reply);
+    assert!(reply.ends_with(b"part"), "{:?}", String::from_utf8_lossy(&reply));
+    served.join().unwrap();
+    eventually("the broken reply ends the credit", || (credits() == Some(0)).then_some(()));
+}
+
+/// Sends the head of a completion and a part of its body.
+fn send_part(address: SocketAddr, declared: usize, sent: usize) -> TcpStream {
+    let mut client = TcpStream::connect(address).unwrap();
+    let head = format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: h\r\nContent-Length: {declared}\r\n\r\n");
+    client.write_all(head.as_bytes()).unwrap();
+    client.write_all(&vec![b' '; sent]).unwrap();
+    client
+}
+
+#[test]
+fn bodies_share_a_limit_of_memory_and_return_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Origin::start("a", "");
+    let switch = switch(folder.path(), &[("a", server.address)], "body_max = \"64KiB\", memory = \"64KiB\"");
+    let reserved = || metric(switch.admin.unwrap(), "larder_switch_prompt_body_bytes", &[]).unwrap();
+    let large = chat(&[message("user", &text("large", 40))]);
+    let client = send_part(switch.address, 60 << 10, 40 << 10);
+    eventually("the part is read", || (reserved() >= 40 << 10).then_some(()));
+    let full = post(switch.address, &large);
+    assert_eq!((full.status, &*error_code(&full)), (503, "prompt_memory_full"));
+    assert_eq!(full.header("retry-after"), Some("1"));
+    drop(client);
+    eventually("a client that leaves returns its memory", || (reserved() == 0).then_some(()));
+    assert_eq!(post(switch.address, &large).status, 200);
+}
+
+#[test]
+fn guards_and_early_refusals_apply_to_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Origin::start("a", "");
+    let prompts =
+        "}\nguard = { body_max = \"8KiB\" }\n[switch.clients]\nrate_per_s = 1\nburst = 2\n#";
+    let switch = switch(folder.path(), &[("a", server.address)], prompts);
+    let large = format!("10000\r\n{}\r\n0\r\n", " ".repeat(0x10000));
+    let reply =
+        ask(switch.address, "POST", COMPLETIONS, &format!("Transfer-Encoding: chunked\r\n\r\n{large}"));
+    assert_eq!((reply.status, &*error_code(&reply)), (413, "body_too_large"));
+    let limited = eventually("the client is limited", || {
+        let reply = post(switch.address, &chat(&[message("user", "hello")]));
+        (reply.status == 429).then_some(reply)
+    });
+    assert_eq!(error_code(&limited), "rate_limited");
+    assert!(server.requests.lock().unwrap().iter().all(|request| request.len() < 8 << 10));
 }

@@ -22,14 +22,14 @@ keys! {
     server_tokens: u64 = 400_000, range "1024 to 1000000000000 tokens";
     /// Largest body of a completion. Larger ones get 413.
     body_max: Size = Size(Bytes(8 << 20)), range "1KiB to 64MiB";
-    /// Memory for the bodies that are read or sent. If it is full, completions get 503.
+    /// Memory for the bodies that have no reply yet. If it is full, completions get 503.
     memory: Size = Size(Bytes(256 << 20)), range "body_max to 64GiB";
     /// Number of credits: pairs of a block of 2048 bytes and a server that is expected to have it. A credit takes at most
     /// 100 bytes. Beyond it, the oldest ones end.
     credits: u32 = 1_000_000, range "1 to 100000000";
 }
 
-/// Validates the prompts of a route. Ranges were checked before.
+/// Validates the prompts of a route. The ranges of single keys were checked before.
 pub(crate) fn prompts_of(
     at: &str,
     route: &RouteSection,
@@ -37,12 +37,14 @@ pub(crate) fn prompts_of(
 ) -> Result<PromptConfig, Fault> {
     let at = format!("{at}.prompts");
     let others = [
+        ("sticky", route.sticky.is_some()),
+        ("hedge", route.hedge.is_some()),
         ("mirror", route.mirror.is_some()),
         ("respond", route.respond.is_some()),
         ("redirect", route.redirect.is_some()),
     ];
     if let Some((key, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
-        let what = format!("contradicts {key}: the route sends no completion of a client to a server");
+        let what = format!("contradicts {key}: both determine where a completion goes");
         return Err(Fault::new(at, what).hint(format!("leave prompts or {key} out")));
     }
     let bytes = |size: Size| usize::try_from(size.0.get()).unwrap_or(usize::MAX);

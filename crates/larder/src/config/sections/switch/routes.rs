@@ -130,7 +130,11 @@ fn one(
         key: key_of,
         classes: raw.classes.as_ref().map(|raw| classes(at, raw, warnings)).transpose()?,
         mechanism: raw.mechanism.map(|word| word.0),
-        edits: edits(at, raw, switch)?,
+        edits: match &raw.prompts {
+            None => edits(at, raw, switch)?,
+            // The cookie and a second node would compete with the placement.
+            Some(_) => Edits { sticky: None, hedge: None, ..edits(at, raw, switch)? },
+        },
         prompts: raw.prompts.as_ref().map(|prompts| prompts_of(at, raw, prompts)).transpose()?,
     })
 }
