@@ -14,8 +14,9 @@ pub use chain::Prompt;
 pub use endpoint::is_completion;
 pub use error::{PromptError, error_body};
 
-/// Bytes of text in a block: about 512 tokens of English.
-pub const BLOCK_BYTES: usize = 2_048;
+/// Bytes of text in a block: about 64 tokens of English. Only whole blocks are recognised in a longer prompt, so a block must be
+/// shorter than a turn of a conversation. Engines have blocks of 16 tokens and more.
+pub const BLOCK_BYTES: usize = 256;
 
 /// Bytes of a token where none are measured: a usual value for English.
 pub const TOKEN_BYTES: u32 = 4;

@@ -71,6 +71,23 @@ fn mirrors(config: &SwitchConfig, name: &str) -> Box<[Arc<Mirror>]> {
     config.routes.iter().filter_map(mirror).collect()
 }
 
+/// Creates the state of routes that place prompts.
+fn start_prompts(
+    config: &SwitchConfig,
+    groups: &[String],
+    routes: &mut [ActiveRoute],
+) -> Result<(), ConfigError> {
+    // The default route is first, and places none.
+    for (route, spec) in routes.iter_mut().skip(1).zip(&config.routes) {
+        let Some(prompts) = &spec.prompts else { continue };
+        let group = spec.group.as_ref().and_then(|name| routes::group(groups, name)).unwrap_or_default();
+        let state = PromptRoute::new(prompts, group)
+            .map_err(|error| route_error(&spec.name, "prompts", error.to_string()))?;
+        route.prompts = Some(Arc::new(state));
+    }
+    Ok(())
+}
+
 fn tokens(sticky: &Sticky) -> Option<NodeTokens> {
     match &sticky.by {
         StickyBy::Cookie(cookie) => Some(NodeTokens::new(cookie)),
@@ -163,13 +180,7 @@ impl Routing {
         });
         let mut routes: Box<[ActiveRoute]> = std::iter::once(default).chain(others).collect();
         let groups = routes::group_names(config);
-        for (route, spec) in routes.iter_mut().skip(1).zip(&config.routes) {
-            let Some(prompts) = &spec.prompts else { continue };
-            let group = spec.group.as_ref().and_then(|name| routes::group(&groups, name)).unwrap_or_default();
-            let state = PromptRoute::new(prompts, group)
-                .map_err(|error| route_error(&spec.name, "prompts", error.to_string()))?;
-            route.prompts = Some(Arc::new(state));
-        }
+        start_prompts(config, &groups, &mut routes)?;
         // Copies and prompts need the parsed request.
         routes
             .iter_mut()

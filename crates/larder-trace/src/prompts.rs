@@ -256,9 +256,9 @@ mod tests {
         let usage = ", \"usage\": {\"prompt_tokens\": 4096, \"completion_tokens\": 3}";
         let text = line(2_000_000_001, 8_192, usage) + &line(2_000_000_000, 3_000, "") + "{}\n" + LINES;
         let (prompts, report) = load(&text, &Limits::default()).expect("two lines are valid");
-        assert_eq!(prompts.block_tokens(), 1_024);
+        assert_eq!(prompts.block_tokens(), 128);
         let found: Vec<_> = prompts.prompts().iter().map(|p| (p.time_ns, p.input_tokens, p.count)).collect();
-        assert_eq!(found, [(0, 1_500, 2), (1_000_000_000, 4_096, 4)]);
+        assert_eq!(found, [(0, 1_500, 12), (1_000_000_000, 4_096, 32)]);
         let [short, long] = prompts.prompts() else { panic!("two prompts") };
         assert_eq!(prompts.blocks(short)[0], prompts.blocks(long)[0]);
         assert_eq!(report.tokens, Some(TokenSums { input: 5_596, output: 3 }));

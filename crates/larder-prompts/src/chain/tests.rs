@@ -27,7 +27,7 @@ fn a_turn_begins_with_the_blocks_of_the_turn_before() {
     assert!(other.ids.iter().zip(&first.ids).all(|(other, one)| other != one));
     let tokens: Vec<u32> = first.blocks().iter().map(|block| block.tokens).collect();
     // 2 bytes of the model, 5 of the role and 1 after the content.
-    assert_eq!(tokens, [512, 512, 512, 2]);
+    assert_eq!(tokens, [64, 64, 64, 2]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use larder_prompts::{Prompt, error_body, is_completion};
 
 /// Blocks that determine the target of a prompt, which the policy of the route, the list of hot targets and `Larder-Target`
 /// use. Prompts with equal beginnings have one target.
-const TARGET_BLOCKS: usize = 2;
+const TARGET_BLOCKS: usize = 8;
 
 impl Requests {
     /// Whether the route places prompts, and the request is for a completion. A body with a content coding is not read.

@@ -24,7 +24,7 @@ keys! {
     body_max: Size = Size(Bytes(8 << 20)), range "1KiB to 64MiB";
     /// Memory for the bodies that have no reply yet. If it is full, completions get 503.
     memory: Size = Size(Bytes(256 << 20)), range "body_max to 64GiB";
-    /// Number of credits: pairs of a block of 2048 bytes and a server that is expected to have it. A credit takes at most
+    /// Number of credits: pairs of a block of 256 bytes and a server that is expected to have it. A credit takes at most
     /// 100 bytes. Beyond it, the oldest ones end.
     credits: u32 = 1_000_000, range "1 to 100000000";
 }
