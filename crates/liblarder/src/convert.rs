@@ -217,6 +217,7 @@ const REASON_NAMES: [&CStr; Reason::ALL.len()] = [
     c"sticky_full",
     c"sticky_down",
     c"sticky_drained",
+    c"placed",
 ];
 
 /// Returns the name of a reason; `None` for another number.
