@@ -9,7 +9,8 @@ come from PyPI: `pip install smg sglang-router vllm-router`. `least-load` is lar
 left out, with a message.
 
 Eight engines run on this machine. Clients hold conversations of several turns: a turn has all turns before it, and conversations of
-one application share a system prompt. Rounds are interleaved; engines and routers are restarted for each, so every cache is cold at
+one application share a system prompt. The engines delay each request by its own tokens; with `--sequences 1` a request also waits for
+those before it. Rounds are interleaved; engines and routers are restarted for each, so every cache is cold at
 the start. Measured for each router: the time to the first token, the share of prompt tokens that engines found in their caches
 (their own counters), and the CPU time of the router per request.
 """
@@ -106,10 +107,11 @@ class Engines:
     def __init__(self, args, log):
         self.ports = [free_port() for _ in range(args.engines)]
         self.processes = [Process([args.engine, "--port", port, "--model", MODEL, "--mode", "random", "--enable-kvcache",
-                                   "--kv-cache-size", args.cache_tokens // 16, "--block-size", 16, "--max-num-seqs", 64,
+                                   "--kv-cache-size", args.cache_tokens // 16, "--block-size", 16, "--max-num-seqs", args.sequences,
                                    "--max-model-len", 400_000, "--max-request-body-size-mb", 64, "--latency-calculator", "per-token",
                                    "--prefill-overhead", "5ms", "--prefill-time-per-token", f"{args.prefill_us}us",
-                                   "--inter-token-latency", "2ms", "--time-factor-under-load", "2", *args.engine_argument],
+                                   "--inter-token-latency", "2ms", "--time-factor-under-load", 2 if args.sequences > 1 else 1,
+                                   *args.engine_argument],
                                   log, {"POD_IP": "127.0.0.1"}) for port in self.ports]
         for port in self.ports:
             wait_for(f"the engine at port {port} is ready", lambda port=port: page(port, "/v1/models"))
@@ -252,6 +254,8 @@ def main():
     parser.add_argument("--routers", default=",".join(ROUTERS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", type=int, default=8)
+    parser.add_argument("--sequences", type=int, default=64,
+                        help="requests that an engine computes at once; with 1, prompts wait for each other as on one device")
     parser.add_argument("--cache-tokens", type=int, default=64_000, help="of one engine")
     parser.add_argument("--prefill-us", type=int, default=200, help="microseconds for each token without a cache")
     parser.add_argument("--conversations", type=int, default=96)
