@@ -90,8 +90,8 @@ impl Prompt {
     }
 }
 
-/// Returns the text of a JSON string; `None` for another value. A string that is no Unicode, such as one with half of a
-/// surrogate pair, stays as it is written.
+/// Returns the text of a JSON string; `None` for another value. A string that is not Unicode, such as one with half of
+/// a surrogate pair, stays as it is written.
 fn decoded(json: &str) -> Option<Cow<'_, str>> {
     let inner = json.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {

@@ -36,8 +36,6 @@ impl PromptConfig {
             "body_max is out of range: 1 KiB to 64 MiB".to_owned()
         } else if !(self.body_bytes_max..=64 << 30).contains(&self.memory_bytes_max) {
             "memory is out of range: body_max to 64 GiB".to_owned()
-        } else if !(1..=100_000_000).contains(&self.settings.credits_max) {
-            "credits is out of range: 1 to 100000000".to_owned()
         } else {
             return Ok(());
         };

@@ -1,12 +1,12 @@
 //! The work that a prompt has at the chain dispatcher, returned exactly once.
 
+use super::PromptRoute;
 use super::body::HeldBody;
-use super::{PromptRoute, tokens};
 use larder_core::cache::Block;
-use larder_core::chain::{ChainDecision, Work};
+use larder_core::chain::{ChainDecision, ChainRequest, Work};
 use larder_core::nodes::Nodes;
 use larder_core::policy::{ExcludedNodes, RequestAffinity};
-use larder_core::{Decision, NodeId, Reason};
+use larder_core::{Decision, Reason};
 use std::sync::Arc;
 
 /// Lease of one prompt. Dropping it ends the prompt's work, in whatever way the request has ended.
@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) struct PromptLease {
     route: Arc<PromptRoute>,
     blocks: Vec<Block>,
+    /// Tokens of the prompt.
+    tokens: u64,
     reason: Reason,
     /// Tokens that the chosen node is expected to have.
     credited: u64,
@@ -28,9 +30,11 @@ pub(crate) struct PromptLease {
 impl PromptLease {
     /// Places a prompt.
     pub(crate) fn place(route: Arc<PromptRoute>, nodes: &Nodes, blocks: Vec<Block>, body: HeldBody) -> Self {
+        let tokens = ChainRequest::new(&blocks).tokens();
         let mut lease = Self {
             route,
             blocks,
+            tokens,
             reason: Reason::Placed,
             credited: 0,
             work: None,
@@ -64,7 +68,7 @@ impl PromptLease {
                 (self.credited, self.work) = (counted.credited, Some(counted.work));
             }
         }
-        self.route.count_attempt(&self.blocks, self.credited);
+        self.route.count_attempt(self.tokens, self.credited);
         if is_chosen && decision.reason == Reason::Placed {
             return Decision { reason: self.reason, ..decision };
         }
@@ -86,11 +90,6 @@ impl PromptLease {
         }
     }
 
-    /// Ends the credits of the node, because it refused a connection.
-    pub(crate) fn forget(&self, node: NodeId) {
-        self.route.forget(node);
-    }
-
     fn choose(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
         if self.fits()
             && let Some(ChainDecision { reason, credited, work, .. }) =
@@ -102,7 +101,7 @@ impl PromptLease {
 
     /// Whether the prompt fits into the cache of a node. A longer one would replace all that the node has.
     fn fits(&self) -> bool {
-        tokens(&self.blocks) <= self.route.config.node_tokens
+        self.tokens <= self.route.config.node_tokens
     }
 
     /// Ends the work of the prompt at its node.

@@ -103,9 +103,9 @@ impl PromptRoute {
     }
 
     /// Counts an attempt for the metrics.
-    fn count_attempt(&self, blocks: &[Block], credited: u64) {
+    fn count_attempt(&self, tokens: u64, credited: u64) {
         self.counts.prompts.fetch_add(1, Relaxed);
-        self.counts.tokens.fetch_add(tokens(blocks), Relaxed);
+        self.counts.tokens.fetch_add(tokens, Relaxed);
         self.counts.credited.fetch_add(credited, Relaxed);
     }
 
@@ -148,11 +148,6 @@ impl Chains {
         }
         self.epoch = epoch;
     }
-}
-
-/// Returns the tokens of a prompt.
-fn tokens(blocks: &[Block]) -> u64 {
-    blocks.iter().map(|block| u64::from(block.tokens)).sum()
 }
 
 #[cfg(test)]

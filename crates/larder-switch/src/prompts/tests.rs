@@ -110,11 +110,11 @@ fn a_node_that_was_down_has_no_credits() {
 }
 
 #[test]
-fn a_refused_connection_ends_the_credits() {
+fn a_lost_cache_has_no_credits() {
     let (route, dispatcher) = (route(), dispatcher(1));
     serve(&route, &dispatcher, 1);
     assert_eq!(route.status().credits, 8);
-    place(&route, &dispatcher, 1).forget(NodeId(0));
+    route.forget(NodeId(0));
     assert_eq!(route.status().credits, 0);
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Exchange {
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
     /// The work of the prompt, if the request has one.
-    pub(super) prompt: Option<PromptLease>,
+    pub(super) prompt: Option<Box<PromptLease>>,
     pub(super) delivery: Delivery,
     pub(super) request_id: Option<Box<[u8]>>,
     /// Next step of a decision that waits.

@@ -47,19 +47,6 @@ pub(super) fn node_failure(stage: Stage, error: &io::Error) -> Failure {
     }
 }
 
-/// Ends the credits of a node that refuses a connection or breaks off a request: it may have restarted with an empty cache.
-/// A pooled connection that has ended says nothing, because servers close idle connections.
-fn forget_lost_cache(exchange: &Exchange, error: &relay::Failure) {
-    let is_lost = match error.stage {
-        Stage::Connect => error.error.kind() == io::ErrorKind::ConnectionRefused,
-        Stage::Request { reused } => !reused && error.error.kind() != io::ErrorKind::TimedOut,
-        Stage::Reply { .. } => error.error.kind() != io::ErrorKind::TimedOut,
-    };
-    if let (true, Some(prompt), Some(decision)) = (is_lost, &exchange.prompt, exchange.decision) {
-        prompt.forget(decision.node);
-    }
-}
-
 impl Requests {
     /// Counts a fault of an HTTP/2 connection.
     pub(super) fn note_http2_fault(&self, client: &Client, fault: Http2Fault) {
@@ -121,7 +108,7 @@ impl Requests {
         (request, reply): (&RequestHead, &ReplyHead),
         (failure, error): (Failure, &relay::Failure),
     ) -> Option<RetryKind> {
-        forget_lost_cache(exchange, error);
+        self.forget_lost_cache(exchange, error);
         if exchange.resume_refused || exchange.failure == Some(Failure::Internal) {
             return None;
         }
@@ -167,6 +154,19 @@ impl Requests {
             return None;
         }
         Some(if begun { RetryKind::Resume } else { RetryKind::OtherNode })
+    }
+
+    /// Ends the credits of a node that refuses a connection or breaks off a request: it may have restarted with an empty
+    /// cache. A pooled connection that has ended says nothing, because servers close idle connections.
+    fn forget_lost_cache(&self, exchange: &Exchange, error: &relay::Failure) {
+        let is_lost = match error.stage {
+            Stage::Connect => error.error.kind() == io::ErrorKind::ConnectionRefused,
+            Stage::Request { reused } => !reused && error.error.kind() != io::ErrorKind::TimedOut,
+            Stage::Reply { .. } => error.error.kind() != io::ErrorKind::TimedOut,
+        };
+        if let (true, Some(decision)) = (is_lost, exchange.decision) {
+            self.shared.decider.routing.forget_prompts(decision.node);
+        }
     }
 
     /// Whether the number of attempts allows another one.

@@ -70,7 +70,7 @@ impl Requests {
         let nodes = shared.decider.dispatcher.nodes();
         let lease = PromptLease::place(route.clone(), nodes, prompt.blocks(), held);
         exchange.request = exchange.request.with_affinity(lease.affinity());
-        exchange.prompt = Some(lease);
+        exchange.prompt = Some(Box::new(lease));
         // The time of the upload is that of the client.
         exchange.ready = shared.decider.clock.now();
         Ok(())

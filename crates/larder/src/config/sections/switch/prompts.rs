@@ -12,21 +12,21 @@ use crate::config::values::word;
 
 keys! {
     /// `prompts`.
-    table PromptsSection;
+    table PromptsSection, standard = PromptConfig::default();
 
     /// Policy that places the prompts: "lard-prefix", or one to compare with. The policy of the route places all other
     /// requests.
     #[schemars(extend("enum" = ChainPolicyKind::ALL.map(ChainPolicyKind::name)))]
-    policy: String = ChainPolicyKind::LardPrefix.name().to_owned(), example "least-load";
+    policy: String = standard.settings.policy.name().to_owned(), example "least-load";
     /// Tokens that the KV cache of a server holds. vLLM logs it as "GPU KV cache size".
-    server_tokens: u64 = 400_000, range "1024 to 1000000000000 tokens";
+    server_tokens: u64 = standard.node_tokens, range "1024 to 1000000000000 tokens";
     /// Largest body of a completion. Larger ones get 413.
-    body_max: Size = Size(Bytes(8 << 20)), range "1KiB to 64MiB";
+    body_max: Size = Size(Bytes(standard.body_bytes_max as u64)), range "1KiB to 64MiB";
     /// Memory for the bodies that have no reply yet. If it is full, completions get 503.
-    memory: Size = Size(Bytes(256 << 20)), range "body_max to 64GiB";
+    memory: Size = Size(Bytes(standard.memory_bytes_max as u64)), range "body_max to 64GiB";
     /// Number of credits: pairs of a block of 256 bytes and a server that is expected to have it. A credit takes at most
     /// 100 bytes. Beyond it, the oldest ones end.
-    credits: u32 = 1_000_000, range "1 to 100000000";
+    credits: u32 = standard.settings.credits_max, range "1 to 100000000";
 }
 
 /// Validates the prompts of a route. The ranges of single keys were checked before.
