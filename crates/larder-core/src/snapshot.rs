@@ -1,10 +1,12 @@
 //! Snapshots: the learned state of a dispatcher as bytes, for the process that replaces this one.
 //!
 //! ```text
-//! file     = "LRDH" version:u8 count(nodes) (slot name)* count(routes) route*
+//! file     = "LRDH" version:u8 count(nodes) (slot name)* count(routes) route* count(routes) (name runs)*
 //! route    = name policy count(sets) set* count(numbers) number* count(nodes) (slot count(numbers) number*)*
 //! set      = target:8 bytes  changed  used | servers << 1  slot*
 //! ```
+//!
+//! *runs* are the credits of a route with [chains](crate::chain), by node, those that were unused for the longest time first.
 //!
 //! Numbers are varints. Nodes, routes and policies are identified by name, so that they may have other numbers in the reading
 //! process. Times are relative to the same moment in both processes. A process that cannot read a snapshot starts without it,
@@ -28,6 +30,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use crate::cache::BlockRun;
+use crate::chain::SharedChains;
+use crate::chain::wire::{put_runs, read_runs};
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::policy::{LearnedState, PolicyKind};
@@ -43,7 +48,7 @@ use alloc::vec::Vec;
 const MAGIC: &[u8; 4] = b"LRDH";
 
 /// The version of the format, increased when the meaning of the bytes changes.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Limits of decoding, each far above the numbers of a real switch.
 const TARGETS_MAX: usize = 1 << 28;
@@ -76,6 +81,8 @@ struct RouteState {
 pub struct Snapshot {
     nodes: BTreeMap<NodeId, String>,
     routes: BTreeMap<String, RouteState>,
+    /// The credits of the routes with chains.
+    credits: BTreeMap<String, Vec<(NodeId, BlockRun)>>,
 }
 
 impl Snapshot {
@@ -93,7 +100,24 @@ impl Snapshot {
         Self {
             nodes: members.map(|row| (row.id, row.name.to_string())).collect(),
             routes: routes.into_iter().map(|(id, name)| (name.to_owned(), learned(id))).collect(),
+            credits: BTreeMap::new(),
         }
+    }
+
+    /// Adds the credits of a route with chains, by name.
+    pub fn capture_chains(&mut self, name: &str, chains: &SharedChains) {
+        let runs = |node: &NodeId| chains.runs(*node).into_iter().map(|run| (*node, run)).collect::<Vec<_>>();
+        self.credits.insert(name.to_owned(), self.nodes.keys().flat_map(runs).collect());
+    }
+
+    /// Adds the credits of the route of this name to `chains`, whose nodes are those of `dispatcher`. Returns the number of
+    /// credits that it has then.
+    pub fn restore_chains(&self, dispatcher: &Dispatcher, name: &str, chains: &SharedChains) -> usize {
+        for (node, run) in self.credits.get(name).into_iter().flatten() {
+            let own = self.nodes.get(node).and_then(|name| dispatcher.nodes().id_of(name));
+            own.iter().for_each(|own| chains.merge(dispatcher.nodes(), *own, core::slice::from_ref(run)));
+        }
+        chains.credits()
     }
 
     /// Restores the state of the route of this name into a route of `dispatcher`, before its first decision. Nodes
@@ -132,6 +156,11 @@ impl Snapshot {
             put_bytes(&mut out, learned.policy.as_bytes());
             put_learned_state(&mut out, &learned.state);
         }
+        put(&mut out, self.credits.len() as u64);
+        for (name, runs) in &self.credits {
+            put_bytes(&mut out, name.as_bytes());
+            put_runs(&mut out, runs);
+        }
         out
     }
 
@@ -156,6 +185,10 @@ impl Snapshot {
             let policy = read_name(&mut wire, "policy's name")?;
             let state = read_learned_state(&mut wire)?;
             snapshot.routes.insert(route, RouteState { policy, state });
+        }
+        for _ in 0..wire.count("number of routes", Dispatcher::ROUTES_MAX)? {
+            let route = read_name(&mut wire, "route's name")?;
+            snapshot.credits.insert(route, read_runs(&mut wire, TARGETS_MAX)?);
         }
         wire.end()?;
         Ok(snapshot)
@@ -230,8 +263,10 @@ pub mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Block;
+    use crate::chain::{ChainRequest, ChainSettings};
     use crate::dispatch::{Admission, Arrival, Request, Settings};
-    use crate::nodes::NodeSpec;
+    use crate::nodes::{GroupId, NodeSpec};
     use proptest::prelude::*;
 
     fn dispatcher(policy: PolicyKind, names: &[&str]) -> Dispatcher {
@@ -274,14 +309,37 @@ mod tests {
         bytes[4] = VERSION + 1;
         assert_eq!(Snapshot::decode(&bytes), Err(SnapshotError::Version(VERSION + 1)));
         assert_eq!(Snapshot::decode(b"LRDR"), Err(SnapshotError::Magic));
-        assert!(matches!(Snapshot::decode(b"LRDH\x01\x01"), Err(SnapshotError::Wire(_))));
+        assert!(matches!(Snapshot::decode(b"LRDH\x02\x01"), Err(SnapshotError::Wire(_))));
+    }
+
+    #[test]
+    fn credits_stay_with_their_nodes_in_other_slots() {
+        let chains = || {
+            SharedChains::new(&ChainSettings::default(), 1_000, GroupId::ALL).expect("the settings are valid")
+        };
+        let block = |id| Block { id: TargetId(id), tokens: 10 };
+        let prompts = [[block(1), block(2)], [block(1), block(3)], [block(7), block(8)]];
+        let (before, old) = (dispatcher(PolicyKind::Lard, &["a", "b", "c"]), chains());
+        let at = |node, prompt: &[Block]| {
+            let work =
+                old.arrive_at(before.nodes(), NodeId(node), &ChainRequest::new(prompt)).expect("it exists");
+            old.finish(prompt, work.work);
+        };
+        (0..3).for_each(|at_node| at(at_node, &prompts[usize::from(at_node)]));
+        let mut snapshot = capture(&before);
+        snapshot.capture_chains("chat", &old);
+        let snapshot = Snapshot::decode(&snapshot.encode()).expect("it is whole");
+        let (after, new) = (dispatcher(PolicyKind::Lard, &["d", "c", "a"]), chains());
+        assert_eq!(snapshot.restore_chains(&after, "other", &new), 0);
+        assert_eq!(snapshot.restore_chains(&after, "chat", &new), 4, "node b is gone");
+        assert_eq!((new.runs(NodeId(1)), new.runs(NodeId(2))), (old.runs(NodeId(2)), old.runs(NodeId(0))));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             fuzzing::fuzz_snapshot(&bytes);
-            fuzzing::fuzz_snapshot(&[&b"LRDH\x01"[..], &bytes].concat());
+            fuzzing::fuzz_snapshot(&[&b"LRDH\x02"[..], &bytes].concat());
         }
     }
 }

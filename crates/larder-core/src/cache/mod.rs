@@ -16,7 +16,7 @@ mod slab;
 mod tree;
 
 pub use gds::GdsCost;
-pub use tree::{Block, TreeCache};
+pub use tree::{Block, BlockRun, CachePage, TreeCache};
 
 use crate::unit::Bytes;
 use alloc::string::String;

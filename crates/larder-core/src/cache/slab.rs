@@ -79,6 +79,11 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         self.index.iter().map(|&at| self.slots[at as usize].key)
     }
 
+    /// Returns the slot numbers of all objects, in an arbitrary order.
+    pub(super) fn positions(&self) -> impl Iterator<Item = u32> {
+        self.index.iter().copied()
+    }
+
     /// Appends the keys of the objects in the slots `from..from + count`. Returns false if there are no slots after
     /// them.
     pub(super) fn keys_from(&self, from: usize, count: usize, keys: &mut Vec<K>) -> bool {

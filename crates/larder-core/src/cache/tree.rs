@@ -11,6 +11,10 @@
 //! A request may also *reserve* tokens without blocks, for example for its output. Blocks and reservations together never
 //! exceed the capacity. A block or reservation that does not fit is refused, and nothing is then evicted for it.
 
+mod page;
+
+pub use page::{BlockRun, CachePage};
+
 use super::slab::Slab;
 use crate::id::TargetId;
 
@@ -97,7 +101,11 @@ impl TreeCache {
     /// that are now pinned, from the first on. It is smaller than the chain's length if the rest does not fit, or if a
     /// block's id is stored under another parent (two prompts with one digest).
     pub fn pin(&mut self, chain: &[Block], stamp: u32) -> usize {
-        let mut parent = NONE;
+        self.pin_below(NONE, chain, stamp)
+    }
+
+    /// Pins blocks below the block in the slot `parent`.
+    fn pin_below(&mut self, mut parent: u32, chain: &[Block], stamp: u32) -> usize {
         for (depth, block) in chain.iter().enumerate() {
             parent = match self.slab.find(&block.id) {
                 Some(at) if self.slab.slot(at).link.parent == parent => {
@@ -117,18 +125,8 @@ impl TreeCache {
     /// Removes one pin from each block of a chain that [`Self::pin`] has pinned. Blocks that are not stored are skipped.
     pub fn unpin(&mut self, chain: &[Block], stamp: u32) {
         for block in chain.iter().rev() {
-            let Some(at) = self.slab.find(&block.id) else { continue };
-            let slot = self.slab.slot_mut(at);
-            debug_assert!(slot.link.pins > 0, "a block is unpinned more often than pinned");
-            if slot.link.pins == 0 {
-                continue;
-            }
-            slot.link.pins -= 1;
-            slot.link.used = stamp;
-            if slot.link.pins == 0 {
-                self.pinned -= slot.size;
-                self.pinned_blocks -= 1;
-                self.link_newest(at);
+            if let Some(at) = self.slab.find(&block.id) {
+                self.unpin_stored(at, stamp);
             }
         }
     }
@@ -217,6 +215,21 @@ impl TreeCache {
         let link = &mut self.slab.slot_mut(at).link;
         link.pins = link.pins.saturating_add(1);
         link.used = stamp;
+    }
+
+    fn unpin_stored(&mut self, at: u32, stamp: u32) {
+        let slot = self.slab.slot_mut(at);
+        debug_assert!(slot.link.pins > 0, "a block is unpinned more often than pinned");
+        if slot.link.pins == 0 {
+            return;
+        }
+        slot.link.pins -= 1;
+        slot.link.used = stamp;
+        if slot.link.pins == 0 {
+            self.pinned -= slot.size;
+            self.pinned_blocks -= 1;
+            self.link_newest(at);
+        }
     }
 
     /// Stores a block with one pin. Returns `None` if it does not fit.

@@ -2,7 +2,7 @@
 
 use crate::id::NodeId;
 
-/// The outstanding work of a node, estimated from the requests that the dispatcher has sent to it.
+/// The outstanding work of a node, estimated from the requests that were sent to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeWork {
     /// The requests that have not ended.
@@ -14,12 +14,27 @@ pub struct NodeWork {
     pub prefill: u64,
 }
 
+impl NodeWork {
+    /// No work.
+    pub const NONE: Self = Self { requests: 0, waiting: 0, prefill: 0 };
+
+    /// Returns the sum of two.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_add(other.requests),
+            waiting: self.waiting.saturating_add(other.waiting),
+            prefill: self.prefill.saturating_add(other.prefill),
+        }
+    }
+}
+
 /// An open node, as one request sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The node.
     pub node: NodeId,
-    /// The node's outstanding work, without this request.
+    /// The node's outstanding work, of this and of other dispatchers, without this request.
     pub work: NodeWork,
     /// The tokens of this request's prompt that the node's cache is expected to have. 0 if the policy does not follow
     /// caches.

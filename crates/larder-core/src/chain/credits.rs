@@ -3,9 +3,12 @@
 //! The dispatcher sees every request, so it repeats what the node's cache does: a [`TreeCache`] per node with the
 //! node's capacity, in which a request pins its blocks until it ends. The credit of a block ends when the node would evict
 //! it, and all credits of a node end when it restarts.
-//! The number of credits of all nodes together is limited; every node has an equal share of it.
+//! The number of credits of all nodes together is limited; every node that can take requests has an equal share of it.
+//!
+//! Another dispatcher before the same nodes follows the same caches. It is told of each placement, and reads the credits of a
+//! node in pages when it starts.
 
-use crate::cache::{Block, TreeCache};
+use crate::cache::{Block, BlockRun, CachePage, TreeCache};
 use crate::id::NodeId;
 use alloc::vec::Vec;
 
@@ -44,9 +47,36 @@ impl Credits {
 
     /// Adds a node without credits. The shares of the others become smaller.
     pub(super) fn add(&mut self, capacity: u64) {
-        let each = self.blocks_max / (self.nodes.len() + 1);
+        self.nodes.push(NodeCredits { cache: TreeCache::new(capacity, 0), epoch: 0 });
+        self.share(self.nodes.len());
+    }
+
+    /// Gives each node the share that it has if `nodes` nodes take requests.
+    pub(super) fn share(&mut self, nodes: usize) {
+        let each = self.blocks_max / nodes.max(1);
         self.nodes.iter_mut().for_each(|node| node.cache.limit_blocks(each));
-        self.nodes.push(NodeCredits { cache: TreeCache::new(capacity, each), epoch: 0 });
+    }
+
+    /// Records that a node begins to serve a prompt of another dispatcher.
+    pub(super) fn extend(&mut self, node: NodeId, run: &BlockRun) {
+        self.stamp = self.stamp.wrapping_add(1);
+        if let Some(found) = self.nodes.get_mut(node.index()) {
+            found.cache.extend(run.parent, &run.blocks, self.stamp);
+        }
+    }
+
+    /// Adds the blocks of a page of another dispatcher that are not known yet.
+    pub(super) fn merge(&mut self, node: NodeId, run: &BlockRun) {
+        let cache = self.cache(node);
+        let is_new = |last: &Block| cache.is_some_and(|cache| !cache.contains(last.id));
+        if run.blocks.last().is_some_and(is_new) {
+            self.extend(node, run);
+        }
+    }
+
+    /// Returns a page of a node's credits; see [`TreeCache::page`].
+    pub(super) fn page(&self, node: NodeId, after: Option<u32>, blocks_max: usize) -> CachePage {
+        self.cache(node).map(|cache| cache.page(after, self.stamp, blocks_max)).unwrap_or_default()
     }
 
     /// Returns the number of the chain's blocks that a node is expected to have.
@@ -54,11 +84,12 @@ impl Credits {
         self.cache(node).map_or(0, |cache| cache.depth(chain))
     }
 
-    /// Returns the tokens that requests at a node would use if it served this chain of `tokens` too. Shared blocks count
-    /// once.
-    pub(super) fn active(&self, node: NodeId, chain: &[Block], tokens: u64) -> u64 {
+    /// Returns the tokens that requests at a node would use if it served this chain too, whose blocks end at these tokens.
+    /// Shared blocks count once.
+    pub(super) fn active(&self, node: NodeId, chain: &[Block], ends: &[u64]) -> u64 {
+        let tokens = ends.last().copied().unwrap_or(0);
         let Some(cache) = self.cache(node) else { return tokens };
-        let shared: u64 = chain[..cache.pinned_depth(chain)].iter().map(|block| block.size()).sum();
+        let shared = tokens_before(ends, cache.pinned_depth(chain));
         cache.pinned().saturating_add(tokens.saturating_sub(shared))
     }
 
@@ -125,4 +156,9 @@ impl Credits {
     fn cache(&self, node: NodeId) -> Option<&TreeCache> {
         self.nodes.get(node.index()).map(|node| &node.cache)
     }
+}
+
+/// Returns the tokens of the first `depth` blocks, of which each ends at one of these tokens.
+pub(super) fn tokens_before(ends: &[u64], depth: usize) -> u64 {
+    depth.checked_sub(1).and_then(|last| ends.get(last)).copied().unwrap_or(0)
 }

@@ -2,9 +2,9 @@
 
 use super::api::ChainPolicy;
 use super::candidate::{Candidate, NodeWork};
-use super::credits::{Credits, Pins};
+use super::credits::{Credits, Pins, tokens_before};
 use super::request::{ChainDecision, ChainRequest, Work};
-use crate::cache::Block;
+use crate::cache::{Block, BlockRun, CachePage};
 use crate::id::NodeId;
 use crate::nodes::NODES_LIMIT;
 use crate::policy::Reason;
@@ -15,7 +15,14 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug)]
 struct ChainNode {
     open: bool,
+    /// The work of this dispatcher's requests.
     work: NodeWork,
+    /// The work of the requests of other dispatchers.
+    elsewhere: NodeWork,
+}
+
+impl ChainNode {
+    const NEW: Self = Self { open: true, work: NodeWork::NONE, elsewhere: NodeWork::NONE };
 }
 
 /// Places chains at nodes. Nodes have the numbers 0, 1, .. in the order of their capacities.
@@ -27,24 +34,27 @@ pub struct ChainDispatcher {
     credits: Option<Credits>,
     /// The candidates of the last request; kept for its memory.
     candidates: Vec<Candidate>,
+    /// The tokens up to the end of each block of the last request; kept for its memory.
+    ends: Vec<u64>,
 }
 
 impl ChainDispatcher {
     /// Creates the dispatcher of a policy. All nodes are open, and their caches are empty.
     pub(super) fn with_policy(policy: Box<dyn ChainPolicy>, nodes: usize, credits: Option<Credits>) -> Self {
-        let node = ChainNode { open: true, work: NodeWork::default() };
-        Self { policy, nodes: alloc::vec![node; nodes], credits, candidates: Vec::new() }
+        let (candidates, ends) = (Vec::new(), Vec::new());
+        Self { policy, nodes: alloc::vec![ChainNode::NEW; nodes], credits, candidates, ends }
     }
 
     /// Chooses the node of a request and counts its work there. `None` if every node is closed or excluded, or the
     /// prompt has no blocks.
     pub fn arrive(&mut self, request: &ChainRequest<'_>) -> Option<ChainDecision> {
-        let mut candidates = core::mem::take(&mut self.candidates);
-        self.list(request, &mut candidates);
+        let (mut candidates, mut ends) =
+            (core::mem::take(&mut self.candidates), core::mem::take(&mut self.ends));
+        self.list(request, &mut candidates, &mut ends);
         let choice = self.policy.pick(request, &candidates);
         let found =
             choice.and_then(|choice| Some((choice, *candidates.iter().find(|c| c.node == choice.node)?)));
-        self.candidates = candidates;
+        (self.candidates, self.ends) = (candidates, ends);
         let (choice, candidate) = found?;
         Some(self.start(request, &candidate, choice.reason))
     }
@@ -52,8 +62,10 @@ impl ChainDispatcher {
     /// Counts a request at a node that the policy did not choose; `None` if there is no such node, or the prompt has no
     /// blocks.
     pub fn arrive_at(&mut self, node: NodeId, request: &ChainRequest<'_>) -> Option<ChainDecision> {
-        let work = self.nodes.get(node.index())?.work;
-        let candidate = self.candidate(node, work, request, request.tokens())?;
+        let found = *self.nodes.get(node.index())?;
+        let mut ends = Vec::new();
+        block_ends(request, &mut ends);
+        let candidate = self.candidate(node, found, request, &ends)?;
         Some(self.start(request, &candidate, Reason::Placed))
     }
 
@@ -73,7 +85,7 @@ impl ChainDispatcher {
     /// Adds an open node whose cache is empty, and returns its number; `None` if there are [`NODES_LIMIT`] nodes.
     pub fn add_node(&mut self, capacity: u64) -> Option<NodeId> {
         let node = u16::try_from(self.nodes.len()).ok().filter(|node| *node < NODES_LIMIT)?;
-        self.nodes.push(ChainNode { open: true, work: NodeWork::default() });
+        self.nodes.push(ChainNode::NEW);
         if let Some(credits) = &mut self.credits {
             credits.add(capacity);
         }
@@ -88,7 +100,7 @@ impl ChainDispatcher {
     /// Returns the open nodes as the policy would see them for this request: the explanation of a decision.
     pub fn candidates(&self, request: &ChainRequest<'_>) -> Vec<Candidate> {
         let mut candidates = Vec::new();
-        self.list(request, &mut candidates);
+        self.list(request, &mut candidates, &mut Vec::new());
         candidates
     }
 
@@ -133,7 +145,45 @@ impl ChainDispatcher {
         }
     }
 
-    /// Returns the outstanding work of a node; `None` if there is no such node.
+    /// Divides the credits among `nodes` nodes: those that can take requests.
+    pub fn share_credits(&mut self, nodes: usize) {
+        if let Some(credits) = &mut self.credits {
+            credits.share(nodes);
+        }
+    }
+
+    /// Records that another dispatcher has placed a prompt, or the next blocks of one, at a node.
+    pub fn peer_placed(&mut self, node: NodeId, run: &BlockRun) {
+        if let Some(credits) = &mut self.credits {
+            credits.extend(node, run);
+        }
+    }
+
+    /// Sets the work of the requests of other dispatchers at a node.
+    pub fn set_peer_work(&mut self, node: NodeId, work: NodeWork) {
+        if let Some(node) = self.nodes.get_mut(node.index()) {
+            node.elsewhere = work;
+        }
+    }
+
+    /// Returns a page of a node's credits for another dispatcher; see [`TreeCache::page`](crate::cache::TreeCache::page).
+    pub fn page(&self, node: NodeId, after: Option<u32>, blocks_max: usize) -> CachePage {
+        self.credits.as_ref().map(|credits| credits.page(node, after, blocks_max)).unwrap_or_default()
+    }
+
+    /// Adds the credits of a page of another dispatcher. Those that are known already stay as they are.
+    pub fn merge(&mut self, node: NodeId, run: &BlockRun) {
+        if let Some(credits) = &mut self.credits {
+            credits.merge(node, run);
+        }
+    }
+
+    /// Returns whether the policy follows the nodes' caches.
+    pub fn follows_caches(&self) -> bool {
+        self.credits.is_some()
+    }
+
+    /// Returns the outstanding work of a node's requests of this dispatcher; `None` if there is no such node.
     pub fn work(&self, node: NodeId) -> Option<NodeWork> {
         self.nodes.get(node.index()).map(|node| node.work)
     }
@@ -149,38 +199,47 @@ impl ChainDispatcher {
     }
 
     /// Fills the list of the nodes that may serve a request.
-    fn list(&self, request: &ChainRequest<'_>, candidates: &mut Vec<Candidate>) {
+    fn list(&self, request: &ChainRequest<'_>, candidates: &mut Vec<Candidate>, ends: &mut Vec<u64>) {
         candidates.clear();
-        let tokens = request.tokens();
-        for (node, ChainNode { open, work }) in (0..).map(NodeId).zip(&self.nodes) {
-            if !open || request.exclude.contains(node) {
-                continue;
+        block_ends(request, ends);
+        for (node, found) in (0..).map(NodeId).zip(&self.nodes) {
+            if found.open && !request.exclude.contains(node) {
+                candidates.extend(self.candidate(node, *found, request, ends));
             }
-            candidates.extend(self.candidate(node, *work, request, tokens));
         }
     }
 
-    /// Returns a node as this request of `tokens` sees it; `None` if the prompt has no tokens.
+    /// Returns a node as this request sees it, whose blocks end at these tokens; `None` if the prompt has no tokens.
     fn candidate(
         &self,
         node: NodeId,
-        work: NodeWork,
+        found: ChainNode,
         request: &ChainRequest<'_>,
-        tokens: u64,
+        ends: &[u64],
     ) -> Option<Candidate> {
+        let tokens = *ends.last()?;
         // An engine computes the last token even if it has all blocks.
         let reusable = tokens.checked_sub(1)?;
+        let work = found.work.plus(found.elsewhere);
         let mut candidate =
             Candidate { node, work, credited: 0, missing: tokens, active: 0, resident: 0, coldness: 0 };
         if let Some(credits) = &self.credits {
             let depth = credits.depth(node, request.blocks);
-            let credited: u64 = request.blocks[..depth].iter().map(|block| block.size()).sum();
-            candidate.credited = credited.min(reusable);
+            candidate.credited = tokens_before(ends, depth).min(reusable);
             candidate.missing = tokens - candidate.credited;
-            candidate.active = credits.active(node, request.blocks, tokens);
+            candidate.active = credits.active(node, request.blocks, ends);
             candidate.resident = credits.resident(node);
             candidate.coldness = credits.coldness(node, candidate.missing);
         }
         Some(candidate)
     }
+}
+
+/// Fills the list of the tokens up to the end of each block.
+fn block_ends(request: &ChainRequest<'_>, ends: &mut Vec<u64>) {
+    ends.clear();
+    ends.extend(request.blocks.iter().scan(0, |sum: &mut u64, block| {
+        *sum += block.size();
+        Some(*sum)
+    }));
 }

@@ -25,7 +25,8 @@
 //!
 //! # Files
 //! One file is one policy. `dispatcher` counts work, `credits` follows the nodes' caches, and a policy chooses among
-//! `candidate`s, some by a hash `ring`. To add a policy, write its file, and add its module and its row to the table below.
+//! `candidate`s, some by a hash `ring`. `shared` is a dispatcher that the threads of a switch share, and that peer switches tell of
+//! their placements. To add a policy, write its file, and add its module and its row to the table below.
 
 mod api;
 mod candidate;
@@ -41,11 +42,14 @@ mod product;
 mod request;
 mod ring;
 mod rr;
+mod shared;
 mod smg;
+pub(crate) mod wire;
 
 pub use candidate::{Candidate, NodeWork};
 pub use dispatcher::ChainDispatcher;
 pub use request::{ChainDecision, ChainRequest, Work};
+pub use shared::{Placement, SharedChains};
 
 use crate::nodes::NODES_LIMIT;
 use crate::range::{SettingsError, in_range};

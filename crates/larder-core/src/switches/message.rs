@@ -9,6 +9,10 @@
 //! part    = question route count set* (0 | 1 next)
 //! missed  = since
 //! again   =
+//! placements = route runs                             runs = count (slot (0 | 1 parent) count (block tokens)*)*
+//! work    = route all:u8 count (slot requests waiting prefill)*
+//! want credits = question route slot (0 | 1 after)
+//! credits = question runs (0 | 1 | 2 next)
 //! ```
 //!
 //! *life* is the sender's incarnation, which increases with each start. *number* increases with each message to all switches; a
@@ -21,6 +25,9 @@
 
 use super::ends::{ENDS_MAX, IncarnationEnd};
 use super::shared_clock::SharedClock;
+use crate::cache::BlockRun;
+use crate::chain::NodeWork;
+use crate::chain::wire::{put_runs, read_runs};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::Demand;
 use crate::policy::LearnedState;
@@ -94,23 +101,45 @@ pub(super) enum Message {
     Missed { since: Time },
     /// Asks for a hello, because the sender did not understand a message.
     Again,
+    /// Prompts that the sender has placed.
+    Placements { route: u16, runs: Vec<(NodeId, BlockRun)> },
+    /// The outstanding work of the sender's prompts.
+    ChainWork {
+        route: u16,
+        /// Whether nodes that are not listed have none.
+        all: bool,
+        work: Vec<(NodeId, NodeWork)>,
+    },
+    /// Asks for the credits of a node that were used after a stamp. The route and the node have the asking switch's
+    /// numbers.
+    WantCredits { question: u64, route: u16, node: NodeId, after: Option<u32> },
+    /// An answer to `WantCredits`, or a part of one. The nodes are those of the question.
+    Credits { question: u64, runs: Vec<(NodeId, BlockRun)>, end: PageEnd },
+}
+
+/// The end of a part of a page of credits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageEnd {
+    /// More of this page follows.
+    More,
+    /// The last page ends.
+    Last,
+    /// The page ends; the next one begins after this stamp.
+    Next(u32),
 }
 
 impl Message {
     /// Encodes the message.
     pub(super) fn encode(&self, header: &MessageHeader) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
-        let mut head = |kind: u8| {
-            out.push(kind);
-            put(&mut out, header.clock.as_nanos());
-            put(&mut out, header.incarnation);
-            put(&mut out, header.number);
-            out.push(u8::from(header.to_all));
-            put(&mut out, header.roster);
-        };
+        out.push(self.kind());
+        put(&mut out, header.clock.as_nanos());
+        put(&mut out, header.incarnation);
+        put(&mut out, header.number);
+        out.push(u8::from(header.to_all));
+        put(&mut out, header.roster);
         match self {
             Self::Hello { is_complete, part, parts, nodes, routes, ends, last } => {
-                head(0);
                 put(&mut out, VERSION);
                 out.push(u8::from(*is_complete));
                 put(&mut out, (*part).into());
@@ -128,25 +157,21 @@ impl Message {
                 put_ends(&mut out, *ends, last);
             }
             Self::Loads { all, sent_until, loads, demands } => {
-                head(1);
                 out.push(u8::from(*all));
                 put(&mut out, sent_until.as_nanos());
                 put_loads(&mut out, loads, demands);
             }
             Self::Sets { route, sets } => {
-                head(2);
                 put(&mut out, (*route).into());
                 put_sets(&mut out, sets);
             }
             Self::Want { question, route, since, at } => {
-                head(3);
                 put(&mut out, *question);
                 put(&mut out, (*route).into());
                 put(&mut out, since.as_nanos());
                 put(&mut out, *at);
             }
             Self::Part { question, route, sets, next } => {
-                head(4);
                 put(&mut out, *question);
                 put(&mut out, (*route).into());
                 put_sets(&mut out, sets);
@@ -154,12 +179,68 @@ impl Message {
                 next.iter().for_each(|next| put(&mut out, *next));
             }
             Self::Missed { since } => {
-                head(5);
                 put(&mut out, since.as_nanos());
             }
-            Self::Again => head(6),
+            Self::Again => {}
+            _ => self.put_chain_body(&mut out),
         }
         out
+    }
+
+    /// Appends what a message about chains has after its header.
+    fn put_chain_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Placements { route, runs } => {
+                put(out, (*route).into());
+                put_runs(out, runs);
+            }
+            Self::ChainWork { route, all, work } => {
+                put(out, (*route).into());
+                out.push(u8::from(*all));
+                put(out, work.len() as u64);
+                for (node, NodeWork { requests, waiting, prefill }) in work {
+                    let numbers = [node.0.into(), (*requests).into(), (*waiting).into(), *prefill];
+                    numbers.into_iter().for_each(|number| put(out, number));
+                }
+            }
+            Self::WantCredits { question, route, node, after } => {
+                put(out, *question);
+                put(out, (*route).into());
+                put(out, node.0.into());
+                out.push(u8::from(after.is_some()));
+                after.iter().for_each(|after| put(out, (*after).into()));
+            }
+            Self::Credits { question, runs, end } => {
+                put(out, *question);
+                put_runs(out, runs);
+                match end {
+                    PageEnd::More => out.push(0),
+                    PageEnd::Last => out.push(1),
+                    PageEnd::Next(stamp) => {
+                        out.push(2);
+                        put(out, (*stamp).into());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the first byte of the encoding.
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => 0,
+            Self::Loads { .. } => 1,
+            Self::Sets { .. } => 2,
+            Self::Want { .. } => 3,
+            Self::Part { .. } => 4,
+            Self::Missed { .. } => 5,
+            Self::Again => 6,
+            Self::Placements { .. } => 7,
+            Self::ChainWork { .. } => 8,
+            Self::WantCredits { .. } => 9,
+            Self::Credits { .. } => 10,
+        }
     }
 
     /// Decodes a message.
@@ -191,6 +272,24 @@ impl Message {
             }
             5 => Self::Missed { since: moment(&mut wire)? },
             6 => Self::Again,
+            7 => Self::Placements { route: wire.small("route")?, runs: read_runs(&mut wire, COUNT_MAX)? },
+            8 => chain_work(&mut wire)?,
+            9 => Self::WantCredits {
+                question: wire.number("question")?,
+                route: wire.small("route")?,
+                node: wire.node()?,
+                after: if flag(&mut wire)? { Some(wire.small("stamp")?) } else { None },
+            },
+            10 => {
+                let (question, runs) = (wire.number("question")?, read_runs(&mut wire, COUNT_MAX)?);
+                let end = match wire.byte("end of a page")? {
+                    0 => PageEnd::More,
+                    1 => PageEnd::Last,
+                    2 => PageEnd::Next(wire.small("stamp")?),
+                    value => return Err(WireError::Value { what: "end of a page", value: value.into() }),
+                };
+                Self::Credits { question, runs, end }
+            }
             kind => return Err(WireError::Value { what: "kind of message", value: kind.into() }),
         };
         wire.end()?;
@@ -331,9 +430,47 @@ pub(super) fn pack_sets(sets: &LearnedState) -> (Vec<LearnedState>, usize) {
     (packs, too_large)
 }
 
+fn chain_work(wire: &mut Wire<'_>) -> Result<Message, WireError> {
+    let (route, all) = (wire.small("route")?, flag(wire)?);
+    let count = wire.count("number of nodes", COUNT_MAX)?;
+    let work = |_| {
+        let (node, requests) = (wire.node()?, wire.small("number of requests")?);
+        let (waiting, prefill) = (wire.small("number of requests")?, wire.number("number of tokens")?);
+        Ok((node, NodeWork { requests, waiting, prefill }))
+    };
+    let work = (0..count).map(work).collect::<Result<_, WireError>>()?;
+    Ok(Message::ChainWork { route, all, work })
+}
+
+/// Packs runs into as many parts as messages of [`PACK_BYTES`] require. Long runs are divided.
+pub(super) fn pack_runs(runs: impl Iterator<Item = (NodeId, BlockRun)>) -> Vec<Vec<(NodeId, BlockRun)>> {
+    // A slot of three bytes, a parent, a count, and a block with a number of tokens of at most five bytes.
+    const HEAD_BYTES: usize = 3 + 9 + 3;
+    const BLOCK_BYTES: usize = 8 + 5;
+    const BLOCKS_MAX: usize = PACK_BYTES / 2 / BLOCK_BYTES;
+    let (mut packs, mut bytes) = (Vec::<Vec<_>>::new(), 0);
+    for (node, BlockRun { mut parent, blocks }) in runs {
+        for blocks in blocks.chunks(BLOCKS_MAX) {
+            let takes = HEAD_BYTES + BLOCK_BYTES * blocks.len();
+            if packs.is_empty() || bytes + takes > PACK_BYTES {
+                packs.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += takes;
+            let run = BlockRun { parent, blocks: blocks.to_vec() };
+            parent = blocks.last().map(|block| block.id);
+            if let Some(pack) = packs.last_mut() {
+                pack.push((node, run));
+            }
+        }
+    }
+    packs
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Block;
     use proptest::prelude::*;
 
     fn memory(sets: &[(u64, u64, &[u16])]) -> LearnedState {
@@ -349,6 +486,11 @@ mod tests {
     fn messages_round_trip() {
         let sets = memory(&[(7, 1 << 60, &[3, 500]), (u64::MAX, 0, &[0])]);
         let demand = Demand { outstanding: 70_000, waiting: 1 };
+        let block = |id, tokens| Block { id: TargetId(id), tokens };
+        let runs = vec![
+            (NodeId(9), BlockRun { parent: None, blocks: vec![block(u64::MAX, 0), block(1, u32::MAX)] }),
+            (NodeId(0), BlockRun { parent: Some(TargetId(1)), blocks: Vec::new() }),
+        ];
         for message in [
             Message::Hello {
                 is_complete: true,
@@ -375,6 +517,17 @@ mod tests {
             Message::Part { question: 1 << 33, route: 0, sets, next: Some(1 << 40) },
             Message::Missed { since: Time::from_secs(3) },
             Message::Again,
+            Message::Placements { route: 1, runs: runs.clone() },
+            Message::ChainWork {
+                route: 2,
+                all: false,
+                work: vec![(NodeId(3), NodeWork { requests: 4, waiting: u32::MAX, prefill: u64::MAX })],
+            },
+            Message::WantCredits { question: 5, route: 6, node: NodeId(7), after: Some(u32::MAX) },
+            Message::WantCredits { question: 5, route: 6, node: NodeId(7), after: None },
+            Message::Credits { question: 8, runs: runs.clone(), end: PageEnd::More },
+            Message::Credits { question: 8, runs: Vec::new(), end: PageEnd::Last },
+            Message::Credits { question: 8, runs, end: PageEnd::Next(9) },
         ] {
             let clock = Time::from_secs(77);
             let head = MessageHeader { clock, incarnation: 1 << 50, number: 300, to_all: true, roster: 2 };
@@ -400,6 +553,27 @@ mod tests {
         }
         let servers: Vec<u16> = (0..1_001).collect();
         assert_eq!(pack_sets(&memory(&[(1, 1, &servers)])).1, 1);
+    }
+
+    #[test]
+    fn long_prompts_are_divided_and_stay_below_their_parents() {
+        let block = |id| Block { id: TargetId(id), tokens: u32::MAX };
+        let run =
+            |first, count| BlockRun { parent: None, blocks: (first..first + count).map(block).collect() };
+        let packs = pack_runs([(NodeId(0), run(0, 30_000)), (NodeId(1), run(90_000, 3))].into_iter());
+        let mut last = None;
+        for (node, run) in packs.iter().flatten() {
+            let first = run.blocks.first().expect("a run has blocks").id.0;
+            let parent = (first % 90_000 != 0).then(|| TargetId(first - 1));
+            assert_eq!((run.parent, *node), (parent, NodeId(u16::from(first >= 90_000))));
+            last = run.blocks.last().map(|block| block.id.0);
+        }
+        assert_eq!(last, Some(90_002));
+        assert_eq!(packs.iter().flatten().map(|(_, run)| run.blocks.len()).sum::<usize>(), 30_003);
+        for runs in packs {
+            let message = Message::Placements { route: u16::MAX, runs };
+            assert!(message.encode(&MessageHeader::default()).len() < 50 << 10);
+        }
     }
 
     proptest! {

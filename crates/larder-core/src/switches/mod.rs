@@ -25,6 +25,8 @@
 //! every other. Only the messages of a switch that [ended](ends) may have reached some switches and not others; those are
 //! asked for them.
 //!
+//! *Chains.* Switches also share what their [chain dispatchers](crate::chain) know; see [`chains`].
+//!
 //! *When a switch fails*, the membership reports it after 2 to 4 s. Until then its requests count where they were, and it keeps its
 //! part of S. *When the network splits*, each side considers the other one dead. During that time each side uses all of S and all
 //! of T, like two switches that do not know each other. After the split each side asks for the changes since.
@@ -33,6 +35,7 @@
 //! are messages. It reads and changes the [`Dispatcher`].
 
 mod announcements;
+mod chains;
 mod ends;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -40,12 +43,15 @@ mod message;
 mod peer_switch;
 mod settings;
 mod shared_clock;
+mod status;
 
 #[cfg(test)]
 mod tests;
 
 pub use settings::SwitchesSettings;
+pub use status::{PeerSwitchSummary, SwitchesCounts};
 
+use crate::chain::SharedChains;
 use crate::dispatch::{DequeuedRequest, Dispatcher, SettingsError};
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, PeerSwitchState};
@@ -58,6 +64,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use announcements::Announcements;
+use chains::ChainRoutes;
 use core::time::Duration;
 use ends::{EndedIncarnations, IncarnationEnd};
 use message::{Message, MessageHeader, pack_sets};
@@ -92,44 +99,6 @@ pub struct SwitchesOutput {
     pub started: Vec<DequeuedRequest>,
 }
 
-/// Counters of events since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SwitchesCounts {
-    /// Messages that were invalid or of another version.
-    pub invalid: u64,
-    /// Sets sent.
-    pub sets_sent: u64,
-    /// Sets received that were newer than the stored ones.
-    pub sets_taken: u64,
-    /// Sets received that were equal to the stored ones.
-    pub sets_same: u64,
-    /// Sets received that were older than the stored ones.
-    pub sets_older: u64,
-    /// Sets that were not sent, because they have more servers than fit in a message.
-    pub sets_too_large: u64,
-    /// The number of times that more sets had changed than a journal can contain.
-    pub missed: u64,
-    /// The number of requests for a part of the sets.
-    pub parts_asked: u64,
-}
-
-/// The status of another switch, for display.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerSwitchSummary {
-    /// The name of the switch.
-    pub name: Arc<str>,
-    /// Whether messages can be sent to the switch.
-    pub up: bool,
-    /// The time since the switch last sent its load.
-    pub silent: Duration,
-    /// Whether the load of the switch is unknown, because it has sent none for too long.
-    pub unknown: bool,
-    /// Whether sets are being requested from the switch.
-    pub requesting: bool,
-    /// The requests of the switch at nodes known here.
-    pub requests: u64,
-}
-
 /// The protocol state of one switch among its peers.
 #[derive(Debug)]
 pub struct Switches {
@@ -145,6 +114,7 @@ pub struct Switches {
     others: BTreeMap<Arc<str>, PeerSwitch>,
     ends: EndedIncarnations,
     announcements: Announcements,
+    chains: ChainRoutes,
     /// Whether this switch has received the full state of the others.
     is_complete: bool,
     members_epoch: u64,
@@ -181,12 +151,18 @@ impl Switches {
             others: BTreeMap::new(),
             ends: EndedIncarnations::default(),
             announcements: Announcements::default(),
+            chains: ChainRoutes::default(),
             is_complete: false,
             members_epoch: dispatcher.nodes().members_epoch(),
             sent_until: SharedClock::default().to_shared(now),
             peer_state,
             counts: SwitchesCounts::default(),
         })
+    }
+
+    /// Shares the chain dispatcher of a route with the other switches. Must be called before the first of them is added.
+    pub fn share_chains(&mut self, route: RouteId, chains: Arc<SharedChains>) {
+        self.chains.add(route, chains);
     }
 
     /// Adds another switch.
@@ -305,6 +281,21 @@ impl Switches {
             Message::Missed { since } => {
                 other.mark_missing(since);
             }
+            Message::Placements { route, runs } => {
+                self.chains.receive_placements(other, route, runs, dispatcher, &mut self.counts);
+            }
+            Message::ChainWork { route, all, work } if is_news => {
+                other.take_chain_work(route, all, work);
+                self.update_dispatcher(now, dispatcher, out);
+            }
+            Message::ChainWork { .. } => {}
+            Message::WantCredits { question, route, node, after } => {
+                let answer = self.chains.answer(other, question, (route, node), after);
+                self.send(now, answer.into_iter().map(|message| (Some(from.clone()), message)), out);
+            }
+            Message::Credits { question, runs, end } => {
+                self.chains.receive_credits(question, runs, end, dispatcher);
+            }
         }
         self.request_missing(now, out);
         Ok(())
@@ -319,6 +310,7 @@ impl Switches {
             self.roster += 1;
             self.others.values_mut().for_each(|other| other.map_names(dispatcher, &self.routes));
             self.announcements.invalidate();
+            self.chains.invalidate();
             messages.extend(announcements::hello(self.is_complete, &self.ends, dispatcher, &self.routes));
         }
         // A switch that has received the loads has received the changes before them.
@@ -329,6 +321,8 @@ impl Switches {
             dispatcher,
             &self.routes,
         ));
+        let others = !self.others.is_empty();
+        messages.extend(self.chains.due_messages(now, &self.settings, others, &mut self.counts));
         self.send(now, messages.into_iter().map(|message| (None, message)), out);
         self.request_missing(now, out);
         self.update_dispatcher(now, dispatcher, out);
@@ -356,6 +350,11 @@ impl Switches {
     /// Returns whether this switch has received the full state of the others.
     pub const fn is_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// Returns whether this switch has the credits of the others' chains.
+    pub const fn has_credits(&self) -> bool {
+        self.chains.is_complete()
     }
 
     /// Returns the counters.
@@ -397,7 +396,8 @@ impl Switches {
     /// Sends a hello and all loads to another switch.
     fn send_hello(&mut self, now: Time, to: &Arc<str>, dispatcher: &Dispatcher, out: &mut SwitchesOutput) {
         let hello = announcements::hello(self.is_complete, &self.ends, dispatcher, &self.routes);
-        let messages = hello.into_iter().chain(Announcements::all(self.sent_until, dispatcher, &self.routes));
+        let loads = Announcements::all(self.sent_until, dispatcher, &self.routes);
+        let messages = hello.into_iter().chain(loads).chain(self.chains.all_work());
         self.send(now, messages.map(|message| (Some(to.clone()), message)), out);
     }
 
@@ -451,6 +451,8 @@ impl Switches {
             let want = Message::Want { question: request.question, route, since, at: request.at };
             messages.push((Some(name.clone()), want));
         }
+        let question = self.chains.next_question(now, &self.others, &mut self.counts);
+        messages.extend(question.map(|(to, message)| (Some(to), message)));
         self.send(now, messages, out);
     }
 
@@ -523,6 +525,7 @@ impl Switches {
                 *at = at.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
             }
         }
+        self.chains.update(&known, unknown.len(), dispatcher);
         let demands = |group| -> Vec<Option<Demand>> {
             let known = known.iter().map(|other| Some(other.demand(group, dispatcher)));
             known.chain(unknown.iter().map(|_| None)).collect()

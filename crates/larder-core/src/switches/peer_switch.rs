@@ -2,6 +2,7 @@
 
 use super::ends::{IncarnationEnd, SyncState};
 use super::message::MessageHeader;
+use crate::chain::NodeWork;
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, GroupId};
@@ -48,6 +49,8 @@ pub(super) struct PeerSwitch {
     places: BTreeMap<u16, RouteId>,
     loads: BTreeMap<u16, u32>,
     demands: BTreeMap<u16, Demand>,
+    /// Its outstanding work of chains, by its routes and slots.
+    chain_work: BTreeMap<(u16, u16), NodeWork>,
 }
 
 /// The status of the incarnation that sent a message.
@@ -120,6 +123,7 @@ impl PeerSwitch {
             places: BTreeMap::new(),
             loads: BTreeMap::new(),
             demands: BTreeMap::new(),
+            chain_work: BTreeMap::new(),
         }
     }
 
@@ -247,6 +251,7 @@ impl PeerSwitch {
             // The loads of the old slots are useless.
             self.loads.clear();
             self.demands.clear();
+            self.chain_work.clear();
         }
         (self.roster, self.nodes, self.routes) = (Some(roster), nodes, routes);
         // If it has reported nothing before, its full state is requested after this.
@@ -318,6 +323,21 @@ impl PeerSwitch {
         self.loads.extend(loads.into_iter().map(|(node, requests)| (node.0, requests)));
         self.demands.extend(demands);
         self.loads_at = Some(now);
+    }
+
+    /// Processes its outstanding work of the chains of a route.
+    pub(super) fn take_chain_work(&mut self, route: u16, all: bool, work: Vec<(NodeId, NodeWork)>) {
+        if all {
+            self.chain_work.retain(|(of, _), _| *of != route);
+        }
+        self.chain_work.extend(work.into_iter().map(|(node, work)| ((route, node.0), work)));
+    }
+
+    /// Returns its outstanding work of the chains of a route of this dispatcher, by this dispatcher's nodes.
+    pub(super) fn chain_work(&self, own: RouteId) -> impl Iterator<Item = (NodeId, NodeWork)> + '_ {
+        let rows = self.chain_work.iter();
+        let of_route = rows.filter(move |((route, _), _)| self.route(*route) == Some(own));
+        of_route.filter_map(|((_, slot), work)| Some((self.node(NodeId(*slot))?, *work)))
     }
 
     /// Returns its node in this dispatcher.

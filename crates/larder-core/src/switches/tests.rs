@@ -1,17 +1,20 @@
 //! Tests of switches whose messages arrive at once, or not at all.
 
+mod chains;
 mod lost;
 
 use super::*;
+use crate::chain::ChainSettings;
 use crate::dispatch::{Admission, Arrival, Request, Settings};
 use crate::id::TargetId;
-use crate::nodes::{ClusterView, NodeSpec};
+use crate::nodes::{ClusterView, GroupId, NodeSpec};
 use crate::policy::PolicyKind;
 use alloc::collections::VecDeque;
 
 struct TestSwitch {
     name: Arc<str>,
     dispatcher: Dispatcher,
+    chains: Arc<SharedChains>,
     machine: Switches,
     /// The time by which this switch started later than the others.
     begun: Duration,
@@ -58,9 +61,12 @@ impl TestNetwork {
         let specs: Vec<NodeSpec> = nodes.iter().map(|name| NodeSpec::named(*name)).collect();
         let dispatcher = Dispatcher::new(settings.clone(), &specs).expect("in range");
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-        let machine = Switches::new(Time::ZERO, incarnation, how, routes, &dispatcher).expect("in range");
+        let mut machine = Switches::new(Time::ZERO, incarnation, how, routes, &dispatcher).expect("in range");
+        let chains = SharedChains::new(&ChainSettings::default(), 400_000, GroupId::ALL).expect("in range");
+        let chains = Arc::new(chains);
+        machine.share_chains(RouteId::DEFAULT, chains.clone());
         let begun = self.now.since(Time::ZERO);
-        TestSwitch { name: Arc::from(format!("s{at}")), dispatcher, machine, begun }
+        TestSwitch { name: Arc::from(format!("s{at}")), dispatcher, chains, machine, begun }
     }
 
     fn own(&self, at: usize) -> Time {

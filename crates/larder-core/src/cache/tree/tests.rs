@@ -199,3 +199,76 @@ fn ten_million_blocks_fit_in_a_gigabyte() {
     assert!(worst <= TreeCache::BLOCK_BYTES_MAX, "{worst} bytes per block");
     assert!(10_000_000 * worst <= 1_000_000_000);
 }
+
+/// Copies a cache by pages, as a switch that joins does.
+fn copy(cache: &TreeCache, now: u32, blocks_max: usize) -> TreeCache {
+    let mut copy = TreeCache::new(cache.capacity(), 1_000);
+    let (mut after, mut stamp) = (None, 0);
+    loop {
+        let page = cache.page(after, now, blocks_max);
+        for run in &page.runs {
+            let last = run.blocks.last().expect("a run has blocks");
+            if !copy.contains(last.id) {
+                stamp += 1;
+                assert_eq!(copy.extend(run.parent, &run.blocks, stamp), run.blocks.len());
+            }
+        }
+        match page.next {
+            Some(next) => {
+                assert!(after.is_none_or(|after| now.wrapping_sub(next) < now.wrapping_sub(after)));
+                after = Some(next);
+            }
+            None => return copy,
+        }
+    }
+}
+
+#[test]
+fn pages_keep_the_order_of_use() {
+    let mut cache = TreeCache::new(1_000, 1_000);
+    // Stamps wrap around between the second and the third use.
+    let start = u32::MAX - 1;
+    let prompts = [&[1, 2, 3][..], &[1, 2, 4], &[5], &[1, 6]].map(chain);
+    for (stamp, prompt) in (0..).zip([2, 0, 1, 3]) {
+        cache.touch(&prompts[prompt], start.wrapping_add(stamp));
+    }
+    let mut copied = copy(&cache, start.wrapping_add(4), 1);
+    assert_eq!(copied.len(), cache.len());
+    for cache in [&mut cache, &mut copied] {
+        for (victim, prompt) in [2, 0, 1].into_iter().enumerate() {
+            assert!(cache.evict());
+            assert!(cache.depth(&prompts[prompt]) < prompts[prompt].len(), "victim {victim}");
+        }
+        assert_eq!(cache.depth(&prompts[3]), 2);
+    }
+}
+
+#[test]
+fn a_run_below_an_unknown_block_is_not_stored() {
+    let mut cache = TreeCache::new(100, 100);
+    assert_eq!(cache.extend(Some(TargetId(7)), &chain(&[1]), 1), 0);
+    assert!(cache.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn pages_contain_every_block(
+        prompts in prop::collection::vec(prop::collection::vec(0_u8..3, 1..6), 1..40),
+        pinned in prop::collection::vec(0_u8..3, 0..4),
+        blocks_max in 1_usize..20,
+        start in any::<u32>(),
+    ) {
+        let mut cache = TreeCache::new(60, 40);
+        let mut now = start;
+        cache.pin(&chain(&pinned), now);
+        for prompt in &prompts {
+            now = now.wrapping_add(1);
+            cache.touch(&chain(prompt), now);
+        }
+        let copied = copy(&cache, now, blocks_max);
+        prop_assert_eq!((copied.len(), copied.used()), (cache.len(), cache.used()));
+        for prompt in &prompts {
+            prop_assert_eq!(copied.depth(&chain(prompt)), cache.depth(&chain(prompt)));
+        }
+    }
+}

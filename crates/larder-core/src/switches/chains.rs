@@ -1,0 +1,251 @@
+//! Chains between switches: placements, outstanding work, and the credits of a switch that starts.
+//!
+//! *Placements.* A switch tells the others of each prompt that it has placed, with all of its blocks, so that they follow the
+//! nodes' caches as if the prompt were theirs. A lost message costs reuse only until the next request with this prefix.
+//!
+//! *Work.* A switch sends its outstanding work at a node when it has changed, at most once per
+//! [`SwitchesSettings::period`], and all of it periodically. Policies see the sum.
+//!
+//! *Credits.* A switch that starts asks one other switch for the credits of each node, in pages, those that were unused for the
+//! longest time first. It serves meanwhile.
+
+use super::message::{Message, PageEnd, pack_runs};
+use super::peer_switch::PeerSwitch;
+use super::{ASK_AGAIN, SwitchesCounts, SwitchesSettings};
+use crate::cache::BlockRun;
+use crate::chain::{NodeWork, Placement, SharedChains};
+use crate::dispatch::Dispatcher;
+use crate::id::{NodeId, RouteId};
+use crate::time::Time;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The blocks after which no more placements of a route are sent in this period.
+const PLACED_BLOCKS: usize = 16_000;
+/// The blocks after which a page of credits ends with the current prompt.
+const PAGE_BLOCKS: usize = 4_000;
+
+/// A route whose requests name chains.
+#[derive(Debug)]
+struct ChainRoute {
+    route: RouteId,
+    chains: Arc<SharedChains>,
+    /// The work that was sent last, by slot.
+    sent: Vec<NodeWork>,
+    /// The work of the other switches, as the dispatcher knows it.
+    elsewhere: Vec<NodeWork>,
+}
+
+/// A question for a page of credits.
+#[derive(Debug)]
+struct CreditQuestion {
+    to: Arc<str>,
+    number: u64,
+    asked: Time,
+}
+
+/// The credits that are read when the switch starts, and the position reached.
+#[derive(Debug, Default)]
+struct CreditSync {
+    /// The index of the route.
+    route: usize,
+    node: u16,
+    after: Option<u32>,
+    question: Option<CreditQuestion>,
+    is_complete: bool,
+}
+
+/// The routes of a switch whose requests name chains.
+#[derive(Debug, Default)]
+pub(super) struct ChainRoutes {
+    routes: Vec<ChainRoute>,
+    sync: CreditSync,
+    /// The time at which all work was last sent.
+    all: Option<Time>,
+}
+
+impl ChainRoutes {
+    pub(super) fn add(&mut self, route: RouteId, chains: Arc<SharedChains>) {
+        chains.keep_journal();
+        self.routes.push(ChainRoute { route, chains, sent: Vec::new(), elsewhere: Vec::new() });
+        self.sync = CreditSync::default();
+    }
+
+    /// Returns whether the credits of another switch have been read.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.sync.is_complete
+    }
+
+    /// Causes all work to be sent again.
+    pub(super) fn invalidate(&mut self) {
+        self.all = None;
+    }
+
+    /// Returns messages with all work, for a switch that knows none.
+    pub(super) fn all_work(&self) -> Vec<Message> {
+        let message = |route: &ChainRoute| {
+            let work = (0..).map(NodeId).zip(route.chains.work());
+            let work = work.filter(|(_, work)| *work != NodeWork::NONE).collect();
+            Message::ChainWork { route: route.route.0, all: true, work }
+        };
+        self.routes.iter().map(message).collect()
+    }
+
+    /// Returns the messages that are due now. Without `others`, placements are dropped.
+    pub(super) fn due_messages(
+        &mut self,
+        now: Time,
+        settings: &SwitchesSettings,
+        others: bool,
+        counts: &mut SwitchesCounts,
+    ) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for ChainRoute { route, chains, .. } in &self.routes {
+            let (placements, lost) = chains.take_journal(if others { PLACED_BLOCKS } else { usize::MAX });
+            if others {
+                counts.prompts_lost += lost;
+                counts.prompts_sent += placements.len() as u64;
+                let packs = pack_runs(placements.into_iter().map(|placed| (placed.node, placed.run)));
+                messages.extend(packs.into_iter().map(|runs| Message::Placements { route: route.0, runs }));
+            }
+        }
+        if self.all.is_none_or(|all| now.since(all) >= settings.all_every) {
+            self.all = Some(now);
+            messages.extend(self.all_work());
+            self.routes.iter_mut().for_each(|route| route.sent = route.chains.work());
+            return messages;
+        }
+        for ChainRoute { route, chains, sent, .. } in &mut self.routes {
+            let current = chains.work();
+            let before = sent.iter().copied().chain(core::iter::repeat(NodeWork::NONE));
+            let both = (0..).map(NodeId).zip(current.iter().copied().zip(before));
+            let work: Vec<_> =
+                both.filter(|(_, (now, before))| now != before).map(|(node, (now, _))| (node, now)).collect();
+            if !work.is_empty() {
+                messages.push(Message::ChainWork { route: route.0, all: false, work });
+                *sent = current;
+            }
+        }
+        messages
+    }
+
+    /// Records placements of another switch.
+    pub(super) fn receive_placements(
+        &self,
+        other: &PeerSwitch,
+        route: u16,
+        runs: Vec<(NodeId, BlockRun)>,
+        dispatcher: &Dispatcher,
+        counts: &mut SwitchesCounts,
+    ) {
+        let Some(own) = self.find(other.route(route)) else { return };
+        counts.prompts_taken += runs.iter().filter(|(_, run)| run.parent.is_none()).count() as u64;
+        let placement = |(theirs, run)| Some(Placement { node: other.node(theirs)?, run });
+        own.chains.peer_placed(dispatcher.nodes(), runs.into_iter().filter_map(placement));
+    }
+
+    /// Adds up the work of the other switches, and passes it to the dispatchers. Switches that were not heard have the
+    /// mean of the others.
+    pub(super) fn update(&mut self, known: &[&PeerSwitch], unknown: usize, dispatcher: &Dispatcher) {
+        for ChainRoute { route, chains, elsewhere, .. } in &mut self.routes {
+            let own = chains.work();
+            let mut sum = vec![NodeWork::NONE; own.len().max(dispatcher.nodes().slots())];
+            for (node, work) in known.iter().flat_map(|other| other.chain_work(*route)) {
+                if let Some(at) = sum.get_mut(node.index()) {
+                    *at = at.plus(work);
+                }
+            }
+            if unknown > 0 {
+                let own = own.into_iter().chain(core::iter::repeat(NodeWork::NONE));
+                for (at, own) in sum.iter_mut().zip(own) {
+                    *at = at.plus(mean_of(at.plus(own), 1 + known.len(), unknown));
+                }
+            }
+            if sum != *elsewhere {
+                chains.set_peer_work(dispatcher.nodes(), &sum);
+                *elsewhere = sum;
+            }
+        }
+    }
+
+    /// Returns the next question for credits and its receiver. There is one question at a time.
+    pub(super) fn next_question(
+        &mut self,
+        now: Time,
+        others: &BTreeMap<Arc<str>, PeerSwitch>,
+        counts: &mut SwitchesCounts,
+    ) -> Option<(Arc<str>, Message)> {
+        let route = self.routes.get(self.sync.route)?.route.0;
+        let answers = |other: &PeerSwitch| other.up && other.has_hello();
+        let pending = |question: &CreditQuestion| {
+            now.since(question.asked) < ASK_AGAIN && others.get(&question.to).is_some_and(answers)
+        };
+        if self.sync.is_complete || self.sync.question.as_ref().is_some_and(pending) {
+            return None;
+        }
+        // Switches that have the full state are asked first.
+        let (to, _) =
+            others.iter().filter(|(_, other)| answers(other)).max_by_key(|(_, other)| other.is_complete)?;
+        counts.credit_pages_asked += 1;
+        let number = counts.credit_pages_asked;
+        self.sync.question = Some(CreditQuestion { to: to.clone(), number, asked: now });
+        let CreditSync { node, after, .. } = self.sync;
+        Some((to.clone(), Message::WantCredits { question: number, route, node: NodeId(node), after }))
+    }
+
+    /// Returns the answer to a question for credits; it is empty if the route or the node does not exist here.
+    pub(super) fn answer(
+        &self,
+        other: &PeerSwitch,
+        question: u64,
+        (route, node): (u16, NodeId),
+        after: Option<u32>,
+    ) -> Vec<Message> {
+        let page = self.find(other.route(route)).zip(other.node(node));
+        let page = page.map(|(own, node)| own.chains.page(node, after, PAGE_BLOCKS)).unwrap_or_default();
+        let end = page.next.map_or(PageEnd::Last, PageEnd::Next);
+        let mut packs = pack_runs(page.runs.into_iter().map(|run| (node, run)));
+        let last = packs.pop().unwrap_or_default();
+        let messages = packs.into_iter().map(|runs| (runs, PageEnd::More)).chain([(last, end)]);
+        messages.map(|(runs, end)| Message::Credits { question, runs, end }).collect()
+    }
+
+    /// Processes a part of an answer. An answer to an earlier question is ignored.
+    pub(super) fn receive_credits(
+        &mut self,
+        question: u64,
+        runs: Vec<(NodeId, BlockRun)>,
+        end: PageEnd,
+        dispatcher: &Dispatcher,
+    ) {
+        let is_expected = self.sync.question.as_ref().is_some_and(|asked| asked.number == question);
+        let Some(own) = self.routes.get(self.sync.route).filter(|_| is_expected) else { return };
+        let runs: Vec<BlockRun> = runs.into_iter().map(|(_, run)| run).collect();
+        own.chains.merge(dispatcher.nodes(), NodeId(self.sync.node), &runs);
+        match end {
+            PageEnd::More => return,
+            PageEnd::Next(stamp) => self.sync.after = Some(stamp),
+            PageEnd::Last => {
+                (self.sync.node, self.sync.after) = (self.sync.node + 1, None);
+                if usize::from(self.sync.node) >= dispatcher.nodes().slots() {
+                    (self.sync.route, self.sync.node) = (self.sync.route + 1, 0);
+                    self.sync.is_complete = self.sync.route >= self.routes.len();
+                }
+            }
+        }
+        self.sync.question = None;
+    }
+
+    fn find(&self, route: Option<RouteId>) -> Option<&ChainRoute> {
+        self.routes.iter().find(|own| Some(own.route) == route)
+    }
+}
+
+/// Returns the work of `more` switches that have the mean of `switches` switches with this sum.
+fn mean_of(sum: NodeWork, switches: usize, more: usize) -> NodeWork {
+    let part = |value: u64| value.saturating_mul(more as u64) / (switches as u64).max(1);
+    let small = |value: u32| u32::try_from(part(value.into())).unwrap_or(u32::MAX);
+    NodeWork { requests: small(sum.requests), waiting: small(sum.waiting), prefill: part(sum.prefill) }
+}
