@@ -17,6 +17,7 @@ pub use status::{PeerSwitchStatus, SetsStatus, SwitchesStatus};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
+use larder_core::chain::SharedChains;
 use larder_core::dispatch::SettingsError;
 use larder_core::switches::{PeerSwitchSummary, Switches, SwitchesCounts, SwitchesOutput};
 use larder_core::{DequeuedRequest, Dispatcher, RouteId, Time};
@@ -70,7 +71,8 @@ pub struct PeerSwitches {
 }
 
 impl PeerSwitches {
-    /// Creates the view, without peers. `routes` are the names of the dispatcher's routes, which all peers must use.
+    /// Creates the view, without peers. `routes` are the names of the dispatcher's routes, which all peers must use; `chains`
+    /// are the chain dispatchers of some of them.
     ///
     /// # Errors
     /// A setting is out of range.
@@ -78,11 +80,13 @@ impl PeerSwitches {
         config: SwitchesConfig,
         now: Time,
         routes: Vec<(RouteId, String)>,
+        chains: Vec<(RouteId, Arc<SharedChains>)>,
         dispatcher: &Dispatcher,
     ) -> Result<Self, SettingsError> {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-        let machine = Switches::new(now, life, config.settings, routes, dispatcher)?;
+        let mut machine = Switches::new(now, life, config.settings, routes, dispatcher)?;
+        chains.into_iter().for_each(|(route, chains)| machine.share_chains(route, chains));
         Ok(Self {
             config,
             machine: Mutex::new(machine),

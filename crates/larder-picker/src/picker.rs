@@ -81,7 +81,8 @@ impl Picker {
         // The dispatcher has one route, which has the name that it has in a switch.
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
         let peers = config.peers.clone();
-        let peers = peers.map(|peers| PeerSwitches::new(peers, Time::ZERO, routes, dispatcher.dispatcher()));
+        let peers = peers
+            .map(|peers| PeerSwitches::new(peers, Time::ZERO, routes, Vec::new(), dispatcher.dispatcher()));
         let picker = Self {
             peers: peers.transpose().map_err(PickerError::Peers)?.map(Arc::new),
             config,

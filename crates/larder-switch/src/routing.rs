@@ -12,6 +12,7 @@ use crate::routes::{self, DEFAULT_ROUTE, Route};
 use crate::split::{Split, SplitBy};
 use crate::tokens::NodeTokens;
 use larder_core::census::Census;
+use larder_core::chain::SharedChains;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
 use larder_core::{NodeId, NodeSpec, PolicyKind, Request, RouteId};
@@ -258,12 +259,14 @@ impl Routing {
         (0..=GroupId::MAX).filter_map(GroupId::new).zip(names)
     }
 
+    /// Returns the chain dispatchers of the routes that place prompts.
+    pub(crate) fn chains(&self) -> impl Iterator<Item = (RouteId, &ActiveRoute, &Arc<SharedChains>)> {
+        self.all().filter_map(|(id, route)| Some((id, route, &route.prompts.as_ref()?.chains)))
+    }
+
     /// Ends the credits of a node that has lost its cache, on all routes.
     pub(crate) fn forget_prompts(&self, node: NodeId) {
-        self.routes
-            .iter()
-            .filter_map(|route| route.prompts.as_ref())
-            .for_each(|prompts| prompts.forget(node));
+        self.chains().for_each(|(_, _, chains)| chains.restarted(node));
     }
 
     pub(crate) fn len(&self) -> usize {

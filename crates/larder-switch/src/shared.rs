@@ -142,7 +142,8 @@ impl Shared {
         let opened = |log| AccessLog::open(log, Arc::default());
         let access = config.access_log.as_ref().map(opened).transpose();
         let names = || routing.all().map(|(id, route)| (id, route.name.to_string())).collect();
-        let peer_switches = |others| PeerSwitches::new(others, clock.now(), names(), &dispatcher);
+        let chains = || routing.chains().map(|(id, _, chains)| (id, chains.clone())).collect();
+        let peer_switches = |others| PeerSwitches::new(others, clock.now(), names(), chains(), &dispatcher);
         let peer_switches = config.switches.map(peer_switches).transpose()?.map(Arc::new);
         let observers = Observers {
             access: access.map_err(SwitchError::AccessLog)?,

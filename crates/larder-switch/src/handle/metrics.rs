@@ -279,7 +279,7 @@ impl MetricsCollector {
         let (others, sets) = peer_switches
             .map(|peer_switches| peer_switches.peers_and_counts(self.shared.decider.clock.now()))
             .unwrap_or_default();
-        let sets = SetsStatus::from(sets);
+        let (sets, counts) = (SetsStatus::from(sets), sets);
         let network = peer_switches.map(|peer_switches| peer_switches.network_counts()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::PEER_SWITCHES)?;
@@ -302,9 +302,16 @@ impl MetricsCollector {
         for (what, value) in what {
             count(&mut told, &[("what", what)], value)?;
         }
+        let mut prompts = describe(encoder, &table::PEER_PROMPTS)?;
+        let what =
+            [("sent", counts.prompts_sent), ("taken", counts.prompts_taken), ("lost", counts.prompts_lost)];
+        for (what, value) in what {
+            count(&mut prompts, &[("what", what)], value)?;
+        }
         for (metric, value) in [
             (&table::SETS_MISSED, sets.missed),
             (&table::PARTS_ASKED, sets.parts_asked),
+            (&table::CREDIT_PAGES_ASKED, counts.credit_pages_asked),
             (&table::INVALID_MESSAGES, sets.strange),
             (&table::OTHER_SECRET_DATAGRAMS, network.datagrams_other_secret),
             (&table::SECRET_LINKS_REVOKED, network.links_revoked),

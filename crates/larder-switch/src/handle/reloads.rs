@@ -128,23 +128,30 @@ impl SwitchHandle {
 
     /// Returns the snapshot of the policies' state for [`SwitchHandle::load_snapshot`].
     pub fn snapshot(&self) -> Vec<u8> {
-        let routes = self.shared.decider.routing.all().map(|(id, route)| (id, &*route.name));
-        Snapshot::capture(&self.shared.decider.dispatcher, routes).encode()
+        let routing = &self.shared.decider.routing;
+        let routes = routing.all().map(|(id, route)| (id, &*route.name));
+        let mut snapshot = Snapshot::capture(&self.shared.decider.dispatcher, routes);
+        routing.chains().for_each(|(_, route, chains)| snapshot.capture_chains(&route.name, chains));
+        snapshot.encode()
     }
 
     /// Loads a snapshot of another process's policies. Must be called after the nodes are set and before the first
-    /// request. Returns the number of targets. Loads nothing while decisions are recorded, because the record would
-    /// lack it.
+    /// request. Returns the number of targets. While decisions are recorded it loads only credits of prompts, because the
+    /// record would lack the rest.
     ///
     /// # Errors
     /// The snapshot has another version or is malformed; nothing is changed.
     pub fn load_snapshot(&self, bytes: &[u8]) -> Result<usize, SnapshotError> {
         let snapshot = Snapshot::decode(bytes)?;
+        let (dispatcher, routing) = (&self.shared.decider.dispatcher, &self.shared.decider.routing);
+        for (_, route, chains) in routing.chains() {
+            snapshot.restore_chains(dispatcher, &route.name, chains);
+        }
         if self.shared.observers.recorder.is_some() {
             return Ok(0);
         }
-        let lay = |(id, name): (_, &str)| snapshot.restore(&self.shared.decider.dispatcher, id, name);
-        Ok(self.shared.decider.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
+        let lay = |(id, name): (_, &str)| snapshot.restore(dispatcher, id, name);
+        Ok(routing.all().map(|(id, route)| lay((id, &route.name))).sum())
     }
 
     /// Releases the forwarding plane and the network of peer switches for the next process. New connections are

@@ -164,6 +164,10 @@ metrics! {
             "Times that more server sets had changed than could be sent, so that peer switches had to request them";
         PARTS_ASKED, Counter, "larder_switch_set_parts_asked_total", [],
             "Requested parts of the server sets of peer switches";
+        PEER_PROMPTS, Counter, "larder_switch_peer_prompts_total", ["what"],
+            "Placements of prompts exchanged with peer switches (sent; taken: received; lost: not sent, because too many were waiting)";
+        CREDIT_PAGES_ASKED, Counter, "larder_switch_credit_pages_asked_total", [],
+            "Requested pages of the expected blocks of prompts, which a switch reads from another one when it starts";
         INVALID_MESSAGES, Counter, "larder_switch_strange_messages_total", [],
             "Messages of peer switches that were malformed or of another version";
         OTHER_SECRET_LINKS, Gauge, "larder_switch_links_other_secret", [],

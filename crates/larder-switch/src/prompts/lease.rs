@@ -63,7 +63,8 @@ impl PromptLease {
         if !is_chosen {
             self.end();
             if self.fits()
-                && let Some(counted) = self.route.count_at(nodes, &self.blocks, decision.node)
+                && let Some(counted) =
+                    self.route.chains.arrive_at(nodes, decision.node, &ChainRequest::new(&self.blocks))
             {
                 (self.credited, self.work) = (counted.credited, Some(counted.work));
             }
@@ -86,14 +87,14 @@ impl PromptLease {
         if std::mem::take(&mut self.is_served)
             && let Some(work) = &mut self.work
         {
-            self.route.first_token(work);
+            self.route.chains.first_token(work);
         }
     }
 
     fn choose(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
         if self.fits()
             && let Some(ChainDecision { reason, credited, work, .. }) =
-                self.route.choose(nodes, &self.blocks, exclude)
+                self.route.chains.arrive(nodes, &ChainRequest { blocks: &self.blocks, exclude })
         {
             (self.reason, self.credited, self.work) = (reason, credited, Some(work));
         }
@@ -108,7 +109,7 @@ impl PromptLease {
     pub(crate) fn end(&mut self) {
         self.credited = 0;
         if let Some(work) = self.work.take() {
-            self.route.finish(&self.blocks, work);
+            self.route.chains.finish(&self.blocks, work);
         }
     }
 }

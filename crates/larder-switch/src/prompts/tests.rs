@@ -1,8 +1,9 @@
 use super::body::HeldBody;
 use super::*;
+use larder_core::cache::Block;
 use larder_core::chain::NodeWork;
-use larder_core::policy::RequestAffinity;
-use larder_core::{Decision, Dispatcher, NodeSpec, NodeState, Reason, Settings, TargetId, Time};
+use larder_core::policy::{ExcludedNodes, RequestAffinity};
+use larder_core::{Decision, Dispatcher, NodeId, NodeSpec, NodeState, Reason, Settings, TargetId, Time};
 
 fn dispatcher(nodes: usize) -> Dispatcher {
     let specs: Vec<NodeSpec> = (0..nodes).map(|n| NodeSpec::named(format!("n{n}"))).collect();
@@ -40,7 +41,7 @@ fn serve(route: &Arc<PromptRoute>, dispatcher: &Dispatcher, seed: u64) -> NodeId
 }
 
 fn work(route: &PromptRoute, node: NodeId) -> NodeWork {
-    lock(&route.chains).dispatcher.work(node).expect("the node is known")
+    route.chains.work()[node.index()]
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn a_lost_cache_has_no_credits() {
     let (route, dispatcher) = (route(), dispatcher(1));
     serve(&route, &dispatcher, 1);
     assert_eq!(route.status().credits, 8);
-    route.forget(NodeId(0));
+    route.chains.restarted(NodeId(0));
     assert_eq!(route.status().credits, 0);
 }
 

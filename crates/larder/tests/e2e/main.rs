@@ -50,6 +50,7 @@ mod preflight;
 mod process;
 mod prompts;
 mod prompts_live;
+mod prompts_shared;
 mod purge;
 mod reach;
 mod real_clients;

@@ -37,7 +37,7 @@ fn switch(folder: &Path, nodes: &[(&str, SocketAddr)], prompts: &str) -> Process
 }
 
 /// Sends a body, which is followed by white space.
-fn post(address: SocketAddr, body: &str) -> Reply {
+pub fn post(address: SocketAddr, body: &str) -> Reply {
     let length = body.len() + 2;
     ask(
         address,
@@ -47,16 +47,16 @@ fn post(address: SocketAddr, body: &str) -> Reply {
     )
 }
 
-fn chat(messages: &[Value]) -> String {
+pub fn chat(messages: &[Value]) -> String {
     json!({ "model": "m", "messages": messages }).to_string()
 }
 
-fn message(role: &str, text: &str) -> Value {
+pub fn message(role: &str, text: &str) -> Value {
     json!({ "role": role, "content": text })
 }
 
 /// Returns a text of `kilobytes` that no other seed has.
-fn text(seed: &str, kilobytes: usize) -> String {
+pub fn text(seed: &str, kilobytes: usize) -> String {
     let mut text = String::new();
     while text.len() < kilobytes << 10 {
         write!(text, "{seed} {} ", text.len()).unwrap();
