@@ -1,5 +1,5 @@
 //! The world of several switches: each has a dispatcher over the same nodes, and tells the others its loads
-//! and server sets ([`larder_core::switches`]).
+//! and server sets ([`larder_core::switches`]). Each request also has a prompt, which the switch places and tells the others of.
 //!
 //! Only the switches are simulated. The serving nodes are numbers in their dispatchers and never fail.
 //! Thresholds are so low that targets move all the time. A request ends at the switch that accepted it.
@@ -9,16 +9,30 @@ use super::protocol::{BrokenRule, Protocol};
 use super::rng::FaultRng;
 use super::simulation::{Id, RequestStage, SimEvent, Simulation, World};
 use core::time::Duration;
+use larder_core::cache::Block;
+use larder_core::chain::{ChainRequest, ChainSettings, NodeWork, SharedChains, Work};
 use larder_core::dispatch::{Admission, Arrival, Dispatcher, Request, Settings};
+use larder_core::nodes::GroupId;
 use larder_core::switches::{OutgoingMessage, Switches, SwitchesOutput, SwitchesSettings};
 use larder_core::{NodeId, NodeSpec, PolicyKind, RouteId, TargetId, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The period of a switch's updates: longer than live, so that more happens between them.
 const PERIOD: Duration = Duration::from_millis(50);
 /// The number of serving nodes.
 const SERVERS: u64 = 5;
+
+/// The tokens that the cache of a serving node has.
+const NODE_TOKENS: u64 = 4_000;
+/// The largest number of turns of a conversation. Each adds two blocks.
+const TURNS: u64 = 8;
+
+/// Returns the prompt of a conversation after some turns.
+fn prompt(conversation: u64, turns: u64) -> Vec<Block> {
+    let block = |at: u64| Block { id: TargetId::of(&(conversation << 8 | at).to_le_bytes()), tokens: 64 };
+    (0..2 * turns).map(block).collect()
+}
 
 /// An event of this world.
 #[derive(Debug)]
@@ -30,6 +44,9 @@ pub(super) enum Event {
 /// The process of a switch.
 pub(super) struct SwitchProcess {
     dispatcher: Dispatcher,
+    chains: Arc<SharedChains>,
+    /// The work of the prompts that are served.
+    works: BTreeMap<Id, (Vec<Block>, Work)>,
     switches: Switches,
     /// The start time of the process, where its own clock begins.
     started_at: Option<Time>,
@@ -42,6 +59,8 @@ pub(super) struct SwitchesWorld {
     policy: PolicyKind,
     targets: u64,
     names: Vec<Arc<str>>,
+    /// The nodes at which each prompt was placed, by its last block.
+    placed: BTreeSet<(String, TargetId)>,
 }
 
 impl SwitchesWorld {
@@ -51,6 +70,7 @@ impl SwitchesWorld {
             policy: policies[rng.draw_below(4) as usize],
             targets: 20 + rng.draw_below(300),
             names: (0..switches).map(|at| Arc::from(format!("s{at}"))).collect(),
+            placed: BTreeSet::new(),
         }
     }
 }
@@ -96,8 +116,14 @@ impl World for SwitchesWorld {
         let how = SwitchesSettings { period: PERIOD, sets_max: 40, ..SwitchesSettings::default() };
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
         let switches = Switches::new(Time::ZERO, epoch, how, routes, &dispatcher);
-        let switches = switches.unwrap_or_else(|error| unreachable!("the settings are fixed: {error}"));
-        SwitchProcess { dispatcher, switches, started_at: None, due: Time::ZERO }
+        let mut switches = switches.unwrap_or_else(|error| unreachable!("the settings are fixed: {error}"));
+        // Caches are small, so that blocks are evicted.
+        let chains = SharedChains::new(&ChainSettings::default(), NODE_TOKENS, GroupId::ALL);
+        let chains = chains.unwrap_or_else(|error| unreachable!("the settings are fixed: {error}"));
+        let chains = Arc::new(chains);
+        switches.share_chains(RouteId::DEFAULT, chains.clone());
+        let works = BTreeMap::new();
+        SwitchProcess { dispatcher, chains, works, switches, started_at: None, due: Time::ZERO }
     }
 
     /// Returns a target; some targets are requested far more often than others.
@@ -118,7 +144,14 @@ impl World for SwitchesWorld {
     fn accept_request(sim: &mut Simulation<'_, Self>, request: Id) -> Result<(), Violation> {
         let (switch, target) = (sim.requests[request].initial, sim.requests[request].target);
         let (now, epoch) = (sim.now, sim.nodes[switch].epoch);
-        let machine = &sim.nodes[switch].machine;
+        let blocks = prompt(target, 1 + sim.rng.draw_below(TURNS));
+        let machine = &mut sim.nodes[switch].machine;
+        if let Some(decision) = machine.chains.arrive(machine.dispatcher.nodes(), &ChainRequest::new(&blocks))
+        {
+            let name = machine.dispatcher.nodes().name(decision.node);
+            sim.world.placed.extend(blocks.iter().map(|block| (name.to_string(), block.id)));
+            machine.works.insert(request, (blocks, decision.work));
+        }
         let target = TargetId::of(&target.to_le_bytes());
         let at = match machine.dispatcher.arrive(machine.local_time(now), Request::new(target)) {
             Arrival::Start(decision) => decision.node,
@@ -178,7 +211,7 @@ impl World for SwitchesWorld {
     }
 
     fn unmet_condition(sim: &mut Simulation<'_, Self>) -> Option<String> {
-        sim.find_load_mismatch().or_else(|| sim.find_set_mismatch())
+        sim.find_load_mismatch().or_else(|| sim.find_set_mismatch()).or_else(|| sim.find_chain_mismatch())
     }
 }
 
@@ -218,7 +251,11 @@ impl Simulation<'_, SwitchesWorld> {
             Some(BrokenRule::EndsTwice) => self.mark_ended(request)?,
             _ => {}
         }
-        let machine = &self.nodes[switch].machine;
+        let machine = &mut self.nodes[switch].machine;
+        if let Some((blocks, mut work)) = machine.works.remove(&request) {
+            machine.chains.first_token(&mut work);
+            machine.chains.finish(&blocks, work);
+        }
         machine.dispatcher.finish(machine.local_time(self.now), at, &mut Vec::new());
         Ok(())
     }
@@ -237,6 +274,30 @@ impl Simulation<'_, SwitchesWorld> {
                         "switch {at} counts {} own requests and {elsewhere} of others at {name}, but none are in flight",
                         row.load
                     ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns a switch that counts work of prompts without a cause, that expects a block where it was never placed, or that has
+    /// not read the credits of another.
+    fn find_chain_mismatch(&self) -> Option<String> {
+        let blocks = prompt(0, 1);
+        for (at, switch) in self.nodes.iter().enumerate() {
+            let SwitchProcess { dispatcher, chains, switches, .. } = &switch.machine;
+            if !switches.has_credits() && self.nodes.len() > 1 {
+                return Some(format!("switch {at} has not read the credits of another"));
+            }
+            for candidate in chains.candidates(dispatcher.nodes(), &ChainRequest::new(&blocks)) {
+                let name = dispatcher.nodes().name(candidate.node).to_string();
+                if candidate.work != NodeWork::NONE {
+                    return Some(format!("switch {at} counts {:?} at {name}", candidate.work));
+                }
+                let runs = chains.runs(candidate.node);
+                let mut ids = runs.iter().flat_map(|run| &run.blocks).map(|block| block.id);
+                if let Some(id) = ids.find(|id| !self.world.placed.contains(&(name.clone(), *id))) {
+                    return Some(format!("switch {at} expects block {id} at {name}, where it never was"));
                 }
             }
         }

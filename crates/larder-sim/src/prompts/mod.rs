@@ -1,7 +1,7 @@
 //! Simulation of a cluster of inference engines: which policy of chains gives which reuse and which time to the first
 //! token.
 //!
-//! The dispatcher and the policies are those of [`larder_core::chain`]. Requests arrive at the times of a trace,
+//! The dispatchers and the policies are those of [`larder_core::chain`], in one switch or several. Requests arrive at the times of a trace,
 //! whether or not the cluster keeps up with them (an open system). The dispatcher takes no time. It learns of the first and of the last token of a
 //! reply at once, as a relay would. Engines are modelled; [`EngineModel`] has the costs, with their sources and
 //! errors.
@@ -11,6 +11,7 @@ mod generated;
 mod model;
 mod outcome;
 mod plan;
+mod switches;
 mod workload;
 
 pub use model::{EngineModel, UnknownEngine};
@@ -23,14 +24,17 @@ pub use workload::{PromptWorkload, Reuse};
 
 use engine::{Engine, EngineEvent, EngineRequest};
 use larder_core::Time;
-use larder_core::chain::{ChainDispatcher, ChainPolicyKind, ChainRequest, ChainSettings, Work};
+use larder_core::chain::{ChainPolicyKind, ChainSettings, Work};
 use outcome::Counts;
+use switches::SwitchRow;
 
 use crate::SimError;
 use crate::calendar::{Calendar, EventKey};
 
 /// Largest number of nodes.
 pub const NODES_MAX: u16 = 1_024;
+/// Largest number of switches.
+pub const SWITCHES_MAX: u16 = 64;
 /// Default objective for the time to the first token in s: that of DualMap's example.
 pub const DEFAULT_OBJECTIVE_S: f64 = 5.0;
 
@@ -46,6 +50,10 @@ pub struct PromptCluster {
     /// The objective for the time to the first token in s, above 0. Policies with an objective are told it as tokens that
     /// the engine prefills in this time.
     pub objective_s: f64,
+    /// Number of switches before the nodes, 1 to [`SWITCHES_MAX`]. Each places a share of the requests.
+    pub switches: u16,
+    /// Whether the switches do not know each other.
+    pub isolated: bool,
 }
 
 /// Simulates a cluster.
@@ -59,6 +67,9 @@ pub fn simulate_prompts(
     if !(1..=NODES_MAX).contains(&cluster.nodes) {
         return Err(SimError::OutOfRange { key: "nodes", range: "1 to 1024" });
     }
+    if !(1..=SWITCHES_MAX).contains(&cluster.switches) {
+        return Err(SimError::OutOfRange { key: "switches", range: "1 to 64" });
+    }
     if cluster.engine.kv_tokens == 0 {
         return Err(SimError::OutOfRange { key: "memory", range: "at least 1 token" });
     }
@@ -69,7 +80,7 @@ pub fn simulate_prompts(
 struct Simulation<'w> {
     workload: &'w PromptWorkload,
     cluster: PromptCluster,
-    dispatcher: ChainDispatcher,
+    switches: SwitchRow,
     engines: Vec<Engine<'w>>,
     /// Ends of the current iterations.
     calendar: Calendar,
@@ -88,7 +99,7 @@ impl<'w> Simulation<'w> {
         Ok(Self {
             workload,
             cluster: *cluster,
-            dispatcher: ChainDispatcher::new(&settings, &vec![cluster.engine.kv_tokens; nodes])?,
+            switches: SwitchRow::new(&settings, cluster)?,
             engines: (0..nodes).map(|_| Engine::new(cluster.engine)).collect(),
             calendar: Calendar::new(nodes),
             sequence: 0,
@@ -119,7 +130,8 @@ impl<'w> Simulation<'w> {
     fn arrive(&mut self, number: usize) {
         let request = &self.workload.requests[number];
         let blocks = self.workload.chain(request);
-        let Some(decision) = self.dispatcher.arrive(&ChainRequest::new(blocks)) else {
+        self.switches.advance(request.time);
+        let Some(decision) = self.switches.arrive(number, blocks) else {
             self.counts.refused += 1;
             return;
         };
@@ -150,6 +162,7 @@ impl<'w> Simulation<'w> {
     }
 
     fn end_iteration(&mut self, node: usize, now: Time) {
+        self.switches.advance(now);
         self.engines[node].end(&mut self.events);
         self.take_events(now);
         self.begin_iteration(node, now);
@@ -164,7 +177,7 @@ impl<'w> Simulation<'w> {
                     let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
                     self.counts.first_token_ns[number] = Some(ns);
                     if let Some(work) = &mut self.works[number] {
-                        self.dispatcher.first_token(work);
+                        self.switches.first_token(number, work);
                     }
                 }
                 EngineEvent::Finished { number } | EngineEvent::Refused { number } => {
@@ -177,7 +190,7 @@ impl<'w> Simulation<'w> {
                         self.counts.end = self.counts.end.max(now);
                     }
                     if let Some(work) = self.works[number].take() {
-                        self.dispatcher.finish(self.workload.chain(request), work);
+                        self.switches.finish(number, self.workload.chain(request), work);
                     }
                 }
             }

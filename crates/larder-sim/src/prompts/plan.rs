@@ -287,7 +287,14 @@ impl Search<'_> {
     ) -> Result<PromptOutcome, SimError> {
         simulate_prompts(
             workload,
-            &PromptCluster { nodes, engine: self.engine, policy, objective_s: self.goal.seconds },
+            &PromptCluster {
+                nodes,
+                engine: self.engine,
+                policy,
+                objective_s: self.goal.seconds,
+                switches: 1,
+                isolated: false,
+            },
         )
     }
 
@@ -416,8 +423,14 @@ mod tests {
         steps.sort_unstable();
         assert_eq!(steps, [(1, 4), (2, 4), (3, 4), (4, 4)]);
         let meets = |kind, nodes, speed| {
-            let cluster =
-                PromptCluster { nodes, engine: plan.engine, policy: kind, objective_s: plan.goal.seconds };
+            let cluster = PromptCluster {
+                nodes,
+                engine: plan.engine,
+                policy: kind,
+                objective_s: plan.goal.seconds,
+                switches: 1,
+                isolated: false,
+            };
             plan.goal.is_met_by(&simulate_prompts(&workload.at_speed(speed), &cluster).expect("in range"))
         };
         for (kind, row) in kinds.into_iter().zip(&plan.policies) {
@@ -466,6 +479,8 @@ mod tests {
                 engine: EngineModel::LLAMA3_8B,
                 policy: ChainPolicyKind::Rr,
                 objective_s: 1.0,
+                switches: 1,
+                isolated: false,
             };
             PromptOutcome { waits_ns, ..simulate_prompts(&workload, &cluster).expect("in range") }
         };

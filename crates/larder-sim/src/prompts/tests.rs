@@ -26,8 +26,14 @@ fn workload(requests: &[(u64, u64, u64, u32)]) -> PromptWorkload {
 }
 
 fn run(workload: &PromptWorkload, nodes: u16, policy: ChainPolicyKind) -> PromptOutcome {
-    let cluster =
-        PromptCluster { nodes, engine: EngineModel::LLAMA3_8B, policy, objective_s: DEFAULT_OBJECTIVE_S };
+    let cluster = PromptCluster {
+        nodes,
+        engine: EngineModel::LLAMA3_8B,
+        policy,
+        objective_s: DEFAULT_OBJECTIVE_S,
+        switches: 1,
+        isolated: false,
+    };
     simulate_prompts(workload, &cluster).expect("numbers in range")
 }
 
@@ -56,6 +62,26 @@ fn an_idle_cluster_reuses_what_can_be_reused() {
     assert!(in_turn.first_token_s.mean > outcome.first_token_s.mean);
 }
 
+/// Switches that tell each other of their prompts reuse about as much as one; those that do not, reuse far less.
+#[test]
+fn several_switches_reuse_as_much_as_one() {
+    let workload = PromptWorkload::agents(7, 300.0, 2.0);
+    let hits = |switches, isolated| {
+        let cluster = PromptCluster {
+            nodes: 8,
+            engine: EngineModel::LLAMA3_8B,
+            policy: ChainPolicyKind::LardPrefix,
+            objective_s: DEFAULT_OBJECTIVE_S,
+            switches,
+            isolated,
+        };
+        simulate_prompts(&workload, &cluster).expect("in range").token_hit_ratio
+    };
+    let (one, eight, isolated) = (hits(1, false), hits(8, false), hits(8, true));
+    assert!(eight >= 0.95 * one, "{eight} of {one}");
+    assert!(isolated < 0.9 * one, "{isolated} of {one}");
+}
+
 #[test]
 fn equal_runs_are_equal() {
     for policy in ChainPolicyKind::ALL {
@@ -66,8 +92,14 @@ fn equal_runs_are_equal() {
 #[test]
 fn numbers_out_of_range_are_named() {
     let engine = EngineModel { kv_tokens: 0, ..EngineModel::LLAMA3_8B };
-    let cluster =
-        PromptCluster { nodes: 1, engine, policy: ChainPolicyKind::Rr, objective_s: DEFAULT_OBJECTIVE_S };
+    let cluster = PromptCluster {
+        nodes: 1,
+        engine,
+        policy: ChainPolicyKind::Rr,
+        objective_s: DEFAULT_OBJECTIVE_S,
+        switches: 1,
+        isolated: false,
+    };
     let error = simulate_prompts(&conversations(), &cluster).expect_err("there is no memory");
     assert!(error.to_string().contains("memory"), "{error}");
     let cluster = PromptCluster {
@@ -75,6 +107,8 @@ fn numbers_out_of_range_are_named() {
         engine: EngineModel::LLAMA3_8B,
         policy: ChainPolicyKind::Rr,
         objective_s: DEFAULT_OBJECTIVE_S,
+        switches: 1,
+        isolated: false,
     };
     assert!(simulate_prompts(&conversations(), &cluster).is_err());
 }
@@ -100,7 +134,7 @@ proptest! {
         let workload = workload(&requests);
         let engine = EngineModel { kv_tokens: memory, ..EngineModel::LLAMA3_8B };
         for policy in ChainPolicyKind::ALL {
-            let outcome = simulate_prompts(&workload, &PromptCluster { nodes, engine, policy, objective_s: DEFAULT_OBJECTIVE_S }).expect("in range");
+            let outcome = simulate_prompts(&workload, &PromptCluster { nodes, engine, policy, objective_s: DEFAULT_OBJECTIVE_S, switches: 1, isolated: false }).expect("in range");
             prop_assert_eq!(outcome.finished + outcome.refused, requests.len() as u64);
             let ceiling = workload.reuse(u64::MAX).tokens;
             prop_assert!(outcome.token_hit_ratio <= ceiling + 1e-9, "{}: {}", policy, outcome.token_hit_ratio);

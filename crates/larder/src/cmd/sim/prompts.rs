@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use clap::Args;
 use larder_sim::prompts::{
-    DEFAULT_OBJECTIVE_S, EngineModel, NODES_MAX, PromptCluster, PromptOutcome, Reuse, simulate_prompts, table,
+    DEFAULT_OBJECTIVE_S, EngineModel, NODES_MAX, PromptCluster, PromptOutcome, Reuse, SWITCHES_MAX,
+    simulate_prompts, table,
 };
 use larder_sim::text::{counted, number};
 
@@ -30,6 +31,13 @@ pub(crate) struct PromptsArgs {
     /// Speed of the clock: 2 doubles the rate of requests. Above 0, at most 1000.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     speed: f64,
+    /// Number of switches, 1 to 64. Each places a share of the requests, and tells the others every 20 ms.
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(SWITCHES_MAX)))]
+    switches: u16,
+    /// The switches tell each other nothing.
+    #[arg(long)]
+    isolated: bool,
     /// Print JSON instead of the tables.
     #[arg(long)]
     json: bool,
@@ -49,6 +57,9 @@ struct Comparison {
     requests: usize,
     prompt_tokens: u64,
     speed: f64,
+    switches: u16,
+    /// Whether the switches tell each other nothing.
+    isolated: bool,
     engine: EngineModel,
     /// Hits of a cache without a limit.
     reuse_unlimited: Reuse,
@@ -91,6 +102,8 @@ impl PromptsArgs {
                     engine,
                     policy: *policy,
                     objective_s: DEFAULT_OBJECTIVE_S,
+                    switches: self.switches,
+                    isolated: self.isolated,
                 })
             })
             .collect();
@@ -103,6 +116,8 @@ impl PromptsArgs {
             requests: workload.len(),
             prompt_tokens: workload.prompt_tokens(),
             speed: self.speed,
+            switches: self.switches,
+            isolated: self.isolated,
             engine,
             reuse_unlimited,
             reuse_one_memory: workload.reuse(engine.kv_tokens.saturating_mul(u64::from(*nodes))),
@@ -125,6 +140,10 @@ impl Comparison {
             number(self.prompt_tokens as f64),
             self.speed
         )?;
+        if self.switches > 1 {
+            let told = if self.isolated { "that know nothing of each other" } else { "that know each other" };
+            writeln!(out, "{} switches {told}", self.switches)?;
+        }
         let Reuse { blocks, tokens } = self.reuse_unlimited;
         writeln!(
             out,
