@@ -44,7 +44,6 @@ mod node_log;
 mod nodes;
 mod observers;
 mod preface;
-mod prompts;
 mod purge;
 mod reload_counts;
 mod request;
@@ -89,6 +88,7 @@ pub use larder_edge::{
     CertificateFault, CertificateStatus, ClientCertificates, OutboundTls, TlsConfig, TlsVersion,
 };
 pub use larder_peer_switches::SwitchesConfig;
+pub use larder_prompts::PromptConfig;
 pub use larder_record::{RecordConfig, RecordStartError, RecordStatus};
 pub use limits::{HealthCheck, HealthConfig, Limits, Timeouts};
 pub use long_lived::LongLivedConfig;
@@ -96,7 +96,6 @@ pub use metrics::METRICS;
 pub use mirror::MirrorConfig;
 pub use node::NodeError;
 pub use node_entry::NodeEntry;
-pub use prompts::PromptConfig;
 pub use purge::{NodePurge, PurgeReport};
 pub use reload_counts::ReloadCounts;
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};

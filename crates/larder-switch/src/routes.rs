@@ -5,12 +5,12 @@ use crate::config_error::{ConfigError, SHARE_WHOLE, route_error};
 use crate::edits::Edits;
 use crate::handoff::mechanism::MechanismSetting;
 use crate::mirror::MirrorConfig;
-use crate::prompts::PromptConfig;
 use crate::split::{ARMS_MAX, RouteShare, SplitBy};
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
 use larder_core::{RouteId, RouteSpec};
+use larder_prompts::PromptConfig;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
             guard.validate(&route.name)?;
         }
         if let Some(prompts) = &route.prompts {
-            prompts.validate(&route.name)?;
+            prompts.validate().map_err(|fault| route_error(&route.name, "prompts", fault))?;
         }
         if route.matchers.is_empty() && route.share_of.is_none() && route.mirror_of.is_none() {
             let what = "none, so the route takes no request: add at least one".to_owned();

@@ -7,7 +7,6 @@ use crate::handoff::mechanism::MechanismSetting;
 use crate::hedge::RouteHedging;
 use crate::mirror::Mirror;
 use crate::node_entry::NodeEntry;
-use crate::prompts::PromptRoute;
 use crate::routes::{self, DEFAULT_ROUTE, Route};
 use crate::split::{Split, SplitBy};
 use crate::tokens::NodeTokens;
@@ -16,6 +15,7 @@ use larder_core::chain::SharedChains;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
 use larder_core::{NodeId, NodeSpec, PolicyKind, Request, RouteId};
+use larder_prompts::PromptRoute;
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -13,12 +13,12 @@ use crate::metrics::{
     HANDED_OFF, HANDED_OFF_BYTES, HANDED_OFF_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, RetryKind,
     STATES, TOTAL, TRANSITIONS,
 };
-use crate::prompts::PromptStatus;
 use crate::shared::Shared;
 use larder_core::{CacheResult, NodeId, NodeRow, Reason, ServiceClass};
 use larder_edge::access::AccessLog;
 use larder_edge::{Acme, AcmeStatus, Metric, MetricKind, TlsHandshakeOutcome};
 use larder_peer_switches::SetsStatus;
+use larder_prompts::PromptStatus;
 use larder_spans::Tracer;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;

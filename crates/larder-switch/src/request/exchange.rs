@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::handoff::mechanism::Delivery;
 use crate::lease::{Lease, Placement};
 use crate::metrics::RetryKind;
-use crate::prompts::PromptLease;
 use crate::shared::Shared;
 use larder_core::{CacheResult, Decision, NodeId, Request, TargetId, Time};
 use larder_http::h1::SavedFields;
+use larder_prompts::PromptLease;
 use std::sync::Arc;
 use std::time::Duration;
 

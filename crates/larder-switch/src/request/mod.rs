@@ -26,6 +26,7 @@ mod node;
 mod own_reply;
 mod prepare;
 mod prompt;
+mod prompt_body;
 mod reply;
 mod requests;
 mod resume;

@@ -2,15 +2,15 @@
 
 use super::exchange::Exchange;
 use super::facts::with_head;
+use super::prompt_body::{BodyError, BodyLimits, read_body};
 use super::requests::Requests;
 use crate::failure::Failure;
 use crate::guard::RouteGuard;
-use crate::prompts::{BodyError, BodyLimits, PromptLease, read_body};
 use larder_core::{Decision, TargetId};
 use larder_edge::Fields;
 use larder_http::h1::{Body, RequestHead};
 use larder_http::relay::{Answer, ClientHandle};
-use larder_prompts::{Prompt, error_body, is_completion};
+use larder_prompts::{Prompt, PromptLease, error_body, is_completion};
 
 /// Blocks that determine the target of a prompt, which the policy of the route, the list of hot targets and `Larder-Target`
 /// use. Prompts with equal beginnings have one target.

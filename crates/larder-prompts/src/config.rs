@@ -1,9 +1,8 @@
-//! Configuration of a route whose requests have prompts.
+//! The configuration of a route whose requests have prompts.
 
-use crate::config_error::{ConfigError, route_error};
 use larder_core::chain::ChainSettings;
 
-/// Configuration of prompts on a route.
+/// The configuration of prompts on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptConfig {
     /// Policy that places prompts, and the largest number of credits.
@@ -28,17 +27,21 @@ impl Default for PromptConfig {
 }
 
 impl PromptConfig {
-    pub(crate) fn validate(&self, route: &str) -> Result<(), ConfigError> {
+    /// Checks the ranges of the limits.
+    ///
+    /// # Errors
+    /// A description of the first one that is out of range.
+    pub fn validate(&self) -> Result<(), String> {
         let bodies = 1 << 10..=64 << 20;
         let fault = if !(1_024..=1_000_000_000_000).contains(&self.node_tokens) {
-            "node_tokens is out of range: 1024 to 1000000000000".to_owned()
+            "node_tokens is out of range: 1024 to 1000000000000"
         } else if !bodies.contains(&self.body_bytes_max) {
-            "body_max is out of range: 1 KiB to 64 MiB".to_owned()
+            "body_max is out of range: 1 KiB to 64 MiB"
         } else if !(self.body_bytes_max..=64 << 30).contains(&self.memory_bytes_max) {
-            "memory is out of range: body_max to 64 GiB".to_owned()
+            "memory is out of range: body_max to 64 GiB"
         } else {
             return Ok(());
         };
-        Err(route_error(route, "prompts", fault))
+        Err(fault.to_owned())
     }
 }

@@ -1,7 +1,6 @@
-//! Routes whose requests have prompts: the switch reads the body of a completion, and places it where its longest prefix
-//! is cached ([`larder_core::chain`]).
+//! The state of a route whose requests have prompts: each goes where its longest prefix is cached ([`larder_core::chain`]).
 //!
-//! The chain dispatcher of the route chooses among the nodes that the switch's dispatcher has open. The switch's dispatcher
+//! The chain dispatcher of the route chooses among the nodes that the host's dispatcher has open. The host's dispatcher
 //! then admits the request and counts it at that node ([`RequestAffinity::Placed`](larder_core::policy::RequestAffinity)), so that
 //! admission, health, retries and records work as for other requests. If it starts the request at another node, because
 //! the chosen one has closed while the request waited for admission, the chain dispatcher follows.
@@ -13,15 +12,8 @@
 //! breaks off a request, because an inference server that restarts has an empty cache. A prompt that is longer than a node's cache
 //! has no credit anywhere; the policy of the route places it.
 
-mod body;
-mod config;
-mod lease;
-
-pub(crate) use body::{BodyError, BodyLimits, read_body};
-pub use config::PromptConfig;
-pub(crate) use lease::PromptLease;
-
-use body::BodyBudget;
+use crate::budget::BodyBudget;
+use crate::config::PromptConfig;
 use larder_core::chain::SharedChains;
 use larder_core::dispatch::SettingsError;
 use larder_core::nodes::GroupId;
@@ -30,11 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// State of a route whose requests have prompts.
 #[derive(Debug)]
-pub(crate) struct PromptRoute {
-    pub(crate) config: PromptConfig,
+pub struct PromptRoute {
+    /// The configuration.
+    pub config: PromptConfig,
     budget: Arc<BodyBudget>,
     /// The dispatcher of the route's prompts.
-    pub(crate) chains: Arc<SharedChains>,
+    pub chains: Arc<SharedChains>,
     counts: PromptCounts,
 }
 
@@ -48,21 +41,25 @@ struct PromptCounts {
 
 /// Values of a route, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PromptStatus {
+pub struct PromptStatus {
     /// Prompts that were sent to nodes. Each attempt counts.
-    pub(crate) prompts: u64,
+    pub prompts: u64,
     /// Tokens of these prompts, estimated from their bytes.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
     /// Tokens of these that their nodes were expected to have cached.
-    pub(crate) credited: u64,
+    pub credited: u64,
     /// Pairs of a block and a node that is expected to have it.
-    pub(crate) credits: usize,
+    pub credits: usize,
     /// Bytes of bodies in memory.
-    pub(crate) body_bytes: usize,
+    pub body_bytes: usize,
 }
 
 impl PromptRoute {
-    pub(crate) fn new(config: &PromptConfig, group: GroupId) -> Result<Self, SettingsError> {
+    /// Creates the state of a route that uses the nodes of this group.
+    ///
+    /// # Errors
+    /// A setting is out of range.
+    pub fn new(config: &PromptConfig, group: GroupId) -> Result<Self, SettingsError> {
         Ok(Self {
             config: config.clone(),
             budget: Arc::new(BodyBudget::new(config.memory_bytes_max)),
@@ -72,19 +69,19 @@ impl PromptRoute {
     }
 
     /// Returns the budget of the bodies in memory.
-    pub(crate) fn budget(&self) -> &Arc<BodyBudget> {
+    pub fn budget(&self) -> &Arc<BodyBudget> {
         &self.budget
     }
 
     /// Counts an attempt for the metrics.
-    fn count_attempt(&self, tokens: u64, credited: u64) {
+    pub(crate) fn count_attempt(&self, tokens: u64, credited: u64) {
         self.counts.prompts.fetch_add(1, Relaxed);
         self.counts.tokens.fetch_add(tokens, Relaxed);
         self.counts.credited.fetch_add(credited, Relaxed);
     }
 
     /// Returns the values for metrics.
-    pub(crate) fn status(&self) -> PromptStatus {
+    pub fn status(&self) -> PromptStatus {
         PromptStatus {
             prompts: self.counts.prompts.load(Relaxed),
             tokens: self.counts.tokens.load(Relaxed),

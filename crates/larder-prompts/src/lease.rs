@@ -1,7 +1,7 @@
 //! The work that a prompt has at the chain dispatcher, returned exactly once.
 
-use super::PromptRoute;
-use super::body::HeldBody;
+use crate::budget::HeldBody;
+use crate::route::PromptRoute;
 use larder_core::cache::Block;
 use larder_core::chain::{ChainDecision, ChainRequest, Work};
 use larder_core::nodes::Nodes;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Lease of one prompt. Dropping it ends the prompt's work, in whatever way the request has ended.
 #[derive(Debug)]
-pub(crate) struct PromptLease {
+pub struct PromptLease {
     route: Arc<PromptRoute>,
     blocks: Vec<Block>,
     /// Tokens of the prompt.
@@ -29,7 +29,7 @@ pub(crate) struct PromptLease {
 
 impl PromptLease {
     /// Places a prompt.
-    pub(crate) fn place(route: Arc<PromptRoute>, nodes: &Nodes, blocks: Vec<Block>, body: HeldBody) -> Self {
+    pub fn place(route: Arc<PromptRoute>, nodes: &Nodes, blocks: Vec<Block>, body: HeldBody) -> Self {
         let tokens = ChainRequest::new(&blocks).tokens();
         let mut lease = Self {
             route,
@@ -46,19 +46,19 @@ impl PromptLease {
     }
 
     /// Chooses another node after the request has failed at `exclude`.
-    pub(crate) fn retry(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
+    pub fn retry(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
         self.end();
         self.choose(nodes, exclude);
     }
 
     /// Returns the affinity of the request to the chosen node.
-    pub(crate) fn affinity(&self) -> RequestAffinity {
+    pub fn affinity(&self) -> RequestAffinity {
         self.work.as_ref().map_or(RequestAffinity::None, |work| RequestAffinity::Placed(work.node()))
     }
 
     /// Adopts the decision of the switch's dispatcher, and returns it with the reason of the chain dispatcher if that
     /// chose the node. Called once for each attempt.
-    pub(crate) fn adopt(&mut self, nodes: &Nodes, decision: Decision) -> Decision {
+    pub fn adopt(&mut self, nodes: &Nodes, decision: Decision) -> Decision {
         let is_chosen = self.work.as_ref().map(Work::node) == Some(decision.node);
         if !is_chosen {
             self.end();
@@ -77,13 +77,13 @@ impl PromptLease {
     }
 
     /// Records the status of the reply. The body is no longer needed.
-    pub(crate) fn note_reply(&mut self, status: u16) {
+    pub fn note_reply(&mut self, status: u16) {
         self.is_served = (200..300).contains(&status);
         self.body = None;
     }
 
     /// Records a piece of the reply. The first one shows that the prompt is prefilled.
-    pub(crate) fn note_piece(&mut self) {
+    pub fn note_piece(&mut self) {
         if std::mem::take(&mut self.is_served)
             && let Some(work) = &mut self.work
         {
@@ -106,7 +106,7 @@ impl PromptLease {
     }
 
     /// Ends the work of the prompt at its node.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.credited = 0;
         if let Some(work) = self.work.take() {
             self.route.chains.finish(&self.blocks, work);

@@ -1,5 +1,5 @@
-use super::body::HeldBody;
 use super::*;
+use crate::{HeldBody, PromptLease};
 use larder_core::cache::Block;
 use larder_core::chain::NodeWork;
 use larder_core::policy::{ExcludedNodes, RequestAffinity};
