@@ -6,6 +6,7 @@ use larder_core::rules::KeyTemplate;
 use larder_edge::TlsConfig;
 use larder_embed::extra_input;
 use larder_peer_switches::SwitchesConfig;
+use larder_prompts::PromptConfig;
 use std::time::Duration;
 
 /// The largest number of fallback endpoints.
@@ -25,6 +26,9 @@ pub struct PickerConfig {
     pub tls: PickerTls,
     /// Limits of connections and streams.
     pub limits: PickerLimits,
+    /// Placement of prompts: completions of OpenAI's API go to the endpoint that has the longest part of their prompt cached. Default
+    /// none.
+    pub prompts: Option<PromptConfig>,
     /// Other replicas of this picker. Default none.
     pub peers: Option<SwitchesConfig>,
 }
@@ -82,6 +86,7 @@ impl PickerConfig {
             fallbacks: 0,
             tls: PickerTls::SelfSigned,
             limits: PickerLimits::default(),
+            prompts: None,
             peers: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use larder_core::Reason;
 use larder_edge::{Metric, MetricKind};
+use larder_prompts::PromptStatus;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +14,8 @@ const REQUESTS: Metric = counter(
     "larder_picker_requests_total",
     &["outcome"],
     "Requests, by outcome (complete, unfinished: the response broke off, cancelled: no response, no_endpoint: 503, limit: 429, \
-     too_large: a message beyond the limit, invalid: the gateway broke the protocol, bypassed: the gateway sent no request headers)",
+     too_large: a message or a prompt beyond the limit, no_prompt: a completion without one, 400, memory_full: no memory for a \
+     prompt, 503, invalid: the gateway broke the protocol, bypassed: the gateway sent no request headers)",
 );
 const SERVED_ELSEWHERE: Metric = counter(
     "larder_picker_served_elsewhere_total",
@@ -39,10 +41,23 @@ const STREAMS: Metric = gauge("larder_picker_streams", &[], "Open streams, one f
 const CONNECTIONS: Metric = gauge("larder_picker_connections", &[], "Open connections of gateways");
 const ENDPOINTS: Metric = gauge("larder_picker_endpoints", &[], "Known endpoints");
 const TARGETS: Metric = gauge("larder_picker_targets", &[], "Targets whose endpoints are stored");
+const PROMPTS: Metric = counter("larder_picker_prompts_total", &[], "Prompts placed at endpoints");
+const PROMPT_TOKENS: Metric = counter(
+    "larder_picker_prompt_tokens_total",
+    &["expected"],
+    "Tokens of placed prompts, estimated from their bytes, by what the endpoint was expected to have (cached, missing)",
+);
+const PROMPT_CREDITS: Metric = gauge(
+    "larder_picker_prompt_credits",
+    &[],
+    "Pairs of a block of prompts and an endpoint that is expected to have it cached",
+);
+const PROMPT_BODY_BYTES: Metric =
+    gauge("larder_picker_prompt_body_bytes", &[], "Bytes of memory reserved for bodies with prompts");
 const LOAD: Metric = gauge("larder_picker_endpoint_load", &["node"], "Requests in flight at an endpoint");
 
 /// Every metric of a picker.
-pub const METRICS: [Metric; 11] = [
+pub const METRICS: [Metric; 15] = [
     DECISIONS,
     REQUESTS,
     SERVED_ELSEWHERE,
@@ -54,6 +69,10 @@ pub const METRICS: [Metric; 11] = [
     ENDPOINTS,
     TARGETS,
     LOAD,
+    PROMPTS,
+    PROMPT_TOKENS,
+    PROMPT_CREDITS,
+    PROMPT_BODY_BYTES,
 ];
 
 const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
@@ -75,19 +94,25 @@ pub(crate) enum RequestOutcome {
     NoEndpoint,
     Limit,
     TooLarge,
+    /// A completion has no prompt.
+    NoPrompt,
+    /// The bodies of prompts have used up their memory.
+    MemoryFull,
     Invalid,
     /// The gateway sent no request headers, because a filter before the picker's replied.
     Bypassed,
 }
 
 impl RequestOutcome {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Complete,
         Self::Unfinished,
         Self::Cancelled,
         Self::NoEndpoint,
         Self::Limit,
         Self::TooLarge,
+        Self::NoPrompt,
+        Self::MemoryFull,
         Self::Invalid,
         Self::Bypassed,
     ];
@@ -100,6 +125,8 @@ impl RequestOutcome {
             Self::NoEndpoint => "no_endpoint",
             Self::Limit => "limit",
             Self::TooLarge => "too_large",
+            Self::NoPrompt => "no_prompt",
+            Self::MemoryFull => "memory_full",
             Self::Invalid => "invalid",
             Self::Bypassed => "bypassed",
         }
@@ -144,7 +171,13 @@ impl Counters {
     }
 
     /// Formats the metrics. `endpoints` and `targets` are the numbers of both, and `loads` are the nodes with their requests.
-    pub(crate) fn text(&self, endpoints: usize, targets: usize, loads: &[(String, u32)]) -> String {
+    pub(crate) fn text(
+        &self,
+        endpoints: usize,
+        targets: usize,
+        loads: &[(String, u32)],
+        prompts: Option<PromptStatus>,
+    ) -> String {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let mut text = String::new();
         let reasons =
@@ -165,6 +198,13 @@ impl Counters {
         family(&mut text, &ENDPOINTS, [("", endpoints as u64)]);
         family(&mut text, &TARGETS, [("", targets as u64)]);
         family(&mut text, &LOAD, loads.iter().map(|(name, load)| (name.as_str(), u64::from(*load))));
+        if let Some(prompts) = prompts {
+            let missing = prompts.tokens.saturating_sub(prompts.credited);
+            family(&mut text, &PROMPTS, [("", prompts.prompts)]);
+            family(&mut text, &PROMPT_TOKENS, [("cached", prompts.credited), ("missing", missing)]);
+            family(&mut text, &PROMPT_CREDITS, [("", prompts.credits as u64)]);
+            family(&mut text, &PROMPT_BODY_BYTES, [("", prompts.body_bytes as u64)]);
+        }
         text
     }
 }

@@ -1,14 +1,15 @@
 //! The exchange with a gateway about one request: parts of the request and of its response in, an answer to each part out.
 //!
 //! The answer to the request's headers has the endpoint. All other parts pass unchanged: in the mode `FULL_DUPLEX_STREAMED` each piece
-//! of a body is sent back, and in the other modes it is acknowledged. Nothing is buffered. The decision needs the request's headers
-//! only, so it never waits for a body.
+//! of a body is sent back, and in the other modes it is acknowledged. The decision needs the request's headers only, so it never waits
+//! for a body, and nothing is buffered. The exception are completions whose [prompts](crate::prompt) are placed.
 //!
 //! The load of the request is given back when its response has ended, or when the exchange is dropped. If the gateway does not send the
 //! response's body, the response ends with its headers.
 
 use crate::counters::RequestOutcome;
-use crate::picker::{Picker, reason};
+use crate::picker::{Pick, Picker, reason};
+use crate::prompt::{self, PendingPrompt, PromptFault};
 use crate::proto::{
     Answer, BodyMode, BodyMutation, CommonResponse, HeaderMap, HeaderMutation, HttpBody, HttpHeaders,
     HttpStatus, ImmediateResponse, Metadata, PartResponse, Phase, ProcessingRequest, ProcessingResponse,
@@ -18,11 +19,12 @@ use crate::subset;
 use bytes::Bytes;
 use larder_core::cache_status::members;
 use larder_core::rules::{Head, Headers};
-use larder_core::{CacheResult, Time};
+use larder_core::{CacheResult, NodeId, Time};
 use larder_embed::{Decision, Feedback, Refusal, RequestFacts};
+use larder_prompts::{PromptLease, error_body};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,11 +48,15 @@ const TIMEOUTS: [&str; 3] = ["response_timeout", "stream_idle_timeout", "max_dur
 /// Seconds after which a client may repeat a refused request.
 const RETRY_AFTER: &str = "1";
 
-/// An answer, and whether the exchange ends with it.
-#[derive(Debug)]
-pub(crate) struct Step {
-    pub(crate) response: ProcessingResponse,
-    pub(crate) is_last: bool,
+/// The answers to the gateway, in order.
+pub(crate) type AnswerQueue = VecDeque<ProcessingResponse>;
+
+/// Whether an exchange goes on after a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Continues,
+    /// The last answer ends the exchange.
+    Ends,
 }
 
 /// The gateway does not follow the protocol, or uses a part of it that a picker does not have.
@@ -80,6 +86,8 @@ struct ActiveRequest {
     failed: bool,
     cache: Option<CacheResult>,
     bytes: u64,
+    /// The work of its prompt.
+    prompt: Option<Box<PromptLease>>,
 }
 
 /// The exchange about one request.
@@ -89,7 +97,9 @@ pub(crate) struct Exchange {
     /// The modes of bodies. The default applies to gateways that do not announce their modes.
     request_body: BodyMode,
     response_body: BodyMode,
-    has_decided: bool,
+    has_headers: bool,
+    /// The request, while its body is read for a prompt.
+    pending: Option<Box<PendingPrompt>>,
     active: Option<ActiveRequest>,
     /// The outcome, once it is counted.
     outcome: Option<RequestOutcome>,
@@ -110,30 +120,47 @@ impl Exchange {
             picker,
             request_body: BodyMode::FullDuplexStreamed,
             response_body: BodyMode::FullDuplexStreamed,
-            has_decided: false,
+            has_headers: false,
+            pending: None,
             active: None,
             outcome: None,
         }
     }
 
-    /// Handles a message of the gateway.
+    /// Handles a message of the gateway, and appends the answers.
     ///
     /// # Errors
     /// The message breaks the protocol. The stream must end.
-    pub(crate) fn handle(&mut self, now: Time, message: ProcessingRequest) -> Result<Step, ProtocolError> {
+    pub(crate) fn handle(
+        &mut self,
+        now: Time,
+        message: ProcessingRequest,
+        answers: &mut AnswerQueue,
+    ) -> Result<Flow, ProtocolError> {
         self.read_modes(&message)?;
         let metadata = message.metadata.as_ref();
         let answer = match message.phase.ok_or(ProtocolError::NoPhase)? {
-            Phase::RequestHeaders(headers) => return self.decide(now, &headers, metadata),
+            Phase::RequestHeaders(headers) => return self.begin(now, &headers, metadata, answers),
+            Phase::RequestBody(body) if self.pending.is_some() => {
+                return Ok(self.read_body(now, &body, answers));
+            }
             Phase::RequestBody(body) => Answer::RequestBody(pass(self.request_body, body)),
-            Phase::RequestTrailers(_) => Answer::RequestTrailers(TrailersResponse {}),
+            Phase::RequestTrailers(_) => {
+                if self.place(now, false, answers) == Flow::Ends {
+                    return Ok(Flow::Ends);
+                }
+                Answer::RequestTrailers(TrailersResponse {})
+            }
             Phase::ResponseHeaders(headers) => {
+                // The gateway has replied itself.
+                self.pending = None;
                 self.note_response(now, &headers, metadata, details(&message.attributes));
                 Answer::ResponseHeaders(PartResponse { response: Some(CommonResponse::default()) })
             }
             Phase::ResponseBody(body) => {
                 if let Some(active) = &mut self.active {
                     active.bytes += body.body.len() as u64;
+                    active.prompt.iter_mut().for_each(|prompt| prompt.note_piece());
                 }
                 if body.end_of_stream {
                     self.complete(now);
@@ -145,10 +172,15 @@ impl Exchange {
                 Answer::ResponseTrailers(TrailersResponse {})
             }
         };
-        Ok(Step {
-            response: ProcessingResponse { answer: Some(answer), dynamic_metadata: None },
-            is_last: false,
-        })
+        answers.push_back(ProcessingResponse { answer: Some(answer), dynamic_metadata: None });
+        Ok(Flow::Continues)
+    }
+
+    /// Returns the memory of a body whose answers have been sent.
+    pub(crate) fn release_body(&mut self) {
+        if let Some(prompt) = self.active.as_mut().and_then(|active| active.prompt.as_mut()) {
+            prompt.release_body();
+        }
     }
 
     /// Ends the exchange with this outcome, unless the request has ended before.
@@ -174,6 +206,7 @@ impl Exchange {
     /// Returns the outcome of a stream that the gateway has closed or reset.
     pub(crate) fn outcome_at_close(&self) -> RequestOutcome {
         match &self.active {
+            None if self.has_headers => RequestOutcome::Cancelled,
             None => RequestOutcome::Bypassed,
             Some(ActiveRequest { first_byte: None, .. }) => RequestOutcome::Cancelled,
             // The gateway closes the stream when it has nothing more to send.
@@ -193,13 +226,15 @@ impl Exchange {
         if is_grpc { Err(ProtocolError::GrpcBodies) } else { Ok(()) }
     }
 
-    fn decide(
+    /// Handles the headers of the request.
+    fn begin(
         &mut self,
         now: Time,
         headers: &HttpHeaders,
         metadata: Option<&Metadata>,
-    ) -> Result<Step, ProtocolError> {
-        if std::mem::replace(&mut self.has_decided, true) {
+        answers: &mut AnswerQueue,
+    ) -> Result<Flow, ProtocolError> {
+        if std::mem::replace(&mut self.has_headers, true) {
             return Err(ProtocolError::SecondRequest);
         }
         let none = HeaderMap::default();
@@ -207,12 +242,64 @@ impl Exchange {
         let value = |name| view.get(name).unwrap_or_default();
         let head = Head::new(value(":method"), value(":authority"), value(":path"), &view);
         let target = self.picker.config.key.id(&head);
+        let permitted = subset::hint(metadata);
+        if let Some(route) = &self.picker.prompts
+            && self.request_body == BodyMode::FullDuplexStreamed
+            && !headers.end_of_stream
+            && prompt::has_prompt(&head)
+        {
+            self.pending = Some(Box::new(PendingPrompt::new(route, target, permitted)));
+            return Ok(Flow::Continues);
+        }
         let lasting = view.get("upgrade").is_some();
         let facts = RequestFacts { lasting, ..RequestFacts::new(target) };
-        let permitted = subset::hint(metadata);
-        match self.picker.pick(now, &facts, permitted.as_deref()) {
+        let pick = self.picker.pick(now, &facts, permitted.as_deref());
+        Ok(self.start(now, pick, None, answers))
+    }
+
+    /// Adds a piece to the body of a prompt.
+    fn read_body(&mut self, now: Time, body: &HttpBody, answers: &mut AnswerQueue) -> Flow {
+        let added = self.pending.as_mut().map_or(Ok(()), |pending| pending.add(&body.body));
+        match added {
+            Err(fault) => self.refuse_prompt(&fault, answers),
+            Ok(()) if body.end_of_stream => self.place(now, true, answers),
+            Ok(()) => Flow::Continues,
+        }
+    }
+
+    /// Places the prompt whose body is complete, and passes the body on. It ends the request, unless trailers follow.
+    fn place(&mut self, now: Time, ends: bool, answers: &mut AnswerQueue) -> Flow {
+        let Some(pending) = self.pending.take() else { return Flow::Continues };
+        let (route, permitted) = (pending.route.clone(), pending.permitted.clone());
+        let read = match pending.read() {
+            Ok(read) => read,
+            Err(fault) => return self.refuse_prompt(&fault, answers),
+        };
+        let mut lease = self.picker.place_prompt(&route, &read.prompt, read.held, permitted.as_deref());
+        let pick =
+            self.picker.pick_prompt(now, &RequestFacts::new(read.target), &mut lease, permitted.as_deref());
+        let flow = self.start(now, pick, Some(Box::new(lease)), answers);
+        if flow == Flow::Continues {
+            for (body, is_last) in prompt::pieces(read.content) {
+                let piece = HttpBody { body, end_of_stream: is_last && ends };
+                let answer = Answer::RequestBody(pass(BodyMode::FullDuplexStreamed, piece));
+                answers.push_back(ProcessingResponse { answer: Some(answer), dynamic_metadata: None });
+            }
+        }
+        flow
+    }
+
+    /// Answers the headers of the request.
+    fn start(
+        &mut self,
+        now: Time,
+        pick: Result<Pick, Refusal>,
+        prompt: Option<Box<PromptLease>>,
+        answers: &mut AnswerQueue,
+    ) -> Flow {
+        match pick {
             Ok(pick) => {
-                let response = chosen(&pick.list, reason(&pick.decision));
+                answers.push_back(chosen(&pick.list, reason(&pick.decision)));
                 self.active = Some(ActiveRequest {
                     decision: pick.decision,
                     address: pick.address,
@@ -222,8 +309,9 @@ impl Exchange {
                     failed: false,
                     cache: None,
                     bytes: 0,
+                    prompt,
                 });
-                Ok(Step { response, is_last: false })
+                Flow::Continues
             }
             Err(refusal) => {
                 // The picker has counted it.
@@ -231,9 +319,18 @@ impl Exchange {
                     Refusal::NoNode => RequestOutcome::NoEndpoint,
                     Refusal::Limit => RequestOutcome::Limit,
                 });
-                Ok(Step { response: refused(refusal), is_last: true })
+                answers.push_back(refused(refusal, prompt.is_some()));
+                Flow::Ends
             }
         }
+    }
+
+    fn refuse_prompt(&mut self, fault: &PromptFault, answers: &mut AnswerQueue) -> Flow {
+        self.pending = None;
+        self.count(fault.outcome());
+        let (status, code) = fault.status();
+        answers.push_back(immediate(status, fault.body(), &format!("larder_{code}"), true));
+        Flow::Ends
     }
 
     /// Notes the headers of the response, with the gateway's metadata and its details.
@@ -250,12 +347,27 @@ impl Exchange {
             && let Some(decision) = self.picker.serve_elsewhere(now, (&active.decision, active.at), served)
         {
             (active.decision, active.address) = (decision, served);
+            if let Some(prompt) = &mut active.prompt {
+                let node = NodeId(decision.node.slot());
+                prompt.adopt(self.picker.nodes(), larder_core::Decision { node, reason: decision.reason });
+            }
         }
         active.first_byte = Some(now.since(active.at));
         if let Some(map) = &headers.headers {
             active.status = map.get(":status").and_then(status).unwrap_or_default();
             active.failed = is_failure(active.status, details);
             active.cache = map.last("cache-status").and_then(|value| members(value).last()?.found());
+        }
+        if let Some(prompt) = &mut active.prompt {
+            prompt.note_reply(active.status);
+            if self.response_body == BodyMode::None {
+                // The gateway does not show when the reply begins.
+                prompt.note_piece();
+            }
+            if details.is_some_and(is_reset) {
+                // A server that resets connections may have restarted, with an empty cache.
+                prompt.forget_node();
+            }
         }
         if active.status == 101 {
             self.picker.become_long_lived(now, &mut active.decision);
@@ -316,16 +428,29 @@ fn chosen(list: &str, reason: &str) -> ProcessingResponse {
     }
 }
 
-/// Returns the reply to a client whose request is refused.
-fn refused(refusal: Refusal) -> ProcessingResponse {
-    let (code, body, details) = match refusal {
-        Refusal::NoNode => (503, "no endpoint is ready\n", "larder_no_endpoint"),
-        Refusal::Limit => (429, "the endpoints are at their limit of requests\n", "larder_limit"),
+/// Returns the reply to a client whose request is refused. Clients of OpenAI's API expect its form.
+fn refused(refusal: Refusal, is_api: bool) -> ProcessingResponse {
+    let (status, code, text) = match refusal {
+        Refusal::NoNode => (503, "no_endpoint", "no endpoint is ready"),
+        Refusal::Limit => (429, "limit", "the endpoints are at their limit of requests"),
     };
+    let body = if is_api { error_body(status, code, text) } else { format!("{text}\n") };
+    immediate(status, body.into(), &format!("larder_{code}"), is_api)
+}
+
+/// Returns a reply to the client, with the details for the gateway's log.
+fn immediate(status: u16, body: Bytes, details: &str, is_json: bool) -> ProcessingResponse {
+    let mut headers = Vec::new();
+    if matches!(status, 429 | 503) {
+        headers.push(("retry-after", Bytes::from_static(RETRY_AFTER.as_bytes())));
+    }
+    if is_json {
+        headers.push(("content-type", Bytes::from_static(b"application/json")));
+    }
     let immediate = ImmediateResponse {
-        status: Some(HttpStatus { code }),
-        headers: Some(HeaderMutation::set(&[("retry-after", Bytes::from_static(RETRY_AFTER.as_bytes()))])),
-        body: Bytes::from_static(body.as_bytes()),
+        status: Some(HttpStatus { code: status.into() }),
+        headers: Some(HeaderMutation::set(&headers)),
+        body,
         details: details.to_owned(),
     };
     ProcessingResponse { answer: Some(Answer::Immediate(immediate)), dynamic_metadata: None }
@@ -338,9 +463,14 @@ fn is_failure(status: u16, details: Option<&str>) -> bool {
         None => matches!(status, 502..=504),
         Some(details) => {
             let timed_out = status == 504 && TIMEOUTS.contains(&details);
-            timed_out || (details.starts_with(RESETS) && !details.contains(OVERFLOW))
+            timed_out || is_reset(details)
         }
     }
+}
+
+/// Returns whether the endpoint could not be reached, or reset the connection.
+fn is_reset(details: &str) -> bool {
+    details.starts_with(RESETS) && !details.contains(OVERFLOW)
 }
 
 /// Returns the details of the response, if the gateway sends them.

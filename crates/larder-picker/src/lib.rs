@@ -12,6 +12,7 @@ mod endpoints;
 mod exchange;
 mod health;
 mod picker;
+mod prompt;
 mod proto;
 mod server;
 mod service;

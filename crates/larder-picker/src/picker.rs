@@ -5,15 +5,17 @@ use crate::counters::{Counters, RequestOutcome};
 use crate::endpoints::{Endpoint, EndpointTable, Endpoints};
 use crate::subset;
 use larder_core::dispatch::SettingsError;
+use larder_core::nodes::{GroupId, Nodes};
 use larder_core::rules::Head;
 use larder_core::{
-    CacheResult, DequeuedRequest, Dispatcher, NodeId, NodeSpec, NodeState, Reason, Request, RouteId, Time,
-    Weight,
+    CacheResult, Decision as CoreDecision, DequeuedRequest, Dispatcher, NodeId, NodeSpec, NodeState, Reason,
+    Request, RouteId, Time, Weight,
 };
 use larder_embed::{
     Decision, EmbedError, Embedded, EmbeddedConfig, Feedback, NodeHandle, Outcome, Refusal, RequestFacts,
 };
 use larder_peer_switches::{DispatcherHost, PeerSwitches, SwitchesStatus};
+use larder_prompts::{HeldBody, Prompt, PromptConfig, PromptLease, PromptRoute};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -37,6 +39,9 @@ pub enum PickerError {
     /// A setting of the peers is out of range.
     #[error("peers: {0}")]
     Peers(SettingsError),
+    /// A setting of the prompts is out of range.
+    #[error("prompts: {0}")]
+    Prompts(String),
     /// The certificate cannot be made or read.
     #[error("TLS: {0}")]
     Tls(String),
@@ -52,6 +57,8 @@ pub struct Picker {
     start: Instant,
     /// Whether there have been endpoints, or it is known that there are none.
     ready: watch::Sender<bool>,
+    /// The state of prompts; `None` if they are not placed.
+    pub(crate) prompts: Option<Arc<PromptRoute>>,
     /// The other replicas; `None` if this one is alone.
     pub(crate) peers: Option<Arc<PeerSwitches>>,
 }
@@ -80,12 +87,15 @@ impl Picker {
         let dispatcher = Embedded::new(embedded)?;
         // The dispatcher has one route, which has the name that it has in a switch.
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
+        let prompts = config.prompts.as_ref().map(prompt_route).transpose()?;
+        let chains = prompts.iter().map(|prompts| (RouteId::DEFAULT, prompts.chains.clone())).collect();
         let peers = config.peers.clone();
-        let peers = peers
-            .map(|peers| PeerSwitches::new(peers, Time::ZERO, routes, Vec::new(), dispatcher.dispatcher()));
+        let peers =
+            peers.map(|peers| PeerSwitches::new(peers, Time::ZERO, routes, chains, dispatcher.dispatcher()));
         let picker = Self {
             peers: peers.transpose().map_err(PickerError::Peers)?.map(Arc::new),
             config,
+            prompts,
             dispatcher,
             endpoints: Endpoints::default(),
             counters: Counters::default(),
@@ -208,7 +218,8 @@ impl Picker {
     pub fn metrics(&self) -> String {
         let nodes = self.dispatcher.dispatcher().nodes().rows();
         let loads: Vec<(String, u32)> = nodes.iter().map(|row| (row.name.to_string(), row.load)).collect();
-        self.counters.text(self.endpoints.load().len(), self.dispatcher.targets_known(), &loads)
+        let prompts = self.prompts.as_ref().map(|prompts| prompts.status());
+        self.counters.text(self.endpoints.load().len(), self.dispatcher.targets_known(), &loads, prompts)
     }
 
     /// Returns the time since the start.
@@ -233,10 +244,74 @@ impl Picker {
         };
         match &pick {
             Ok(pick) => self.counters.decide(pick.decision.reason),
-            Err(Refusal::NoNode) => self.counters.end(RequestOutcome::NoEndpoint),
-            Err(Refusal::Limit) => self.counters.end(RequestOutcome::Limit),
+            Err(refusal) => self.count(*refusal),
         }
         pick
+    }
+
+    fn count(&self, refusal: Refusal) {
+        self.counters.end(match refusal {
+            Refusal::NoNode => RequestOutcome::NoEndpoint,
+            Refusal::Limit => RequestOutcome::Limit,
+        });
+    }
+
+    /// Decides which endpoint serves a prompt. If the chain dispatcher knows none, the policy decides.
+    ///
+    /// # Errors
+    /// As [`Self::pick`].
+    pub(crate) fn pick_prompt(
+        &self,
+        now: Time,
+        facts: &RequestFacts<'_>,
+        lease: &mut PromptLease,
+        permitted: Option<&[SocketAddr]>,
+    ) -> Result<Pick, Refusal> {
+        let (nodes, table) = (self.nodes(), self.endpoints.load());
+        let Some(first) = lease.node().and_then(|node| table.at(node.0)) else {
+            let mut pick = self.pick(now, facts, permitted)?;
+            let node = NodeId(pick.decision.node.slot());
+            pick.decision.reason =
+                lease.adopt(nodes, CoreDecision { node, reason: pick.decision.reason }).reason;
+            return Ok(pick);
+        };
+        let mut decision =
+            self.start_at(now, facts, first.node).inspect_err(|refusal| self.count(*refusal))?;
+        let chosen = CoreDecision { node: NodeId(decision.node.slot()), reason: Reason::Placed };
+        decision.reason = lease.adopt(nodes, chosen).reason;
+        self.counters.decide(decision.reason);
+        let mut list = first.text.to_string();
+        match permitted {
+            None => self.add_fallbacks(now, facts, &table, first, &mut list),
+            Some(permitted) => {
+                let others = permitted.iter().filter(|other| **other != first.address);
+                let others = others.filter_map(|address| table.find(*address)).take(self.config.fallbacks);
+                for endpoint in others {
+                    let _ = write!(list, ",{}", endpoint.text);
+                }
+            }
+        }
+        Ok(Pick { decision, address: first.address, list })
+    }
+
+    /// Places a prompt, and returns its lease.
+    pub(crate) fn place_prompt(
+        &self,
+        route: &Arc<PromptRoute>,
+        prompt: &Prompt,
+        held: HeldBody,
+        permitted: Option<&[SocketAddr]>,
+    ) -> PromptLease {
+        let table = self.endpoints.load();
+        let slot = |address: &SocketAddr| Some(NodeId(table.find(*address)?.node.slot()));
+        let permitted: Option<Vec<NodeId>> =
+            permitted.map(|permitted| permitted.iter().filter_map(slot).collect());
+        PromptLease::place(route.clone(), self.nodes(), prompt.blocks(), held, permitted.as_deref())
+    }
+
+    /// Returns the nodes of the dispatcher.
+    pub(crate) fn nodes(&self) -> &Nodes {
+        self.dispatcher.dispatcher().nodes()
     }
 
     /// Decides among all endpoints.
@@ -397,6 +472,12 @@ impl DispatcherHost for Picker {
 
     /// Requests do not queue.
     fn deliver(&self, _now: Time, _started: Vec<DequeuedRequest>) {}
+}
+
+fn prompt_route(config: &PromptConfig) -> Result<Arc<PromptRoute>, PickerError> {
+    config.validate().map_err(PickerError::Prompts)?;
+    let route = PromptRoute::new(config, GroupId::ALL);
+    route.map(Arc::new).map_err(|error| PickerError::Prompts(error.to_string()))
 }
 
 /// Returns the decision of a request that has started. Wrong arguments are bugs, and refuse the request.

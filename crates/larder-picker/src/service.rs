@@ -4,7 +4,7 @@
 //! between them: a gateway that reads slowly is read slowly.
 
 use crate::counters::RequestOutcome;
-use crate::exchange::{Exchange, ProtocolError};
+use crate::exchange::{AnswerQueue, Exchange, Flow, ProtocolError};
 use crate::picker::Picker;
 use crate::proto::{PROCESS, ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
@@ -65,7 +65,13 @@ impl StreamingService<ProcessingRequest> for Process {
     fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
         let answers = StreamSlot::take(&self.0).map(|slot| {
             let exchange = Exchange::new(Arc::clone(&self.0));
-            tonic::Response::new(Answers { messages: request.into_inner(), exchange, is_over: false, slot })
+            tonic::Response::new(Answers {
+                messages: request.into_inner(),
+                exchange,
+                waiting: AnswerQueue::new(),
+                is_over: false,
+                slot,
+            })
         });
         std::future::ready(answers.ok_or_else(|| {
             self.0.counters.streams_refused.fetch_add(1, Relaxed);
@@ -97,6 +103,8 @@ impl Drop for StreamSlot {
 pub(crate) struct Answers {
     messages: Streaming<ProcessingRequest>,
     exchange: Exchange,
+    /// The answers that were not sent yet.
+    waiting: AnswerQueue,
     is_over: bool,
     slot: StreamSlot,
 }
@@ -126,25 +134,27 @@ impl Stream for Answers {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        match ready!(Pin::new(&mut this.messages).poll_next(cx)) {
-            None => {
-                this.close(None);
-                Poll::Ready(None)
+        loop {
+            if let Some(answer) = this.waiting.pop_front() {
+                return Poll::Ready(Some(Ok(answer)));
             }
-            Some(Err(status)) => {
-                this.close(Some(&status));
-                Poll::Ready(Some(Err(status)))
+            if this.is_over {
+                return Poll::Ready(None);
             }
-            Some(Ok(message)) => match this.exchange.handle(this.slot.0.clock(), message) {
-                Ok(step) => {
-                    this.is_over = step.is_last;
-                    Poll::Ready(Some(Ok(step.response)))
+            this.exchange.release_body();
+            match ready!(Pin::new(&mut this.messages).poll_next(cx)) {
+                None => this.close(None),
+                Some(Err(status)) => {
+                    this.close(Some(&status));
+                    return Poll::Ready(Some(Err(status)));
                 }
-                Err(error) => Poll::Ready(Some(Err(this.refuse(error)))),
-            },
+                Some(Ok(message)) => {
+                    match this.exchange.handle(this.slot.0.clock(), message, &mut this.waiting) {
+                        Ok(flow) => this.is_over = flow == Flow::Ends,
+                        Err(error) => return Poll::Ready(Some(Err(this.refuse(error)))),
+                    }
+                }
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use larder_core::cache::Block;
 use larder_core::chain::{ChainDecision, ChainRequest, Work};
 use larder_core::nodes::Nodes;
 use larder_core::policy::{ExcludedNodes, RequestAffinity};
-use larder_core::{Decision, Reason};
+use larder_core::{Decision, NodeId, Reason};
 use std::sync::Arc;
 
 /// Lease of one prompt. Dropping it ends the prompt's work, in whatever way the request has ended.
@@ -28,8 +28,14 @@ pub struct PromptLease {
 }
 
 impl PromptLease {
-    /// Places a prompt.
-    pub fn place(route: Arc<PromptRoute>, nodes: &Nodes, blocks: Vec<Block>, body: HeldBody) -> Self {
+    /// Places a prompt at one of the permitted nodes; `None` permits all.
+    pub fn place(
+        route: Arc<PromptRoute>,
+        nodes: &Nodes,
+        blocks: Vec<Block>,
+        body: HeldBody,
+        permitted: Option<&[NodeId]>,
+    ) -> Self {
         let tokens = ChainRequest::new(&blocks).tokens();
         let mut lease = Self {
             route,
@@ -41,25 +47,30 @@ impl PromptLease {
             is_served: false,
             body: Some(body),
         };
-        lease.choose(nodes, ExcludedNodes::NONE);
+        lease.choose(nodes, ExcludedNodes::NONE, permitted);
         lease
     }
 
     /// Chooses another node after the request has failed at `exclude`.
     pub fn retry(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
         self.end();
-        self.choose(nodes, exclude);
+        self.choose(nodes, exclude, None);
+    }
+
+    /// Returns the chosen node; `None` if there is none, or the prompt is longer than a node's cache.
+    pub fn node(&self) -> Option<NodeId> {
+        self.work.as_ref().map(Work::node)
     }
 
     /// Returns the affinity of the request to the chosen node.
     pub fn affinity(&self) -> RequestAffinity {
-        self.work.as_ref().map_or(RequestAffinity::None, |work| RequestAffinity::Placed(work.node()))
+        self.node().map_or(RequestAffinity::None, RequestAffinity::Placed)
     }
 
     /// Adopts the decision of the switch's dispatcher, and returns it with the reason of the chain dispatcher if that
     /// chose the node. Called once for each attempt.
     pub fn adopt(&mut self, nodes: &Nodes, decision: Decision) -> Decision {
-        let is_chosen = self.work.as_ref().map(Work::node) == Some(decision.node);
+        let is_chosen = self.node() == Some(decision.node);
         if !is_chosen {
             self.end();
             if self.fits()
@@ -82,6 +93,16 @@ impl PromptLease {
         self.body = None;
     }
 
+    /// Returns the memory of the body, because it has been sent on.
+    pub fn release_body(&mut self) {
+        self.body = None;
+    }
+
+    /// Ends all credits of the node that serves the prompt, because its server has lost its cache.
+    pub fn forget_node(&self) {
+        self.node().iter().for_each(|node| self.route.chains.restarted(*node));
+    }
+
     /// Records a piece of the reply. The first one shows that the prompt is prefilled.
     pub fn note_piece(&mut self) {
         if std::mem::take(&mut self.is_served)
@@ -91,10 +112,10 @@ impl PromptLease {
         }
     }
 
-    fn choose(&mut self, nodes: &Nodes, exclude: ExcludedNodes) {
+    fn choose(&mut self, nodes: &Nodes, exclude: ExcludedNodes, permitted: Option<&[NodeId]>) {
         if self.fits()
             && let Some(ChainDecision { reason, credited, work, .. }) =
-                self.route.chains.arrive(nodes, &ChainRequest { blocks: &self.blocks, exclude })
+                self.route.chains.arrive(nodes, &ChainRequest { blocks: &self.blocks, exclude, permitted })
         {
             (self.reason, self.credited, self.work) = (reason, credited, Some(work));
         }

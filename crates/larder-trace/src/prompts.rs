@@ -63,6 +63,9 @@ struct ChatSums {
 impl Prompts {
     /// Loads a trace, which may be compressed. At most [`Limits::requests_max`] blocks are kept. The prompts of one file have one form.
     ///
+    /// Requests with equal times are spread evenly over the resolution of the clock, which is the smallest difference between two
+    /// times. Mooncake's clock has 3 s: without this, ten requests would arrive at once.
+    ///
     /// In a log of OpenAI's API, a token has as many bytes as on average in the prompts whose tokens are logged.
     ///
     /// # Errors
@@ -90,6 +93,7 @@ impl Prompts {
         for prompt in &mut prompts.prompts {
             prompt.time_ns -= begin;
         }
+        spread_equal_times(&mut prompts.prompts);
         Ok((prompts, report))
     }
 
@@ -206,6 +210,19 @@ impl Prompts {
     }
 }
 
+/// Spreads requests with equal times, which are sorted, over the smallest difference between two times.
+fn spread_equal_times(prompts: &mut [Prompt]) {
+    let differences = prompts.windows(2).map(|pair| pair[1].time_ns - pair[0].time_ns);
+    let Some(resolution) = differences.filter(|ns| *ns > 0).min() else { return };
+    for equal in prompts.chunk_by_mut(|one, other| one.time_ns == other.time_ns) {
+        let count = equal.len() as u64;
+        for (at, prompt) in (0..).zip(equal) {
+            prompt.time_ns +=
+                u64::try_from(u128::from(resolution) * at / u128::from(count)).unwrap_or(resolution);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -233,6 +250,18 @@ mod tests {
         assert_eq!((report.records, report.malformed), (2, 3));
         assert_eq!(report.first_malformed[0].reason, Reason::BadBlocks);
         assert_eq!(report.tokens, Some(TokenSums { input: 1_025, output: 5 }));
+    }
+
+    /// The clock of this trace has 3 s: the smallest difference is 2,999 ms.
+    #[test]
+    fn requests_with_equal_times_are_spread_over_the_resolution() {
+        let line = |ms: u64| {
+            format!("{{\"timestamp\": {ms}, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [0]}}\n")
+        };
+        let text: String = [0, 0, 0, 3_000, 5_999, 5_999, 30_000, 30_000].map(line).concat();
+        let (prompts, _) = load(&text, &Limits::default()).expect("all lines are valid");
+        let times: Vec<u64> = prompts.prompts().iter().map(|prompt| prompt.time_ns / 1_000).collect();
+        assert_eq!(times, [0, 999_666, 1_999_333, 3_000_000, 5_999_000, 7_498_500, 30_000_000, 31_499_500]);
     }
 
     #[test]

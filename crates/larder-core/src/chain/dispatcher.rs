@@ -45,8 +45,8 @@ impl ChainDispatcher {
         Self { policy, nodes: alloc::vec![ChainNode::NEW; nodes], credits, candidates, ends }
     }
 
-    /// Chooses the node of a request and counts its work there. `None` if every node is closed or excluded, or the
-    /// prompt has no blocks.
+    /// Chooses the node of a request and counts its work there. `None` if no permitted node is open, or the prompt has
+    /// no blocks.
     pub fn arrive(&mut self, request: &ChainRequest<'_>) -> Option<ChainDecision> {
         let (mut candidates, mut ends) =
             (core::mem::take(&mut self.candidates), core::mem::take(&mut self.ends));
@@ -203,7 +203,7 @@ impl ChainDispatcher {
         candidates.clear();
         block_ends(request, ends);
         for (node, found) in (0..).map(NodeId).zip(&self.nodes) {
-            if found.open && !request.exclude.contains(node) {
+            if found.open && request.permits(node) {
                 candidates.extend(self.candidate(node, *found, request, ends));
             }
         }

@@ -147,7 +147,7 @@ mod tests {
         let mut policy = Prequal::default();
         choices(&mut policy, &[(0, 0), (0, 10), (0, 20)], 10);
         let exclude = ExcludedNodes::NONE.with(NodeId(0));
-        let request = ChainRequest { blocks: &BLOCKS, exclude };
+        let request = ChainRequest { exclude, ..ChainRequest::new(&BLOCKS) };
         let rest = &candidates(&[(0, 0), (0, 10), (0, 20)])[1..];
         let choice = policy.pick(&request, rest).expect("two nodes are open");
         assert_ne!(choice.node, NodeId(0));

@@ -12,12 +12,19 @@ pub struct ChainRequest<'a> {
     pub blocks: &'a [Block],
     /// The nodes that must not be chosen, because the request has failed there.
     pub exclude: ExcludedNodes,
+    /// The only nodes that may be chosen; `None` for all.
+    pub permitted: Option<&'a [NodeId]>,
 }
 
 impl<'a> ChainRequest<'a> {
-    /// Creates a request without excluded nodes.
+    /// Creates a request that may go to all nodes.
     pub const fn new(blocks: &'a [Block]) -> Self {
-        Self { blocks, exclude: ExcludedNodes::NONE }
+        Self { blocks, exclude: ExcludedNodes::NONE, permitted: None }
+    }
+
+    /// Returns whether a node may be chosen.
+    pub(super) fn permits(&self, node: NodeId) -> bool {
+        !self.exclude.contains(node) && self.permitted.is_none_or(|permitted| permitted.contains(&node))
     }
 
     /// Returns the tokens of the prompt.

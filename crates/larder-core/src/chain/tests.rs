@@ -65,7 +65,7 @@ impl Run {
                 let blocks = chain(path);
                 let exclude =
                     exclude.map_or(ExcludedNodes::NONE, |node| ExcludedNodes::NONE.with(NodeId(node)));
-                let request = ChainRequest { blocks: &blocks, exclude };
+                let request = ChainRequest { exclude, ..ChainRequest::new(&blocks) };
                 let Some(decision) = self.dispatcher.arrive(&request) else { return Some(None) };
                 let found = (decision.node, decision.reason, decision.credited);
                 self.works.push((blocks, decision.work));

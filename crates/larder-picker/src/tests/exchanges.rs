@@ -111,8 +111,8 @@ fn a_stream_that_breaks_gives_its_load_back() {
 fn without_endpoints_the_client_gets_503_and_at_the_limit_429() {
     let none = picker(config(), 0);
     assert!(!none.is_ready());
-    let step = Exchange::new(Arc::clone(&none)).handle(Time::ZERO, request("/a")).expect("an answer");
-    assert_eq!((refusal(&step.response), step.is_last), (503, true));
+    let reply = refuse(&mut Exchange::new(Arc::clone(&none)), request("/a"));
+    assert_eq!(refusal(&reply), 503);
     assert_eq!(none.counters.ended(RequestOutcome::NoEndpoint), 1);
 
     let mut limited = config();
@@ -120,8 +120,8 @@ fn without_endpoints_the_client_gets_503_and_at_the_limit_429() {
     let limited = picker(limited, 2);
     let mut first = Exchange::new(Arc::clone(&limited));
     answer(&mut first, 0, request("/a"));
-    let step = Exchange::new(Arc::clone(&limited)).handle(Time::ZERO, request("/b")).expect("an answer");
-    assert_eq!((refusal(&step.response), step.is_last), (429, true));
+    let reply = refuse(&mut Exchange::new(Arc::clone(&limited)), request("/b"));
+    assert_eq!(refusal(&reply), 429);
     drop(first);
     endpoints(&answer(&mut Exchange::new(Arc::clone(&limited)), 0, request("/b")));
     assert_eq!(limited.counters.ended(RequestOutcome::Limit), 1);
@@ -220,7 +220,9 @@ fn a_gateway_that_breaks_the_protocol_is_told_how_to_follow_it() {
     let picker = picker(config(), 1);
     let refused = |messages: &[ProcessingRequest]| {
         let mut exchange = Exchange::new(Arc::clone(&picker));
-        messages.iter().find_map(|message| exchange.handle(Time::ZERO, message.clone()).err())
+        messages
+            .iter()
+            .find_map(|message| exchange.handle(Time::ZERO, message.clone(), &mut AnswerQueue::new()).err())
     };
     assert_eq!(refused(&[ProcessingRequest::default()]), Some(ProtocolError::NoPhase));
     assert_eq!(refused(&[request("/a"), request("/a")]), Some(ProtocolError::SecondRequest));
@@ -258,7 +260,7 @@ proptest! {
             if mode < 5 {
                 message.protocol = Some(ProtocolConfiguration { request_body: mode, response_body: mode });
             }
-            if exchange.handle(Time::from_millis(at as u64), message).is_err() {
+            if exchange.handle(Time::from_millis(at as u64), message, &mut AnswerQueue::new()).is_err() {
                 break;
             }
         }

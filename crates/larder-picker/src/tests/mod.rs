@@ -1,12 +1,13 @@
 //! Tests of a picker: single exchanges, and the services over a connection.
 
 mod exchanges;
+mod prompts;
 mod replicas;
 mod services;
 mod subsets;
 
 use crate::config::{PickerConfig, PickerTls};
-use crate::exchange::Exchange;
+use crate::exchange::{AnswerQueue, Exchange, Flow};
 use crate::picker::Picker;
 use crate::proto::{
     Answer, BodyMode, HeaderMap, HeaderValue, HttpHeaders, Metadata, Phase, ProcessingRequest,
@@ -107,7 +108,17 @@ fn refusal(response: &ProcessingResponse) -> i32 {
 
 /// Handles a message, and returns the answer.
 fn answer(exchange: &mut Exchange, at_ms: u64, message: ProcessingRequest) -> ProcessingResponse {
-    exchange.handle(Time::from_millis(at_ms), message).expect("an answer").response
+    let mut answers = AnswerQueue::new();
+    exchange.handle(Time::from_millis(at_ms), message, &mut answers).expect("an answer");
+    assert_eq!(answers.len(), 1);
+    answers.remove(0).expect("an answer")
+}
+
+/// Returns the reply to a request that the picker refuses.
+fn refuse(exchange: &mut Exchange, message: ProcessingRequest) -> ProcessingResponse {
+    let mut answers = AnswerQueue::new();
+    assert_eq!(exchange.handle(Time::ZERO, message, &mut answers), Ok(Flow::Ends));
+    answers.pop_back().expect("an answer")
 }
 
 /// Returns the requests in flight at all endpoints.

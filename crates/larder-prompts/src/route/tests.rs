@@ -20,7 +20,7 @@ fn blocks(seed: u64) -> Vec<Block> {
 
 fn place(route: &Arc<PromptRoute>, dispatcher: &Dispatcher, seed: u64) -> PromptLease {
     let body = HeldBody::new(route.budget().clone());
-    PromptLease::place(route.clone(), dispatcher.nodes(), blocks(seed), body)
+    PromptLease::place(route.clone(), dispatcher.nodes(), blocks(seed), body, None)
 }
 
 fn node_of(lease: &PromptLease) -> Option<NodeId> {
@@ -128,7 +128,7 @@ fn a_prompt_longer_than_a_cache_has_no_credit() {
     let mut long = blocks(2);
     long.push(Block { id: TargetId(99), tokens: 1 });
     let body = HeldBody::new(route.budget().clone());
-    let mut lease = PromptLease::place(route.clone(), dispatcher.nodes(), long, body);
+    let mut lease = PromptLease::place(route.clone(), dispatcher.nodes(), long, body, None);
     assert_eq!(node_of(&lease), None);
     lease.adopt(dispatcher.nodes(), Decision { node: home, reason: Reason::First });
     drop(lease);

@@ -68,7 +68,7 @@ impl Requests {
             exchange.request.target = TargetId(*id);
         }
         let nodes = shared.decider.dispatcher.nodes();
-        let lease = PromptLease::place(route.clone(), nodes, prompt.blocks(), held);
+        let lease = PromptLease::place(route.clone(), nodes, prompt.blocks(), held, None);
         exchange.request = exchange.request.with_affinity(lease.affinity());
         exchange.prompt = Some(Box::new(lease));
         // The time of the upload is that of the client.

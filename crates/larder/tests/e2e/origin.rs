@@ -51,18 +51,46 @@ fn serve(mut tcp: TcpStream, fields: &str, requests: &Mutex<Vec<String>>) {
             }
         };
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-        let length = http::header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
-        while bytes.len() < end + length {
-            if read_more(&mut tcp, &mut bytes).is_none() {
-                return;
+        let mut body = bytes[..end].to_vec();
+        if http::header(&head, "transfer-encoding") == Some("chunked") {
+            let Some(()) = read_chunks(&mut tcp, &mut bytes, end, &mut body) else { return };
+        } else {
+            let length = http::header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
+            while bytes.len() < end + length {
+                if read_more(&mut tcp, &mut bytes).is_none() {
+                    return;
+                }
             }
+            body.extend(bytes.drain(..end + length).skip(end));
         }
-        let body: Vec<u8> = bytes.drain(..end + length).collect();
         requests.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
         let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{fields}\r\n", body.len());
         let body = if head.starts_with("HEAD ") { &[][..] } else { &body };
         if tcp.write_all(&[reply.as_bytes(), body].concat()).is_err() {
             return;
+        }
+    }
+}
+
+/// Removes a head of `head` bytes and a chunked body without trailers, and appends the content of its chunks.
+fn read_chunks(tcp: &mut TcpStream, bytes: &mut Vec<u8>, head: usize, content: &mut Vec<u8>) -> Option<()> {
+    let mut at = head;
+    loop {
+        let line = bytes[at..].windows(2).position(|pair| pair == b"\r\n").map(|length| at + length);
+        let size = line.map(|line| {
+            let size = std::str::from_utf8(&bytes[at..line]).unwrap();
+            (line + 2, usize::from_str_radix(size, 16).unwrap())
+        });
+        match size {
+            Some((begin, size)) if bytes.len() >= begin + size + 2 => {
+                content.extend_from_slice(&bytes[begin..begin + size]);
+                at = begin + size + 2;
+                if size == 0 {
+                    bytes.drain(..at);
+                    return Some(());
+                }
+            }
+            _ => read_more(tcp, bytes)?,
         }
     }
 }

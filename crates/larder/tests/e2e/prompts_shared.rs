@@ -1,5 +1,4 @@
-//! What a switch expects in the caches of inference servers survives it: other switches know it too, and so does the process
-//! after a reload.
+//! The credits of prompts outlive a switch: other switches know them too, and so does the process after a reload.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -65,7 +64,7 @@ fn switches_know_each_others_prompts_and_a_new_one_reads_them() {
     let start = |at| Switch::start(&peer_lines(&servers, at, &ports, &secret));
     let (first, second) = (start(0), start(1));
     eventually("the switches have met", || {
-        let known = |switch: &Switch| metric(switch.admin, "larder_switch_peer_switches", &["known"]);
+        let known = |switch: &Switch| metric(switch.admin, "larder_switch_others", &["known"]);
         (known(&first) == Some(1) && known(&second) == Some(1)).then_some(())
     });
     let mut conversations = vec![Vec::new(); CONVERSATIONS];

@@ -83,7 +83,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-papers", &["larder-core", "larder-sim", "larder-trace"]),
     ("larder-peer-switches", &["larder-core", "larder-log", "larder-peers"]),
     ("larder-peers", &["larder-handoff", "larder-log"]),
-    ("larder-picker", &["larder-core", "larder-edge", "larder-embed", "larder-log", "larder-peer-switches"]),
+    (
+        "larder-picker",
+        &[
+            "larder-core",
+            "larder-edge",
+            "larder-embed",
+            "larder-log",
+            "larder-peer-switches",
+            "larder-prompts",
+        ],
+    ),
     ("larder-prompts", &["larder-core"]),
     ("larder-record", &["larder-core"]),
     ("larder-shaper", &["larder-kernel"]),

@@ -14,6 +14,7 @@ use crate::config::sections::policy::{Parameters, PoliciesSection, apply};
 use crate::config::sections::switch::admission::{AdmissionKey, AdmissionWord, JoinSection, limit};
 use crate::config::sections::switch::discover::{Discover, DiscoverSection, sources};
 use crate::config::sections::switch::nodes::{NodeKey, peers};
+use crate::config::sections::switch::prompts::{PromptsSection, prompts};
 use crate::config::sections::switch::rule::key;
 use crate::config::sections::switch::switches::{SwitchesRole, SwitchesSection, switches};
 use crate::config::sections::switch::tls::{TlsSection, picker_tls};
@@ -53,6 +54,9 @@ keys! {
     tls: PickerTlsSection;
     /// Limits of connections, streams and messages.
     limits: PickerLimitsSection;
+    /// Placement of prompts, as `prompts` of [[switch.routes]]. Gateways must send the bodies of requests in the mode
+    /// FULL_DUPLEX_STREAMED.
+    prompts: Option<PromptsSection>, elsewhere true;
     /// Other replicas of this picker, as [switch.switches]. They exchange loads and the endpoints of targets.
     peers: Option<SwitchesSection>, elsewhere true;
 }
@@ -135,6 +139,7 @@ pub(crate) fn picker(raw: &PickerSection, absent: &mut Vec<Fault>) -> Result<Pic
         fallbacks: raw.fallbacks,
         tls: tls(&raw.tls, listen)?,
         limits: limits(&raw.limits)?,
+        prompts: raw.prompts.as_ref().map(|raw| prompts("picker.prompts", raw)).transpose()?,
         ..PickerConfig::new(settings(raw)?)
     };
     if let Some(reason) = config.refusal() {

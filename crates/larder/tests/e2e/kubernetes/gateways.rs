@@ -12,7 +12,9 @@ use super::picker::{deploy, page, start, until_endpoints};
 use crate::crowd::{Crowd, manifest};
 use crate::hedge::{Behaviour, Node};
 use crate::http::{Client, get};
+use crate::origin::Origin;
 use crate::process::{Process, until};
+use crate::prompts_live::{chat, message, post, text};
 
 const TYPE: &str = "type.googleapis.com";
 
@@ -230,6 +232,46 @@ fn envoy_passes_refusals_on_and_a_client_cannot_choose_an_endpoint() {
         assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{mode}");
         until("the log has the reason", || envoy.access_log().contains("larder_no_endpoint").then_some(()));
     }
+}
+
+/// Envoy waits for the endpoint while the picker reads the body, and sends the body on unchanged.
+#[test]
+fn envoy_sends_completions_where_their_prefix_is_cached() {
+    let Some(program) = envoy() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let servers = ["a", "b", "c"].map(|name| Origin::start(name, ""));
+    let nodes = servers.each_ref().map(|server| format!("\"{}\"", server.address)).join(", ");
+    let config = format!(
+        "[picker]\nlisten = \"127.0.0.1:0\"\nnodes = [{nodes}]\nprompts = {{ body_max = \"1MiB\" }}\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    let picker = start(folder.path(), &config);
+    let envoy = Envoy::start(&program, picker.address, "FULL_DUPLEX_STREAMED");
+    let mut homes: Vec<Vec<String>> = vec![Vec::new(); 6];
+    let mut conversations: Vec<Vec<Value>> = vec![Vec::new(); 6];
+    for turn in 0..3 {
+        for (user, messages) in conversations.iter_mut().enumerate() {
+            // The last turn is larger than a piece of a body.
+            messages.push(message("user", &text(&format!("user {user} turn {turn}"), 4 + 50 * turn)));
+            let sent = chat(messages);
+            let reply = post(envoy.address(), &sent);
+            assert_eq!(reply.status, 200, "{}", reply.head);
+            assert!(String::from_utf8_lossy(&reply.body).contains(&sent), "the body arrives as it was sent");
+            homes[user].push(reply.header("x-origin").unwrap().to_owned());
+        }
+    }
+    assert!(homes.iter().all(|homes| homes.iter().all(|home| *home == homes[0])), "{homes:?}");
+    let used: std::collections::BTreeSet<&String> = homes.iter().flatten().collect();
+    assert_eq!(used.len(), 3, "{homes:?}");
+    for (body, status, code) in
+        [("no json".to_owned(), 400, "no_prompt"), (text("long", 1_100), 413, "body_too_large")]
+    {
+        let reply = post(envoy.address(), &body);
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (status, &json!(code)), "{}", reply.head);
+    }
+    let status = until("all requests have ended", || {
+        Some(page(&picker, "/status")).filter(|status| status["outstanding"] == 0 && status["streams"] == 0)
+    });
+    assert_eq!(status["requests"]["complete"], 18, "{status}");
 }
 
 /// Envoy replies 503 if an endpoint breaks off. The picker tells that from a 503 of the endpoint itself.

@@ -1,4 +1,4 @@
-//! `prompts` of `[[switch.routes]]`.
+//! `prompts` of `[[switch.routes]]` and of `[picker]`.
 
 use larder_core::Bytes;
 use larder_core::chain::{ChainPolicyKind, ChainSettings};
@@ -29,7 +29,7 @@ keys! {
     credits: u32 = standard.settings.credits_max, range "1 to 100000000";
 }
 
-/// Validates the prompts of a route. The ranges of single keys were checked before.
+/// Validates the prompts of a route.
 pub(crate) fn prompts_of(
     at: &str,
     route: &RouteSection,
@@ -47,6 +47,11 @@ pub(crate) fn prompts_of(
         let what = format!("contradicts {key}: both determine where a completion goes");
         return Err(Fault::new(at, what).hint(format!("leave prompts or {key} out")));
     }
+    prompts(&at, raw)
+}
+
+/// Validates prompts. The ranges of single keys were checked before.
+pub(crate) fn prompts(at: &str, raw: &PromptsSection) -> Result<PromptConfig, Fault> {
     let bytes = |size: Size| usize::try_from(size.0.get()).unwrap_or(usize::MAX);
     Ok(PromptConfig {
         settings: ChainSettings {
