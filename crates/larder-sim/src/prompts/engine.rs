@@ -17,45 +17,59 @@ use larder_core::cache::{Block, TreeCache};
 
 use super::model::{Batch, EngineModel};
 
-/// A request at an engine.
+/// A request at an engine. `B` has its blocks: a slice or a vector.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EngineRequest<'w> {
+pub struct EngineRequest<B> {
     /// Number of the request.
-    pub(super) number: usize,
+    pub number: usize,
     /// Blocks of the prompt.
-    pub(super) blocks: &'w [Block],
+    pub blocks: B,
     /// Tokens of the prompt.
-    pub(super) prompt: u64,
+    pub prompt: u64,
     /// Tokens of the reply, at least 1.
-    pub(super) output: u32,
+    pub output: u32,
 }
 
 /// An event of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EngineEvent {
-    /// The request has started, and this number of tokens of its prompt was stored.
-    Started { number: usize, cached: u64 },
+pub enum EngineEvent {
+    /// The request has started, and `cached` tokens of its prompt were stored.
+    Started {
+        /// Number of the request.
+        number: usize,
+        /// Tokens of the prompt that were stored.
+        cached: u64,
+    },
     /// The first token of the reply was computed.
-    FirstToken { number: usize },
+    FirstToken {
+        /// Number of the request.
+        number: usize,
+    },
     /// The last token of the reply was computed.
-    Finished { number: usize },
+    Finished {
+        /// Number of the request.
+        number: usize,
+    },
     /// The request needs more memory than the engine has.
-    Refused { number: usize },
+    Refused {
+        /// Number of the request.
+        number: usize,
+    },
 }
 
 /// A request that waits, possibly after a preemption.
-#[derive(Clone, Copy, Debug)]
-struct Waiting<'w> {
-    request: EngineRequest<'w>,
+#[derive(Clone, Debug)]
+struct Waiting<B> {
+    request: EngineRequest<B>,
     generated: u32,
     /// Whether it has started before.
     preempted: bool,
 }
 
 /// A request that runs.
-#[derive(Clone, Copy, Debug)]
-struct Sequence<'w> {
-    request: EngineRequest<'w>,
+#[derive(Clone, Debug)]
+struct Sequence<B> {
+    request: EngineRequest<B>,
     /// Tokens of the reply so far.
     generated: u32,
     /// Tokens in the KV cache.
@@ -70,7 +84,7 @@ struct Sequence<'w> {
     chunk: u64,
 }
 
-impl Sequence<'_> {
+impl<B> Sequence<B> {
     const fn decodes(&self) -> bool {
         self.computed >= self.wanted
     }
@@ -78,12 +92,12 @@ impl Sequence<'_> {
 
 /// The state of an engine.
 #[derive(Debug)]
-pub(super) struct Engine<'w> {
+pub struct Engine<B> {
     model: EngineModel,
     cache: TreeCache,
-    waiting: VecDeque<Waiting<'w>>,
+    waiting: VecDeque<Waiting<B>>,
     /// In the order of their starts.
-    running: Vec<Sequence<'w>>,
+    running: Vec<Sequence<B>>,
     /// Number of iterations, the stamp of uses.
     iterations: u32,
     /// Tokens computed, of prompts and of replies.
@@ -92,8 +106,9 @@ pub(super) struct Engine<'w> {
     pub(super) preemptions: u64,
 }
 
-impl<'w> Engine<'w> {
-    pub(super) fn new(model: EngineModel) -> Self {
+impl<B: AsRef<[Block]>> Engine<B> {
+    /// Creates an idle engine without stored blocks.
+    pub fn new(model: EngineModel) -> Self {
         Self {
             model,
             cache: TreeCache::new(model.kv_tokens, usize::MAX),
@@ -106,12 +121,12 @@ impl<'w> Engine<'w> {
     }
 
     /// Adds a request to the queue.
-    pub(super) fn add(&mut self, request: EngineRequest<'w>) {
+    pub fn add(&mut self, request: EngineRequest<B>) {
         self.waiting.push_back(Waiting { request, generated: 0, preempted: false });
     }
 
     /// Begins the next iteration. Returns its time in ns; `None` if there is nothing to compute.
-    pub(super) fn begin(&mut self, events: &mut Vec<EngineEvent>) -> Option<u64> {
+    pub fn begin(&mut self, events: &mut Vec<EngineEvent>) -> Option<u64> {
         self.iterations = self.iterations.wrapping_add(1);
         let mut budget = self.model.tokens_max;
         let mut batch = Batch::default();
@@ -130,7 +145,7 @@ impl<'w> Engine<'w> {
     }
 
     /// Ends the iteration.
-    pub(super) fn end(&mut self, events: &mut Vec<EngineEvent>) {
+    pub fn end(&mut self, events: &mut Vec<EngineEvent>) {
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
             let decoded = sequence.decodes() && sequence.chunk == 1;
@@ -182,26 +197,25 @@ impl<'w> Engine<'w> {
 
     fn start_waiting(&mut self, batch: &mut Batch, budget: &mut u64, events: &mut Vec<EngineEvent>) {
         while *budget > 0 && self.running.len() < self.model.sequences_max {
-            let Some(Waiting { request, generated, preempted }) = self.waiting.front().copied() else {
-                return;
-            };
+            let Some(Waiting { request, generated, .. }) = self.waiting.front() else { return };
             let number = request.number;
-            let wanted = request.prompt + u64::from(generated);
+            let wanted = request.prompt + u64::from(*generated);
             // The reply's tokens come one by one; a request that can never have all of them is refused at once.
             if request.prompt + u64::from(request.output) > self.model.kv_tokens {
                 self.waiting.pop_front();
                 events.push(EngineEvent::Refused { number });
                 continue;
             }
-            let stored = self.cache.depth(request.blocks);
-            let pinned = self.cache.pin(&request.blocks[..stored], self.iterations);
-            let held = request.blocks[..pinned].iter().map(|block| block.size()).sum::<u64>();
+            let blocks = request.blocks.as_ref();
+            let stored = self.cache.depth(blocks);
+            let pinned = self.cache.pin(&blocks[..stored], self.iterations);
+            let held = blocks[..pinned].iter().map(|block| block.size()).sum::<u64>();
             let reserved = wanted - held.min(wanted);
             if !self.cache.reserve(reserved) {
-                self.cache.unpin(&request.blocks[..pinned], self.iterations);
+                self.cache.unpin(&blocks[..pinned], self.iterations);
                 return;
             }
-            self.waiting.pop_front();
+            let Some(Waiting { request, generated, preempted }) = self.waiting.pop_front() else { return };
             let cached = held.min(wanted - 1);
             let chunk = (*budget).min(wanted - cached);
             *budget -= chunk;
@@ -225,7 +239,7 @@ impl<'w> Engine<'w> {
     fn complete_prompt(&mut self, at: usize) {
         let sequence = &mut self.running[at];
         self.cache.unreserve(sequence.reserved);
-        let blocks = sequence.request.blocks;
+        let blocks = sequence.request.blocks.as_ref();
         let pinned = self.cache.pin(blocks, self.iterations);
         self.cache.unpin(&blocks[..sequence.pinned], self.iterations);
         sequence.pinned = pinned;
@@ -237,9 +251,9 @@ impl<'w> Engine<'w> {
         }
     }
 
-    fn give_back(&mut self, sequence: &Sequence<'_>) {
+    fn give_back(&mut self, sequence: &Sequence<B>) {
         self.cache.unreserve(sequence.reserved);
-        self.cache.unpin(&sequence.request.blocks[..sequence.pinned], self.iterations);
+        self.cache.unpin(&sequence.request.blocks.as_ref()[..sequence.pinned], self.iterations);
     }
 }
 
@@ -254,12 +268,12 @@ mod tests {
         (0..blocks).map(|at| Block { id: TargetId(first * 1_000 + at), tokens: 512 }).collect()
     }
 
-    fn request(number: usize, blocks: &[Block], output: u32) -> EngineRequest<'_> {
+    fn request(number: usize, blocks: &[Block], output: u32) -> EngineRequest<&[Block]> {
         let prompt = blocks.iter().map(|block| block.size()).sum();
         EngineRequest { number, blocks, prompt, output }
     }
 
-    fn run(engine: &mut Engine<'_>) -> (Vec<EngineEvent>, usize) {
+    fn run(engine: &mut Engine<&[Block]>) -> (Vec<EngineEvent>, usize) {
         let (mut events, mut iterations) = (Vec::new(), 0);
         while engine.begin(&mut events).is_some() {
             engine.end(&mut events);
@@ -305,7 +319,7 @@ mod tests {
             let prompts: Vec<Vec<Block>> = shapes.iter().map(|(first, blocks, _)| prompt(*first, *blocks)).collect();
             let mut engine = Engine::new(EngineModel { kv_tokens: blocks_max * 512, ..EngineModel::LLAMA3_8B });
             for (number, (blocks, shape)) in prompts.iter().zip(&shapes).enumerate() {
-                engine.add(request(number, blocks, shape.2));
+                engine.add(request(number, blocks.as_slice(), shape.2));
             }
             let (events, _) = run(&mut engine);
             for number in 0..shapes.len() {

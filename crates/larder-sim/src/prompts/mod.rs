@@ -14,16 +14,17 @@ mod plan;
 mod switches;
 mod workload;
 
+pub use engine::{Engine, EngineEvent, EngineRequest};
 pub use model::{EngineModel, UnknownEngine};
 pub use outcome::{PromptOutcome, TokenTimes, table};
 pub use plan::{
     Capacity, FirstTokenGoal, FirstTokenGoalError, PLAN_NODES_MAX, Percentile, PromptPlan, PromptPlanOptions,
     PromptPlanRow, plan_prompts,
 };
-pub use workload::{PromptWorkload, Reuse};
+pub use workload::{PromptRequest, PromptWorkload, Reuse};
 
-use engine::{Engine, EngineEvent, EngineRequest};
 use larder_core::Time;
+use larder_core::cache::Block;
 use larder_core::chain::{ChainPolicyKind, ChainSettings, Work};
 use outcome::Counts;
 use switches::SwitchRow;
@@ -81,7 +82,7 @@ struct Simulation<'w> {
     workload: &'w PromptWorkload,
     cluster: PromptCluster,
     switches: SwitchRow,
-    engines: Vec<Engine<'w>>,
+    engines: Vec<Engine<&'w [Block]>>,
     /// Ends of the current iterations.
     calendar: Calendar,
     sequence: u64,

@@ -9,12 +9,15 @@ use serde::Serialize;
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PromptRequest {
-    pub(super) time: Time,
+pub struct PromptRequest {
+    /// Time of its arrival.
+    pub time: Time,
     pub(super) first: usize,
     pub(super) count: usize,
-    pub(super) prompt: u64,
-    pub(super) output: u32,
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Tokens of the reply.
+    pub output: u32,
 }
 
 /// The requests in the order of their arrival.
@@ -79,6 +82,11 @@ impl PromptWorkload {
         self.requests.truncate(requests);
         let blocks = self.requests.last().map_or(0, |request| request.first + request.count);
         Arc::make_mut(&mut self.blocks).truncate(blocks);
+    }
+
+    /// Returns the requests in the order of their arrival, with the blocks of their prompts.
+    pub fn requests(&self) -> impl Iterator<Item = (&PromptRequest, &[Block])> {
+        self.requests.iter().map(|request| (request, self.chain(request)))
     }
 
     /// Returns the number of requests.

@@ -1,6 +1,7 @@
 //! `larder demo`: compares policies in a cluster on this machine.
 
 mod peers;
+mod prompts;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,14 +38,20 @@ use crate::report;
 /// serve the same requests with each mechanism in turn. The result has the CPU time of the switch, and the packets
 /// of one connection. This needs root; `larder doctor` lists the required rights.
 ///
+/// With --prompts, the demo places prompts of language models at modelled inference servers, each a model in real
+/// time. Policies: those of `larder sim prompts`.
+///
 /// For example: larder demo --log access.log --nodes 4
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Compare handoff mechanisms (relay, repair, cookie) instead of policies. Takes about half a minute.
     #[arg(long, conflicts_with_all = ["peers", "policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "output", "no_report", "svg"])]
     handoff: bool,
-    /// Longest measured part of each run with --handoff or --peers, in seconds, 1 to 3600. Default: 4 with
-    /// --handoff, 15 with --warm; otherwise --peers measures to the end of the trace.
+    /// Compare policies that place prompts at inference servers. Takes about a minute.
+    #[arg(long, conflicts_with_all = ["handoff", "peers", "log", "trace_recipe", "scale", "cache", "cache_kind", "clients", "t_low", "t_high", "speed", "disk_only", "limit", "runs", "output", "no_report", "svg"])]
+    prompts: bool,
+    /// Longest measured part of each run with --handoff or --peers, and time of arrivals with --prompts, in seconds, 1 to
+    /// 3600. Default: 4 with --handoff, 12 with --prompts, 15 with --warm; otherwise --peers measures to the end of the trace.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: Option<u64>,
     #[command(flatten)]
@@ -148,9 +155,10 @@ const POLICIES: [PolicyKind; 5] =
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if args.json_schema {
         let mut out = io::stdout().lock();
-        let schema = match (args.handoff, args.without.peers) {
-            (true, _) => schemars::schema_for!(handoff::result::HandoffReport),
-            (_, true) => schemars::schema_for!(demo::peers::result::PeersReport),
+        let schema = match (args.handoff, args.without.peers, args.prompts) {
+            (true, ..) => schemars::schema_for!(handoff::result::HandoffReport),
+            (_, true, _) => schemars::schema_for!(demo::peers::result::PeersReport),
+            (.., true) => schemars::schema_for!(demo::prompts::PromptsReport),
             _ => schemars::schema_for!(demo::result::DemoReport),
         };
         serde_json::to_writer_pretty(&mut out, &schema)?;
@@ -165,6 +173,9 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     if args.without.peers {
         return peers::run(args);
+    }
+    if args.prompts {
+        return prompts::run(args);
     }
     let demo = Demo::new(args.setup()?, args.plan(SYNTHETIC)?);
     let outcome = until_interrupted(demo.run())?;
@@ -279,8 +290,10 @@ impl DemoArgs {
         if !(1..=100_000).contains(&self.clients()) {
             return Err(usage("--clients must be from 1 to 100000"));
         }
-        if self.seconds.is_some() && !self.handoff && !self.without.peers {
-            return Err(usage("--seconds needs --handoff or --peers: other runs end with the trace"));
+        if self.seconds.is_some() && !self.handoff && !self.without.peers && !self.prompts {
+            return Err(usage(
+                "--seconds needs --handoff, --peers or --prompts: other runs end with the trace",
+            ));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ pub(crate) mod peers;
 pub mod plan;
 mod policy_config;
 mod process_time;
+pub(crate) mod prompts;
 pub mod result;
 mod run;
 mod sample;

@@ -51,6 +51,42 @@ fn a_small_demo_compares_every_policy() {
     assert!(std::fs::read_to_string(chart).unwrap().starts_with("<svg"));
 }
 
+/// Every prompt passes a real switch, and each policy has the same requests.
+#[test]
+fn a_small_demo_of_prompts_compares_policies() {
+    let output = Command::new(LARDER)
+        .args([
+            "demo",
+            "--prompts",
+            "--seconds",
+            "2",
+            "--nodes",
+            "2",
+            "--policies",
+            "rr,lard-prefix",
+            "--json",
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let schema = Command::new(LARDER).args(["demo", "--prompts", "--json-schema"]).output().unwrap();
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(keys(&schema["properties"]), keys(&report));
+    let policies = report["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), 2);
+    for policy in policies {
+        let count = |key: &str| policy[key].as_u64().unwrap();
+        assert_eq!(count("errors"), 0, "{policy}");
+        assert_eq!(count("finished") + count("unfinished"), report["requests"].as_u64().unwrap(), "{policy}");
+        assert!(count("finished") > 0 && policy["first_token_s_mean"].as_f64().unwrap() > 0.0, "{policy}");
+    }
+    let wrong = Command::new(LARDER).args(["demo", "--prompts", "--policies", "lard"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("unknown policy of chains 'lard'"));
+}
+
 #[test]
 fn a_killed_demo_leaves_no_process_behind() {
     let mut demo = Command::new(LARDER)

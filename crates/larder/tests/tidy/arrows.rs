@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "larder-node",
             "larder-peers",
             "larder-picker",
+            "larder-prompts",
             "larder-sim",
             "larder-spans",
             "larder-trace",
