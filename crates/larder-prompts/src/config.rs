@@ -1,6 +1,7 @@
 //! The configuration of a route whose requests have prompts.
 
 use larder_core::chain::ChainSettings;
+use std::time::Duration;
 
 /// The configuration of prompts on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +10,9 @@ pub struct PromptConfig {
     pub settings: ChainSettings,
     /// Tokens that the KV cache of a node holds. 1,024 to 10^12.
     pub node_tokens: u64,
+    /// Time between two polls of the servers' metrics, which tell restarts and the true size of the cache; `None` for no polls.
+    /// 100 ms to 1 min. Only a switch polls.
+    pub metrics_period: Option<Duration>,
     /// Largest body of a request, in bytes. 1 KiB to 64 MiB.
     pub body_bytes_max: usize,
     /// Largest total of the bodies that are in memory, in bytes: from `body_bytes_max` to 64 GiB.
@@ -20,6 +24,7 @@ impl Default for PromptConfig {
         Self {
             settings: ChainSettings { credits_max: 1_000_000, ..ChainSettings::default() },
             node_tokens: 400_000,
+            metrics_period: Some(Duration::from_millis(500)),
             body_bytes_max: 8 << 20,
             memory_bytes_max: 256 << 20,
         }
@@ -33,8 +38,11 @@ impl PromptConfig {
     /// A description of the first one that is out of range.
     pub fn validate(&self) -> Result<(), String> {
         let bodies = 1 << 10..=64 << 20;
+        let periods = Duration::from_millis(100)..=Duration::from_secs(60);
         let fault = if !(1_024..=1_000_000_000_000).contains(&self.node_tokens) {
             "node_tokens is out of range: 1024 to 1000000000000"
+        } else if self.metrics_period.is_some_and(|period| !periods.contains(&period)) {
+            "metrics_period is out of range: 100 ms to 1 min"
         } else if !bodies.contains(&self.body_bytes_max) {
             "body_max is out of range: 1 KiB to 64 MiB"
         } else if !(self.body_bytes_max..=64 << 30).contains(&self.memory_bytes_max) {

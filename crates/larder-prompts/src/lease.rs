@@ -73,9 +73,8 @@ impl PromptLease {
         let is_chosen = self.node() == Some(decision.node);
         if !is_chosen {
             self.end();
-            if self.fits()
-                && let Some(counted) =
-                    self.route.chains.arrive_at(nodes, decision.node, &ChainRequest::new(&self.blocks))
+            if let Some(counted) =
+                self.route.chains.arrive_at(nodes, decision.node, &ChainRequest::new(&self.blocks))
             {
                 (self.credited, self.work) = (counted.credited, Some(counted.work));
             }
@@ -113,17 +112,11 @@ impl PromptLease {
     }
 
     fn choose(&mut self, nodes: &Nodes, exclude: ExcludedNodes, permitted: Option<&[NodeId]>) {
-        if self.fits()
-            && let Some(ChainDecision { reason, credited, work, .. }) =
-                self.route.chains.arrive(nodes, &ChainRequest { blocks: &self.blocks, exclude, permitted })
+        if let Some(ChainDecision { reason, credited, work, .. }) =
+            self.route.chains.arrive(nodes, &ChainRequest { blocks: &self.blocks, exclude, permitted })
         {
             (self.reason, self.credited, self.work) = (reason, credited, Some(work));
         }
-    }
-
-    /// Whether the prompt fits into the cache of a node. A longer one would replace all that the node has.
-    fn fits(&self) -> bool {
-        self.tokens <= self.route.config.node_tokens
     }
 
     /// Ends the work of the prompt at its node.

@@ -259,6 +259,11 @@ impl Routing {
         (0..=GroupId::MAX).filter_map(GroupId::new).zip(names)
     }
 
+    /// Returns the states of the routes that place prompts.
+    pub(crate) fn prompt_routes(&self) -> impl Iterator<Item = &Arc<PromptRoute>> {
+        self.routes.iter().filter_map(|route| route.prompts.as_ref())
+    }
+
     /// Returns the chain dispatchers of the routes that place prompts.
     pub(crate) fn chains(&self) -> impl Iterator<Item = (RouteId, &ActiveRoute, &Arc<SharedChains>)> {
         self.all().filter_map(|(id, route)| Some((id, route, &route.prompts.as_ref()?.chains)))

@@ -143,6 +143,16 @@ impl Credits {
         }
     }
 
+    /// Returns the capacity of a node in tokens.
+    pub(super) fn capacity(&self, node: NodeId) -> Option<u64> {
+        self.cache(node).map(TreeCache::capacity)
+    }
+
+    /// Returns the largest capacity of a node in tokens.
+    pub(super) fn capacity_max(&self) -> Option<u64> {
+        self.nodes.iter().map(|node| node.cache.capacity()).max()
+    }
+
     /// Returns the number of credits.
     pub(super) fn len(&self) -> usize {
         self.nodes.iter().map(|node| node.cache.len()).sum()

@@ -145,6 +145,16 @@ impl ChainDispatcher {
         }
     }
 
+    /// Returns the capacity of a node's cache in tokens; `None` if there is no such node, or as for [`Self::capacity_max`].
+    pub fn capacity(&self, node: NodeId) -> Option<u64> {
+        self.credits.as_ref().and_then(|credits| credits.capacity(node))
+    }
+
+    /// Returns the largest capacity of a node's cache; `None` if the policy does not follow caches.
+    pub fn capacity_max(&self) -> Option<u64> {
+        self.credits.as_ref().and_then(Credits::capacity_max)
+    }
+
     /// Divides the credits among `nodes` nodes: those that can take requests.
     pub fn share_credits(&mut self, nodes: usize) {
         if let Some(credits) = &mut self.credits {

@@ -49,6 +49,8 @@ struct State {
     epoch: u32,
     /// The epoch of the membership for which the credits are divided.
     members_epoch: Option<u64>,
+    /// The largest capacity of a node. No node can have a longer prompt.
+    tokens_max: u64,
     /// `None` if there are no peer switches.
     journal: Option<Journal>,
 }
@@ -69,20 +71,25 @@ impl SharedChains {
     pub fn new(settings: &ChainSettings, node_tokens: u64, group: GroupId) -> Result<Self, SettingsError> {
         // More nodes are added when they are first seen.
         let dispatcher = ChainDispatcher::new(settings, &[node_tokens])?;
-        let state = State { dispatcher, epoch: 0, members_epoch: None, journal: None };
+        let state =
+            State { dispatcher, epoch: 0, members_epoch: None, tokens_max: node_tokens, journal: None };
         Ok(Self { group, node_tokens, state: Mutex::new(state) })
     }
 
-    /// Chooses the node of a prompt and counts its work there; `None` if no node takes requests, or the prompt has no blocks.
+    /// Chooses the node of a prompt and counts its work there; `None` if no node takes requests, or the prompt has no blocks
+    /// or is longer than every node's cache, which it would only empty.
     pub fn arrive(&self, nodes: &Nodes, request: &ChainRequest<'_>) -> Option<ChainDecision> {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
+        if request.tokens() > state.tokens_max {
+            return None;
+        }
         let decision = state.dispatcher.arrive(request);
         state.record(request, decision)
     }
 
-    /// Counts the work of a prompt at a node that was chosen otherwise; `None` if there is no such node, or the prompt has no
-    /// blocks.
+    /// Counts the work of a prompt at a node that was chosen otherwise; `None` if there is no such node, or as for
+    /// [`Self::arrive`].
     pub fn arrive_at(
         &self,
         nodes: &Nodes,
@@ -91,6 +98,9 @@ impl SharedChains {
     ) -> Option<ChainDecision> {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
+        if request.tokens() > state.tokens_max {
+            return None;
+        }
         let decision = state.dispatcher.arrive_at(node, request);
         state.record(request, decision)
     }
@@ -115,6 +125,27 @@ impl SharedChains {
     /// Ends all credits of a node, because it has restarted with an empty cache.
     pub fn restarted(&self, node: NodeId) {
         self.state.lock().dispatcher.restarted(node);
+    }
+
+    /// Changes the capacity of a node's cache, in tokens. Credits that no longer fit end.
+    pub fn set_capacity(&self, nodes: &Nodes, node: NodeId, tokens: u64) {
+        let mut state = self.state.lock();
+        state.follow(nodes, self.group, self.node_tokens);
+        state.dispatcher.set_capacity(node, tokens);
+        state.tokens_max = state.dispatcher.capacity_max().unwrap_or(self.node_tokens);
+    }
+
+    /// Returns the nodes that prompts may go to, each with the capacity of its cache in tokens.
+    pub fn capacities(&self, nodes: &Nodes) -> Vec<(NodeId, u64)> {
+        let mut state = self.state.lock();
+        state.follow(nodes, self.group, self.node_tokens);
+        let all = (0_u16..).map(NodeId).take(nodes.slots()).filter(|node| self.may_use(nodes, *node));
+        all.filter_map(|node| Some((node, state.dispatcher.capacity(node)?))).collect()
+    }
+
+    /// Returns whether prompts may go to a node, in any state.
+    pub fn may_use(&self, nodes: &Nodes, node: NodeId) -> bool {
+        nodes.is_in(node, self.group)
     }
 
     /// Returns the number of credits.

@@ -364,6 +364,14 @@ impl MetricsCollector {
         for (route, row) in &rows {
             credits.encode_family(&[("route", *route)])?.encode_gauge(&(row.credits as u64))?;
         }
+        let mut capacities = describe(encoder, &table::PROMPT_CAPACITY)?;
+        let nodes = self.shared.decider.dispatcher.nodes();
+        for (_, route, chains) in self.shared.decider.routing.chains() {
+            for (node, tokens) in chains.capacities(nodes) {
+                let labels = [("route", &*route.name), ("node", &*nodes.name(node))];
+                capacities.encode_family(&labels)?.encode_gauge(&tokens)?;
+            }
+        }
         let mut bodies = describe(encoder, &table::PROMPT_BODY_BYTES)?;
         for (route, row) in &rows {
             bodies.encode_family(&[("route", *route)])?.encode_gauge(&(row.body_bytes as u64))?;

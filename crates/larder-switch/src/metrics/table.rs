@@ -54,6 +54,8 @@ metrics! {
             "Tokens of placed prompts, estimated from their bytes, by what the node was expected to have (cached, missing)";
         PROMPT_CREDITS, Gauge, "larder_switch_prompt_credits", ["route"],
             "Pairs of a block of prompts and a node that is expected to have it cached";
+        PROMPT_CAPACITY, Gauge, "larder_switch_prompt_capacity_tokens", ["route", "node"],
+            "Tokens that the KV cache of a server holds, by its metrics or else the config";
         PROMPT_BODY_BYTES, Gauge, "larder_switch_prompt_body_bytes", ["route"],
             "Bytes of memory reserved for bodies with prompts";
     }

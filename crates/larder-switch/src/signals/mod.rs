@@ -7,6 +7,8 @@
 //! follow (event stream) ---------\
 //!                                 > CacheEvent -> Dispatcher::cache_event   as they come
 //! Cache-Status: hit (replies) ---/
+//!
+//! engine (metrics of inference servers) -> SharedChains                     restarts, and capacities
 //! ```
 //! There is one source of load per switch ([`SignalSource`]). The module of each source states the source, unit and
 //! meaning of every signal. Staleness is bounded by [`SignalsConfig::missing_after`] for load, and by
@@ -18,6 +20,7 @@ mod cache_mirror;
 mod client;
 pub(crate) mod config;
 mod counters;
+mod engine;
 mod exposition;
 mod failure;
 mod follow;
@@ -121,7 +124,7 @@ pub(crate) async fn watch(
             follow::run((&decider, &signals), &node).await;
         }
     };
-    tokio::join!(load, cache);
+    tokio::join!(load, cache, engine::run(&decider, &node));
 }
 
 /// Withdraws reports that are too old, for sources that are not polled.

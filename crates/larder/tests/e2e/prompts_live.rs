@@ -19,7 +19,8 @@ use crate::process::Process;
 
 const COMPLETIONS: &str = "/v1/chat/completions";
 
-/// Starts a switch with a route for prompts. Nodes stay up, so that each request meets its server.
+/// Starts a switch with a route for prompts. Nodes stay up, so that each request meets its server, and are not polled unless
+/// `prompts` says so.
 fn switch(folder: &Path, nodes: &[(&str, SocketAddr)], prompts: &str) -> Process {
     let nodes: Vec<String> = nodes
         .iter()
@@ -32,7 +33,8 @@ fn switch(folder: &Path, nodes: &[(&str, SocketAddr)], prompts: &str) -> Process
         nodes.join(", ")
     );
     let path = folder.join("larder.toml");
-    std::fs::write(&path, config).unwrap();
+    let polls = if prompts.contains("metrics_period") { "" } else { "metrics_period = \"0s\", " };
+    std::fs::write(&path, config.replace("prompts = { ", &format!("prompts = {{ {polls}"))).unwrap();
     Process::start(&["switch", "--config", path.to_str().unwrap()])
 }
 
@@ -338,6 +340,70 @@ fn a_server_that_breaks_off_or_refuses_loses_its_credit() {
     assert!(reply.ends_with(b"part"), "{:?}", String::from_utf8_lossy(&reply));
     served.join().unwrap();
     eventually("the broken reply ends the credit", || (credits() == Some(0)).then_some(()));
+}
+
+/// A server that completes every request at once, and has these metrics.
+fn measured_server(metrics: &Arc<Mutex<String>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, metrics) = (listener.local_addr().unwrap(), metrics.clone());
+    std::thread::spawn(move || {
+        while let Ok((tcp, _)) = listener.accept() {
+            let metrics = metrics.clone();
+            std::thread::spawn(move || {
+                let mut tcp = BufReader::new(tcp);
+                while let Ok(head) = read_head(&mut tcp) {
+                    let mut body =
+                        vec![0; header(&head, "content-length").map_or(0, |length| length.parse().unwrap())];
+                    if head.is_empty() || tcp.read_exact(&mut body).is_err() {
+                        return;
+                    }
+                    let page = if head.starts_with("GET /metrics ") {
+                        metrics.lock().unwrap().clone()
+                    } else {
+                        "{}".to_owned()
+                    };
+                    if write!(
+                        tcp.get_mut(),
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}",
+                        page.len()
+                    )
+                    .is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A server may restart between two requests without a check noticing. Its metrics tell, and they tell its capacity too.
+#[test]
+fn metrics_of_servers_tell_restarts_and_capacities() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = |start: u32, blocks: u32| {
+        format!(
+            "vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"{blocks}\"}} 1.0\nprocess_start_time_seconds {start}\n"
+        )
+    };
+    let metrics = Arc::new(Mutex::new(page(1, 10_000)));
+    let address = measured_server(&metrics);
+    let switch = switch(folder.path(), &[("a", address)], "metrics_period = \"100ms\"");
+    let credits = || metric(switch.admin.unwrap(), "larder_switch_prompt_credits", &[]).unwrap();
+    let capacity = || metric(switch.admin.unwrap(), "larder_switch_prompt_capacity_tokens", &["node=\"a\""]);
+    eventually("the capacity is known", || (capacity() == Some(160_000)).then_some(()));
+    let long = chat(&[message("user", &text("long", 64))]);
+    assert_eq!(post(switch.address, &long).status, 200);
+    assert!(credits() > 250, "of 64 KiB");
+    *metrics.lock().unwrap() = page(1, 500);
+    eventually("a smaller cache has fewer blocks", || (credits() <= 125).then_some(()));
+    assert_eq!(capacity(), Some(8_000));
+    let short = chat(&[message("user", &text("short", 16))]);
+    assert_eq!(post(switch.address, &short).status, 200);
+    assert!(credits() > 60);
+    *metrics.lock().unwrap() = page(2, 500);
+    eventually("the restart ends the credits", || (credits() == 0).then_some(()));
 }
 
 /// Sends the head of a completion and a part of its body.

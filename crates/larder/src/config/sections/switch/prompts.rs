@@ -7,7 +7,7 @@ use larder_switch::PromptConfig;
 use crate::config::error::Fault;
 use crate::config::keys::keys;
 use crate::config::sections::switch::route::RouteSection;
-use crate::config::text::Size;
+use crate::config::text::{Size, Span};
 use crate::config::values::word;
 
 keys! {
@@ -18,8 +18,11 @@ keys! {
     /// requests.
     #[schemars(extend("enum" = ChainPolicyKind::ALL.map(ChainPolicyKind::name)))]
     policy: String = standard.settings.policy.name().to_owned(), example "least-load";
-    /// Tokens that the KV cache of a server holds. vLLM logs it as "GPU KV cache size".
+    /// Tokens that the KV cache of a server holds, unless its metrics say it. vLLM logs it as "GPU KV cache size".
     server_tokens: u64 = standard.node_tokens, range "1024 to 1000000000000 tokens";
+    /// Time between two polls of the servers' /metrics, which show restarts and the size of the KV cache (vLLM and SGLang). 0s: no
+    /// polls. A picker does not poll.
+    metrics_period: Span = Span(standard.metrics_period.unwrap_or_default()), range "100ms to 1m, or 0s";
     /// Largest body of a completion. Larger ones get 413.
     body_max: Size = Size(Bytes(standard.body_bytes_max as u64)), range "1KiB to 64MiB";
     /// Memory for the bodies that have no reply yet. If it is full, completions get 503.
@@ -64,6 +67,7 @@ pub(crate) fn prompts(at: &str, raw: &PromptsSection) -> Result<PromptConfig, Fa
             ..ChainSettings::default()
         },
         node_tokens: raw.server_tokens,
+        metrics_period: Some(raw.metrics_period.0).filter(|period| !period.is_zero()),
         body_bytes_max: bytes(raw.body_max),
         memory_bytes_max: bytes(raw.memory),
     })
