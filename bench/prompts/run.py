@@ -5,8 +5,9 @@
     bench/prompts/run.py --engine PATH [--routers larder,smg]
 
 `PATH` is the program of llm-d-inference-sim, which answers OpenAI's API and keeps a cache of blocks as vLLM does. The other routers
-come from PyPI: `pip install smg sglang-router vllm-router`. `least-load` is larder without prefixes. Without one of them, its row is
-left out, with a message.
+come from PyPI: `pip install smg sglang-router vllm-router`. `least-load` is larder without prefixes; `larder-8` are eight switches that
+share the requests, and `larder-8-isolated` the same without knowing each other. Without one of them, its row is left out, with a
+message.
 
 Eight engines run on this machine. Clients hold conversations of several turns: a turn has all turns before it, and conversations of
 one application share a system prompt. The engines delay each request by its own tokens; with `--sequences 1` a request also waits for
@@ -130,26 +131,39 @@ class Engines:
             process.end()
 
 
-def start_larder(args, engines, folder, log, policy):
-    port = free_port()
+def start_larder(args, engines, folder, log, policy, switches=1, share=True):
+    """Starts switches, and returns their ports and processes."""
+    ports, peers = [free_port() for _ in range(switches)], [free_port() for _ in range(switches)]
     nodes = ", ".join(f'"127.0.0.1:{engine}"' for engine in engines.ports)
-    (folder / "larder.toml").write_text(
-        f'[switch]\nlisten = "127.0.0.1:{port}"\nnodes = [{nodes}]\n[[switch.routes]]\nname = "llm"\npath = "/v1/*"\n'
-        f'prompts = {{ policy = "{policy}", server_tokens = {args.cache_tokens} }}\n[admin]\nlisten = "127.0.0.1:0"\n')
-    return port, Process([args.larder, "switch", "--config", folder / "larder.toml", "--log", "warn"], log)
+    key = folder / "switches.key"
+    if switches > 1 and not key.exists():
+        subprocess.run([args.larder, "keys", "new", key], check=True, stdout=log)
+    processes = []
+    for at, port in enumerate(ports):
+        config = folder / f"larder-{at}.toml"
+        seeds = ", ".join(f'"127.0.0.1:{peer}"' for peer in peers)
+        others = (f'[switch.switches]\nname = "s{at}"\nlisten = "127.0.0.1:{peers[at]}"\nsecret = "{key}"\nseeds = [{seeds}]\n'
+                  if switches > 1 and share else "")
+        config.write_text(
+            f'[switch]\nlisten = "127.0.0.1:{port}"\nnodes = [{nodes}]\n[[switch.routes]]\nname = "llm"\npath = "/v1/*"\n'
+            f'prompts = {{ policy = "{policy}", server_tokens = {args.cache_tokens} }}\n{others}[admin]\nlisten = "127.0.0.1:0"\n')
+        processes.append(Process([args.larder, "switch", "--config", config, "--log", "warn"], log))
+    return ports, processes
 
 
 def start_other(command):
     def start(args, engines, folder, log):
         port = free_port()
         urls = [f"http://127.0.0.1:{engine}" for engine in engines.ports]
-        return port, Process([*command, "--worker-urls", *urls, "--policy", "cache_aware", "--host", "127.0.0.1", "--port", port,
-                              "--prometheus-port", free_port()], log)
+        return [port], [Process([*command, "--worker-urls", *urls, "--policy", "cache_aware", "--host", "127.0.0.1", "--port", port,
+                                 "--prometheus-port", free_port()], log)]
     return start
 
 
 ROUTERS = {
     "larder": lambda *of: start_larder(*of, "lard-prefix"),
+    "larder-8": lambda *of: start_larder(*of, "lard-prefix", 8),
+    "larder-8-isolated": lambda *of: start_larder(*of, "lard-prefix", 8, share=False),
     "least-load": lambda *of: start_larder(*of, "least-load"),
     "smg": start_other(["smg", "launch", "--log-level", "warn"]),
     "sglang": start_other(["sglang-router", "launch", "--log-level", "warn"]),
@@ -202,19 +216,19 @@ async def complete(port, body):
     return first or time.monotonic() - began, "".join(text)
 
 
-async def converse(port, conversation, args, times):
+async def converse(ports, conversation, args, times):
     await asyncio.sleep(conversation.draw.uniform(0, args.spread_s))
     for turn in range(args.turns):
-        first, reply = await complete(port, conversation.body())
+        first, reply = await complete(conversation.draw.choice(ports), conversation.body())
         times.append(first)
         conversation.answer(turn, reply)
         await asyncio.sleep(conversation.draw.expovariate(1 / args.think_s))
 
 
-async def converse_all(port, args, seed):
+async def converse_all(ports, args, seed):
     times = []
     conversations = [Conversation(number, args, seed) for number in range(args.conversations)]
-    await asyncio.gather(*(converse(port, conversation, args, times) for conversation in conversations))
+    await asyncio.gather(*(converse(ports, conversation, args, times) for conversation in conversations))
     return times
 
 
@@ -222,27 +236,30 @@ def run(router, args, folder, log, seed):
     """Runs all conversations through a router. Returns its figures; None if it does not start."""
     engines = Engines(args, log)
     try:
-        port, process = ROUTERS[router](args, engines, folder, log)
+        ports, processes = ROUTERS[router](args, engines, folder, log)
     except FileNotFoundError as error:
         engines.end()
         log.write(str(error).encode())
         log.flush()
         return None
     try:
-        wait_for(f"{router} serves", lambda: process.process.poll() is not None or page(port, "/v1/models"), 60)
-        if process.process.poll() is not None:
-            return None
+        for port, process in zip(ports, processes):
+            wait_for(f"{router} serves", lambda: process.process.poll() is not None or page(port, "/v1/models"), 60)
+            if process.process.poll() is not None:
+                return None
         time.sleep(args.settle_s)
-        before = process.cpu_s()
+        cpu_s = lambda: sum(process.cpu_s() for process in processes)
+        before = cpu_s()
         idle_from = time.monotonic()
-        times = asyncio.run(converse_all(port, args, seed))
-        took, cpu = time.monotonic() - idle_from, process.cpu_s() - before
+        times = asyncio.run(converse_all(ports, args, seed))
+        took, cpu = time.monotonic() - idle_from, cpu_s() - before
         hits, queries = (engines.counter(f"vllm:prefix_cache_{what}_total") for what in ("hits", "queries"))
         return {"ttft_ms": statistics.mean(times) * 1e3, "p50_ms": statistics.median(times) * 1e3,
                 "p99_ms": sorted(times)[int(len(times) * 0.99)] * 1e3, "hits": hits / max(queries, 1) * 100,
                 "cpu_ms": cpu / len(times) * 1e3, "requests": len(times), "seconds": took}
     finally:
-        process.end()
+        for process in processes:
+            process.end()
         engines.end()
 
 
@@ -292,9 +309,9 @@ def main():
     if args.json:
         print(json.dumps(medians, indent=2))
         return
-    print(f"{'router':<12}{'first token':>12}{'p50':>9}{'p99':>9}{'hits':>9}{'router CPU':>13}   (medians of {args.rounds} rounds)")
+    print(f"{'router':<18}{'first token':>12}{'p50':>9}{'p99':>9}{'hits':>9}{'router CPU':>13}   (medians of {args.rounds} rounds)")
     for router, row in medians.items():
-        print(f"{router:<12}{row['ttft_ms']:>9.0f} ms{row['p50_ms']:>6.0f} ms{row['p99_ms']:>6.0f} ms{row['hits']:>7.1f} %"
+        print(f"{router:<18}{row['ttft_ms']:>9.0f} ms{row['p50_ms']:>6.0f} ms{row['p99_ms']:>6.0f} ms{row['hits']:>7.1f} %"
               f"{row['cpu_ms']:>10.2f} ms")
 
 

@@ -1,12 +1,14 @@
 //! Snapshots: the learned state of a dispatcher as bytes, for the process that replaces this one.
 //!
 //! ```text
-//! file     = "LRDH" version:u8 count(nodes) (slot name)* count(routes) route* count(routes) (name runs)*
+//! file     = "LRDH" version:u8 count(nodes) (slot name)* count(routes) route* count(routes) (name chains)*
+//! chains   = count(nodes) (slot tokens)* runs
 //! route    = name policy count(sets) set* count(numbers) number* count(nodes) (slot count(numbers) number*)*
 //! set      = target:8 bytes  changed  used | servers << 1  slot*
 //! ```
 //!
-//! *runs* are the credits of a route with [chains](crate::chain), by node, those that were unused for the longest time first.
+//! *chains* are the capacities and the credits of a route with [chains](crate::chain). *runs* are those that were unused for the
+//! longest time first.
 //!
 //! Numbers are varints. Nodes, routes and policies are identified by name, so that they may have other numbers in the reading
 //! process. Times are relative to the same moment in both processes. A process that cannot read a snapshot starts without it,
@@ -81,8 +83,16 @@ struct RouteState {
 pub struct Snapshot {
     nodes: BTreeMap<NodeId, String>,
     routes: BTreeMap<String, RouteState>,
-    /// The credits of the routes with chains.
-    credits: BTreeMap<String, Vec<(NodeId, BlockRun)>>,
+    /// The states of the routes with chains.
+    chains: BTreeMap<String, ChainState>,
+}
+
+/// The state of a route with chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ChainState {
+    /// Capacities in tokens.
+    capacities: Vec<(NodeId, u64)>,
+    runs: Vec<(NodeId, BlockRun)>,
 }
 
 impl Snapshot {
@@ -100,22 +110,31 @@ impl Snapshot {
         Self {
             nodes: members.map(|row| (row.id, row.name.to_string())).collect(),
             routes: routes.into_iter().map(|(id, name)| (name.to_owned(), learned(id))).collect(),
-            credits: BTreeMap::new(),
+            chains: BTreeMap::new(),
         }
     }
 
-    /// Adds the credits of a route with chains, by name.
-    pub fn capture_chains(&mut self, name: &str, chains: &SharedChains) {
+    /// Adds the capacities and credits of a route of `dispatcher` with chains, by name.
+    pub fn capture_chains(&mut self, dispatcher: &Dispatcher, name: &str, chains: &SharedChains) {
         let runs = |node: &NodeId| chains.runs(*node).into_iter().map(|run| (*node, run)).collect::<Vec<_>>();
-        self.credits.insert(name.to_owned(), self.nodes.keys().flat_map(runs).collect());
+        let runs = self.nodes.keys().flat_map(runs).collect();
+        let capacities = chains.capacities(dispatcher.nodes());
+        self.chains.insert(name.to_owned(), ChainState { capacities, runs });
     }
 
-    /// Adds the credits of the route of this name to `chains`, whose nodes are those of `dispatcher`. Returns the number of
+    /// Restores the capacities and credits of the route of this name in `chains`, whose nodes are those of `dispatcher`. Returns the number of
     /// credits that it has then.
     pub fn restore_chains(&self, dispatcher: &Dispatcher, name: &str, chains: &SharedChains) -> usize {
-        for (node, run) in self.credits.get(name).into_iter().flatten() {
-            let own = self.nodes.get(node).and_then(|name| dispatcher.nodes().id_of(name));
-            own.iter().for_each(|own| chains.merge(dispatcher.nodes(), *own, core::slice::from_ref(run)));
+        let nodes = dispatcher.nodes();
+        let own = |node: &NodeId| self.nodes.get(node).and_then(|name| nodes.id_of(name));
+        if let Some(ChainState { capacities, runs }) = self.chains.get(name) {
+            // The credits need the capacity.
+            for (node, tokens) in capacities {
+                own(node).iter().for_each(|node| chains.set_capacity(nodes, *node, *tokens));
+            }
+            for (node, run) in runs {
+                own(node).iter().for_each(|node| chains.merge(nodes, *node, core::slice::from_ref(run)));
+            }
         }
         chains.credits()
     }
@@ -156,9 +175,14 @@ impl Snapshot {
             put_bytes(&mut out, learned.policy.as_bytes());
             put_learned_state(&mut out, &learned.state);
         }
-        put(&mut out, self.credits.len() as u64);
-        for (name, runs) in &self.credits {
+        put(&mut out, self.chains.len() as u64);
+        for (name, ChainState { capacities, runs }) in &self.chains {
             put_bytes(&mut out, name.as_bytes());
+            put(&mut out, capacities.len() as u64);
+            for (node, tokens) in capacities {
+                put(&mut out, node.0.into());
+                put(&mut out, *tokens);
+            }
             put_runs(&mut out, runs);
         }
         out
@@ -188,7 +212,11 @@ impl Snapshot {
         }
         for _ in 0..wire.count("number of routes", Dispatcher::ROUTES_MAX)? {
             let route = read_name(&mut wire, "route's name")?;
-            snapshot.credits.insert(route, read_runs(&mut wire, TARGETS_MAX)?);
+            let count = wire.count("number of nodes", usize::from(u16::MAX))?;
+            let capacity = |_| Ok((wire.node()?, wire.number("number of tokens")?));
+            let capacities = (0..count).map(capacity).collect::<Result<_, WireError>>()?;
+            let runs = read_runs(&mut wire, TARGETS_MAX)?;
+            snapshot.chains.insert(route, ChainState { capacities, runs });
         }
         wire.end()?;
         Ok(snapshot)
@@ -327,7 +355,7 @@ mod tests {
         };
         (0..3).for_each(|at_node| at(at_node, &prompts[usize::from(at_node)]));
         let mut snapshot = capture(&before);
-        snapshot.capture_chains("chat", &old);
+        snapshot.capture_chains(&before, "chat", &old);
         let snapshot = Snapshot::decode(&snapshot.encode()).expect("it is whole");
         let (after, new) = (dispatcher(PolicyKind::Lard, &["d", "c", "a"]), chains());
         assert_eq!(snapshot.restore_chains(&after, "other", &new), 0);

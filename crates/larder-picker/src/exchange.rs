@@ -43,6 +43,8 @@ const DETAILS: &str = "response.code_details";
 const RESETS: &str = "upstream_";
 /// The reason of a reset by a circuit breaker of the gateway. The endpoint was not asked.
 const OVERFLOW: &str = "{overflow";
+/// Parts of details that say that the endpoint was not there, or ended its connections.
+const LOST_CONNECTIONS: [&str; 2] = ["connection_failure", "connection_termination"];
 /// Details of requests whose endpoint did not reply in time. The second also ends requests of slow clients, with another status.
 const TIMEOUTS: [&str; 3] = ["response_timeout", "stream_idle_timeout", "max_duration_timeout"];
 /// Seconds after which a client may repeat a refused request.
@@ -348,6 +350,8 @@ impl Exchange {
         {
             (active.decision, active.address) = (decision, served);
             if let Some(prompt) = &mut active.prompt {
+                // The gateway has left the first endpoint, which may have restarted with an empty cache.
+                prompt.forget_node();
                 let node = NodeId(decision.node.slot());
                 prompt.adopt(self.picker.nodes(), larder_core::Decision { node, reason: decision.reason });
             }
@@ -364,8 +368,8 @@ impl Exchange {
                 // The gateway does not show when the reply begins.
                 prompt.note_piece();
             }
-            if details.is_some_and(is_reset) {
-                // A server that resets connections may have restarted, with an empty cache.
+            if details.is_some_and(|details| LOST_CONNECTIONS.iter().any(|lost| details.contains(lost))) {
+                // The server may have restarted, with an empty cache.
                 prompt.forget_node();
             }
         }
@@ -463,14 +467,9 @@ fn is_failure(status: u16, details: Option<&str>) -> bool {
         None => matches!(status, 502..=504),
         Some(details) => {
             let timed_out = status == 504 && TIMEOUTS.contains(&details);
-            timed_out || is_reset(details)
+            timed_out || (details.starts_with(RESETS) && !details.contains(OVERFLOW))
         }
     }
-}
-
-/// Returns whether the endpoint could not be reached, or reset the connection.
-fn is_reset(details: &str) -> bool {
-    details.starts_with(RESETS) && !details.contains(OVERFLOW)
 }
 
 /// Returns the details of the response, if the gateway sends them.

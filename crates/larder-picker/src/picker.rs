@@ -268,15 +268,16 @@ impl Picker {
         permitted: Option<&[SocketAddr]>,
     ) -> Result<Pick, Refusal> {
         let (nodes, table) = (self.nodes(), self.endpoints.load());
-        let Some(first) = lease.node().and_then(|node| table.at(node.0)) else {
+        let first = lease.node().and_then(|node| table.at(node.0));
+        let started = first.map(|first| (first, self.start_at(now, facts, first.node)));
+        let Some((first, started)) = started.filter(|(_, started)| *started != Err(Refusal::NoNode)) else {
             let mut pick = self.pick(now, facts, permitted)?;
             let node = NodeId(pick.decision.node.slot());
             pick.decision.reason =
                 lease.adopt(nodes, CoreDecision { node, reason: pick.decision.reason }).reason;
             return Ok(pick);
         };
-        let mut decision =
-            self.start_at(now, facts, first.node).inspect_err(|refusal| self.count(*refusal))?;
+        let mut decision = started.inspect_err(|refusal| self.count(*refusal))?;
         let chosen = CoreDecision { node: NodeId(decision.node.slot()), reason: Reason::Placed };
         decision.reason = lease.adopt(nodes, chosen).reason;
         self.counters.decide(decision.reason);

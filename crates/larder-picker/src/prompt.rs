@@ -4,7 +4,7 @@
 //! sends a body. There, the target of a completion is that of its head.
 
 use crate::counters::RequestOutcome;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use larder_core::TargetId;
 use larder_core::rules::Head;
 use larder_prompts::{HeldBody, Prompt, PromptError, PromptRoute, error_body, is_completion};
@@ -24,7 +24,7 @@ pub(crate) struct PendingPrompt {
     target: TargetId,
     pub(crate) permitted: Option<Vec<SocketAddr>>,
     held: HeldBody,
-    content: BytesMut,
+    content: Vec<u8>,
 }
 
 /// A completion that is placed by its prompt.
@@ -84,7 +84,7 @@ impl PendingPrompt {
         permitted: Option<Vec<SocketAddr>>,
     ) -> Self {
         let held = HeldBody::new(route.budget().clone());
-        Self { route: Arc::clone(route), target, permitted, held, content: BytesMut::new() }
+        Self { route: Arc::clone(route), target, permitted, held, content: Vec::new() }
     }
 
     /// Adds a piece of the body.
@@ -96,14 +96,14 @@ impl PendingPrompt {
         if !self.held.grow_to(length, bytes_max) {
             return Err(PromptFault::MemoryFull);
         }
-        self.content.reserve(self.held.bytes() - self.content.len());
+        self.content.reserve_exact(self.held.bytes() - self.content.len());
         self.content.extend_from_slice(piece);
         Ok(())
     }
 
     /// Reads the prompt of the whole body.
     pub(crate) fn read(self) -> Result<ReadPrompt, PromptFault> {
-        let content = self.content.freeze();
+        let content = Bytes::from(self.content);
         let prompt = Prompt::parse(&content)?;
         let target =
             prompt.ids().iter().take(TARGET_BLOCKS).next_back().map_or(self.target, |id| TargetId(*id));

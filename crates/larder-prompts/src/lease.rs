@@ -19,7 +19,7 @@ pub struct PromptLease {
     reason: Reason,
     /// Tokens that the chosen node is expected to have.
     credited: u64,
-    /// `None` if no node took requests, or the prompt is longer than a node's cache.
+    /// `None` if no node took requests, or the prompt is longer than their caches.
     work: Option<Work>,
     /// The reply has begun, and is no error.
     is_served: bool,
@@ -57,7 +57,7 @@ impl PromptLease {
         self.choose(nodes, exclude, None);
     }
 
-    /// Returns the chosen node; `None` if there is none, or the prompt is longer than a node's cache.
+    /// Returns the chosen node; `None` if there is none, or the prompt is longer than their caches.
     pub fn node(&self) -> Option<NodeId> {
         self.work.as_ref().map(Work::node)
     }
@@ -78,6 +78,9 @@ impl PromptLease {
             {
                 (self.credited, self.work) = (counted.credited, Some(counted.work));
             }
+        }
+        if let Some(work) = &self.work {
+            self.route.chains.announce(&self.blocks, work);
         }
         self.route.count_attempt(self.tokens, self.credited);
         if is_chosen && decision.reason == Reason::Placed {

@@ -33,6 +33,8 @@ pub(super) struct Credits {
     nodes: Vec<NodeCredits>,
     /// The largest number of credits of all nodes.
     blocks_max: usize,
+    /// The largest number of credits of a node.
+    each: usize,
     /// The number of the last request.
     stamp: u32,
 }
@@ -42,19 +44,18 @@ impl Credits {
     pub(super) fn new(capacities: &[u64], blocks_max: usize) -> Self {
         let each = blocks_max / capacities.len().max(1);
         let node = |capacity: &u64| NodeCredits { cache: TreeCache::new(*capacity, each), epoch: 0 };
-        Self { nodes: capacities.iter().map(node).collect(), blocks_max, stamp: 0 }
+        Self { nodes: capacities.iter().map(node).collect(), blocks_max, each, stamp: 0 }
     }
 
-    /// Adds a node without credits. The shares of the others become smaller.
+    /// Adds a node without credits. The shares stay as they are.
     pub(super) fn add(&mut self, capacity: u64) {
-        self.nodes.push(NodeCredits { cache: TreeCache::new(capacity, 0), epoch: 0 });
-        self.share(self.nodes.len());
+        self.nodes.push(NodeCredits { cache: TreeCache::new(capacity, self.each), epoch: 0 });
     }
 
     /// Gives each node the share that it has if `nodes` nodes take requests.
     pub(super) fn share(&mut self, nodes: usize) {
-        let each = self.blocks_max / nodes.max(1);
-        self.nodes.iter_mut().for_each(|node| node.cache.limit_blocks(each));
+        self.each = self.blocks_max / nodes.max(1);
+        self.nodes.iter_mut().for_each(|node| node.cache.limit_blocks(self.each));
     }
 
     /// Records that a node begins to serve a prompt of another dispatcher.
@@ -62,15 +63,6 @@ impl Credits {
         self.stamp = self.stamp.wrapping_add(1);
         if let Some(found) = self.nodes.get_mut(node.index()) {
             found.cache.extend(run.parent, &run.blocks, self.stamp);
-        }
-    }
-
-    /// Adds the blocks of a page of another dispatcher that are not known yet.
-    pub(super) fn merge(&mut self, node: NodeId, run: &BlockRun) {
-        let cache = self.cache(node);
-        let is_new = |last: &Block| cache.is_some_and(|cache| !cache.contains(last.id));
-        if run.blocks.last().is_some_and(is_new) {
-            self.extend(node, run);
         }
     }
 
@@ -146,11 +138,6 @@ impl Credits {
     /// Returns the capacity of a node in tokens.
     pub(super) fn capacity(&self, node: NodeId) -> Option<u64> {
         self.cache(node).map(TreeCache::capacity)
-    }
-
-    /// Returns the largest capacity of a node in tokens.
-    pub(super) fn capacity_max(&self) -> Option<u64> {
-        self.nodes.iter().map(|node| node.cache.capacity()).max()
     }
 
     /// Returns the number of credits.

@@ -82,7 +82,8 @@ impl ChainDispatcher {
         ChainDecision { node, reason, credited, work }
     }
 
-    /// Adds an open node whose cache is empty, and returns its number; `None` if there are [`NODES_LIMIT`] nodes.
+    /// Adds an open node whose cache is empty, and returns its number; `None` if there are [`NODES_LIMIT`] nodes. Until
+    /// [`Self::share_credits`] is called, it has as many credits as another.
     pub fn add_node(&mut self, capacity: u64) -> Option<NodeId> {
         let node = u16::try_from(self.nodes.len()).ok().filter(|node| *node < NODES_LIMIT)?;
         self.nodes.push(ChainNode::NEW);
@@ -145,14 +146,10 @@ impl ChainDispatcher {
         }
     }
 
-    /// Returns the capacity of a node's cache in tokens; `None` if there is no such node, or as for [`Self::capacity_max`].
+    /// Returns the capacity of a node's cache in tokens; `None` if there is no such node, or the policy does not
+    /// follow caches.
     pub fn capacity(&self, node: NodeId) -> Option<u64> {
         self.credits.as_ref().and_then(|credits| credits.capacity(node))
-    }
-
-    /// Returns the largest capacity of a node's cache; `None` if the policy does not follow caches.
-    pub fn capacity_max(&self) -> Option<u64> {
-        self.credits.as_ref().and_then(Credits::capacity_max)
     }
 
     /// Divides the credits among `nodes` nodes: those that can take requests.
@@ -162,7 +159,7 @@ impl ChainDispatcher {
         }
     }
 
-    /// Records that another dispatcher has placed a prompt, or the next blocks of one, at a node.
+    /// Records that another dispatcher has placed a prompt, or the next blocks of one, at a node; or reads its credits.
     pub fn peer_placed(&mut self, node: NodeId, run: &BlockRun) {
         if let Some(credits) = &mut self.credits {
             credits.extend(node, run);
@@ -179,13 +176,6 @@ impl ChainDispatcher {
     /// Returns a page of a node's credits for another dispatcher; see [`TreeCache::page`](crate::cache::TreeCache::page).
     pub fn page(&self, node: NodeId, after: Option<u32>, blocks_max: usize) -> CachePage {
         self.credits.as_ref().map(|credits| credits.page(node, after, blocks_max)).unwrap_or_default()
-    }
-
-    /// Adds the credits of a page of another dispatcher. Those that are known already stay as they are.
-    pub fn merge(&mut self, node: NodeId, run: &BlockRun) {
-        if let Some(credits) = &mut self.credits {
-            credits.merge(node, run);
-        }
     }
 
     /// Returns whether the policy follows the nodes' caches.
@@ -219,7 +209,8 @@ impl ChainDispatcher {
         }
     }
 
-    /// Returns a node as this request sees it, whose blocks end at these tokens; `None` if the prompt has no tokens.
+    /// Returns a node as this request sees it, whose blocks end at these tokens; `None` if the prompt has no tokens, or more than
+    /// the node's cache.
     fn candidate(
         &self,
         node: NodeId,
@@ -234,6 +225,9 @@ impl ChainDispatcher {
         let mut candidate =
             Candidate { node, work, credited: 0, missing: tokens, active: 0, resident: 0, coldness: 0 };
         if let Some(credits) = &self.credits {
+            if credits.capacity(node).is_some_and(|capacity| capacity < tokens) {
+                return None;
+            }
             let depth = credits.depth(node, request.blocks);
             candidate.credited = tokens_before(ends, depth).min(reusable);
             candidate.missing = tokens - candidate.credited;

@@ -49,8 +49,6 @@ struct State {
     epoch: u32,
     /// The epoch of the membership for which the credits are divided.
     members_epoch: Option<u64>,
-    /// The largest capacity of a node. No node can have a longer prompt.
-    tokens_max: u64,
     /// `None` if there are no peer switches.
     journal: Option<Journal>,
 }
@@ -71,21 +69,16 @@ impl SharedChains {
     pub fn new(settings: &ChainSettings, node_tokens: u64, group: GroupId) -> Result<Self, SettingsError> {
         // More nodes are added when they are first seen.
         let dispatcher = ChainDispatcher::new(settings, &[node_tokens])?;
-        let state =
-            State { dispatcher, epoch: 0, members_epoch: None, tokens_max: node_tokens, journal: None };
+        let state = State { dispatcher, epoch: 0, members_epoch: None, journal: None };
         Ok(Self { group, node_tokens, state: Mutex::new(state) })
     }
 
     /// Chooses the node of a prompt and counts its work there; `None` if no node takes requests, or the prompt has no blocks
-    /// or is longer than every node's cache, which it would only empty.
+    /// or is longer than their caches, which it would only empty.
     pub fn arrive(&self, nodes: &Nodes, request: &ChainRequest<'_>) -> Option<ChainDecision> {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
-        if request.tokens() > state.tokens_max {
-            return None;
-        }
-        let decision = state.dispatcher.arrive(request);
-        state.record(request, decision)
+        state.dispatcher.arrive(request)
     }
 
     /// Counts the work of a prompt at a node that was chosen otherwise; `None` if there is no such node, or as for
@@ -98,11 +91,7 @@ impl SharedChains {
     ) -> Option<ChainDecision> {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
-        if request.tokens() > state.tokens_max {
-            return None;
-        }
-        let decision = state.dispatcher.arrive_at(node, request);
-        state.record(request, decision)
+        state.dispatcher.arrive_at(node, request)
     }
 
     /// Returns the open nodes as the policy would see them for this request; see [`ChainDispatcher::candidates`].
@@ -115,6 +104,17 @@ impl SharedChains {
     /// Records that the reply to a request has begun; see [`ChainDispatcher::first_token`].
     pub fn first_token(&self, work: &mut Work) {
         self.state.lock().dispatcher.first_token(work);
+    }
+
+    /// Tells peer switches that a prompt is sent to its node. Called once it is admitted, because a refused prompt reaches no
+    /// cache.
+    pub fn announce(&self, blocks: &[Block], work: &Work) {
+        let mut state = self.state.lock();
+        if state.dispatcher.follows_caches()
+            && let Some(journal) = &mut state.journal
+        {
+            journal.push(work.node(), blocks);
+        }
     }
 
     /// Records the end of a request; see [`ChainDispatcher::finish`].
@@ -132,7 +132,6 @@ impl SharedChains {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
         state.dispatcher.set_capacity(node, tokens);
-        state.tokens_max = state.dispatcher.capacity_max().unwrap_or(self.node_tokens);
     }
 
     /// Returns the nodes that prompts may go to, each with the capacity of its cache in tokens.
@@ -158,11 +157,11 @@ impl SharedChains {
         self.page(node, None, usize::MAX).runs
     }
 
-    /// Adds credits of another dispatcher for a node. Those that are known already stay as they are.
+    /// Adds credits of another dispatcher for a node, in the order of their use.
     pub fn merge(&self, nodes: &Nodes, node: NodeId, runs: &[BlockRun]) {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
-        runs.iter().for_each(|run| state.dispatcher.merge(node, run));
+        runs.iter().for_each(|run| state.dispatcher.peer_placed(node, run));
     }
 
     /// Starts to record placements for peer switches.
@@ -226,7 +225,9 @@ impl State {
         for node in (0_u16..).map(NodeId).take(dispatcher.node_count()) {
             dispatcher.set_open(node, node.index() < slots && nodes.takes(node, group));
             if epoch != self.epoch && node.index() < slots && nodes.lost_since(node, self.epoch) {
+                // Another node may have taken the slot.
                 dispatcher.restarted(node);
+                dispatcher.set_capacity(node, node_tokens);
             }
         }
         self.epoch = epoch;
@@ -236,18 +237,5 @@ impl State {
             let slots = (0_u16..).map(NodeId).take(slots);
             dispatcher.share_credits(slots.filter(|node| nodes.is_in(*node, group)).count());
         }
-    }
-
-    fn record(
-        &mut self,
-        request: &ChainRequest<'_>,
-        decision: Option<ChainDecision>,
-    ) -> Option<ChainDecision> {
-        if let (Some(journal), Some(decision)) = (&mut self.journal, &decision)
-            && self.dispatcher.follows_caches()
-        {
-            journal.push(decision.node, request.blocks);
-        }
-        decision
     }
 }

@@ -48,13 +48,15 @@ struct Run {
     dispatcher: ChainDispatcher,
     works: Vec<(Vec<Block>, Work)>,
     open: [bool; NODES as usize],
+    capacities: [u64; NODES as usize],
 }
 
 impl Run {
     fn new(policy: ChainPolicyKind, credits_max: u32) -> Self {
         let settings = ChainSettings { policy, credits_max, ..ChainSettings::default() };
         let dispatcher = ChainDispatcher::new(&settings, &[400; NODES as usize]).expect("good settings");
-        Self { dispatcher, works: Vec::new(), open: [true; NODES as usize] }
+        let capacities = [400; NODES as usize];
+        Self { dispatcher, works: Vec::new(), open: [true; NODES as usize], capacities }
     }
 
     /// Returns the decision of a step, if it is an arrival.
@@ -84,7 +86,10 @@ impl Run {
                 self.dispatcher.set_open(NodeId(*node), *open);
             }
             Step::Restart(node) => self.dispatcher.restarted(NodeId(*node)),
-            Step::Capacity(node, tokens) => self.dispatcher.set_capacity(NodeId(*node), *tokens),
+            Step::Capacity(node, tokens) => {
+                self.capacities[usize::from(*node)] = *tokens;
+                self.dispatcher.set_capacity(NodeId(*node), *tokens);
+            }
             Step::FirstToken(_) | Step::Finish(_) => {}
         }
         None
@@ -109,7 +114,16 @@ proptest! {
                         prop_assert_eq!(reason == Reason::Retry, excluded.is_some());
                     }
                     Some(None) => {
-                        let usable = (0..NODES).any(|node| run.open[usize::from(node)] && Some(node) != excluded);
+                        let tokens = match step {
+                            Step::Arrive { path, .. } => ChainRequest::new(&chain(path)).tokens(),
+                            _ => 0,
+                        };
+                        // A policy that follows caches chooses none that is too small for the prompt.
+                        let fits = |node: usize| !kind.follows_caches() || run.capacities[node] >= tokens;
+                        let usable = (0..NODES).any(|node| {
+                            let at = usize::from(node);
+                            run.open[at] && Some(node) != excluded && fits(at)
+                        });
                         prop_assert!(empty || !usable, "{kind}: a node is open, and none is chosen");
                     }
                     None => {}
@@ -205,6 +219,7 @@ fn nodes_can_be_added_and_chosen_by_another_rule() {
     }
     assert_eq!(dispatcher.credits(), 6);
     let added = dispatcher.add_node(400).expect("there is room");
+    dispatcher.share_credits(2);
     assert_eq!((added, dispatcher.node_count()), (NodeId(1), 2));
     assert_eq!(dispatcher.credits(), 3, "each node has half of the credits");
     let decision = dispatcher.arrive_at(added, &ChainRequest::new(&one)).expect("the node exists");

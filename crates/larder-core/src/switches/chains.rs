@@ -24,6 +24,8 @@ use alloc::vec::Vec;
 
 /// The blocks after which no more placements of a route are sent in this period.
 const PLACED_BLOCKS: usize = 16_000;
+/// The largest number of nodes in a message of work, at most 23 bytes each.
+const WORK_MAX: usize = 2_000;
 /// The blocks after which a page of credits ends with the current prompt.
 const PAGE_BLOCKS: usize = 4_000;
 
@@ -41,9 +43,15 @@ struct ChainRoute {
 /// A question for a page of credits.
 #[derive(Debug)]
 struct CreditQuestion {
-    to: Arc<str>,
     number: u64,
     asked: Time,
+}
+
+/// The switch whose credits are read. Its stamps have no meaning for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CreditSource {
+    name: Arc<str>,
+    incarnation: Option<u64>,
 }
 
 /// The credits that are read when the switch starts, and the position reached.
@@ -52,7 +60,9 @@ struct CreditSync {
     /// The index of the route.
     route: usize,
     node: u16,
+    /// The stamp of the source after which the next page begins.
     after: Option<u32>,
+    source: Option<CreditSource>,
     question: Option<CreditQuestion>,
     is_complete: bool,
 }
@@ -78,19 +88,19 @@ impl ChainRoutes {
         self.sync.is_complete
     }
 
-    /// Causes all work to be sent again.
+    /// Causes all work to be sent again, and the current page to be asked for again: slots have other nodes.
     pub(super) fn invalidate(&mut self) {
         self.all = None;
+        (self.sync.after, self.sync.question) = (None, None);
     }
 
     /// Returns messages with all work, for a switch that knows none.
     pub(super) fn all_work(&self) -> Vec<Message> {
-        let message = |route: &ChainRoute| {
-            let work = (0..).map(NodeId).zip(route.chains.work());
-            let work = work.filter(|(_, work)| *work != NodeWork::NONE).collect();
-            Message::ChainWork { route: route.route.0, all: true, work }
-        };
-        self.routes.iter().map(message).collect()
+        let has_credits = self.sync.is_complete;
+        self.routes
+            .iter()
+            .flat_map(|route| work_messages(route.route, has_credits, true, &route.chains.work(), &[]))
+            .collect()
     }
 
     /// Returns the messages that are due now. Without `others`, placements are dropped.
@@ -113,20 +123,14 @@ impl ChainRoutes {
         }
         if self.all.is_none_or(|all| now.since(all) >= settings.all_every) {
             self.all = Some(now);
-            messages.extend(self.all_work());
-            self.routes.iter_mut().for_each(|route| route.sent = route.chains.work());
-            return messages;
+            self.routes.iter_mut().for_each(|route| route.sent.clear());
         }
+        let is_all = self.all == Some(now);
+        let has_credits = self.sync.is_complete;
         for ChainRoute { route, chains, sent, .. } in &mut self.routes {
             let current = chains.work();
-            let before = sent.iter().copied().chain(core::iter::repeat(NodeWork::NONE));
-            let both = (0..).map(NodeId).zip(current.iter().copied().zip(before));
-            let work: Vec<_> =
-                both.filter(|(_, (now, before))| now != before).map(|(node, (now, _))| (node, now)).collect();
-            if !work.is_empty() {
-                messages.push(Message::ChainWork { route: route.0, all: false, work });
-                *sent = current;
-            }
+            messages.extend(work_messages(*route, has_credits, is_all, &current, sent));
+            *sent = current;
         }
         messages
     }
@@ -170,29 +174,47 @@ impl ChainRoutes {
         }
     }
 
-    /// Returns the next question for credits and its receiver. There is one question at a time.
+    /// Returns the next question for credits and its receiver. There is one question at a time. All pages of a node come from
+    /// one switch, unless that is gone or does not answer.
     pub(super) fn next_question(
         &mut self,
         now: Time,
         others: &BTreeMap<Arc<str>, PeerSwitch>,
+        dispatcher: &Dispatcher,
         counts: &mut SwitchesCounts,
     ) -> Option<(Arc<str>, Message)> {
         let route = self.routes.get(self.sync.route)?.route.0;
-        let answers = |other: &PeerSwitch| other.up && other.has_hello();
-        let pending = |question: &CreditQuestion| {
-            now.since(question.asked) < ASK_AGAIN && others.get(&question.to).is_some_and(answers)
-        };
-        if self.sync.is_complete || self.sync.question.as_ref().is_some_and(pending) {
+        if self.sync.is_complete || dispatcher.nodes().slots() == 0 {
             return None;
         }
-        // Switches that have the full state are asked first.
-        let (to, _) =
-            others.iter().filter(|(_, other)| answers(other)).max_by_key(|(_, other)| other.is_complete)?;
+        let current = |source: &CreditSource| {
+            let other = others.get(&source.name)?;
+            (other.up && other.has_hello() && other.incarnation() == source.incarnation).then_some(())
+        };
+        let is_late = self.sync.question.as_ref().map(|question| now.since(question.asked) >= ASK_AGAIN);
+        let has_source = self.sync.source.as_ref().and_then(current).is_some();
+        match is_late {
+            Some(false) if has_source => return None,
+            None if has_source => {}
+            _ => {
+                let late = self.sync.source.take().map(|source| source.name);
+                // Switches that have the credits of the others are asked first, and one that did not answer last.
+                let rank = |(name, other): &(&Arc<str>, &PeerSwitch)| {
+                    (Some(*name) != late.as_ref(), other.has_credits(), other.is_complete)
+                };
+                let answers = others.iter().filter(|(_, other)| other.up && other.has_hello());
+                let (name, other) = answers.max_by_key(rank)?;
+                self.sync.source =
+                    Some(CreditSource { name: name.clone(), incarnation: other.incarnation() });
+                self.sync.after = None;
+            }
+        }
+        let to = self.sync.source.as_ref()?.name.clone();
         counts.credit_pages_asked += 1;
         let number = counts.credit_pages_asked;
-        self.sync.question = Some(CreditQuestion { to: to.clone(), number, asked: now });
+        self.sync.question = Some(CreditQuestion { number, asked: now });
         let CreditSync { node, after, .. } = self.sync;
-        Some((to.clone(), Message::WantCredits { question: number, route, node: NodeId(node), after }))
+        Some((to, Message::WantCredits { question: number, route, node: NodeId(node), after }))
     }
 
     /// Returns the answer to a question for credits; it is empty if the route or the node does not exist here.
@@ -238,9 +260,33 @@ impl ChainRoutes {
         self.sync.question = None;
     }
 
+    /// Returns the route of this dispatcher.
     fn find(&self, route: Option<RouteId>) -> Option<&ChainRoute> {
         self.routes.iter().find(|own| Some(own.route) == route)
     }
+}
+
+/// Returns messages with all work, or with what differs from `sent`.
+fn work_messages(
+    route: RouteId,
+    has_credits: bool,
+    all: bool,
+    work: &[NodeWork],
+    sent: &[NodeWork],
+) -> Vec<Message> {
+    let before = sent.iter().copied().chain(core::iter::repeat(NodeWork::NONE));
+    let both = (0..).map(NodeId).zip(work.iter().copied().zip(before));
+    let news: Vec<_> =
+        both.filter(|(_, (now, before))| now != before).map(|(node, (now, _))| (node, now)).collect();
+    let message = |all, work: &[(NodeId, NodeWork)]| Message::ChainWork {
+        route: route.0,
+        has_credits,
+        all,
+        work: work.to_vec(),
+    };
+    let (first, rest) = news.split_at(news.len().min(WORK_MAX));
+    let first = (all || !first.is_empty()).then(|| message(all, first));
+    first.into_iter().chain(rest.chunks(WORK_MAX).map(|work| message(false, work))).collect()
 }
 
 /// Returns the work of `more` switches that have the mean of `switches` switches with this sum.

@@ -10,7 +10,7 @@
 //! missed  = since
 //! again   =
 //! placements = route runs                             runs = count (slot (0 | 1 parent) count (block tokens)*)*
-//! work    = route all:u8 count (slot requests waiting prefill)*
+//! work    = route has credits:u8 all:u8 count (slot requests waiting prefill)*
 //! want credits = question route slot (0 | 1 after)
 //! credits = question runs (0 | 1 | 2 next)
 //! ```
@@ -40,7 +40,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// The version of the protocol, increased when messages change their meaning.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// The size of a message into which sets are packed, in bytes. One more set may follow, of at most [`SERVERS_MAX`]
 /// servers.
 pub(super) const PACK_BYTES: usize = 48 << 10;
@@ -106,6 +106,8 @@ pub(super) enum Message {
     /// The outstanding work of the sender's prompts.
     ChainWork {
         route: u16,
+        /// Whether the sender has read the credits of another switch, or there was none.
+        has_credits: bool,
         /// Whether nodes that are not listed have none.
         all: bool,
         work: Vec<(NodeId, NodeWork)>,
@@ -194,8 +196,9 @@ impl Message {
                 put(out, (*route).into());
                 put_runs(out, runs);
             }
-            Self::ChainWork { route, all, work } => {
+            Self::ChainWork { route, has_credits, all, work } => {
                 put(out, (*route).into());
+                out.push(u8::from(*has_credits));
                 out.push(u8::from(*all));
                 put(out, work.len() as u64);
                 for (node, NodeWork { requests, waiting, prefill }) in work {
@@ -431,7 +434,7 @@ pub(super) fn pack_sets(sets: &LearnedState) -> (Vec<LearnedState>, usize) {
 }
 
 fn chain_work(wire: &mut Wire<'_>) -> Result<Message, WireError> {
-    let (route, all) = (wire.small("route")?, flag(wire)?);
+    let (route, has_credits, all) = (wire.small("route")?, flag(wire)?, flag(wire)?);
     let count = wire.count("number of nodes", COUNT_MAX)?;
     let work = |_| {
         let (node, requests) = (wire.node()?, wire.small("number of requests")?);
@@ -439,7 +442,7 @@ fn chain_work(wire: &mut Wire<'_>) -> Result<Message, WireError> {
         Ok((node, NodeWork { requests, waiting, prefill }))
     };
     let work = (0..count).map(work).collect::<Result<_, WireError>>()?;
-    Ok(Message::ChainWork { route, all, work })
+    Ok(Message::ChainWork { route, has_credits, all, work })
 }
 
 /// Packs runs into as many parts as messages of [`PACK_BYTES`] require. Long runs are divided.
@@ -520,6 +523,7 @@ mod tests {
             Message::Placements { route: 1, runs: runs.clone() },
             Message::ChainWork {
                 route: 2,
+                has_credits: true,
                 all: false,
                 work: vec![(NodeId(3), NodeWork { requests: 4, waiting: u32::MAX, prefill: u64::MAX })],
             },
@@ -548,6 +552,10 @@ mod tests {
         let sets: Vec<(u64, u64, &[u16])> = (0..200).map(|i| (i, 1 << 61, &servers[..])).collect();
         let (packs, too_large) = pack_sets(&memory(&sets));
         assert_eq!((packs.iter().map(LearnedState::len).sum::<usize>(), too_large), (200, 0));
+        let most = NodeWork { requests: u32::MAX, waiting: u32::MAX, prefill: u64::MAX };
+        let work = (60_000..62_000).map(|node| (NodeId(node), most)).collect();
+        let work = Message::ChainWork { route: u16::MAX, has_credits: true, all: true, work };
+        assert!(work.encode(&longest).len() < 64 << 10);
         for sets in packs {
             assert!(Message::Sets { route: 9, sets }.encode(&longest).len() < 64 << 10);
         }

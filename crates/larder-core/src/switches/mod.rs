@@ -201,7 +201,7 @@ impl Switches {
         let Some(other) = self.others.get_mut(name) else { return };
         other.set_link(true);
         self.send_hello(now, name, dispatcher, out);
-        self.request_missing(now, out);
+        self.request_missing(now, dispatcher, out);
     }
 
     /// Marks the link to another switch as down.
@@ -281,11 +281,14 @@ impl Switches {
             Message::Missed { since } => {
                 other.mark_missing(since);
             }
+            // Slots may have other nodes than those that the names were found for.
+            Message::Placements { .. } | Message::Credits { .. }
+                if dispatcher.nodes().members_epoch() != self.members_epoch => {}
             Message::Placements { route, runs } => {
                 self.chains.receive_placements(other, route, runs, dispatcher, &mut self.counts);
             }
-            Message::ChainWork { route, all, work } if is_news => {
-                other.take_chain_work(route, all, work);
+            Message::ChainWork { route, has_credits, all, work } if is_news => {
+                other.take_chain_work(route, (has_credits, all), work);
                 self.update_dispatcher(now, dispatcher, out);
             }
             Message::ChainWork { .. } => {}
@@ -297,7 +300,7 @@ impl Switches {
                 self.chains.receive_credits(question, runs, end, dispatcher);
             }
         }
-        self.request_missing(now, out);
+        self.request_missing(now, dispatcher, out);
         Ok(())
     }
 
@@ -324,7 +327,7 @@ impl Switches {
         let others = !self.others.is_empty();
         messages.extend(self.chains.due_messages(now, &self.settings, others, &mut self.counts));
         self.send(now, messages.into_iter().map(|message| (None, message)), out);
-        self.request_missing(now, out);
+        self.request_missing(now, dispatcher, out);
         self.update_dispatcher(now, dispatcher, out);
     }
 
@@ -427,7 +430,7 @@ impl Switches {
     }
 
     /// Asks other switches for sets that may be missing. The full state is requested from one switch at a time.
-    fn request_missing(&mut self, now: Time, out: &mut SwitchesOutput) {
+    fn request_missing(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut SwitchesOutput) {
         let (is_complete, begun, mut messages) = (self.is_complete, self.clock.to_shared(now), Vec::new());
         let is_full = |other: &PeerSwitch| other.request.is_some_and(|request| request.is_full());
         let mut full = self.others.values().any(|other| is_full(other) && other.up);
@@ -451,7 +454,7 @@ impl Switches {
             let want = Message::Want { question: request.question, route, since, at: request.at };
             messages.push((Some(name.clone()), want));
         }
-        let question = self.chains.next_question(now, &self.others, &mut self.counts);
+        let question = self.chains.next_question(now, &self.others, dispatcher, &mut self.counts);
         messages.extend(question.map(|(to, message)| (Some(to), message)));
         self.send(now, messages, out);
     }

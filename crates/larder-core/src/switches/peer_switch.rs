@@ -51,6 +51,7 @@ pub(super) struct PeerSwitch {
     demands: BTreeMap<u16, Demand>,
     /// Its outstanding work of chains, by its routes and slots.
     chain_work: BTreeMap<(u16, u16), NodeWork>,
+    has_credits: bool,
 }
 
 /// The status of the incarnation that sent a message.
@@ -124,6 +125,7 @@ impl PeerSwitch {
             loads: BTreeMap::new(),
             demands: BTreeMap::new(),
             chain_work: BTreeMap::new(),
+            has_credits: false,
         }
     }
 
@@ -325,12 +327,37 @@ impl PeerSwitch {
         self.loads_at = Some(now);
     }
 
-    /// Processes its outstanding work of the chains of a route.
-    pub(super) fn take_chain_work(&mut self, route: u16, all: bool, work: Vec<(NodeId, NodeWork)>) {
+    /// Processes its outstanding work of the chains of a route. Routes and nodes that do not exist here are omitted.
+    pub(super) fn take_chain_work(
+        &mut self,
+        route: u16,
+        (has_credits, all): (bool, bool),
+        work: Vec<(NodeId, NodeWork)>,
+    ) {
+        self.has_credits = has_credits;
         if all {
             self.chain_work.retain(|(of, _), _| *of != route);
         }
-        self.chain_work.extend(work.into_iter().map(|(node, work)| ((route, node.0), work)));
+        if self.route(route).is_none() {
+            return;
+        }
+        for (node, work) in work {
+            if work == NodeWork::NONE {
+                self.chain_work.remove(&(route, node.0));
+            } else if self.node(node).is_some() {
+                self.chain_work.insert((route, node.0), work);
+            }
+        }
+    }
+
+    /// Returns whether it has read the credits of another switch, or there was none.
+    pub(super) const fn has_credits(&self) -> bool {
+        self.has_credits
+    }
+
+    /// Returns its current incarnation; `None` if it has sent nothing.
+    pub(super) const fn incarnation(&self) -> Option<u64> {
+        self.incarnation
     }
 
     /// Returns its outstanding work of the chains of a route of this dispatcher, by this dispatcher's nodes.

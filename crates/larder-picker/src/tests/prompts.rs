@@ -180,3 +180,19 @@ fn a_failed_endpoint_loses_its_credits() {
     answer(&mut exchange, 1, failed);
     assert!(!credits(&picker));
 }
+
+/// The gateway has left the endpoint for its fallback, which has the prompt now.
+#[test]
+fn an_endpoint_that_the_gateway_has_left_loses_its_credits() {
+    let picker = prompt_picker(PromptConfig::default(), 2);
+    let home = serve(&picker, &turn(1, 1)).remove(0);
+    let mut exchange = Exchange::new(Arc::clone(&picker));
+    let list = place(&mut exchange, completion(), &turn(1, 2));
+    assert_eq!(list[0], home);
+    let key = "x-gateway-destination-endpoint-served";
+    let served = Kind::StringValue(list[1].clone());
+    answer(&mut exchange, 1, with_metadata(response("200", false), "envoy.lb", key, served));
+    let end = HttpBody { body: Bytes::from_static(b"data: {}"), end_of_stream: true };
+    answer(&mut exchange, 2, message(Phase::ResponseBody(end)));
+    assert_eq!(serve(&picker, &turn(1, 3))[0], list[1]);
+}

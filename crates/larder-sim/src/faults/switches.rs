@@ -148,6 +148,7 @@ impl World for SwitchesWorld {
         let machine = &mut sim.nodes[switch].machine;
         if let Some(decision) = machine.chains.arrive(machine.dispatcher.nodes(), &ChainRequest::new(&blocks))
         {
+            machine.chains.announce(&blocks, &decision.work);
             let name = machine.dispatcher.nodes().name(decision.node);
             sim.world.placed.extend(blocks.iter().map(|block| (name.to_string(), block.id)));
             machine.works.insert(request, (blocks, decision.work));

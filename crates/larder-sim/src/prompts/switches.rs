@@ -121,7 +121,8 @@ impl SwitchRow {
 
     pub(super) fn arrive(&self, number: usize, blocks: &[Block]) -> Option<ChainDecision> {
         let Switch { dispatcher, chains, .. } = self.of(number);
-        chains.arrive(dispatcher.nodes(), &ChainRequest::new(blocks))
+        let decision = chains.arrive(dispatcher.nodes(), &ChainRequest::new(blocks));
+        decision.inspect(|decision| chains.announce(blocks, &decision.work))
     }
 
     pub(super) fn first_token(&self, number: usize, work: &mut Work) {

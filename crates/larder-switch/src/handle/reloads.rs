@@ -130,8 +130,11 @@ impl SwitchHandle {
     pub fn snapshot(&self) -> Vec<u8> {
         let routing = &self.shared.decider.routing;
         let routes = routing.all().map(|(id, route)| (id, &*route.name));
-        let mut snapshot = Snapshot::capture(&self.shared.decider.dispatcher, routes);
-        routing.chains().for_each(|(_, route, chains)| snapshot.capture_chains(&route.name, chains));
+        let dispatcher = &self.shared.decider.dispatcher;
+        let mut snapshot = Snapshot::capture(dispatcher, routes);
+        for (_, route, chains) in routing.chains() {
+            snapshot.capture_chains(dispatcher, &route.name, chains);
+        }
         snapshot.encode()
     }
 

@@ -2,11 +2,11 @@
 //!
 //! | value | vLLM | SGLang |
 //! |---|---|---|
-//! | capacity in tokens | `block_size` times `num_gpu_blocks` of `vllm:cache_config_info`, summed over engines | `sglang:max_total_num_tokens` |
+//! | capacity in tokens | `block_size` times `num_gpu_blocks` of `vllm:cache_config_info`, summed over engines | the largest `sglang:max_total_num_tokens` |
 //! | restart | `process_start_time_seconds` changes, or `vllm:prompt_tokens_total` falls | the same, with `sglang:prompt_tokens_total` |
 //!
 //! vLLM leaves the start time out if it has several processes, but its counters begin again. An engine without such metrics keeps the
-//! configured capacity, and is asked less and less often.
+//! configured capacity, and is asked less and less often, at least every 30 s.
 
 use super::client::PageClient;
 use super::exposition;
@@ -42,6 +42,8 @@ impl EngineMetrics {
         let mut found = Self::default();
         let add = |sum: &mut Option<f64>, value: f64| *sum = Some(sum.unwrap_or(0.0) + value);
         exposition::parse(page, |sample| match sample.name {
+            // A value that is no number would be a restart at each poll.
+            _ if !sample.value.is_finite() => {}
             "process_start_time_seconds" => found.started_s = Some(sample.value),
             "vllm:prompt_tokens_total" | "sglang:prompt_tokens_total" => {
                 add(&mut found.prompt_tokens, sample.value);
@@ -52,7 +54,10 @@ impl EngineMetrics {
                     add(&mut found.capacity, tokens.0 * tokens.1);
                 }
             }
-            "sglang:max_total_num_tokens" => add(&mut found.capacity, sample.value),
+            // Each rank of a tensor-parallel engine reports the same tokens.
+            "sglang:max_total_num_tokens" => {
+                found.capacity = Some(found.capacity.map_or(sample.value, |most| most.max(sample.value)));
+            }
             _ => {}
         })
         .map_err(|error| match error {
@@ -82,48 +87,53 @@ pub(super) async fn run(decider: &Decider, node: &Node) {
     let routes = decider.routing.prompt_routes().filter(|route| route.chains.may_use(nodes, node.id));
     let (mut chains, mut period): (Vec<Arc<SharedChains>>, Option<Duration>) = (Vec::new(), None);
     for route in routes {
-        chains.push(route.chains.clone());
         if let Some(own) = route.config.metrics_period {
+            chains.push(route.chains.clone());
             period = Some(period.map_or(own, |period| period.min(own)));
         }
     }
     let Some(period) = period else { return };
     let mut client = PageClient::new(node.dial.clone(), PATH, "text/plain;version=0.0.4", None);
     let mut lots = Jitter::new(node.id.0);
-    let (mut before, mut pause, mut has_failed) = (None::<EngineMetrics>, period, false);
+    let (mut before, mut pause, mut is_told) = (None::<EngineMetrics>, period, false);
     while !node.condition().left {
         sleep(pause.mul_f64(0.9 + lots.next() / 5.0)).await;
+        // Another node may have the slot since.
+        if node.condition().left {
+            return;
+        }
         let page = timeout(PAGE_TIMEOUT, client.page(PAGE_BYTES_MAX)).await;
         let read = page.unwrap_or(Err(SignalFailure::Timeout)).and_then(|page| EngineMetrics::read(&page));
-        match read {
-            Ok(found) => {
-                (pause, has_failed) = (period, false);
-                if before.is_some_and(|before| found.has_restarted(&before)) {
-                    tracing::info!(
-                        node = &*node.name,
-                        "prompts: the server has restarted, its cache counts as empty"
-                    );
-                    chains.iter().for_each(|chains| chains.restarted(node.id));
-                }
-                if found.capacity.is_some() && found.capacity != before.and_then(|before| before.capacity) {
-                    let tokens = found.capacity.unwrap_or_default() as u64;
-                    tracing::info!(node = &*node.name, tokens, "prompts: capacity of the server");
-                    chains.iter().for_each(|chains| chains.set_capacity(nodes, node.id, tokens));
-                }
-                before = Some(found);
-            }
-            Err(cause) => {
-                pause = (pause * 2).min(RETRY_MAX.max(period));
-                if !std::mem::replace(&mut has_failed, true) && before.is_none() {
-                    let cause = cause.name();
-                    tracing::info!(
-                        node = &*node.name,
-                        cause,
-                        "prompts: the server has no metrics, its capacity is that of the config"
-                    );
-                }
-            }
+        if node.condition().left {
+            return;
         }
+        let found = match read {
+            Ok(found) if found != EngineMetrics::default() => found,
+            // A server that was read before is busy or restarts, so it is asked as often as before.
+            _ if before.is_some() => continue,
+            other => {
+                pause = (pause * 2).min(RETRY_MAX.max(period));
+                if !std::mem::replace(&mut is_told, true) {
+                    let cause = other.err().map_or("no_known_metric", SignalFailure::name);
+                    tracing::info!(node = &*node.name, cause, "prompts: metrics not usable");
+                }
+                continue;
+            }
+        };
+        pause = period;
+        if before.is_some_and(|before| found.has_restarted(&before)) {
+            tracing::info!(node = &*node.name, "prompts: server restarted, its cache counts as empty");
+            chains.iter().for_each(|chains| chains.restarted(node.id));
+        }
+        if let Some(tokens) = found.capacity.map(|tokens| tokens as u64) {
+            let is_news = before.and_then(|before| before.capacity) != found.capacity;
+            if is_news {
+                tracing::info!(node = &*node.name, tokens, "prompts: capacity read");
+            }
+            // A node that was down has the configured capacity again.
+            chains.iter().for_each(|chains| chains.set_capacity(nodes, node.id, tokens));
+        }
+        before = Some(found);
     }
 }
 
@@ -146,9 +156,12 @@ mod tests {
         let expected =
             EngineMetrics { started_s: Some(1.7e9), prompt_tokens: Some(5_070.0), capacity: Some(400_000.0) };
         assert_eq!(found, expected);
-        let sglang = "sglang:max_total_num_tokens{tp_rank=\"0\"} 452516\nsglang:prompt_tokens_total 9\n";
+        let sglang = "sglang:max_total_num_tokens{tp_rank=\"0\"} 452516\nsglang:max_total_num_tokens{tp_rank=\"1\"} 452516\nprocess_start_time_seconds NaN\nsglang:prompt_tokens_total 9\n";
         let found = EngineMetrics::read(sglang.as_bytes()).expect("valid");
-        assert_eq!((found.capacity, found.prompt_tokens), (Some(452_516.0), Some(9.0)));
+        assert_eq!(
+            (found.capacity, found.prompt_tokens, found.started_s),
+            (Some(452_516.0), Some(9.0), None)
+        );
         for absurd in ["0", "1e300", "NaN", "-5"] {
             let page = format!("sglang:max_total_num_tokens {absurd}\n");
             assert_eq!(EngineMetrics::read(page.as_bytes()).expect("valid").capacity, None, "{absurd}");

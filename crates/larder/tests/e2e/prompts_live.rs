@@ -378,9 +378,9 @@ fn measured_server(metrics: &Arc<Mutex<String>>) -> SocketAddr {
     address
 }
 
-/// A server may restart between two requests without a check noticing. Its metrics tell, and they tell its capacity too.
+/// A server may restart between two requests, and no check notices it. Its metrics show that, and its capacity.
 #[test]
-fn metrics_of_servers_tell_restarts_and_capacities() {
+fn metrics_of_servers_show_restarts_and_capacities() {
     let folder = tempfile::tempdir().unwrap();
     let page = |start: u32, blocks: u32| {
         format!(

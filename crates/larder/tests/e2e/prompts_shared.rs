@@ -80,7 +80,7 @@ fn switches_know_each_others_prompts_and_a_new_one_reads_them() {
     assert!(metric(third.admin, "larder_switch_credit_pages_asked_total", &[]) >= Some(3), "one per server");
     assert_eq!(turn(third.address, &mut conversations), homes);
     let exchanged = |what| metric(second.admin, "larder_switch_peer_prompts_total", &[what]);
-    eventually("the second switch has been told of all other prompts", || {
+    eventually("the second switch has received all other prompts", || {
         (exchanged("taken") == Some(2 * CONVERSATIONS as u64)).then_some(())
     });
     assert_eq!((exchanged("sent"), exchanged("lost")), (Some(CONVERSATIONS as u64), Some(0)));

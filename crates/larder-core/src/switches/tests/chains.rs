@@ -3,6 +3,8 @@
 use super::*;
 use crate::cache::Block;
 use crate::chain::{ChainDecision, ChainRequest, Work};
+use crate::switches::chains::ChainRoutes;
+use crate::switches::message::{MessageHeader, PageEnd};
 
 /// Returns the prompt of a conversation after some turns: each turn adds four blocks.
 fn prompt(conversation: u64, turns: u64) -> Vec<Block> {
@@ -13,7 +15,8 @@ fn prompt(conversation: u64, turns: u64) -> Vec<Block> {
 impl TestNetwork {
     fn place(&self, at: usize, blocks: &[Block]) -> ChainDecision {
         let TestSwitch { dispatcher, chains, .. } = &self.switches[at];
-        chains.arrive(dispatcher.nodes(), &ChainRequest::new(blocks)).expect("nodes are open")
+        let decision = chains.arrive(dispatcher.nodes(), &ChainRequest::new(blocks));
+        decision.inspect(|decision| chains.announce(blocks, &decision.work)).expect("nodes are open")
     }
 
     /// Places a prompt whose reply begins at once. Returns the name of its node, its credited tokens and its work.
@@ -138,4 +141,65 @@ fn placements_above_the_limit_are_counted() {
     let (home, _) = network.serve(0, &prompt(99, 1_001));
     network.run(SwitchesSettings::default().period);
     assert_eq!(network.serve(1, &prompt(99, 1_001)), (home, 1_001 * 4 * 64 - 1));
+}
+
+/// The stamps of two switches differ, so that a page of one cannot be continued at the other.
+#[test]
+fn credits_are_read_from_another_switch_if_the_first_one_ends() {
+    let mut network = TestNetwork::of(2, &settings(PolicyKind::LardR));
+    // The first switch has far higher stamps than the second one.
+    (0..20_000).for_each(|_| _ = network.serve(0, &prompt(9_999, 1)));
+    network.run(SwitchesSettings::default().period);
+    (0..1_000).for_each(|conversation| _ = network.serve(0, &prompt(conversation, 5)));
+    network.run(SwitchesSettings::default().period * 10);
+    assert_eq!(network.credits(1), network.credits(0));
+    let mut chains = ChainRoutes::default();
+    let TestSwitch { dispatcher, chains: own, .. } =
+        network.begun(2, 1, &settings(PolicyKind::LardR), SwitchesSettings::default());
+    chains.add(RouteId::DEFAULT, own.clone());
+    let mut others: BTreeMap<Arc<str>, PeerSwitch> = BTreeMap::new();
+    let mut counts = SwitchesCounts::default();
+    let mut answered = Vec::new();
+    while let Some((to, question)) =
+        chains.next_question(network.now, others_of(&network, &mut others), &dispatcher, &mut counts)
+    {
+        let at = network.switches.iter().position(|switch| switch.name == to).expect("it exists");
+        answered.push(at);
+        if answered.len() == 2 {
+            // The answer is lost with its switch.
+            others.get_mut(&to).expect("it was asked").up = false;
+            continue;
+        }
+        let Message::WantCredits { question, node, after, .. } = question else { panic!("{question:?}") };
+        let TestSwitch { dispatcher: theirs, chains: asked, .. } = &network.switches[at];
+        let name = dispatcher.nodes().name(node);
+        let page = asked.page(theirs.nodes().id_of(&name).expect("it exists"), after, 4_000);
+        let end = page.next.map_or(PageEnd::Last, PageEnd::Next);
+        let runs = page.runs.into_iter().map(|run| (node, run)).collect();
+        chains.receive_credits(question, runs, end, &dispatcher);
+    }
+    assert!(chains.is_complete());
+    assert_eq!(answered.iter().filter(|at| **at == answered[0]).count(), 2, "{answered:?}");
+    for row in dispatcher.nodes().rows() {
+        let blocks = own.runs(row.id).iter().map(|run| run.blocks.len()).sum::<usize>();
+        assert_eq!(blocks, network.credits(0)[&*row.name], "{}", row.name);
+    }
+}
+
+/// Returns the switches as a switch knows them that has their hellos; those that are there already stay as they are.
+fn others_of<'a>(
+    network: &TestNetwork,
+    others: &'a mut BTreeMap<Arc<str>, PeerSwitch>,
+) -> &'a BTreeMap<Arc<str>, PeerSwitch> {
+    for switch in &network.switches {
+        others.entry(switch.name.clone()).or_insert_with(|| {
+            let mut other = PeerSwitch::new((network.now, network.now), None);
+            other.up = true;
+            let head = MessageHeader { incarnation: 1, roster: 1, ..MessageHeader::default() };
+            other.check_incarnation((network.now, network.now), &head);
+            other.receive_hello(&head, (0, 1), Vec::new(), Vec::new(), (0, Vec::new()));
+            other
+        });
+    }
+    others
 }

@@ -97,13 +97,13 @@ async fn compute(model: EngineModel, mut inbox: mpsc::UnboundedReceiver<Job>) {
             add(&mut engine, &mut clients, job);
         }
         let iteration = engine.begin(&mut events);
-        tell(&mut clients, &mut events);
+        pass_on(&mut clients, &mut events);
         match iteration {
             Some(ns) => {
                 end += Duration::from_nanos(ns);
                 sleep_until(end).await;
                 engine.end(&mut events);
-                tell(&mut clients, &mut events);
+                pass_on(&mut clients, &mut events);
             }
             None => {
                 let Some(job) = inbox.recv().await else { return };
@@ -114,8 +114,8 @@ async fn compute(model: EngineModel, mut inbox: mpsc::UnboundedReceiver<Job>) {
     }
 }
 
-/// Passes events on. A client that has left is not told.
-fn tell(clients: &mut HashMap<usize, mpsc::UnboundedSender<Progress>>, events: &mut Vec<EngineEvent>) {
+/// Passes events on to the clients. Those of a client that has left are dropped.
+fn pass_on(clients: &mut HashMap<usize, mpsc::UnboundedSender<Progress>>, events: &mut Vec<EngineEvent>) {
     for event in events.drain(..) {
         let (number, progress, is_last) = match event {
             EngineEvent::Started { number, cached } => (number, Progress::Started(cached), false),
@@ -167,34 +167,26 @@ fn reply(status: StatusCode, text: String) -> Response<Body> {
 
 /// Returns the reply as a stream of events.
 fn stream(tokens: u64, events: mpsc::UnboundedReceiver<Progress>) -> Response<Body> {
-    let frames = futures_util::stream::unfold(
-        (events, 0, false),
-        move |(mut events, cached, is_over)| async move {
-            if is_over {
-                return None;
+    let next = move |(mut events, cached, is_over): (mpsc::UnboundedReceiver<Progress>, u64, bool)| async move {
+        if is_over {
+            return None;
+        }
+        let (event, is_over) = match events.recv().await? {
+            // The cached tokens are part of the last event.
+            Progress::Started(cached) => return Some((None, (events, cached, false))),
+            Progress::FirstToken => (json!({ "choices": [{ "delta": { "content": "a" } }] }), false),
+            Progress::Finished => {
+                let details = json!({ "cached_tokens": cached });
+                let usage = json!({ "prompt_tokens": tokens, "prompt_tokens_details": details });
+                (json!({ "choices": [], "usage": usage }), true)
             }
-            loop {
-                let (event, is_over) = match events.recv().await? {
-                    // The cached tokens are part of the last event.
-                    Progress::Started(cached) => {
-                        return Some((None, (events, cached, false)));
-                    }
-                    Progress::FirstToken => (json!({ "choices": [{ "delta": { "content": "a" } }] }), false),
-                    Progress::Finished => {
-                        let details = json!({ "cached_tokens": cached });
-                        (
-                            json!({ "choices": [], "usage": { "prompt_tokens": tokens, "prompt_tokens_details": details } }),
-                            true,
-                        )
-                    }
-                    Progress::Refused => (json!({ "error": { "message": "the prompt is too long" } }), true),
-                };
-                let end = if is_over { "data: [DONE]\n\n" } else { "" };
-                let text = format!("data: {event}\n\n{end}");
-                return Some((Some(Ok(Frame::data(Bytes::from(text)))), (events, cached, is_over)));
-            }
-        },
-    );
+            Progress::Refused => (json!({ "error": { "message": "the prompt is too long" } }), true),
+        };
+        let end = if is_over { "data: [DONE]\n\n" } else { "" };
+        let text = format!("data: {event}\n\n{end}");
+        Some((Some(Ok(Frame::data(Bytes::from(text)))), (events, cached, is_over)))
+    };
+    let frames = futures_util::stream::unfold((events, 0, false), next);
     let frames = frames.filter_map(|frame| async move { frame });
     let mut response = Response::new(BodyExt::boxed(StreamBody::new(Box::pin(frames))));
     let kind = http::HeaderValue::from_static("text/event-stream");
