@@ -188,6 +188,11 @@ impl ChainDispatcher {
         self.nodes.get(node.index()).map(|node| node.work)
     }
 
+    /// Returns the outstanding work of a node's requests of all dispatchers; `None` if there is no such node.
+    pub fn total_work(&self, node: NodeId) -> Option<NodeWork> {
+        self.nodes.get(node.index()).map(|node| node.work.plus(node.elsewhere))
+    }
+
     /// Returns the number of credits: pairs of a block and a node that is expected to have it.
     pub fn credits(&self) -> usize {
         self.credits.as_ref().map_or(0, Credits::len)

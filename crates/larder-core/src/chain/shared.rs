@@ -199,6 +199,14 @@ impl SharedChains {
         nodes.map(|node| state.dispatcher.work(node).unwrap_or_default()).collect()
     }
 
+    /// Returns the work of all switches' requests at each node that prompts may go to.
+    pub fn total_work(&self, nodes: &Nodes) -> Vec<(NodeId, NodeWork)> {
+        let state = self.state.lock();
+        let all = (0_u16..).map(NodeId).take(state.dispatcher.node_count());
+        let all = all.filter(|node| self.may_use(nodes, *node));
+        all.filter_map(|node| Some((node, state.dispatcher.total_work(node)?))).collect()
+    }
+
     /// Sets the work of other switches at each node.
     pub(crate) fn set_peer_work(&self, nodes: &Nodes, work: &[NodeWork]) {
         let mut state = self.state.lock();

@@ -372,6 +372,13 @@ impl MetricsCollector {
                 capacities.encode_family(&labels)?.encode_gauge(&tokens)?;
             }
         }
+        let mut requests = describe(encoder, &table::PROMPT_REQUESTS)?;
+        for (_, route, chains) in self.shared.decider.routing.chains() {
+            for (node, work) in chains.total_work(nodes) {
+                let labels = [("route", &*route.name), ("node", &*nodes.name(node))];
+                requests.encode_family(&labels)?.encode_gauge(&work.requests)?;
+            }
+        }
         let mut bodies = describe(encoder, &table::PROMPT_BODY_BYTES)?;
         for (route, row) in &rows {
             bodies.encode_family(&[("route", *route)])?.encode_gauge(&(row.body_bytes as u64))?;

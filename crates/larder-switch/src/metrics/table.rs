@@ -56,6 +56,8 @@ metrics! {
             "Pairs of a block of prompts and a node that is expected to have it cached";
         PROMPT_CAPACITY, Gauge, "larder_switch_prompt_capacity_tokens", ["route", "node"],
             "Tokens that the KV cache of a server holds, by its metrics or else the config";
+        PROMPT_REQUESTS, Gauge, "larder_switch_prompt_requests", ["route", "node"],
+            "Prompts at a server that have not ended, of this and of peer switches";
         PROMPT_BODY_BYTES, Gauge, "larder_switch_prompt_body_bytes", ["route"],
             "Bytes of memory reserved for bodies with prompts";
     }

@@ -49,6 +49,7 @@ mod plan_proxy;
 mod preflight;
 mod process;
 mod prompts;
+mod prompts_failures;
 mod prompts_live;
 mod prompts_shared;
 mod purge;

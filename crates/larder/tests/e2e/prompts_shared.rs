@@ -69,8 +69,13 @@ fn switches_know_each_others_prompts_and_a_new_one_reads_them() {
     });
     let mut conversations = vec![Vec::new(); CONVERSATIONS];
     let homes = turn(first.address, &mut conversations);
+    // A request that seems to wait at a server may send the next turn to another one.
     let until_equal = |one: &Switch, other: &Switch| {
-        eventually("both expect the same", || (credits(one) == credits(other)).then_some(()));
+        let requests = |switch: &Switch| metric(switch.admin, "larder_switch_prompt_requests", &[]);
+        eventually("both expect the same, and no request", || {
+            let is_idle = requests(one) == Some(0) && requests(other) == Some(0);
+            (is_idle && credits(one) == credits(other)).then_some(())
+        });
     };
     until_equal(&first, &second);
     assert_eq!(turn(second.address, &mut conversations), homes);
