@@ -263,8 +263,12 @@ impl Switches {
                 }
                 self.update_dispatcher(now, dispatcher, out);
             }
+            Message::ChainWork { route, has_credits, all, work } if is_news => {
+                other.take_chain_work(route, (has_credits, all), work);
+                self.update_dispatcher(now, dispatcher, out);
+            }
             // A later message has been received already.
-            Message::Loads { .. } => {}
+            Message::Loads { .. } | Message::ChainWork { .. } => {}
             Message::Sets { route, sets } => {
                 let adopted = adopt(now, other, route, &sets, dispatcher);
                 self.count(adopted);
@@ -278,24 +282,20 @@ impl Switches {
                 let asked = (question, since, at);
                 self.answer((now, from), route, asked, dispatcher, out);
             }
-            Message::Missed { since } => {
-                other.mark_missing(since);
-            }
-            // Slots may have other nodes than those that the names were found for.
-            Message::Placements { .. } | Message::Credits { .. }
-                if dispatcher.nodes().members_epoch() != self.members_epoch => {}
+            Message::Missed { since } => other.mark_missing(since),
             Message::Placements { route, runs } => {
+                if dispatcher.nodes().members_epoch() != self.members_epoch {
+                    // Slots may have other nodes since the last tick.
+                    other.map_names(dispatcher, &self.routes);
+                }
                 self.chains.receive_placements(other, route, runs, dispatcher, &mut self.counts);
             }
-            Message::ChainWork { route, has_credits, all, work } if is_news => {
-                other.take_chain_work(route, (has_credits, all), work);
-                self.update_dispatcher(now, dispatcher, out);
-            }
-            Message::ChainWork { .. } => {}
             Message::WantCredits { question, route, node, after } => {
                 let answer = self.chains.answer(other, question, (route, node), after);
                 self.send(now, answer.into_iter().map(|message| (Some(from.clone()), message)), out);
             }
+            // The page is asked for again at the next tick.
+            Message::Credits { .. } if dispatcher.nodes().members_epoch() != self.members_epoch => {}
             Message::Credits { question, runs, end } => {
                 self.chains.receive_credits(question, runs, end, dispatcher);
             }
