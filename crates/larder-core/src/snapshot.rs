@@ -132,9 +132,8 @@ impl Snapshot {
             for (node, tokens) in capacities {
                 own(node).iter().for_each(|node| chains.set_capacity(nodes, *node, *tokens));
             }
-            for (node, run) in runs {
-                own(node).iter().for_each(|node| chains.merge(nodes, *node, core::slice::from_ref(run)));
-            }
+            let run = |(node, run): &(NodeId, BlockRun)| Some((own(node)?, run.clone()));
+            chains.merge(nodes, runs.iter().filter_map(run));
         }
         chains.credits()
     }

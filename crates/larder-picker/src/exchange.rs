@@ -2,7 +2,7 @@
 //!
 //! The answer to the request's headers has the endpoint. All other parts pass unchanged: in the mode `FULL_DUPLEX_STREAMED` each piece
 //! of a body is sent back, and in the other modes it is acknowledged. The decision needs the request's headers only, so it never waits
-//! for a body, and nothing is buffered. The exception are completions whose [prompts](crate::prompt) are placed.
+//! for a body, and nothing is buffered. Only completions whose [prompts](crate::prompt) are placed wait for their bodies.
 //!
 //! The load of the request is given back when its response has ended, or when the exchange is dropped. If the gateway does not send the
 //! response's body, the response ends with its headers.
@@ -243,18 +243,17 @@ impl Exchange {
         let view = HeaderView(headers.headers.as_ref().unwrap_or(&none));
         let value = |name| view.get(name).unwrap_or_default();
         let head = Head::new(value(":method"), value(":authority"), value(":path"), &view);
-        let target = self.picker.config.key.id(&head);
         let permitted = subset::hint(metadata);
         if let Some(route) = &self.picker.prompts
             && self.request_body == BodyMode::FullDuplexStreamed
             && !headers.end_of_stream
             && prompt::has_prompt(&head)
         {
-            self.pending = Some(Box::new(PendingPrompt::new(route, target, permitted)));
+            self.pending = Some(Box::new(PendingPrompt::new(route, permitted)));
             return Ok(Flow::Continues);
         }
         let lasting = view.get("upgrade").is_some();
-        let facts = RequestFacts { lasting, ..RequestFacts::new(target) };
+        let facts = RequestFacts { lasting, ..RequestFacts::new(self.picker.config.key.id(&head)) };
         let pick = self.picker.pick(now, &facts, permitted.as_deref());
         Ok(self.start(now, pick, None, answers))
     }
@@ -272,14 +271,14 @@ impl Exchange {
     /// Places the prompt whose body is complete, and passes the body on. It ends the request, unless trailers follow.
     fn place(&mut self, now: Time, ends: bool, answers: &mut AnswerQueue) -> Flow {
         let Some(pending) = self.pending.take() else { return Flow::Continues };
-        let (route, permitted) = (pending.route.clone(), pending.permitted.clone());
         let read = match pending.read() {
             Ok(read) => read,
             Err(fault) => return self.refuse_prompt(&fault, answers),
         };
-        let mut lease = self.picker.place_prompt(&route, &read.prompt, read.held, permitted.as_deref());
-        let pick =
-            self.picker.pick_prompt(now, &RequestFacts::new(read.target), &mut lease, permitted.as_deref());
+        let permitted = read.permitted.as_deref();
+        let mut lease = self.picker.place_prompt(&read.route, &read.prompt, read.held, permitted);
+        let facts = RequestFacts::new(read.prompt.target());
+        let pick = self.picker.pick_prompt(now, &facts, &mut lease, permitted);
         let flow = self.start(now, pick, Some(Box::new(lease)), answers);
         if flow == Flow::Continues {
             for (body, is_last) in prompt::pieces(read.content) {

@@ -1,11 +1,10 @@
 //! The prompt of a request: its body is read before the decision.
 //!
-//! The gateway must send bodies in the mode `FULL_DUPLEX_STREAMED`, because it waits for the endpoint in the other modes before it
-//! sends a body. There, the target of a completion is that of its head.
+//! This needs bodies in the mode `FULL_DUPLEX_STREAMED`. In the other modes the gateway sends no body before it has the endpoint, so
+//! completions are placed by their heads.
 
 use crate::counters::RequestOutcome;
 use bytes::Bytes;
-use larder_core::TargetId;
 use larder_core::rules::Head;
 use larder_prompts::{HeldBody, Prompt, PromptError, PromptRoute, error_body, is_completion};
 use std::net::SocketAddr;
@@ -13,16 +12,12 @@ use std::sync::Arc;
 
 /// The largest piece of a body that is sent back. Envoy takes at most 64 KiB.
 const PIECE_BYTES_MAX: usize = 60 << 10;
-/// The number of blocks that determine the target of a prompt, which is used where the chain dispatcher knows no endpoint.
-const TARGET_BLOCKS: usize = 8;
 
 /// A request whose body is read.
 #[derive(Debug)]
 pub(crate) struct PendingPrompt {
-    pub(crate) route: Arc<PromptRoute>,
-    /// The target of the head.
-    target: TargetId,
-    pub(crate) permitted: Option<Vec<SocketAddr>>,
+    route: Arc<PromptRoute>,
+    permitted: Option<Vec<SocketAddr>>,
     held: HeldBody,
     content: Vec<u8>,
 }
@@ -30,8 +25,9 @@ pub(crate) struct PendingPrompt {
 /// A completion that is placed by its prompt.
 #[derive(Debug)]
 pub(crate) struct ReadPrompt {
+    pub(crate) route: Arc<PromptRoute>,
+    pub(crate) permitted: Option<Vec<SocketAddr>>,
     pub(crate) prompt: Prompt,
-    pub(crate) target: TargetId,
     pub(crate) held: HeldBody,
     pub(crate) content: Bytes,
 }
@@ -78,13 +74,9 @@ pub(crate) fn has_prompt(head: &Head<'_>) -> bool {
 }
 
 impl PendingPrompt {
-    pub(crate) fn new(
-        route: &Arc<PromptRoute>,
-        target: TargetId,
-        permitted: Option<Vec<SocketAddr>>,
-    ) -> Self {
+    pub(crate) fn new(route: &Arc<PromptRoute>, permitted: Option<Vec<SocketAddr>>) -> Self {
         let held = HeldBody::new(route.budget().clone());
-        Self { route: Arc::clone(route), target, permitted, held, content: Vec::new() }
+        Self { route: Arc::clone(route), permitted, held, content: Vec::new() }
     }
 
     /// Adds a piece of the body.
@@ -103,11 +95,9 @@ impl PendingPrompt {
 
     /// Reads the prompt of the whole body.
     pub(crate) fn read(self) -> Result<ReadPrompt, PromptFault> {
-        let content = Bytes::from(self.content);
+        let Self { route, permitted, held, content } = self;
         let prompt = Prompt::parse(&content)?;
-        let target =
-            prompt.ids().iter().take(TARGET_BLOCKS).next_back().map_or(self.target, |id| TargetId(*id));
-        Ok(ReadPrompt { prompt, target, held: self.held, content })
+        Ok(ReadPrompt { route, permitted, prompt, held, content: content.into() })
     }
 }
 

@@ -10,6 +10,9 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
+/// The number of blocks that determine the target of a prompt.
+const TARGET_BLOCKS: usize = 8;
+
 /// The prompt of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
@@ -69,6 +72,12 @@ impl Prompt {
     /// Returns the ids of the blocks, from the start of the prompt to its end. At least one.
     pub fn ids(&self) -> &[u64] {
         &self.ids
+    }
+
+    /// Returns the target of the prompt, for policies that know no chains and for lists of hot targets. Prompts with equal
+    /// beginnings have one target.
+    pub fn target(&self) -> TargetId {
+        TargetId(self.ids.iter().take(TARGET_BLOCKS).next_back().copied().unwrap_or_default())
     }
 
     /// Returns the bytes of the text, at least 1.

@@ -9,8 +9,8 @@
 //! ([`larder_core::switches`]).
 //!
 //! Credits of a node end when it leaves the state `up`, when it refuses a connection of a request or of a check, and when it
-//! breaks off a request, because an inference server that restarts has an empty cache. A prompt that is longer than a node's cache
-//! has no credit anywhere; the policy of the route places it.
+//! breaks off a request, because an inference server that restarts has an empty cache. A prompt does not go
+//! to a node whose cache is smaller; if all are, the policy of the route places it, and it has no credit.
 
 use crate::budget::BodyBudget;
 use crate::config::PromptConfig;

@@ -49,7 +49,7 @@ pub(crate) mod wire;
 pub use candidate::{Candidate, NodeWork};
 pub use dispatcher::ChainDispatcher;
 pub use request::{ChainDecision, ChainRequest, Work};
-pub use shared::{Placement, SharedChains};
+pub use shared::SharedChains;
 
 use crate::nodes::NODES_LIMIT;
 use crate::range::{SettingsError, in_range};

@@ -12,19 +12,11 @@ use alloc::vec::Vec;
 /// The largest number of blocks that wait to be sent to peer switches, 16 bytes each.
 const JOURNAL_BLOCKS_MAX: usize = 1 << 18;
 
-/// A prompt, or the next blocks of one, at the node that serves it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The node.
-    pub node: NodeId,
-    /// The blocks.
-    pub run: BlockRun,
-}
-
 /// The placements that were not sent to peer switches yet.
 #[derive(Debug, Default)]
 struct Journal {
-    placements: VecDeque<Placement>,
+    /// The prompts, with the nodes that serve them.
+    placements: VecDeque<(NodeId, BlockRun)>,
     blocks: usize,
     lost: u64,
 }
@@ -38,7 +30,7 @@ impl Journal {
         }
         self.blocks += blocks.len();
         let run = BlockRun { parent: None, blocks: blocks.to_vec() };
-        self.placements.push_back(Placement { node, run });
+        self.placements.push_back((node, run));
     }
 }
 
@@ -157,11 +149,11 @@ impl SharedChains {
         self.page(node, None, usize::MAX).runs
     }
 
-    /// Adds credits of another dispatcher for a node, in the order of their use.
-    pub fn merge(&self, nodes: &Nodes, node: NodeId, runs: &[BlockRun]) {
+    /// Adds what another dispatcher has placed at nodes, or its credits, in the order of their use.
+    pub fn merge(&self, nodes: &Nodes, runs: impl IntoIterator<Item = (NodeId, BlockRun)>) {
         let mut state = self.state.lock();
         state.follow(nodes, self.group, self.node_tokens);
-        runs.iter().for_each(|run| state.dispatcher.peer_placed(node, run));
+        runs.into_iter().for_each(|(node, run)| state.dispatcher.peer_placed(node, &run));
     }
 
     /// Starts to record placements for peer switches.
@@ -171,25 +163,18 @@ impl SharedChains {
 
     /// Removes placements from the journal, up to the one with which they have `blocks_max` blocks. Returns them, and the
     /// number of placements that were lost since the last call because the journal was full.
-    pub(crate) fn take_journal(&self, blocks_max: usize) -> (Vec<Placement>, u64) {
+    pub(crate) fn take_journal(&self, blocks_max: usize) -> (Vec<(NodeId, BlockRun)>, u64) {
         let mut state = self.state.lock();
         let Some(journal) = &mut state.journal else { return (Vec::new(), 0) };
         let (mut taken, mut blocks) = (Vec::new(), 0);
         while blocks < blocks_max
             && let Some(placement) = journal.placements.pop_front()
         {
-            blocks += placement.run.blocks.len();
+            blocks += placement.1.blocks.len();
             taken.push(placement);
         }
         journal.blocks -= blocks;
         (taken, core::mem::take(&mut journal.lost))
-    }
-
-    /// Records placements of another switch.
-    pub(crate) fn peer_placed(&self, nodes: &Nodes, placements: impl Iterator<Item = Placement>) {
-        let mut state = self.state.lock();
-        state.follow(nodes, self.group, self.node_tokens);
-        placements.for_each(|placement| state.dispatcher.peer_placed(placement.node, &placement.run));
     }
 
     /// Returns the work of this dispatcher's requests at each node, by slot.

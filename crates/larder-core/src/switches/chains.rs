@@ -13,7 +13,7 @@ use super::message::{Message, PageEnd, pack_runs};
 use super::peer_switch::PeerSwitch;
 use super::{ASK_AGAIN, SwitchesCounts, SwitchesSettings};
 use crate::cache::BlockRun;
-use crate::chain::{NodeWork, Placement, SharedChains};
+use crate::chain::{NodeWork, SharedChains};
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::time::Time;
@@ -117,7 +117,7 @@ impl ChainRoutes {
             if others {
                 counts.prompts_lost += lost;
                 counts.prompts_sent += placements.len() as u64;
-                let packs = pack_runs(placements.into_iter().map(|placed| (placed.node, placed.run)));
+                let packs = pack_runs(placements);
                 messages.extend(packs.into_iter().map(|runs| Message::Placements { route: route.0, runs }));
             }
         }
@@ -146,8 +146,8 @@ impl ChainRoutes {
     ) {
         let Some(own) = self.find(other.route(route)) else { return };
         counts.prompts_taken += runs.iter().filter(|(_, run)| run.parent.is_none()).count() as u64;
-        let placement = |(theirs, run)| Some(Placement { node: other.node(theirs)?, run });
-        own.chains.peer_placed(dispatcher.nodes(), runs.into_iter().filter_map(placement));
+        let placement = |(theirs, run)| Some((other.node(theirs)?, run));
+        own.chains.merge(dispatcher.nodes(), runs.into_iter().filter_map(placement));
     }
 
     /// Adds up the work of the other switches, and passes it to the dispatchers. Switches that were not heard have the
@@ -244,8 +244,8 @@ impl ChainRoutes {
     ) {
         let is_expected = self.sync.question.as_ref().is_some_and(|asked| asked.number == question);
         let Some(own) = self.routes.get(self.sync.route).filter(|_| is_expected) else { return };
-        let runs: Vec<BlockRun> = runs.into_iter().map(|(_, run)| run).collect();
-        own.chains.merge(dispatcher.nodes(), NodeId(self.sync.node), &runs);
+        let node = NodeId(self.sync.node);
+        own.chains.merge(dispatcher.nodes(), runs.into_iter().map(|(_, run)| (node, run)));
         match end {
             PageEnd::More => return,
             PageEnd::Next(stamp) => self.sync.after = Some(stamp),

@@ -184,7 +184,10 @@ impl Message {
                 put(&mut out, since.as_nanos());
             }
             Self::Again => {}
-            _ => self.put_chain_body(&mut out),
+            Self::Placements { .. }
+            | Self::ChainWork { .. }
+            | Self::WantCredits { .. }
+            | Self::Credits { .. } => self.put_chain_body(&mut out),
         }
         out
     }
@@ -446,7 +449,7 @@ fn chain_work(wire: &mut Wire<'_>) -> Result<Message, WireError> {
 }
 
 /// Packs runs into as many parts as messages of [`PACK_BYTES`] require. Long runs are divided.
-pub(super) fn pack_runs(runs: impl Iterator<Item = (NodeId, BlockRun)>) -> Vec<Vec<(NodeId, BlockRun)>> {
+pub(super) fn pack_runs(runs: impl IntoIterator<Item = (NodeId, BlockRun)>) -> Vec<Vec<(NodeId, BlockRun)>> {
     // A slot of three bytes, a parent, a count, and a block with a number of tokens of at most five bytes.
     const HEAD_BYTES: usize = 3 + 9 + 3;
     const BLOCK_BYTES: usize = 8 + 5;
@@ -568,7 +571,7 @@ mod tests {
         let block = |id| Block { id: TargetId(id), tokens: u32::MAX };
         let run =
             |first, count| BlockRun { parent: None, blocks: (first..first + count).map(block).collect() };
-        let packs = pack_runs([(NodeId(0), run(0, 30_000)), (NodeId(1), run(90_000, 3))].into_iter());
+        let packs = pack_runs([(NodeId(0), run(0, 30_000)), (NodeId(1), run(90_000, 3))]);
         let mut last = None;
         for (node, run) in packs.iter().flatten() {
             let first = run.blocks.first().expect("a run has blocks").id.0;

@@ -184,6 +184,7 @@ mod tests {
         assert!(seen(Protocol::Ward, BrokenRule::NeverAsks).contains("table"));
         assert!(seen(Protocol::Switches, BrokenRule::EndsTwice).contains("ends twice"));
         assert!(seen(Protocol::Switches, BrokenRule::ForgetsEnds).contains("none are in flight"));
+        assert!(seen(Protocol::Switches, BrokenRule::ForgetsPrompts).contains("counts NodeWork"));
         assert!(seen(Protocol::Switches, BrokenRule::NeverAsks).contains("has"));
     }
 

@@ -71,6 +71,8 @@ pub enum BrokenRule {
     EndsCountTwice,
     /// No node asks for information that it has missed (CARD, WARD: no timer expires). Breaks invariant 4.
     NeverAsks,
+    /// Switches: the end of a prompt is not reported to its chain dispatcher. Breaks invariant 3.
+    ForgetsPrompts,
     /// Handoff: a service node does not list its connections when a channel has come up.
     NeverNames,
     /// Handoff: an agent continues to read a node's older sessions.
@@ -89,13 +91,14 @@ pub enum BrokenRule {
 
 impl BrokenRule {
     /// All rules.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ForwardsAgain,
         Self::ForgetsRequests,
         Self::EndsTwice,
         Self::ForgetsEnds,
         Self::EndsCountTwice,
         Self::NeverAsks,
+        Self::ForgetsPrompts,
         Self::NeverNames,
         Self::HearsTheOld,
         Self::SendsByAny,
@@ -114,6 +117,7 @@ impl BrokenRule {
             Self::ForgetsEnds => "forgets-ends",
             Self::EndsCountTwice => "ends-count-twice",
             Self::NeverAsks => "never-asks",
+            Self::ForgetsPrompts => "forgets-prompts",
             Self::NeverNames => "never-names",
             Self::HearsTheOld => "hears-the-old",
             Self::SendsByAny => "sends-by-any",

@@ -253,7 +253,9 @@ impl Simulation<'_, SwitchesWorld> {
             _ => {}
         }
         let machine = &mut self.nodes[switch].machine;
-        if let Some((blocks, mut work)) = machine.works.remove(&request) {
+        if self.broken_rule != Some(BrokenRule::ForgetsPrompts)
+            && let Some((blocks, mut work)) = machine.works.remove(&request)
+        {
             machine.chains.first_token(&mut work);
             machine.chains.finish(&blocks, work);
         }

@@ -6,15 +6,11 @@ use super::prompt_body::{BodyError, BodyLimits, read_body};
 use super::requests::Requests;
 use crate::failure::Failure;
 use crate::guard::RouteGuard;
-use larder_core::{Decision, TargetId};
+use larder_core::Decision;
 use larder_edge::Fields;
 use larder_http::h1::{Body, RequestHead};
 use larder_http::relay::{Answer, ClientHandle};
 use larder_prompts::{Prompt, PromptLease, error_body, is_completion};
-
-/// Blocks that determine the target of a prompt, which the policy of the route, the list of hot targets and `Larder-Target`
-/// use. Prompts with equal beginnings have one target.
-const TARGET_BLOCKS: usize = 8;
 
 impl Requests {
     /// Whether the route places prompts, and the request is for a completion. A body with a content coding is not read.
@@ -64,9 +60,7 @@ impl Requests {
             Failure::NoPrompt
         })?;
         handle.return_body(content);
-        if let Some(id) = prompt.ids().iter().take(TARGET_BLOCKS).next_back() {
-            exchange.request.target = TargetId(*id);
-        }
+        exchange.request.target = prompt.target();
         let nodes = shared.decider.dispatcher.nodes();
         let lease = PromptLease::place(route.clone(), nodes, prompt.blocks(), held, None);
         exchange.request = exchange.request.with_affinity(lease.affinity());

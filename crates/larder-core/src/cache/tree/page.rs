@@ -40,11 +40,6 @@ impl TreeCache {
         stored
     }
 
-    /// Returns whether a block is stored.
-    pub fn contains(&self, id: TargetId) -> bool {
-        self.slab.find(&id).is_some()
-    }
-
     /// Returns blocks that were used after the stamp `after`, those that were unused for the longest time first, with the
     /// blocks that they contain: `blocks_max` blocks, and the rest of the last prompt. `now` is the current stamp; stamps
     /// may wrap around. Blocks that are used while pages are read come again in a later page. O(blocks of the cache).
