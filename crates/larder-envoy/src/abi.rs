@@ -34,15 +34,21 @@ pub(crate) const LOG_ERROR: c_int = 4;
 pub(crate) const REQUEST_HEADERS: c_int = 0;
 pub(crate) const RESPONSE_HEADERS: c_int = 2;
 
-/// The part of a reply's body that has just arrived.
+/// The part of a body that has just arrived, and the part that Envoy has kept because a filter waits for more.
+pub(crate) const RECEIVED_REQUEST_BODY: c_int = 0;
+pub(crate) const BUFFERED_REQUEST_BODY: c_int = 1;
 pub(crate) const RECEIVED_RESPONSE_BODY: c_int = 2;
 
 /// The attribute `upstream.address`.
 pub(crate) const UPSTREAM_ADDRESS: c_int = 41;
 
-/// The results of a filter: to go on, and to stop because it has replied itself.
+/// The results of a filter: to go on, and to stop because it has replied itself or waits for the body.
 pub(crate) const CONTINUE: c_int = 0;
 pub(crate) const STOP_ITERATION: c_int = 1;
+
+/// The results of a filter for a piece of a body: to stop and keep it, and to stop and drop it.
+pub(crate) const STOP_AND_BUFFER: c_int = 1;
+pub(crate) const STOP_NO_BUFFER: c_int = 3;
 
 /// The success of a function for metrics.
 pub(crate) const METRIC_SUCCESS: c_int = 0;
@@ -142,6 +148,17 @@ callbacks! {
     ) -> bool;
     fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
         filter: *mut c_void, attribute: c_int, value: *mut Buffer
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_set_header(
+        filter: *mut c_void, map: c_int, key: Buffer, value: Buffer
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_cluster_name(filter: *mut c_void, name: *mut Buffer) -> bool;
+    fn envoy_dynamic_module_callback_http_get_buffer_limit(filter: *mut c_void) -> u64;
+    fn envoy_dynamic_module_callback_http_set_buffer_limit(filter: *mut c_void, limit: u64);
+    fn envoy_dynamic_module_callback_http_received_buffered_request_body(filter: *mut c_void) -> bool;
+    fn envoy_dynamic_module_callback_http_get_body_chunks_size(filter: *mut c_void, body: c_int) -> usize;
+    fn envoy_dynamic_module_callback_http_get_body_chunks(
+        filter: *mut c_void, body: c_int, chunks: *mut Buffer
     ) -> bool;
     fn envoy_dynamic_module_callback_http_get_body_size(filter: *mut c_void, body: c_int) -> usize;
     fn envoy_dynamic_module_callback_http_set_dynamic_metadata_string(

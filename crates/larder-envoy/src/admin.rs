@@ -10,6 +10,7 @@
 use crate::cluster::Cluster;
 use larder_core::rules::Head;
 use larder_embed::{Embedded, RequestFacts};
+use larder_prompts::PromptStatus;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -38,6 +39,16 @@ fn status() -> Reply {
             cluster.dispatcher().map_or(json!({ "nodes": [] }), |dispatcher| dispatcher.status(now));
         shown["cluster"] = cluster.name().into();
         shown["record"] = json!(cluster.record_status());
+        if let Some(route) = cluster.prompts() {
+            let PromptStatus { prompts, tokens, credited, credits, body_bytes } = route.status();
+            shown["prompts"] = json!({
+                "prompts": prompts,
+                "tokens": tokens,
+                "tokens_credited": credited,
+                "credits": credits,
+                "body_bytes": body_bytes,
+            });
+        }
         shown
     };
     (200, json!({ "clusters": Cluster::all().iter().map(show).collect::<Vec<_>>() }))

@@ -3,8 +3,9 @@
 //! Envoy creates upstream filters for each attempt of a request, retries and hedged requests included, and destroys them when the
 //! attempt has ended, in whatever way.
 
-use crate::host::{Filter, Map};
+use crate::host::{Body, Filter, Map};
 use crate::pending::{self, Pending};
+use crate::prompt;
 use larder_core::cache_status::members;
 use larder_core::{CacheResult, Time};
 use larder_embed::Feedback;
@@ -72,6 +73,8 @@ impl Attempt {
     pub(crate) fn note_request(&self, filter: Filter<'_>) {
         self.pending.filter_check.note_taken();
         filter.set_metadata(NAMESPACE, "reason", self.pending.decision.reason.name());
+        // Nodes have no use for it.
+        filter.remove_field(prompt::FIELD);
     }
 
     /// Handles the head of the reply. `is_end`: the reply has no body.
@@ -80,6 +83,9 @@ impl Attempt {
         self.first_byte = Some(now.since(self.pending.at));
         self.status = filter.header(Map::Response, ":status", 0).and_then(status).unwrap_or_default();
         self.cache = found(filter);
+        if let Some(prompt) = &mut self.pending.prompt {
+            prompt.lease.note_reply(self.status);
+        }
         if self.status == 101 {
             self.become_long_lived(now);
         }
@@ -90,7 +96,13 @@ impl Attempt {
 
     /// Handles a piece of the reply's body.
     pub(crate) fn note_body(&mut self, filter: Filter<'_>, is_end: bool) {
-        self.bytes += filter.received_body_bytes();
+        let bytes = filter.body_bytes(Body::ReceivedResponse) as u64;
+        self.bytes += bytes;
+        if bytes > 0
+            && let Some(prompt) = &mut self.pending.prompt
+        {
+            prompt.lease.note_piece();
+        }
         if is_end {
             self.complete(filter);
         }
@@ -133,6 +145,9 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         if self.is_other {
             return self.pending.abandon();
+        }
+        if let (None, Some(prompt)) = (self.first_byte, &mut self.pending.prompt) {
+            prompt.note_unanswered();
         }
         let now = crate::now();
         let elapsed = self.elapsed.unwrap_or_else(|| now.since(self.pending.at));

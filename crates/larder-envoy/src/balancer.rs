@@ -7,9 +7,12 @@ use crate::host::{Context, Hosts, PolicyMetrics};
 use crate::log;
 use crate::membership::{HostFacts, ViewId};
 use crate::pending::{self, Pending};
+use crate::prompt::{self, PlacedPrompt};
+use larder_core::policy::ExcludedNodes;
 use larder_core::rules::Head;
-use larder_core::{Reason, TargetId, Time};
-use larder_embed::{Decision, Embedded, NodeHandle, Outcome, Refusal, RequestFacts};
+use larder_core::{Decision as CoreDecision, NodeId, Reason, TargetId, Time};
+use larder_embed::{Decision, EmbedError, Embedded, NodeHandle, Outcome, Refusal, RequestFacts};
+use larder_prompts::{PromptLease, is_completion};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,6 +27,10 @@ pub(crate) const NO_FILTER: &str = "the policy needs the HTTP filter larder amon
 /// The reason for refusing a cluster with several load balancers in a worker.
 pub(crate) const SPLIT: &str = "the policy does not work below a policy that splits the cluster, such as subset; use several clusters instead";
 
+/// The warning of a cluster that places prompts, and gets completions without one.
+const NO_READER: &str = "completions are not placed by their prompts: add the HTTP filter larder_prompts to http_filters of the listener, \
+    before envoy.filters.http.router";
+
 /// The time between two updates of the gauges.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -36,8 +43,12 @@ pub(crate) struct Metrics {
     refused_limit: Option<usize>,
     not_started: Option<usize>,
     fallback: Option<usize>,
+    prompts: Option<usize>,
+    prompt_tokens: Option<usize>,
+    prompt_tokens_credited: Option<usize>,
     targets: Option<usize>,
     outstanding: Option<usize>,
+    prompt_credits: Option<usize>,
 }
 
 impl Metrics {
@@ -51,15 +62,30 @@ impl Metrics {
             refused_limit: envoy.define_counter("larder.refused_limit"),
             not_started: envoy.define_counter("larder.not_started"),
             fallback: envoy.define_counter("larder.fallback"),
+            prompts: envoy.define_counter("larder.prompts"),
+            prompt_tokens: envoy.define_counter("larder.prompt_tokens"),
+            prompt_tokens_credited: envoy.define_counter("larder.prompt_tokens_credited"),
             targets: envoy.define_gauge("larder.targets"),
             outstanding: envoy.define_gauge("larder.outstanding"),
+            prompt_credits: envoy.define_gauge("larder.prompt_credits"),
         }
     }
 
     fn count(&self, counter: Option<usize>) {
+        self.add(counter, 1);
+    }
+
+    fn add(&self, counter: Option<usize>, value: u64) {
         if let Some(counter) = counter {
-            self.envoy.increment(counter);
+            self.envoy.add(counter, value);
         }
+    }
+
+    /// Counts an attempt whose host was chosen by a prompt.
+    fn count_prompt(&self, lease: &PromptLease) {
+        self.count(self.prompts);
+        self.add(self.prompt_tokens, lease.tokens());
+        self.add(self.prompt_tokens_credited, lease.credited());
     }
 
     fn set(&self, gauge: Option<usize>, value: u64) {
@@ -215,25 +241,43 @@ impl Balancer {
             self.gauges_at = Some(now);
             self.tend(hosts, dispatcher);
         }
-        let key = &cluster.config.key;
+        let prompt = cluster.prompts().and_then(|route| Some((route, prompt::of(context)?)));
+        let (target, choice) = match prompt {
+            Some((route, named)) => {
+                let placed = PlacedPrompt::new(route, dispatcher.dispatcher().nodes(), &named);
+                let facts = RequestFacts::new(named.prompt.target());
+                (facts.target, self.decide_prompt((dispatcher, now), (hosts, context), facts, placed))
+            }
+            None => {
+                let facts = self.facts(context, path);
+                (facts.target, self.decide((dispatcher, now), (hosts, context), facts))
+            }
+        };
+        match choice {
+            Choice::Decided(Decided { host, decision, prompt }) => {
+                self.metrics.count(self.metrics.reasons[decision.reason as usize]);
+                let filter_check = Arc::clone(&self.filter_check);
+                let pending = Pending { cluster, decision, prompt, at: now, filter_check, host: host.name };
+                pending::put(pending);
+                Some((host.place.priority, host.place.healthy_index))
+            }
+            Choice::NoNode => self.fall_back(hosts, target),
+            Choice::Refused => None,
+        }
+    }
+
+    /// Returns the facts of a request that is placed by its head.
+    fn facts(&self, context: Context<'_>, path: &[u8]) -> RequestFacts<'static> {
+        let key = &self.cluster.config.key;
         let method = if key.as_str().contains("{method}") { context.header(":method") } else { None };
         let host = context.header(":authority").unwrap_or_default();
         // A retry comes after the route has rewritten the path.
         let path = context.header("x-envoy-original-path").unwrap_or(path);
         let head = Head::new(method.unwrap_or_default(), host, path, &context);
-        let facts =
-            RequestFacts { lasting: context.header("upgrade").is_some(), ..RequestFacts::new(key.id(&head)) };
-        match self.decide((dispatcher, now), (hosts, context), facts) {
-            Choice::Decided(host, decision) => {
-                self.metrics.count(self.metrics.reasons[decision.reason as usize]);
-                let filter_check = Arc::clone(&self.filter_check);
-                let pending = Pending { cluster, decision, at: now, filter_check, host: host.name };
-                pending::put(pending);
-                Some((host.place.priority, host.place.healthy_index))
-            }
-            Choice::NoNode => self.fall_back(hosts, facts.target),
-            Choice::Refused => None,
+        if self.cluster.prompts().is_some() && is_completion(head.path) {
+            log::limited_warn!("cluster {}: {NO_READER}", self.cluster.name());
         }
+        RequestFacts { lasting: context.header("upgrade").is_some(), ..RequestFacts::new(key.id(&head)) }
     }
 
     /// Returns whether the cluster's config fits the policy, as far as its requests show.
@@ -264,6 +308,70 @@ impl Balancer {
         None
     }
 
+    /// Decides by a prompt. If no host that this worker has can take it, the policy decides.
+    fn decide_prompt(
+        &mut self,
+        (dispatcher, now): (&Embedded, Time),
+        (hosts, context): (Hosts<'_>, Context<'_>),
+        facts: RequestFacts<'_>,
+        mut placed: PlacedPrompt,
+    ) -> Choice {
+        let nodes = dispatcher.dispatcher().nodes();
+        let (mut refusals_left, mut excluded) = (context.selection_retries(), ExcludedNodes::NONE);
+        for _ in 0..EXCLUDE_MAX {
+            let Some(node) = placed.lease.node() else { break };
+            let host = self.healthy.get(node.index()).and_then(Option::as_ref).map(|host| host.node);
+            let host = host.and_then(|node| self.current_host(hosts, node));
+            let is_refused = refusals_left > 0
+                && host
+                    .as_ref()
+                    .is_some_and(|host| context.refuses(hosts, host.place.priority, host.place.index));
+            if let Some(host) = host.filter(|_| !is_refused) {
+                match self.started(dispatcher.start_at(now, &facts, host.node)) {
+                    Ok(mut decision) => {
+                        let chosen = CoreDecision { node, reason: Reason::Placed };
+                        decision.reason = placed.lease.adopt(nodes, chosen).reason;
+                        return self.decided(host, decision, placed);
+                    }
+                    Err(Choice::NoNode) => {}
+                    Err(choice) => return choice,
+                }
+            }
+            refusals_left -= u32::from(is_refused);
+            excluded = excluded.with(node);
+            placed.lease.retry(nodes, excluded);
+        }
+        match self.decide((dispatcher, now), (hosts, context), facts) {
+            Choice::Decided(Decided { host, decision, .. }) => {
+                let node = NodeId(decision.node.slot());
+                placed.lease.adopt(nodes, CoreDecision { node, reason: decision.reason });
+                self.decided(host, decision, placed)
+            }
+            choice => choice,
+        }
+    }
+
+    fn decided(&self, host: HealthyHost, decision: Decision, placed: PlacedPrompt) -> Choice {
+        self.metrics.count_prompt(&placed.lease);
+        Choice::Decided(Decided { host, decision, prompt: Some(Box::new(placed)) })
+    }
+
+    /// Returns the decision of a request that has started, or why it has not.
+    fn started(&self, outcome: Result<Outcome, EmbedError>) -> Result<Decision, Choice> {
+        match outcome {
+            Ok(Outcome::Start(decision)) => Ok(decision),
+            Ok(Outcome::Refused(Refusal::NoNode)) => Err(Choice::NoNode),
+            Ok(Outcome::Refused(Refusal::Limit)) => {
+                self.metrics.count(self.metrics.refused_limit);
+                Err(Choice::Refused)
+            }
+            Err(error) => {
+                log::limited_error!("cluster {}: cannot decide: {error}", self.cluster.name());
+                Err(Choice::Refused)
+            }
+        }
+    }
+
     /// Decides until the node is a host that this worker has and that the request's retry policy accepts.
     fn decide(
         &mut self,
@@ -275,23 +383,16 @@ impl Balancer {
         let mut excluded = Vec::new();
         let mut has_refused = false;
         loop {
-            let decision = match dispatcher.decide(now, &RequestFacts { exclude: &excluded, ..facts }) {
-                Ok(Outcome::Start(decision)) => decision,
-                Ok(Outcome::Refused(Refusal::NoNode)) if has_refused => {
+            let outcome = dispatcher.decide(now, &RequestFacts { exclude: &excluded, ..facts });
+            let decision = match self.started(outcome) {
+                Ok(decision) => decision,
+                Err(Choice::NoNode) if has_refused => {
                     // No other host is left. As Envoy's own policies do, return to one that the retry policy refuses.
                     (refusals_left, has_refused) = (0, false);
                     excluded.clear();
                     continue;
                 }
-                Ok(Outcome::Refused(Refusal::NoNode)) => return Choice::NoNode,
-                Ok(Outcome::Refused(Refusal::Limit)) => {
-                    self.metrics.count(self.metrics.refused_limit);
-                    return Choice::Refused;
-                }
-                Err(error) => {
-                    log::limited_error!("cluster {}: cannot decide: {error}", self.cluster.name());
-                    return Choice::Refused;
-                }
+                Err(choice) => return choice,
             };
             let host = self.current_host(hosts, decision.node);
             let can_exclude = excluded.len() < EXCLUDE_MAX;
@@ -301,7 +402,7 @@ impl Balancer {
                     .as_ref()
                     .is_some_and(|host| context.refuses(hosts, host.place.priority, host.place.index));
             if let Some(host) = host.filter(|_| !is_refused) {
-                return Choice::Decided(host, decision);
+                return Choice::Decided(Decided { host, decision, prompt: None });
             }
             self.cluster.end(now, &decision, None);
             if !can_exclude {
@@ -335,6 +436,9 @@ impl Balancer {
     fn tend(&mut self, hosts: Hosts<'_>, dispatcher: &Embedded) {
         self.metrics.set(self.metrics.targets, dispatcher.targets_known() as u64);
         self.metrics.set(self.metrics.outstanding, u64::from(dispatcher.outstanding()));
+        if let Some(route) = self.cluster.prompts() {
+            self.metrics.set(self.metrics.prompt_credits, route.status().credits as u64);
+        }
         if self.cluster.is_incomplete() {
             self.update(hosts);
         }
@@ -343,11 +447,18 @@ impl Balancer {
 
 /// The result of the dispatcher's decision for this worker.
 enum Choice {
-    Decided(HealthyHost, Decision),
+    Decided(Decided),
     /// The dispatcher knows no host that this worker has.
     NoNode,
     /// The policy refuses the request.
     Refused,
+}
+
+/// A request that has started at a host.
+struct Decided {
+    host: HealthyHost,
+    decision: Decision,
+    prompt: Option<Box<PlacedPrompt>>,
 }
 
 impl Drop for Balancer {

@@ -4,9 +4,11 @@ use crate::config::PolicyConfig;
 use crate::log;
 use crate::membership::{HostFacts, NodeFacts, ViewId, Views};
 use crate::state_file;
+use larder_core::nodes::GroupId;
 use larder_core::record::{Header, RecordSink};
 use larder_core::{NodeSpec, NodeState, Time};
 use larder_embed::{Decision, EmbedError, Embedded, Feedback, NodeHandle};
+use larder_prompts::PromptRoute;
 use larder_record::{RecordConfig, RecordStatus, Recorder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
@@ -27,6 +29,8 @@ pub(crate) struct Cluster {
     /// Locked while a worker's view changes. A decision locks it only if Envoy's list of hosts has changed without a notification.
     members: Mutex<Members>,
     next_view: AtomicU64,
+    /// The state of prompts, if they are placed.
+    prompts: Option<Arc<PromptRoute>>,
     /// Whether a host could not be added to the dispatcher.
     is_incomplete: AtomicBool,
 }
@@ -74,7 +78,7 @@ impl Cluster {
     /// continues with the learned state of the one before, or with the state file.
     pub(crate) fn open(name: &str, config: &PolicyConfig) -> Arc<Self> {
         let mut config = config.clone();
-        let known = lock(&CLUSTERS).get(name).and_then(Weak::upgrade);
+        let known = Self::named(name);
         if let Some(known) = &known
             && known.config == config
         {
@@ -97,8 +101,11 @@ impl Cluster {
         let learned = known.and_then(|known| known.dispatcher.get().map(Embedded::save));
         let inherited =
             learned.or_else(|| config.state_file.as_deref().and_then(|path| state_file::read(name, path)));
+        // Nodes get new slots in the new dispatcher, so that credits for caches start anew.
+        let prompts = config.prompts.as_ref().and_then(|config| PromptRoute::new(config, GroupId::ALL).ok());
         let cluster = Arc::new(Self {
             name: name.to_owned(),
+            prompts: prompts.map(Arc::new),
             config,
             dispatcher: OnceLock::new(),
             recorder: OnceLock::new(),
@@ -125,6 +132,16 @@ impl Cluster {
     /// Returns the clusters that exist, in the order of their names.
     pub(crate) fn all() -> Vec<Arc<Self>> {
         lock(&CLUSTERS).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the cluster that has a name now.
+    pub(crate) fn named(name: &str) -> Option<Arc<Self>> {
+        lock(&CLUSTERS).get(name).and_then(Weak::upgrade)
+    }
+
+    /// Returns the state of prompts; `None` if they are not placed.
+    pub(crate) const fn prompts(&self) -> Option<&Arc<PromptRoute>> {
+        self.prompts.as_ref()
     }
 
     /// Returns the cluster's name in Envoy's config.

@@ -7,11 +7,14 @@
 //! | `key` | template of the target key | `{host}{path}{query}` |
 //! | `state_file` | file that keeps the learned state while Envoy restarts | none |
 //! | `record_file` | file in which decisions are recorded, for `larder sim replay` | none |
+//! | `prompts` | placement of completions by their prompts, as `prompts` of a route of `larder switch` | none |
 
+use crate::prompt;
 use larder_core::dispatch::Admission;
 use larder_core::rules::{KeyTemplate, RuleError};
 use larder_core::{NodeSpec, PolicyKind, Settings};
 use larder_embed::{ConfigError, EmbeddedConfig, extra_input};
+use larder_prompts::PromptConfig;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -22,6 +25,7 @@ pub(crate) struct PolicyConfig {
     pub(crate) key: KeyTemplate,
     pub(crate) state_file: Option<PathBuf>,
     pub(crate) record_file: Option<PathBuf>,
+    pub(crate) prompts: Option<PromptConfig>,
 }
 
 /// The reason why a config cannot be used.
@@ -41,6 +45,8 @@ pub(crate) enum PolicyConfigError {
     NoPath { key: &'static str },
     #[error("policy: {policy} cannot run inside Envoy: {reason}; use lard-r or lard-cost, for example")]
     Policy { policy: PolicyKind, reason: &'static str },
+    #[error(transparent)]
+    Prompts(#[from] prompt::SectionError),
     #[error(transparent)]
     Embedded(#[from] ConfigError),
 }
@@ -64,6 +70,10 @@ impl PolicyConfig {
         };
         let (state_file, record_file) =
             (take_path(&mut keys, "state_file")?, take_path(&mut keys, "record_file")?);
+        let prompts = match keys.remove("prompts") {
+            None | Some(Value::Null) => None,
+            Some(section) => Some(prompt::read(section)?),
+        };
         let EmbeddedConfig { mut settings, .. } = Value::Object(keys).to_string().parse()?;
         if let Some(reason) = extra_input(settings.policy) {
             return Err(PolicyConfigError::Policy { policy: settings.policy, reason });
@@ -72,7 +82,7 @@ impl PolicyConfig {
         if settings.admission == Admission::Auto {
             settings.admission = Admission::Unlimited;
         }
-        Ok(Self { settings, key, state_file, record_file })
+        Ok(Self { settings, key, state_file, record_file, prompts })
     }
 
     /// Returns the largest number of nodes.

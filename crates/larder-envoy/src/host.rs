@@ -168,6 +168,11 @@ impl<'hook> Context<'hook> {
         found.then(|| unsafe { value.bytes() })
     }
 
+    /// Returns the address of Envoy's object, which is the same for all attempts of a request.
+    pub(crate) fn address(self) -> usize {
+        self.0.raw.addr()
+    }
+
     /// Returns how often another host may be chosen because the request has been to the first choice before.
     pub(crate) fn selection_retries(self) -> u32 {
         // SAFETY: the pointer is valid.
@@ -238,8 +243,8 @@ impl PolicyMetrics {
         (result == abi::METRIC_SUCCESS).then_some(id)
     }
 
-    /// Increments a counter by one.
-    pub(crate) fn increment(self, counter: usize) {
+    /// Adds to a counter.
+    pub(crate) fn add(self, counter: usize, value: u64) {
         // SAFETY: the pointer is valid, and there are no labels. Counters are atomic, so any worker may call this.
         unsafe {
             abi::envoy_dynamic_module_callback_lb_config_increment_counter(
@@ -247,14 +252,14 @@ impl PolicyMetrics {
                 counter,
                 ptr::null_mut(),
                 0,
-                1,
+                value,
             );
         }
     }
 
     /// Sets a gauge.
     pub(crate) fn set(self, gauge: usize, value: u64) {
-        // SAFETY: as in `increment`.
+        // SAFETY: as in `add`.
         unsafe {
             abi::envoy_dynamic_module_callback_lb_config_set_gauge(self.0, gauge, ptr::null_mut(), 0, value);
         }
@@ -285,6 +290,27 @@ pub(crate) unsafe fn define_filter_counter(config: *mut c_void, name: &str) -> O
 pub(crate) enum Map {
     Request,
     Response,
+}
+
+/// The bodies that filters read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body {
+    /// The piece of the request's body that has just arrived.
+    ReceivedRequest,
+    /// The part of the request's body that has arrived before, and that Envoy keeps.
+    BufferedRequest,
+    /// The piece of the reply's body that has just arrived.
+    ReceivedResponse,
+}
+
+impl Body {
+    const fn raw(self) -> c_int {
+        match self {
+            Self::ReceivedRequest => abi::RECEIVED_REQUEST_BODY,
+            Self::BufferedRequest => abi::BUFFERED_REQUEST_BODY,
+            Self::ReceivedResponse => abi::RECEIVED_RESPONSE_BODY,
+        }
+    }
 }
 
 /// A filter of a request, as Envoy sees it.
@@ -335,13 +361,77 @@ impl<'hook> Filter<'hook> {
         found.then(|| unsafe { value.bytes() })
     }
 
-    /// Returns the size of the piece of the reply's body that has just arrived. Bytes.
-    pub(crate) fn received_body_bytes(self) -> u64 {
+    /// Returns the size of a body, in bytes.
+    pub(crate) fn body_bytes(self, body: Body) -> usize {
         // SAFETY: the pointer is valid.
-        let size = unsafe {
-            abi::envoy_dynamic_module_callback_http_get_body_size(self.0.raw, abi::RECEIVED_RESPONSE_BODY)
+        unsafe { abi::envoy_dynamic_module_callback_http_get_body_size(self.0.raw, body.raw()) }
+    }
+
+    /// Returns the parts of the request's body that have arrived, in order.
+    pub(crate) fn request_bodies(self) -> &'static [Body] {
+        // SAFETY: the pointer is valid.
+        let is_one =
+            unsafe { abi::envoy_dynamic_module_callback_http_received_buffered_request_body(self.0.raw) };
+        // If another filter has kept the body, it arrives as one piece, which is the kept part too.
+        if is_one { &[Body::BufferedRequest] } else { &[Body::BufferedRequest, Body::ReceivedRequest] }
+    }
+
+    /// Appends the bytes of a body.
+    pub(crate) fn append_body(self, body: Body, content: &mut Vec<u8>) {
+        // SAFETY: the pointer is valid.
+        let count =
+            unsafe { abi::envoy_dynamic_module_callback_http_get_body_chunks_size(self.0.raw, body.raw()) };
+        let mut chunks = vec![Buffer::EMPTY; count];
+        // SAFETY: the pointer is valid, and there is room for all chunks.
+        let found = unsafe {
+            abi::envoy_dynamic_module_callback_http_get_body_chunks(
+                self.0.raw,
+                body.raw(),
+                chunks.as_mut_ptr(),
+            )
         };
-        size as u64
+        for chunk in chunks.into_iter().filter(|_| found) {
+            // SAFETY: Envoy has set the buffer to a piece of the body, which no one changes during the hook.
+            content.extend_from_slice(unsafe { chunk.bytes() });
+        }
+    }
+
+    /// Raises the number of bytes of a body that Envoy keeps at most. It replies 413 beyond.
+    pub(crate) fn raise_buffer_limit(self, bytes: u64) {
+        // SAFETY: the pointer is valid.
+        let limit = unsafe { abi::envoy_dynamic_module_callback_http_get_buffer_limit(self.0.raw) };
+        if limit < bytes {
+            // SAFETY: as above.
+            unsafe { abi::envoy_dynamic_module_callback_http_set_buffer_limit(self.0.raw, bytes) };
+        }
+    }
+
+    /// Returns the name of the cluster of the request's route; `None` if there is none.
+    pub(crate) fn cluster_name(self) -> Option<String> {
+        let mut name = Buffer::EMPTY;
+        // SAFETY: the pointer is valid, and `name` for writing.
+        let found =
+            unsafe { abi::envoy_dynamic_module_callback_http_get_cluster_name(self.0.raw, &raw mut name) };
+        // SAFETY: Envoy has set the buffer to a text of the cluster.
+        found.then(|| String::from_utf8_lossy(unsafe { name.bytes() }).into_owned())
+    }
+
+    /// Sets a field of the request's head.
+    pub(crate) fn set_field(self, name: &str, value: &str) {
+        self.write_field(name, Buffer::of(value.as_bytes()));
+    }
+
+    /// Removes a field of the request's head, if it is there.
+    pub(crate) fn remove_field(self, name: &str) {
+        self.write_field(name, Buffer::EMPTY);
+    }
+
+    fn write_field(self, name: &str, value: Buffer) {
+        let name = Buffer::of(name.as_bytes());
+        // SAFETY: the pointer is valid, and Envoy copies the texts. No value removes the field.
+        unsafe {
+            abi::envoy_dynamic_module_callback_http_set_header(self.0.raw, abi::REQUEST_HEADERS, name, value);
+        }
     }
 
     /// Sets a value of the request's dynamic metadata.
@@ -370,7 +460,8 @@ impl<'hook> Filter<'hook> {
     }
 
     /// Replies to the request instead of a node.
-    pub(crate) fn reply(self, status: u32, content_type: &str, body: &str) {
+    /// `details` explain the reply in access logs.
+    pub(crate) fn reply(self, status: u32, content_type: &str, body: &str, details: &str) {
         let mut fields =
             [Field { key: Buffer::of(b"content-type"), value: Buffer::of(content_type.as_bytes()) }];
         // SAFETY: the pointer is valid, and Envoy copies the texts.
@@ -381,9 +472,15 @@ impl<'hook> Filter<'hook> {
                 fields.as_mut_ptr(),
                 fields.len(),
                 Buffer::of(body.as_bytes()),
-                Buffer::of(b"larder_admin"),
+                Buffer::of(details.as_bytes()),
             );
         }
+    }
+}
+
+impl larder_core::rules::Headers for Filter<'_> {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        self.header(Map::Request, name, 0)
     }
 }
 

@@ -4,6 +4,8 @@
 //! Envoy creates next on the same thread ([`attempt`]). The filter sees the reply and the end of the attempt, and tells the
 //! dispatcher. Envoy's interface for policies has no hook for the end of a request, so the policy does not work without the filter.
 //!
+//! A second filter, in the listener, reads the prompts of completions before the policy is asked ([`prompt`]).
+//!
 //! All workers share the dispatcher of a cluster ([`cluster`]). Each worker has its own view of the hosts, and the views differ for a
 //! moment after a change ([`membership`]).
 //!
@@ -22,6 +24,7 @@ mod host;
 mod log;
 mod membership;
 mod pending;
+mod prompt;
 mod state_file;
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use crate::cluster::ClusterRef;
 use crate::filter_check::FilterCheck;
+use crate::prompt::PlacedPrompt;
 use larder_core::Time;
 use larder_embed::Decision;
 use std::cell::RefCell;
@@ -20,6 +21,8 @@ pub(crate) struct Pending {
     pub(crate) filter_check: Arc<FilterCheck>,
     /// The address of the host.
     pub(crate) host: Arc<str>,
+    /// The work of the request's prompt, if the decision is by a prompt.
+    pub(crate) prompt: Option<Box<PlacedPrompt>>,
     /// The time of the decision.
     pub(crate) at: Time,
 }

@@ -9,7 +9,7 @@
 
 use crate::counters::RequestOutcome;
 use crate::picker::{Pick, Picker, reason};
-use crate::prompt::{self, PendingPrompt, PromptFault};
+use crate::prompt::{self, PendingPrompt};
 use crate::proto::{
     Answer, BodyMode, BodyMutation, CommonResponse, HeaderMap, HeaderMutation, HttpBody, HttpHeaders,
     HttpStatus, ImmediateResponse, Metadata, PartResponse, Phase, ProcessingRequest, ProcessingResponse,
@@ -21,7 +21,7 @@ use larder_core::cache_status::members;
 use larder_core::rules::{Head, Headers};
 use larder_core::{CacheResult, NodeId, Time};
 use larder_embed::{Decision, Feedback, Refusal, RequestFacts};
-use larder_prompts::{PromptLease, error_body};
+use larder_prompts::{PromptFault, PromptLease, error_body, has_prompt};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use std::collections::{HashMap, VecDeque};
@@ -247,7 +247,7 @@ impl Exchange {
         if let Some(route) = &self.picker.prompts
             && self.request_body == BodyMode::FullDuplexStreamed
             && !headers.end_of_stream
-            && prompt::has_prompt(&head)
+            && has_prompt(&head)
         {
             self.pending = Some(Box::new(PendingPrompt::new(route, permitted)));
             return Ok(Flow::Continues);
@@ -328,9 +328,9 @@ impl Exchange {
 
     fn refuse_prompt(&mut self, fault: &PromptFault, answers: &mut AnswerQueue) -> Flow {
         self.pending = None;
-        self.count(fault.outcome());
+        self.count(prompt::outcome(fault));
         let (status, code) = fault.status();
-        answers.push_back(immediate(status, fault.body(), &format!("larder_{code}"), true));
+        answers.push_back(immediate(status, fault.body().into(), &format!("larder_{code}"), true));
         Flow::Ends
     }
 

@@ -5,8 +5,7 @@
 
 use crate::counters::RequestOutcome;
 use bytes::Bytes;
-use larder_core::rules::Head;
-use larder_prompts::{HeldBody, Prompt, PromptError, PromptRoute, error_body, is_completion};
+use larder_prompts::{HeldBody, Prompt, PromptFault, PromptRoute};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -32,45 +31,13 @@ pub(crate) struct ReadPrompt {
     pub(crate) content: Bytes,
 }
 
-/// The reason why a completion is refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PromptFault {
-    #[error("the body has more than {0} bytes")]
-    TooLarge(usize),
-    #[error("too many prompts arrive at once")]
-    MemoryFull,
-    #[error(transparent)]
-    NoPrompt(#[from] PromptError),
-}
-
-impl PromptFault {
-    pub(crate) const fn outcome(&self) -> RequestOutcome {
-        match self {
-            Self::TooLarge(_) => RequestOutcome::TooLarge,
-            Self::MemoryFull => RequestOutcome::MemoryFull,
-            Self::NoPrompt(_) => RequestOutcome::NoPrompt,
-        }
+/// Returns the outcome of a request that is refused for this reason.
+pub(crate) const fn outcome(fault: &PromptFault) -> RequestOutcome {
+    match fault {
+        PromptFault::TooLarge(_) => RequestOutcome::TooLarge,
+        PromptFault::MemoryFull => RequestOutcome::MemoryFull,
+        PromptFault::NoPrompt(_) => RequestOutcome::NoPrompt,
     }
-
-    /// Returns the status of the reply, and the code of its error.
-    pub(crate) const fn status(&self) -> (u16, &'static str) {
-        match self {
-            Self::TooLarge(_) => (413, "body_too_large"),
-            Self::MemoryFull => (503, "prompt_memory_full"),
-            Self::NoPrompt(_) => (400, "no_prompt"),
-        }
-    }
-
-    /// Returns the body of the reply, in the form of OpenAI's API.
-    pub(crate) fn body(&self) -> Bytes {
-        let (status, code) = self.status();
-        error_body(status, code, &self.to_string()).into()
-    }
-}
-
-/// Returns whether a request with this head is a completion whose body can be read.
-pub(crate) fn has_prompt(head: &Head<'_>) -> bool {
-    head.method == b"POST" && is_completion(head.path) && head.headers.get("content-encoding").is_none()
 }
 
 impl PendingPrompt {

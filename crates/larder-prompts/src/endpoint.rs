@@ -1,9 +1,16 @@
 //! The endpoints whose requests have a prompt.
 
+use larder_core::rules::Head;
+
 /// Returns whether requests to this path, without its query, have a prompt: `/v1/chat/completions` or `/v1/completions`, with any
 /// prefix before `/v1`.
 pub fn is_completion(path: &[u8]) -> bool {
     [&b"/v1/chat/completions"[..], b"/v1/completions"].iter().any(|endpoint| path.ends_with(endpoint))
+}
+
+/// Returns whether a request with this head is a completion whose body can be read.
+pub fn has_prompt(head: &Head<'_>) -> bool {
+    head.method == b"POST" && is_completion(head.path) && head.headers.get("content-encoding").is_none()
 }
 
 #[cfg(test)]

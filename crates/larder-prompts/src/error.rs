@@ -33,6 +33,37 @@ impl From<serde_json::Error> for PromptError {
     }
 }
 
+/// The reason why a completion is refused before it is placed.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptFault {
+    /// The body is longer than [`PromptConfig::body_bytes_max`](crate::PromptConfig::body_bytes_max).
+    #[error("the body has more than {0} bytes")]
+    TooLarge(usize),
+    /// The memory for bodies is used up.
+    #[error("too many prompts arrive at once")]
+    MemoryFull,
+    /// The body has no prompt.
+    #[error(transparent)]
+    NoPrompt(#[from] PromptError),
+}
+
+impl PromptFault {
+    /// Returns the status of the reply, and the code of its error.
+    pub const fn status(&self) -> (u16, &'static str) {
+        match self {
+            Self::TooLarge(_) => (413, "body_too_large"),
+            Self::MemoryFull => (503, "prompt_memory_full"),
+            Self::NoPrompt(_) => (400, "no_prompt"),
+        }
+    }
+
+    /// Returns the body of the reply, in the form of OpenAI's API.
+    pub fn body(&self) -> String {
+        let (status, code) = self.status();
+        error_body(status, code, &self.to_string())
+    }
+}
+
 /// Returns the body of an error as OpenAI's API writes it. Clients show the message, and decide by the status and the
 /// code whether to try again.
 pub fn error_body(status: u16, code: &str, message: &str) -> String {

@@ -62,6 +62,16 @@ impl PromptLease {
         self.work.as_ref().map(Work::node)
     }
 
+    /// Returns the tokens of the prompt, estimated from its bytes.
+    pub const fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Returns the tokens of the prompt that the chosen node is expected to have cached.
+    pub const fn credited(&self) -> u64 {
+        self.credited
+    }
+
     /// Returns the affinity of the request to the chosen node.
     pub fn affinity(&self) -> RequestAffinity {
         self.node().map_or(RequestAffinity::None, RequestAffinity::Placed)

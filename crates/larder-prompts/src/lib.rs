@@ -5,7 +5,7 @@
 //! differ, so do their tokens.
 //!
 //! Bodies are those of `/v1/chat/completions` (`messages`) and `/v1/completions` (`prompt`). A [`PromptRoute`] places them, for a
-//! switch and for an endpoint picker.
+//! switch, an endpoint picker and a module of a proxy.
 
 mod budget;
 mod chain;
@@ -18,8 +18,8 @@ mod route;
 pub use budget::{BodyBudget, HeldBody};
 pub use chain::Prompt;
 pub use config::PromptConfig;
-pub use endpoint::is_completion;
-pub use error::{PromptError, error_body};
+pub use endpoint::{has_prompt, is_completion};
+pub use error::{PromptError, PromptFault, error_body};
 pub use lease::PromptLease;
 pub use route::{PromptRoute, PromptStatus};
 

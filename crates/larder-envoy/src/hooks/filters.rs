@@ -1,13 +1,15 @@
-//! Hooks of the HTTP filters: `larder` in the upstream chain of a cluster, and `larder_admin` in a listener of its own.
+//! Hooks of the HTTP filters: `larder` in the upstream chain of a cluster, `larder_prompts` in a listener for requests, and
+//! `larder_admin` in a listener of its own.
 
 #![expect(unsafe_code, reason = "functions that Envoy calls")]
 
 use super::{destroy, exclusive, guard, shared};
-use crate::abi::{Buffer, CONTINUE, STOP_ITERATION};
+use crate::abi::{Buffer, CONTINUE, STOP_AND_BUFFER, STOP_ITERATION, STOP_NO_BUFFER};
 use crate::admin;
 use crate::attempt::{Attempt, Counters};
 use crate::host::{Filter, Map, define_filter_counter};
 use crate::log;
+use crate::prompt::reader::{Reader, ReaderCounters, Step};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +25,7 @@ pub(crate) fn is_configured() -> bool {
 /// The config of a filter.
 enum Config {
     Attempts(Counters),
+    Prompts(ReaderCounters),
     Admin,
 }
 
@@ -31,6 +34,7 @@ enum State {
     Attempt(Attempt),
     /// The host was not chosen by the policy.
     Bypassed(Counters),
+    Prompt(Reader),
     Admin,
 }
 
@@ -59,11 +63,21 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
                     bypassed: define("larder.bypassed"),
                 })
             }
+            b"larder_prompts" => {
+                // SAFETY: as above.
+                let define = |name| unsafe { define_filter_counter(config, name) };
+                Config::Prompts(ReaderCounters {
+                    read: define("larder.prompts_read"),
+                    too_large: define("larder.prompts_too_large"),
+                    no_memory: define("larder.prompts_no_memory"),
+                    no_prompt: define("larder.prompts_none"),
+                })
+            }
             b"larder_admin" => Config::Admin,
             other => {
                 let name = String::from_utf8_lossy(other);
                 log::error(&format!(
-                    "filter_name is '{}': write larder or larder_admin",
+                    "filter_name is '{}': write larder, larder_prompts or larder_admin",
                     name.escape_debug()
                 ));
                 return ptr::null();
@@ -119,6 +133,7 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
         let Some(config) = (unsafe { shared::<Config>(config) }) else { return ptr::null() };
         let state = match config {
             Config::Admin => State::Admin,
+            Config::Prompts(counters) => State::Prompt(Reader::new(*counters)),
             Config::Attempts(counters) => {
                 Attempt::take(*counters).map_or(State::Bypassed(*counters), State::Attempt)
             }
@@ -161,7 +176,7 @@ unsafe fn with<T>(
 pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     filter: *mut c_void,
     state: *const c_void,
-    _is_end: bool,
+    is_end: bool,
 ) -> c_int {
     let body = |filter: Filter<'_>, state: &mut State| match state {
         State::Attempt(attempt) if attempt.is_of(filter) => {
@@ -183,9 +198,13 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_head
         State::Admin => {
             let path = filter.header(Map::Request, ":path", 0).unwrap_or_default();
             let (status, body) = admin::reply(&String::from_utf8_lossy(path));
-            filter.reply(status, "application/json", &body);
+            filter.reply(status, "application/json", &body, "larder_admin");
             STOP_ITERATION
         }
+        State::Prompt(reader) => match reader.note_head(filter, is_end) {
+            Step::Continue => CONTINUE,
+            Step::Wait | Step::Replied => STOP_ITERATION,
+        },
     };
     // SAFETY: as this function's.
     unsafe { with("on_http_filter_request_headers", CONTINUE, (filter, state), body) }
@@ -207,8 +226,10 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_hea
     is_end: bool,
 ) -> c_int {
     let body = |filter: Filter<'_>, state: &mut State| {
-        if let State::Attempt(attempt) = state {
-            attempt.note_head(filter, is_end);
+        match state {
+            State::Attempt(attempt) => attempt.note_head(filter, is_end),
+            State::Prompt(reader) => reader.note_reply(filter),
+            State::Bypassed(_) | State::Admin => {}
         }
         CONTINUE
     };
@@ -251,6 +272,44 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_tra
     unsafe { with("on_http_filter_response_trailers", CONTINUE, (filter, state), body) }
 }
 
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_body(
+    filter: *mut c_void,
+    state: *const c_void,
+    is_end: bool,
+) -> c_int {
+    let body = |filter: Filter<'_>, state: &mut State| match state {
+        State::Prompt(reader) => match reader.note_body(filter, is_end) {
+            Step::Continue => CONTINUE,
+            Step::Wait => STOP_AND_BUFFER,
+            Step::Replied => STOP_NO_BUFFER,
+        },
+        State::Attempt(_) | State::Bypassed(_) | State::Admin => CONTINUE,
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_request_body", CONTINUE, (filter, state), body) }
+}
+
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_trailers(
+    filter: *mut c_void,
+    state: *const c_void,
+) -> c_int {
+    let body = |filter: Filter<'_>, state: &mut State| match state {
+        State::Prompt(reader) => match reader.note_trailers(filter) {
+            Step::Continue => CONTINUE,
+            Step::Wait | Step::Replied => STOP_ITERATION,
+        },
+        State::Attempt(_) | State::Bypassed(_) | State::Admin => CONTINUE,
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_request_trailers", CONTINUE, (filter, state), body) }
+}
+
 /// Defines hooks that Envoy requires, and that have nothing to do here.
 macro_rules! unused_hooks {
     ($(fn $name:ident($($type:ty),*) $(-> $result:ident)?;)+) => {
@@ -266,8 +325,6 @@ macro_rules! unused_hooks {
 }
 
 unused_hooks! {
-    fn envoy_dynamic_module_on_http_filter_request_body(*mut c_void, *const c_void, bool) -> proceed;
-    fn envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void) -> proceed;
     fn envoy_dynamic_module_on_http_filter_stream_complete(*mut c_void, *const c_void);
     fn envoy_dynamic_module_on_http_filter_scheduled(*mut c_void, *const c_void, u64);
     fn envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(*mut c_void, *const c_void);

@@ -25,6 +25,10 @@ pub(super) struct Envoy {
     /// The address of the host to which the attempt goes.
     pub(super) upstream: Option<String>,
     pub(super) body_bytes: usize,
+    /// The pieces of the request's body that Envoy keeps, and the one that has just arrived.
+    pub(super) kept: Vec<Vec<u8>>,
+    pub(super) arrived: Vec<Vec<u8>>,
+    pub(super) buffer_limit: u64,
     pub(super) selection_retries: u32,
     /// The addresses that the retry policy refuses.
     pub(super) refused: Vec<String>,
@@ -45,6 +49,15 @@ pub(super) fn envoy<T>(body: impl FnOnce(&mut Envoy) -> T) -> T {
 }
 
 impl Envoy {
+    /// Returns the pieces of a body; `None` for the reply's.
+    fn body(&self, body: c_int) -> Option<&Vec<Vec<u8>>> {
+        match body {
+            crate::abi::RECEIVED_REQUEST_BODY => Some(&self.arrived),
+            crate::abi::BUFFERED_REQUEST_BODY => Some(&self.kept),
+            _ => None,
+        }
+    }
+
     pub(super) fn healthy(&self, priority: usize) -> Vec<Host> {
         let level = self.hosts.get(priority).map(Vec::as_slice).unwrap_or_default();
         level.iter().filter(|host| host.healthy).cloned().collect()
@@ -295,8 +308,77 @@ extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn envoy_dynamic_module_callback_http_get_body_size(_filter: *mut c_void, _body: c_int) -> usize {
-    envoy(|envoy| envoy.body_bytes)
+extern "C" fn envoy_dynamic_module_callback_http_get_body_size(_filter: *mut c_void, body: c_int) -> usize {
+    envoy(|envoy| match envoy.body(body) {
+        Some(pieces) => pieces.iter().map(Vec::len).sum(),
+        None => envoy.body_bytes,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_body_chunks_size(
+    _filter: *mut c_void,
+    body: c_int,
+) -> usize {
+    envoy(|envoy| envoy.body(body).map_or(0, Vec::len))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_body_chunks(
+    _filter: *mut c_void,
+    body: c_int,
+    chunks: *mut Buffer,
+) -> bool {
+    let pieces = envoy(|envoy| envoy.body(body).cloned()).unwrap_or_default();
+    for (at, piece) in pieces.iter().enumerate() {
+        // SAFETY: the module passes room for as many pieces as there are.
+        put(unsafe { chunks.add(at) }, piece);
+    }
+    !pieces.is_empty()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_received_buffered_request_body(
+    _filter: *mut c_void,
+) -> bool {
+    envoy(|envoy| envoy.arrived.is_empty())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_cluster_name(
+    _filter: *mut c_void,
+    name: *mut Buffer,
+) -> bool {
+    envoy(|envoy| put(name, envoy.cluster.as_bytes()));
+    true
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_buffer_limit(_filter: *mut c_void) -> u64 {
+    envoy(|envoy| envoy.buffer_limit)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_set_buffer_limit(_filter: *mut c_void, limit: u64) {
+    envoy(|envoy| envoy.buffer_limit = limit);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_set_header(
+    _filter: *mut c_void,
+    map: c_int,
+    key: Buffer,
+    value: Buffer,
+) -> bool {
+    assert_eq!(map, crate::abi::REQUEST_HEADERS);
+    let key = String::from_utf8(text(key)).expect("UTF-8");
+    envoy(|envoy| {
+        envoy.request.retain(|(name, _)| *name != key);
+        if !value.ptr.is_null() {
+            envoy.request.push((key, text(value)));
+        }
+    });
+    true
 }
 
 #[unsafe(no_mangle)]

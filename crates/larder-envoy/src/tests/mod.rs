@@ -1,4 +1,4 @@
-//! Tests of the hooks, with functions that stand in for Envoy's. `tests/envoy.rs` has the tests with real Envoys.
+//! Tests of the hooks, with functions that stand in for Envoy's. `tests/envoy` has the tests with real Envoys.
 
 #![expect(unsafe_code, reason = "calls the hooks as Envoy does")]
 #![allow(
@@ -8,6 +8,7 @@
 )]
 
 mod fake;
+mod prompts;
 
 use crate::abi::{Buffer, CONTINUE};
 use crate::hooks::{balancing::*, filters::*};
@@ -373,6 +374,8 @@ fn null_pointers_and_unknown_names_are_refused() {
         envoy_dynamic_module_on_http_filter_destroy(null);
         assert!(envoy_dynamic_module_on_http_filter_new(null, pointer()).is_null());
         assert_eq!(envoy_dynamic_module_on_http_filter_response_headers(pointer(), null, true), CONTINUE);
+        assert_eq!(envoy_dynamic_module_on_http_filter_request_body(pointer(), null, true), CONTINUE);
+        assert_eq!(envoy_dynamic_module_on_http_filter_request_trailers(pointer(), null), CONTINUE);
     }
     assert!(filter_config("lader").is_null());
     assert!(

@@ -32,7 +32,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-core", &[]),
     ("larder-edge", &["larder-http", "larder-log"]),
     // The tests of these two repeat their records with larder-sim.
-    ("larder-envoy", &["larder-core", "larder-embed", "larder-log", "larder-record", "larder-sim"]),
+    (
+        "larder-envoy",
+        &["larder-core", "larder-embed", "larder-log", "larder-prompts", "larder-record", "larder-sim"],
+    ),
     ("larder-nginx", &["larder-core", "larder-embed", "larder-log", "larder-sim"]),
     (
         "larder-switch",

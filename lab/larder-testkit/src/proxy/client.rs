@@ -42,11 +42,21 @@ impl Client {
     /// # Errors
     /// The connection has ended before the end of the reply.
     pub fn get(&mut self, path: &str) -> io::Result<Reply> {
-        self.send("GET", path)
+        self.send("GET", path, b"")
     }
 
-    fn send(&mut self, method: &str, path: &str) -> io::Result<Reply> {
-        write!(self.0, "{method} {path} HTTP/1.1\r\nHost: tier.example\r\nContent-Length: 0\r\n\r\n")?;
+    /// Sends a POST and reads the reply.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn post(&mut self, path: &str, body: &[u8]) -> io::Result<Reply> {
+        self.send("POST", path, body)
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
+        let length = body.len();
+        write!(self.0, "{method} {path} HTTP/1.1\r\nHost: tier.example\r\nContent-Length: {length}\r\n\r\n")?;
+        self.0.write_all(body)?;
         let head = read_head(&mut self.0)?;
         let mut body = Vec::new();
         match header(&head, "content-length").and_then(|length| length.parse().ok()) {
@@ -75,7 +85,7 @@ pub fn get(port: u16, path: &str) -> io::Result<Reply> {
 /// # Errors
 /// As [`Client::connect`] and [`Client::get`].
 pub fn post(port: u16, path: &str) -> io::Result<Reply> {
-    Client::connect(port)?.send("POST", path)
+    Client::connect(port)?.post(path, b"")
 }
 
 fn read_chunks(stream: &mut TcpStream, body: &mut Vec<u8>) -> io::Result<()> {

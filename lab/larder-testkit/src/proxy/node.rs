@@ -1,14 +1,14 @@
 //! A node: an HTTP/1.1 server that remembers the paths that it has served.
 
-use crate::http::read_head;
+use crate::http::{header, read_head};
 use std::collections::HashSet;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-/// A node. Its replies say whether it has served the path before (`Cache-Status`), and its port.
+/// A node. Its replies say whether it has served the path before (`Cache-Status`), and its port. A request with a body is sent back.
 #[derive(Debug)]
 pub struct Node {
     /// The port.
@@ -93,13 +93,22 @@ fn serve(mut stream: TcpStream, port: u16, shared: &Shared) {
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
         let is_new = shared.known.lock().expect("a lock").insert(path);
         let found = if is_new { "fwd=uri-miss" } else { "hit" };
-        let body = "x".repeat(1_000);
+        let length = header(&head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let body = if length == 0 {
+            "x".repeat(1_000).into_bytes()
+        } else {
+            let mut body = vec![0; length];
+            if stream.read_exact(&mut body).is_err() {
+                return;
+            }
+            [head.as_bytes(), &body].concat()
+        };
         let reply = format!(
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nCache-Status: node; {found}\r\nNode: {port}\r\n\r\n{body}",
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nCache-Status: node; {found}\r\nNode: {port}\r\n\r\n",
             body.len()
         );
         shared.served.fetch_add(1, Ordering::AcqRel);
-        if stream.write_all(reply.as_bytes()).is_err() {
+        if stream.write_all(reply.as_bytes()).and_then(|()| stream.write_all(&body)).is_err() {
             return;
         }
     }

@@ -24,6 +24,12 @@ pub(crate) enum Endpoints<'a> {
 pub(crate) fn bootstrap(ports: Ports, folder: &Path, options: &Options<'_>) -> Value {
     let mut config = frame(ports, folder);
     config["static_resources"]["clusters"] = json!([cluster(options)]);
+    if options.policy["prompts"].is_object() {
+        let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters";
+        let filters =
+            config.pointer_mut(manager).and_then(Value::as_array_mut).expect("the filters of the listener");
+        filters.insert(0, filter("larder_prompts"));
+    }
     config
 }
 

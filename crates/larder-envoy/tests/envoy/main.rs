@@ -1,5 +1,6 @@
 //! The module inside real Envoys.
 
+mod prompts;
 mod support;
 
 use larder_sim::replay::Replay;

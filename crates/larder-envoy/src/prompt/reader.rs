@@ -1,0 +1,149 @@
+//! The filter `larder_prompts` of a listener: it reads the bodies of completions before Envoy chooses their hosts.
+
+use super::{FIELD, StoredPrompt};
+use crate::cluster::Cluster;
+use crate::host::{Body, Filter, Map};
+use larder_core::rules::Head;
+use larder_prompts::{HeldBody, Prompt, PromptFault, PromptRoute, has_prompt};
+use std::sync::Arc;
+
+/// The counters of the filter's config, in Envoy's stats.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReaderCounters {
+    pub(crate) read: Option<usize>,
+    pub(crate) too_large: Option<usize>,
+    pub(crate) no_memory: Option<usize>,
+    pub(crate) no_prompt: Option<usize>,
+}
+
+impl ReaderCounters {
+    const fn of(self, fault: &PromptFault) -> Option<usize> {
+        match fault {
+            PromptFault::TooLarge(_) => self.too_large,
+            PromptFault::MemoryFull => self.no_memory,
+            PromptFault::NoPrompt(_) => self.no_prompt,
+        }
+    }
+}
+
+/// How Envoy goes on with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Continue,
+    /// The rest of the body is needed first.
+    Wait,
+    /// The filter has replied.
+    Replied,
+}
+
+/// The filter of a request.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    counters: ReaderCounters,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The request is no completion, or has a reply.
+    Idle,
+    /// The body is not complete.
+    Reading { route: Arc<PromptRoute>, held: HeldBody },
+    /// The prompt is known. The body is in Envoy's memory until the reply begins.
+    Read { stored: StoredPrompt, held: Option<HeldBody> },
+}
+
+impl Reader {
+    pub(crate) const fn new(counters: ReaderCounters) -> Self {
+        Self { counters, state: State::Idle }
+    }
+
+    /// Handles the head of the request. `is_end`: there is no body.
+    pub(crate) fn note_head(&mut self, filter: Filter<'_>, is_end: bool) -> Step {
+        // Only this filter may name prompts.
+        filter.remove_field(FIELD);
+        let value = |name| filter.header(Map::Request, name, 0).unwrap_or_default();
+        let head = Head::new(value(":method"), value(":authority"), value(":path"), &filter);
+        if !has_prompt(&head) {
+            return Step::Continue;
+        }
+        let cluster = filter.cluster_name().and_then(|name| Cluster::named(&name));
+        let Some(route) = cluster.and_then(|cluster| cluster.prompts().cloned()) else {
+            return Step::Continue;
+        };
+        filter.raise_buffer_limit(route.config.body_bytes_max as u64);
+        self.state = State::Reading { held: HeldBody::new(Arc::clone(route.budget())), route };
+        if is_end { self.read(filter, &[]) } else { Step::Wait }
+    }
+
+    /// Handles a piece of the body. `is_end`: it is the last one.
+    pub(crate) fn note_body(&mut self, filter: Filter<'_>, is_end: bool) -> Step {
+        let State::Reading { route, held } = &mut self.state else { return Step::Continue };
+        let bodies = filter.request_bodies();
+        let bytes: usize = bodies.iter().map(|body| filter.body_bytes(*body)).sum();
+        let bytes_max = route.config.body_bytes_max;
+        if bytes > bytes_max {
+            return self.refuse(filter, &PromptFault::TooLarge(bytes_max));
+        }
+        if !held.grow_to(bytes, bytes_max) {
+            return self.refuse(filter, &PromptFault::MemoryFull);
+        }
+        if is_end { self.read(filter, bodies) } else { Step::Wait }
+    }
+
+    /// Handles the end of a request whose body is followed by trailers.
+    pub(crate) fn note_trailers(&mut self, filter: Filter<'_>) -> Step {
+        match self.state {
+            State::Reading { .. } => self.read(filter, &[Body::BufferedRequest]),
+            State::Idle | State::Read { .. } => Step::Continue,
+        }
+    }
+
+    /// Handles the start of the reply. Envoy no longer needs the body.
+    pub(crate) fn note_reply(&mut self, filter: Filter<'_>) {
+        match &mut self.state {
+            State::Read { stored, held } => {
+                *held = None;
+                if filter.header(Map::Response, ":status", 0) == Some(b"503") {
+                    stored.note_failure();
+                }
+            }
+            // Another filter has replied.
+            State::Reading { .. } => self.state = State::Idle,
+            State::Idle => {}
+        }
+    }
+
+    /// Reads the prompt of the whole body.
+    fn read(&mut self, filter: Filter<'_>, bodies: &[Body]) -> Step {
+        let mut content = Vec::with_capacity(bodies.iter().map(|body| filter.body_bytes(*body)).sum());
+        for body in bodies {
+            filter.append_body(*body, &mut content);
+        }
+        let prompt = match Prompt::parse(&content) {
+            Ok(prompt) => prompt,
+            Err(error) => return self.refuse(filter, &error.into()),
+        };
+        let stored = StoredPrompt::new(prompt);
+        filter.set_field(FIELD, &stored.name());
+        if let Some(counter) = self.counters.read {
+            filter.add(counter, 1);
+        }
+        let held = match std::mem::replace(&mut self.state, State::Idle) {
+            State::Reading { held, .. } => Some(held),
+            State::Idle | State::Read { .. } => None,
+        };
+        self.state = State::Read { stored, held };
+        Step::Continue
+    }
+
+    fn refuse(&mut self, filter: Filter<'_>, fault: &PromptFault) -> Step {
+        self.state = State::Idle;
+        if let Some(counter) = self.counters.of(fault) {
+            filter.add(counter, 1);
+        }
+        let (status, code) = fault.status();
+        filter.reply(status.into(), "application/json", &fault.body(), &format!("larder_{code}"));
+        Step::Replied
+    }
+}

@@ -1,0 +1,112 @@
+//! Completions in front of real Envoys.
+
+use super::{WORKERS, nodes, ports};
+use crate::support::config::{Endpoints, Options, bootstrap};
+use crate::support::{Envoy, LATEST, VERSIONS, program};
+use larder_testkit::eventually;
+use larder_testkit::proxy::{Client, Reply};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+const PATH: &str = "/v1/chat/completions";
+
+fn start(program: &Path, ports: &[u16]) -> Envoy {
+    let policy = json!({ "prompts": { "server_tokens": 2_000_000, "body_max": "4MiB", "memory": "64MiB" } });
+    let options = Options { policy, endpoints: Endpoints::Fixed(ports) };
+    Envoy::start(program, WORKERS, |ports, folder| bootstrap(ports, folder, &options))
+}
+
+/// Sends a body on a connection of its own, which any worker may take.
+fn send(envoy: &Envoy, body: &str) -> Reply {
+    let mut client = Client::connect(envoy.port).expect("Envoy listens");
+    client.post(PATH, body.as_bytes()).expect("a reply")
+}
+
+fn chat(messages: &[Value]) -> String {
+    json!({ "model": "m", "messages": messages }).to_string()
+}
+
+/// Returns a message of `kilobytes` that no other seed has.
+fn message(seed: &str, kilobytes: usize) -> Value {
+    let mut text = String::new();
+    while text.len() < kilobytes << 10 {
+        text += &format!("{seed} {} ", text.len());
+    }
+    json!({ "role": "user", "content": text })
+}
+
+/// Returns a number of the page `/status`.
+fn number(envoy: &Envoy, name: &str) -> u64 {
+    envoy.larder_page("/status")["clusters"][0]["prompts"][name].as_u64().expect("a number")
+}
+
+fn credits(envoy: &Envoy) -> u64 {
+    number(envoy, "credits")
+}
+
+#[test]
+fn the_turns_of_a_conversation_go_to_one_node_in_every_supported_envoy() {
+    for version in VERSIONS {
+        let Some(program) = program(version) else { return };
+        let nodes = nodes(3);
+        let envoy = start(&program, &ports(&nodes));
+        let mut homes: Vec<BTreeSet<u16>> = vec![BTreeSet::new(); 6];
+        let mut conversations: Vec<Vec<Value>> = vec![Vec::new(); 6];
+        for turn in 0..3 {
+            for (user, messages) in conversations.iter_mut().enumerate() {
+                // The last bodies are larger than Envoy's usual limit.
+                messages.push(message(&format!("user {user} turn {turn}"), [4, 60, 1_100][turn]));
+                let sent = chat(messages);
+                let reply = send(&envoy, &sent);
+                assert_eq!(reply.status, 200, "{version}: {}", reply.text());
+                let arrived = reply.text();
+                let (head, body) = arrived.split_once("\r\n\r\n").expect("a head and a body");
+                assert_eq!(body.len(), sent.len(), "{version}");
+                assert_eq!(body, sent, "{version}: the body arrives as it was sent");
+                assert!(!head.contains("x-larder"), "{version}: {head}");
+                homes[user].insert(reply.node.expect("a node"));
+            }
+        }
+        assert!(homes.iter().all(|homes| homes.len() == 1), "{version}: {homes:?}");
+        assert_eq!(homes.iter().flatten().collect::<BTreeSet<_>>().len(), 3, "{version}: {homes:?}");
+
+        let too_long = chat(&[message("long", 4_200)]);
+        for (body, status, code) in [("no json", 400, "no_prompt"), (&too_long, 413, "body_too_large")] {
+            let reply = send(&envoy, body);
+            let error: Value = serde_json::from_slice(&reply.body).expect("JSON");
+            assert_eq!((reply.status, &error["error"]["code"]), (status, &json!(code)), "{version}: {error}");
+        }
+        eventually("the metrics are complete", || (envoy.stat("larder.prompts_read") == 18).then_some(()));
+        let stats = ["larder.prompts", "larder.prompts_none", "larder.prompts_too_large"];
+        assert_eq!(stats.map(|name| envoy.stat(name)), [18, 1, 1], "{version}");
+        let (tokens, credited) =
+            (envoy.stat("larder.prompt_tokens"), envoy.stat("larder.prompt_tokens_credited"));
+        assert!(credited > 0 && credited < tokens, "{version}: {credited} of {tokens}");
+        eventually("every request has ended", || {
+            let nodes = envoy.nodes();
+            let is_idle = nodes.iter().all(|node| node["load"] == 0);
+            (is_idle && number(&envoy, "body_bytes") == 0).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_node_that_refuses_connections_has_no_credits_and_the_completion_goes_elsewhere() {
+    let Some(program) = program(LATEST) else { return };
+    let mut nodes = nodes(2);
+    let envoy = start(&program, &ports(&nodes));
+    let prompt = chat(&[message("turn", 8)]);
+    let first = send(&envoy, &prompt).node.expect("a node");
+    assert_eq!(send(&envoy, &prompt).node, Some(first));
+    let blocks = credits(&envoy);
+    assert!(blocks > 20, "{blocks}");
+    for node in nodes.iter_mut().filter(|node| node.port == first) {
+        node.kill();
+    }
+    let reply = send(&envoy, &prompt);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_ne!(reply.node, Some(first));
+    eventually("only the other node has credits", || (credits(&envoy) == blocks).then_some(()));
+    assert_eq!(send(&envoy, &prompt).node, reply.node, "the prompt is cached there now");
+}
