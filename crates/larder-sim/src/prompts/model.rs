@@ -18,9 +18,18 @@
 //! TFLOP/s in BF16, 2,039 GB/s). KV memory is 0.9 of the device's memory, vLLM's default, without weights and 2 GB of
 //! activations for each device. Budgets are vLLM's defaults: 2,048 tokens and 256 sequences an iteration.
 //!
-//! Errors: efficiencies (0.5 and 0.8) and overhead (3 ms) are assumptions that were not calibrated with an engine, so
-//! absolute times may be wrong by a factor of up to two. Calls between devices are part of the efficiency. Policies meet the same
-//! engine, so their order depends less on these numbers; compare at several speeds.
+//! The efficiencies are assumptions that were checked against kernels which Vidur (Agrawal et al., MLSys 2024) measured on A100s;
+//! `bench/prompts/profile.py` compares them. Calls between devices are part of the efficiency.
+//!
+//! | iteration | modelled over measured time |
+//! |---|---|
+//! | Llama 3 8B: prompts of 2,048, 8,192 and 16,384 tokens | +10, +5 and +1 % |
+//! | Llama 3 8B: 1 to 128 sequences that decode | -13 to +1 % |
+//! | Llama 2 70B: 1,024 to 4,096 tokens, without attention | -18 to -2 % |
+//! | Llama 2 70B: 1 to 128 tokens, without attention | -37 to +2 % |
+//!
+//! Errors: chunks of 256 to 512 tokens take up to a third less than modelled. The overhead (3 ms) is not checked, and neither is a whole
+//! engine. Policies meet the same engine, so their order depends less on these numbers; compare at several speeds.
 
 use std::str::FromStr;
 
@@ -89,6 +98,7 @@ impl EngineModel {
         kv_tokens: 1_287_000,
         peak_flops: 8.0 * 312e12,
         bandwidth: 8.0 * 2.039e12,
+        memory_efficiency: 0.45,
         ..Self::LLAMA3_8B
     };
 

@@ -395,7 +395,13 @@ impl Cluster {
             larder_testkit::metric(&self.admin("/metrics"), "larder_switch_node_load", &[]) == Some(0.0)
         });
         println!("at rest after {:?}", started.elapsed());
-        assert!(is_idle, "{}\n{}\n{}", self.admin("/metrics"), self.sockets(&["sport", "=", ":80"]), self.logs());
+        assert!(
+            is_idle,
+            "{}\n{}\n{}",
+            self.admin("/metrics"),
+            self.sockets(&["sport", "=", ":80"]),
+            self.logs()
+        );
     }
 
     /// Waits until the metric is 0.
