@@ -39,8 +39,8 @@ fn status() -> Reply {
             cluster.dispatcher().map_or(json!({ "nodes": [] }), |dispatcher| dispatcher.status(now));
         shown["cluster"] = cluster.name().into();
         shown["record"] = json!(cluster.record_status());
-        if let Some(route) = cluster.prompts() {
-            let PromptStatus { prompts, tokens, credited, credits, body_bytes } = route.status();
+        if let Some(prompts) = cluster.prompts() {
+            let PromptStatus { prompts, tokens, credited, credits, body_bytes } = prompts.route.status();
             shown["prompts"] = json!({
                 "prompts": prompts,
                 "tokens": tokens,

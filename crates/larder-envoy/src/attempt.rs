@@ -73,7 +73,7 @@ impl Attempt {
     pub(crate) fn note_request(&self, filter: Filter<'_>) {
         self.pending.filter_check.note_taken();
         filter.set_metadata(NAMESPACE, "reason", self.pending.decision.reason.name());
-        // Nodes have no use for it.
+        // Nodes do not need the name of the prompt.
         filter.remove_field(prompt::FIELD);
     }
 
@@ -84,7 +84,7 @@ impl Attempt {
         self.status = filter.header(Map::Response, ":status", 0).and_then(status).unwrap_or_default();
         self.cache = found(filter);
         if let Some(prompt) = &mut self.pending.prompt {
-            prompt.lease.note_reply(self.status);
+            prompt.note_reply(self.status);
         }
         if self.status == 101 {
             self.become_long_lived(now);

@@ -12,7 +12,7 @@ use larder_core::policy::ExcludedNodes;
 use larder_core::rules::Head;
 use larder_core::{Decision as CoreDecision, NodeId, Reason, TargetId, Time};
 use larder_embed::{Decision, EmbedError, Embedded, NodeHandle, Outcome, Refusal, RequestFacts};
-use larder_prompts::{PromptLease, is_completion};
+use larder_prompts::{PromptLease, has_prompt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) const NO_FILTER: &str = "the policy needs the HTTP filter larder amon
 /// The reason for refusing a cluster with several load balancers in a worker.
 pub(crate) const SPLIT: &str = "the policy does not work below a policy that splits the cluster, such as subset; use several clusters instead";
 
-/// The warning of a cluster that places prompts, and gets completions without one.
+/// The warning of a cluster that places prompts, if no filter has read the prompt of a completion.
 const NO_READER: &str = "completions are not placed by their prompts: add the HTTP filter larder_prompts to http_filters of the listener, \
     before envoy.filters.http.router";
 
@@ -81,7 +81,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an attempt whose host was chosen by a prompt.
+    /// Counts an attempt of a request with a prompt.
     fn count_prompt(&self, lease: &PromptLease) {
         self.count(self.prompts);
         self.add(self.prompt_tokens, lease.tokens());
@@ -241,10 +241,10 @@ impl Balancer {
             self.gauges_at = Some(now);
             self.tend(hosts, dispatcher);
         }
-        let prompt = cluster.prompts().and_then(|route| Some((route, prompt::of(context)?)));
+        let prompt = cluster.prompts().and_then(|prompts| Some((prompts, prompt::of(context)?)));
         let (target, choice) = match prompt {
-            Some((route, named)) => {
-                let placed = PlacedPrompt::new(route, dispatcher.dispatcher().nodes(), &named);
+            Some((prompts, named)) => {
+                let placed = PlacedPrompt::new(prompts, dispatcher.dispatcher().nodes(), &named);
                 let facts = RequestFacts::new(named.prompt.target());
                 (facts.target, self.decide_prompt((dispatcher, now), (hosts, context), facts, placed))
             }
@@ -269,12 +269,14 @@ impl Balancer {
     /// Returns the facts of a request that is placed by its head.
     fn facts(&self, context: Context<'_>, path: &[u8]) -> RequestFacts<'static> {
         let key = &self.cluster.config.key;
-        let method = if key.as_str().contains("{method}") { context.header(":method") } else { None };
+        let has_prompts = self.cluster.prompts().is_some();
+        let needs_method = has_prompts || key.as_str().contains("{method}");
+        let method = if needs_method { context.header(":method") } else { None };
         let host = context.header(":authority").unwrap_or_default();
         // A retry comes after the route has rewritten the path.
         let path = context.header("x-envoy-original-path").unwrap_or(path);
         let head = Head::new(method.unwrap_or_default(), host, path, &context);
-        if self.cluster.prompts().is_some() && is_completion(head.path) {
+        if has_prompts && has_prompt(&head) {
             log::limited_warn!("cluster {}: {NO_READER}", self.cluster.name());
         }
         RequestFacts { lasting: context.header("upgrade").is_some(), ..RequestFacts::new(key.id(&head)) }
@@ -436,8 +438,8 @@ impl Balancer {
     fn tend(&mut self, hosts: Hosts<'_>, dispatcher: &Embedded) {
         self.metrics.set(self.metrics.targets, dispatcher.targets_known() as u64);
         self.metrics.set(self.metrics.outstanding, u64::from(dispatcher.outstanding()));
-        if let Some(route) = self.cluster.prompts() {
-            self.metrics.set(self.metrics.prompt_credits, route.status().credits as u64);
+        if let Some(prompts) = self.cluster.prompts() {
+            self.metrics.set(self.metrics.prompt_credits, prompts.route.status().credits as u64);
         }
         if self.cluster.is_incomplete() {
             self.update(hosts);

@@ -3,12 +3,11 @@
 use crate::config::PolicyConfig;
 use crate::log;
 use crate::membership::{HostFacts, NodeFacts, ViewId, Views};
+use crate::prompt::ClusterPrompts;
 use crate::state_file;
-use larder_core::nodes::GroupId;
 use larder_core::record::{Header, RecordSink};
 use larder_core::{NodeSpec, NodeState, Time};
 use larder_embed::{Decision, EmbedError, Embedded, Feedback, NodeHandle};
-use larder_prompts::PromptRoute;
 use larder_record::{RecordConfig, RecordStatus, Recorder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
@@ -30,7 +29,7 @@ pub(crate) struct Cluster {
     members: Mutex<Members>,
     next_view: AtomicU64,
     /// The state of prompts, if they are placed.
-    prompts: Option<Arc<PromptRoute>>,
+    prompts: Option<Arc<ClusterPrompts>>,
     /// Whether a host could not be added to the dispatcher.
     is_incomplete: AtomicBool,
 }
@@ -102,7 +101,8 @@ impl Cluster {
         let inherited =
             learned.or_else(|| config.state_file.as_deref().and_then(|path| state_file::read(name, path)));
         // Nodes get new slots in the new dispatcher, so that credits for caches start anew.
-        let prompts = config.prompts.as_ref().and_then(|config| PromptRoute::new(config, GroupId::ALL).ok());
+        let prompts = |prompts| ClusterPrompts::new(prompts, config.nodes_max()).ok();
+        let prompts = config.prompts.as_ref().and_then(prompts);
         let cluster = Arc::new(Self {
             name: name.to_owned(),
             prompts: prompts.map(Arc::new),
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// Returns the state of prompts; `None` if they are not placed.
-    pub(crate) const fn prompts(&self) -> Option<&Arc<PromptRoute>> {
+    pub(crate) const fn prompts(&self) -> Option<&Arc<ClusterPrompts>> {
         self.prompts.as_ref()
     }
 

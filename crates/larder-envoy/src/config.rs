@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_is_the_policy_part_with_two_keys_of_its_own() {
+    fn a_config_is_the_policy_part_with_keys_of_its_own() {
         let config = PolicyConfig::parse(
             r#"{"policy": "lard-r", "policies": {"lard": {"t_high": 80}}, "key": "{path}", "state_file": "/tmp/s"}"#,
         )

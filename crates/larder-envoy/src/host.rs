@@ -396,7 +396,8 @@ impl<'hook> Filter<'hook> {
         }
     }
 
-    /// Raises the number of bytes of a body that Envoy keeps at most. It replies 413 beyond.
+    /// Raises the number of bytes of a body that Envoy keeps at most. It replies 413 beyond, and it gives retries up if twice the body is
+    /// beyond.
     pub(crate) fn raise_buffer_limit(self, bytes: u64) {
         // SAFETY: the pointer is valid.
         let limit = unsafe { abi::envoy_dynamic_module_callback_http_get_buffer_limit(self.0.raw) };
@@ -459,11 +460,10 @@ impl<'hook> Filter<'hook> {
         }
     }
 
-    /// Replies to the request instead of a node.
+    /// Replies to the request with JSON, instead of a node.
     /// `details` explain the reply in access logs.
-    pub(crate) fn reply(self, status: u32, content_type: &str, body: &str, details: &str) {
-        let mut fields =
-            [Field { key: Buffer::of(b"content-type"), value: Buffer::of(content_type.as_bytes()) }];
+    pub(crate) fn reply(self, status: u32, body: &str, details: &str) {
+        let mut fields = [Field { key: Buffer::of(b"content-type"), value: Buffer::of(b"application/json") }];
         // SAFETY: the pointer is valid, and Envoy copies the texts.
         unsafe {
             abi::envoy_dynamic_module_callback_http_send_response(

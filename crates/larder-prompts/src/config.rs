@@ -40,7 +40,7 @@ impl PromptConfig {
         let bodies = 1 << 10..=64 << 20;
         let periods = Duration::from_millis(100)..=Duration::from_secs(60);
         let fault = if !(1_024..=1_000_000_000_000).contains(&self.node_tokens) {
-            "node_tokens is out of range: 1024 to 1000000000000"
+            "server_tokens is out of range: 1024 to 1000000000000"
         } else if self.metrics_period.is_some_and(|period| !periods.contains(&period)) {
             "metrics_period is out of range: 100 ms to 1 min"
         } else if !bodies.contains(&self.body_bytes_max) {

@@ -9,7 +9,8 @@ use crate::admin;
 use crate::attempt::{Attempt, Counters};
 use crate::host::{Filter, Map, define_filter_counter};
 use crate::log;
-use crate::prompt::reader::{Reader, ReaderCounters, Step};
+use crate::prompt;
+use crate::prompt::reader::{Reader, ReaderCounters, Reply, Step};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -181,7 +182,7 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_head
     let body = |filter: Filter<'_>, state: &mut State| match state {
         State::Attempt(attempt) if attempt.is_of(filter) => {
             attempt.note_request(filter);
-            CONTINUE
+            Step::Continue
         }
         State::Attempt(attempt) => {
             let bypassed = State::Bypassed(attempt.counters());
@@ -189,25 +190,41 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_head
                 other.abandon();
             }
             note_bypassed(filter, state);
-            CONTINUE
+            Step::Continue
         }
         State::Bypassed(_) => {
             note_bypassed(filter, state);
-            CONTINUE
+            Step::Continue
         }
         State::Admin => {
             let path = filter.header(Map::Request, ":path", 0).unwrap_or_default();
             let (status, body) = admin::reply(&String::from_utf8_lossy(path));
-            filter.reply(status, "application/json", &body, "larder_admin");
-            STOP_ITERATION
+            Step::Reply(Reply { status, body, details: "larder_admin".to_owned() })
         }
-        State::Prompt(reader) => match reader.note_head(filter, is_end) {
-            Step::Continue => CONTINUE,
-            Step::Wait | Step::Replied => STOP_ITERATION,
-        },
+        State::Prompt(reader) => reader.note_head(filter, is_end),
     };
     // SAFETY: as this function's.
-    unsafe { with("on_http_filter_request_headers", CONTINUE, (filter, state), body) }
+    let step = unsafe { with("on_http_filter_request_headers", Step::Continue, (filter, state), body) };
+    // SAFETY: as above.
+    unsafe { finish(filter, step, [STOP_ITERATION; 2]) }
+}
+
+/// Performs the step of a filter and returns the result of the hook: one of `stop` if the request waits, or has a reply.
+///
+/// A reply may end the request, and Envoy then calls other hooks of the filter before it returns. So no hook uses the filter here.
+///
+/// # Safety
+/// `filter` is Envoy's pointer to a filter, and is valid.
+unsafe fn finish(filter: *mut c_void, step: Step, [wait, replied]: [c_int; 2]) -> c_int {
+    match step {
+        Step::Continue => CONTINUE,
+        Step::Wait => wait,
+        Step::Reply(Reply { status, body, details }) => {
+            // SAFETY: as the caller promises.
+            guard("reply", (), || unsafe { Filter::new(filter) }.reply(status, &body, &details));
+            replied
+        }
+    }
 }
 
 /// Counts a request whose host was not chosen by the policy.
@@ -215,6 +232,7 @@ fn note_bypassed(filter: Filter<'_>, state: &State) {
     if let State::Bypassed(Counters { bypassed: Some(counter), .. }) = state {
         filter.add(*counter, 1);
     }
+    filter.remove_field(prompt::FIELD);
 }
 
 /// # Safety
@@ -228,7 +246,7 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_hea
     let body = |filter: Filter<'_>, state: &mut State| {
         match state {
             State::Attempt(attempt) => attempt.note_head(filter, is_end),
-            State::Prompt(reader) => reader.note_reply(filter),
+            State::Prompt(reader) => reader.note_reply(),
             State::Bypassed(_) | State::Admin => {}
         }
         CONTINUE
@@ -281,15 +299,13 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_body
     is_end: bool,
 ) -> c_int {
     let body = |filter: Filter<'_>, state: &mut State| match state {
-        State::Prompt(reader) => match reader.note_body(filter, is_end) {
-            Step::Continue => CONTINUE,
-            Step::Wait => STOP_AND_BUFFER,
-            Step::Replied => STOP_NO_BUFFER,
-        },
-        State::Attempt(_) | State::Bypassed(_) | State::Admin => CONTINUE,
+        State::Prompt(reader) => reader.note_body(filter, is_end),
+        State::Attempt(_) | State::Bypassed(_) | State::Admin => Step::Continue,
     };
     // SAFETY: as this function's.
-    unsafe { with("on_http_filter_request_body", CONTINUE, (filter, state), body) }
+    let step = unsafe { with("on_http_filter_request_body", Step::Continue, (filter, state), body) };
+    // SAFETY: as above.
+    unsafe { finish(filter, step, [STOP_AND_BUFFER, STOP_NO_BUFFER]) }
 }
 
 /// # Safety
@@ -300,14 +316,36 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_trai
     state: *const c_void,
 ) -> c_int {
     let body = |filter: Filter<'_>, state: &mut State| match state {
-        State::Prompt(reader) => match reader.note_trailers(filter) {
-            Step::Continue => CONTINUE,
-            Step::Wait | Step::Replied => STOP_ITERATION,
-        },
-        State::Attempt(_) | State::Bypassed(_) | State::Admin => CONTINUE,
+        State::Prompt(reader) => reader.note_trailers(filter),
+        State::Attempt(_) | State::Bypassed(_) | State::Admin => Step::Continue,
     };
     // SAFETY: as this function's.
-    unsafe { with("on_http_filter_request_trailers", CONTINUE, (filter, state), body) }
+    let step = unsafe { with("on_http_filter_request_trailers", Step::Continue, (filter, state), body) };
+    // SAFETY: as above.
+    unsafe { finish(filter, step, [STOP_ITERATION; 2]) }
+}
+
+/// Envoy replies itself. `details` tell access logs why.
+///
+/// # Safety
+/// The arguments are as Envoy's interface describes them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_local_reply(
+    filter: *mut c_void,
+    state: *const c_void,
+    _status: u32,
+    details: Buffer,
+    _is_reset: bool,
+) -> c_int {
+    let body = |_: Filter<'_>, state: &mut State| {
+        if let State::Prompt(reader) = state {
+            // SAFETY: Envoy passes a valid text.
+            reader.note_local_reply(unsafe { details.bytes() });
+        }
+        CONTINUE
+    };
+    // SAFETY: as this function's.
+    unsafe { with("on_http_filter_local_reply", CONTINUE, (filter, state), body) }
 }
 
 /// Defines hooks that Envoy requires, and that have nothing to do here.

@@ -7,6 +7,9 @@ use larder_core::rules::Head;
 use larder_prompts::{HeldBody, Prompt, PromptFault, PromptRoute, has_prompt};
 use std::sync::Arc;
 
+/// The largest piece of a body that Envoy passes to filters at once. Bytes.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+
 /// The counters of the filter's config, in Envoy's stats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReaderCounters {
@@ -26,14 +29,24 @@ impl ReaderCounters {
     }
 }
 
-/// How Envoy goes on with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The next step of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The request continues.
     Continue,
     /// The rest of the body is needed first.
     Wait,
-    /// The filter has replied.
-    Replied,
+    /// The filter replies.
+    Reply(Reply),
+}
+
+/// A reply of a filter, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u32,
+    pub(crate) body: String,
+    /// The explanation for access logs.
+    pub(crate) details: String,
 }
 
 /// The filter of a request.
@@ -45,12 +58,12 @@ pub(crate) struct Reader {
 
 #[derive(Debug)]
 enum State {
-    /// The request is no completion, or has a reply.
+    /// The request is not a completion, or has a reply.
     Idle,
     /// The body is not complete.
     Reading { route: Arc<PromptRoute>, held: HeldBody },
-    /// The prompt is known. The body is in Envoy's memory until the reply begins.
-    Read { stored: StoredPrompt, held: Option<HeldBody> },
+    /// The prompt is known. Envoy may keep the body until the request ends, for retries.
+    Read { stored: StoredPrompt, _held: HeldBody },
 }
 
 impl Reader {
@@ -68,10 +81,11 @@ impl Reader {
             return Step::Continue;
         }
         let cluster = filter.cluster_name().and_then(|name| Cluster::named(&name));
-        let Some(route) = cluster.and_then(|cluster| cluster.prompts().cloned()) else {
+        let Some(prompts) = cluster.and_then(|cluster| cluster.prompts().cloned()) else {
             return Step::Continue;
         };
-        filter.raise_buffer_limit(route.config.body_bytes_max as u64);
+        let (route, bytes_max) = (Arc::clone(&prompts.route), prompts.route.config.body_bytes_max);
+        filter.raise_buffer_limit(2 * bytes_max as u64 + PIECE_BYTES_MAX);
         self.state = State::Reading { held: HeldBody::new(Arc::clone(route.budget())), route };
         if is_end { self.read(filter, &[]) } else { Step::Wait }
     }
@@ -99,18 +113,18 @@ impl Reader {
         }
     }
 
-    /// Handles the start of the reply. Envoy no longer needs the body.
-    pub(crate) fn note_reply(&mut self, filter: Filter<'_>) {
-        match &mut self.state {
-            State::Read { stored, held } => {
-                *held = None;
-                if filter.header(Map::Response, ":status", 0) == Some(b"503") {
-                    stored.note_failure();
-                }
-            }
+    /// Handles the start of the reply.
+    pub(crate) fn note_reply(&mut self) {
+        if let State::Reading { .. } = self.state {
             // Another filter has replied.
-            State::Reading { .. } => self.state = State::Idle,
-            State::Idle => {}
+            self.state = State::Idle;
+        }
+    }
+
+    /// Handles a reply of Envoy, with the details for access logs.
+    pub(crate) fn note_local_reply(&self, details: &[u8]) {
+        if let State::Read { stored, .. } = &self.state {
+            stored.note_local_reply(details);
         }
     }
 
@@ -129,11 +143,9 @@ impl Reader {
         if let Some(counter) = self.counters.read {
             filter.add(counter, 1);
         }
-        let held = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Reading { held, .. } => Some(held),
-            State::Idle | State::Read { .. } => None,
-        };
-        self.state = State::Read { stored, held };
+        if let State::Reading { held, .. } = std::mem::replace(&mut self.state, State::Idle) {
+            self.state = State::Read { stored, _held: held };
+        }
         Step::Continue
     }
 
@@ -143,7 +155,6 @@ impl Reader {
             filter.add(counter, 1);
         }
         let (status, code) = fault.status();
-        filter.reply(status.into(), "application/json", &fault.body(), &format!("larder_{code}"));
-        Step::Replied
+        Step::Reply(Reply { status: status.into(), body: fault.body(), details: format!("larder_{code}") })
     }
 }

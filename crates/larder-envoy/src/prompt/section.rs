@@ -2,10 +2,12 @@
 
 use larder_core::Bytes;
 use larder_core::chain::{ChainPolicyKind, ChainSettings};
-use larder_core::nodes::GroupId;
-use larder_prompts::{PromptConfig, PromptRoute};
+use larder_prompts::PromptConfig;
 use serde::Deserialize;
 use serde_json::Value;
+
+/// The numbers of credits that are permitted.
+const CREDITS: std::ops::RangeInclusive<u32> = 1..=100_000_000;
 
 /// The reason why `prompts` cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,28 +25,26 @@ impl SectionError {
 struct Section {
     policy: Option<String>,
     server_tokens: Option<u64>,
-    body_max: Option<Size>,
-    memory: Option<Size>,
+    body_max: Option<Value>,
+    memory: Option<Value>,
     credits: Option<u32>,
     metrics_period: Option<Value>,
 }
 
-/// A number of bytes, or a text such as "8MiB".
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Size {
-    Bytes(u64),
-    Text(String),
-}
-
-impl Size {
-    fn bytes(&self, key: &str) -> Result<usize, SectionError> {
-        let bytes = match self {
-            Self::Bytes(bytes) => *bytes,
-            Self::Text(text) => text.parse::<Bytes>().map_err(|error| SectionError::of(key, error))?.get(),
-        };
-        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
-    }
+/// Reads a size: a number of bytes, or a text such as "8MiB".
+fn size(key: &str, value: Option<Value>, standard: usize) -> Result<usize, SectionError> {
+    let bytes = match value {
+        None | Some(Value::Null) => return Ok(standard),
+        Some(Value::String(text)) => {
+            text.parse::<Bytes>().map_err(|error| SectionError::of(key, error))?.get()
+        }
+        Some(value) => {
+            let bytes = value.as_u64();
+            bytes
+                .ok_or_else(|| SectionError::of(key, "write a number of bytes, or a text such as \"8MiB\""))?
+        }
+    };
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Reads the section.
@@ -62,7 +62,6 @@ pub(crate) fn read(section: Value) -> Result<PromptConfig, SectionError> {
         Some(name) => name.parse::<ChainPolicyKind>().map_err(|error| SectionError::of("policy", error))?,
         None => standard.settings.policy,
     };
-    let size = |key, size: Option<Size>, standard| size.map_or(Ok(standard), |size| size.bytes(key));
     let credits_max = section.credits.unwrap_or(standard.settings.credits_max);
     let config = PromptConfig {
         settings: ChainSettings { policy, credits_max, ..standard.settings },
@@ -71,8 +70,10 @@ pub(crate) fn read(section: Value) -> Result<PromptConfig, SectionError> {
         body_bytes_max: size("body_max", section.body_max, standard.body_bytes_max)?,
         memory_bytes_max: size("memory", section.memory, standard.memory_bytes_max)?,
     };
-    config.validate().map_err(|error| SectionError(format!(": {error}")))?;
-    PromptRoute::new(&config, GroupId::ALL).map_err(|error| SectionError(format!(": {error}")))?;
+    if !CREDITS.contains(&credits_max) {
+        return Err(SectionError::of("credits", "is out of range: 1 to 100000000"));
+    }
+    config.validate().map_err(|error| SectionError(format!(".{error}")))?;
     Ok(config)
 }
 
@@ -101,10 +102,11 @@ mod tests {
             (json!({ "polcy": "rr" }), "unknown field `polcy`"),
             (json!({ "policy": "lard" }), "prompts.policy: unknown policy of chains 'lard'"),
             (json!({ "body_max": "8 apples" }), "prompts.body_max: '8 apples' is not a size"),
-            (json!({ "body_max": "1B" }), "prompts: body_max is out of range"),
-            (json!({ "memory": "1KiB" }), "prompts: memory is out of range"),
-            (json!({ "server_tokens": 1 }), "prompts: node_tokens is out of range"),
-            (json!({ "credits": 0 }), "prompts: credits_max"),
+            (json!({ "body_max": "1B" }), "prompts.body_max is out of range"),
+            (json!({ "body_max": 1.5 }), "prompts.body_max: write a number of bytes"),
+            (json!({ "memory": "1KiB" }), "prompts.memory is out of range"),
+            (json!({ "server_tokens": 1 }), "prompts.server_tokens is out of range"),
+            (json!({ "credits": 0 }), "prompts.credits: is out of range"),
             (json!({ "metrics_period": "1s" }), "prompts.metrics_period: only larder switch"),
         ] {
             let refusal = read(section.clone()).expect_err("it cannot be used").to_string();

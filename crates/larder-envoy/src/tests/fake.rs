@@ -70,7 +70,12 @@ impl Envoy {
 
 /// Any pointer that is not null; the functions here do not follow it.
 pub(super) fn pointer() -> *mut c_void {
-    std::ptr::dangling_mut::<u64>().cast()
+    context(1)
+}
+
+/// The pointer to the context of a request.
+pub(super) fn context(number: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(number)
 }
 
 /// Returns the bytes that the module passes.

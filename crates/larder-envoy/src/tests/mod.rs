@@ -12,7 +12,7 @@ mod prompts;
 
 use crate::abi::{Buffer, CONTINUE};
 use crate::hooks::{balancing::*, filters::*};
-use fake::{Host, envoy, pointer};
+use fake::{Host, context, envoy, pointer};
 use larder_core::{Arrival, Dispatcher, NodeSpec, PolicyKind, Request, RouteId, Settings, TargetId, Time};
 use proptest::prelude::*;
 use std::ffi::c_void;
@@ -51,12 +51,17 @@ impl Worker {
 
     /// Returns the address of the host that is chosen; `None` if the request is refused.
     fn choose(&self) -> Option<String> {
+        self.choose_in(pointer())
+    }
+
+    /// Chooses a host in the context of a request.
+    fn choose_in(&self, context: *mut c_void) -> Option<String> {
         let (mut priority, mut index) = (u32::MAX, u32::MAX);
         let chosen = unsafe {
             envoy_dynamic_module_on_lb_choose_host(
                 pointer(),
                 self.balancer,
-                pointer(),
+                context,
                 &raw mut priority,
                 &raw mut index,
             )
@@ -376,6 +381,11 @@ fn null_pointers_and_unknown_names_are_refused() {
         assert_eq!(envoy_dynamic_module_on_http_filter_response_headers(pointer(), null, true), CONTINUE);
         assert_eq!(envoy_dynamic_module_on_http_filter_request_body(pointer(), null, true), CONTINUE);
         assert_eq!(envoy_dynamic_module_on_http_filter_request_trailers(pointer(), null), CONTINUE);
+        let details = buffer(b"x");
+        assert_eq!(
+            envoy_dynamic_module_on_http_filter_local_reply(pointer(), null, 503, details, false),
+            CONTINUE
+        );
     }
     assert!(filter_config("lader").is_null());
     assert!(

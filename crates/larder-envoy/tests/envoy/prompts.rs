@@ -41,10 +41,6 @@ fn number(envoy: &Envoy, name: &str) -> u64 {
     envoy.larder_page("/status")["clusters"][0]["prompts"][name].as_u64().expect("a number")
 }
 
-fn credits(envoy: &Envoy) -> u64 {
-    number(envoy, "credits")
-}
-
 #[test]
 fn the_turns_of_a_conversation_go_to_one_node_in_every_supported_envoy() {
     for version in VERSIONS {
@@ -71,7 +67,7 @@ fn the_turns_of_a_conversation_go_to_one_node_in_every_supported_envoy() {
         assert!(homes.iter().all(|homes| homes.len() == 1), "{version}: {homes:?}");
         assert_eq!(homes.iter().flatten().collect::<BTreeSet<_>>().len(), 3, "{version}: {homes:?}");
 
-        let too_long = chat(&[message("long", 4_200)]);
+        let too_long = chat(&[message("long", 4_097)]);
         for (body, status, code) in [("no json", 400, "no_prompt"), (&too_long, 413, "body_too_large")] {
             let reply = send(&envoy, body);
             let error: Value = serde_json::from_slice(&reply.body).expect("JSON");
@@ -92,21 +88,30 @@ fn the_turns_of_a_conversation_go_to_one_node_in_every_supported_envoy() {
 }
 
 #[test]
-fn a_node_that_refuses_connections_has_no_credits_and_the_completion_goes_elsewhere() {
+fn completions_leave_a_node_that_refuses_connections() {
     let Some(program) = program(LATEST) else { return };
     let mut nodes = nodes(2);
     let envoy = start(&program, &ports(&nodes));
     let prompt = chat(&[message("turn", 8)]);
     let first = send(&envoy, &prompt).node.expect("a node");
     assert_eq!(send(&envoy, &prompt).node, Some(first));
-    let blocks = credits(&envoy);
-    assert!(blocks > 20, "{blocks}");
+    assert!(number(&envoy, "credits") > 20);
     for node in nodes.iter_mut().filter(|node| node.port == first) {
         node.kill();
     }
-    let reply = send(&envoy, &prompt);
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_ne!(reply.node, Some(first));
-    eventually("only the other node has credits", || (credits(&envoy) == blocks).then_some(()));
-    assert_eq!(send(&envoy, &prompt).node, reply.node, "the prompt is cached there now");
+    // Large bodies are sent again, too.
+    for kilobytes in [0, 600, 3_000] {
+        let body = chat(&[message("turn", 8), message("large", kilobytes)]);
+        let reply = send(&envoy, &body);
+        assert_eq!(reply.status, 200, "{kilobytes} KiB: {}", reply.text());
+        assert_ne!(reply.node, Some(first));
+    }
+    for _ in 0..10 {
+        assert_ne!(send(&envoy, &prompt).node, Some(first));
+    }
+    let refused = envoy.stat("upstream_cx_connect_fail");
+    assert!(
+        (1..=2).contains(&refused),
+        "after two failures the node is expected to have nothing cached: {refused}"
+    );
 }
