@@ -146,7 +146,7 @@ fn a_body_in_pieces_is_read_as_a_whole_and_its_memory_is_returned() {
         assert_eq!(completion.head(false), STOP_ITERATION);
         assert_eq!(
             envoy(|envoy| envoy.buffer_limit),
-            (2 * 64 << 10) + (1 << 20),
+            ((2 * 64) << 10) + (1 << 20),
             "more than the filter takes"
         );
         assert_eq!(completion.body(head, false), STOP_AND_BUFFER);
