@@ -17,6 +17,7 @@ use larder_core::{Arrival, Dispatcher, NodeSpec, PolicyKind, Request, RouteId, S
 use proptest::prelude::*;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn buffer(text: &[u8]) -> Buffer {
     Buffer { ptr: text.as_ptr().cast(), length: text.len() }
@@ -479,7 +480,10 @@ proptest! {
         targets in prop::collection::vec(0u8..20, 1..100),
     ) {
         let names = ["a:1", "b:1", "c:1"];
-        let worker = Worker::new("equal", &format!(r#"{{"policy": "{policy}"}}"#), &names);
+        // A cluster with a name that was used before may continue with what the one before has learned.
+        static CASES: AtomicUsize = AtomicUsize::new(0);
+        let cluster = format!("equal {}", CASES.fetch_add(1, Ordering::Relaxed));
+        let worker = Worker::new(&cluster, &format!(r#"{{"policy": "{policy}"}}"#), &names);
         let nodes = names.map(NodeSpec::named);
         let alone = Dispatcher::new(Settings { policy, ..Settings::default() }, &nodes).expect("settings");
         for target in targets {
