@@ -87,7 +87,7 @@ def modelled_ms(engine, prefill=0, decode=0, context=0, pairs=0.0, with_attentio
     return 1e3 * (max(compute, engine["weight_bytes"] / bandwidth) + cache)
 
 
-def compare(name, engine, profile):
+def compare(engine, profile):
     """Yields a label, the measured and the modelled time in ms."""
     for tokens in (1, 16, 64, 128, 256, 512, 1_024, 2_048, 4_096):
         if tokens in profile.linear_ms:
@@ -122,7 +122,7 @@ def main():
         engine = json.loads(done.stdout)["comparisons"][0]["engine"]
         profile = Profile(options.vidur, model, devices, engine)
         print(f"\n{name}: modelled against measured time of an iteration")
-        for label, measured, modelled in compare(name, engine, profile):
+        for label, measured, modelled in compare(engine, profile):
             print(f"{label:34} {measured:9.2f} ms {modelled:9.2f} ms  {100 * (modelled / measured - 1):+5.0f} %")
 
 

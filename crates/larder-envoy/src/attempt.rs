@@ -146,7 +146,7 @@ impl Drop for Attempt {
         if self.is_other {
             return self.pending.abandon();
         }
-        if let (None, Some(prompt)) = (self.first_byte, &mut self.pending.prompt) {
+        if let (None, Some(prompt)) = (self.first_byte, &self.pending.prompt) {
             prompt.note_unanswered();
         }
         let now = crate::now();

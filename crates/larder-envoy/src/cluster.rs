@@ -101,8 +101,11 @@ impl Cluster {
         let inherited =
             learned.or_else(|| config.state_file.as_deref().and_then(|path| state_file::read(name, path)));
         // Nodes get new slots in the new dispatcher, so that credits for caches start anew.
-        let prompts = |prompts| ClusterPrompts::new(prompts, config.nodes_max()).ok();
-        let prompts = config.prompts.as_ref().and_then(prompts);
+        let prompts = config.prompts.as_ref().map(|prompts| ClusterPrompts::new(prompts, config.nodes_max()));
+        let prompts = prompts.transpose().unwrap_or_else(|error| {
+            log::error(&format!("cluster {name}: prompts are not placed: {error}"));
+            None
+        });
         let cluster = Arc::new(Self {
             name: name.to_owned(),
             prompts: prompts.map(Arc::new),

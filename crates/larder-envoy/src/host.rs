@@ -313,6 +313,15 @@ impl Body {
     }
 }
 
+/// A reply of a filter, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u32,
+    pub(crate) body: String,
+    /// The explanation for access logs.
+    pub(crate) details: String,
+}
+
 /// A filter of a request, as Envoy sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter<'hook>(Pointer<'hook>);
@@ -460,15 +469,15 @@ impl<'hook> Filter<'hook> {
         }
     }
 
-    /// Replies to the request with JSON, instead of a node.
-    /// `details` explain the reply in access logs.
-    pub(crate) fn reply(self, status: u32, body: &str, details: &str) {
+    /// Replies to the request instead of a node.
+    pub(crate) fn reply(self, reply: &Reply) {
+        let Reply { status, body, details } = reply;
         let mut fields = [Field { key: Buffer::of(b"content-type"), value: Buffer::of(b"application/json") }];
         // SAFETY: the pointer is valid, and Envoy copies the texts.
         unsafe {
             abi::envoy_dynamic_module_callback_http_send_response(
                 self.0.raw,
-                status,
+                *status,
                 fields.as_mut_ptr(),
                 fields.len(),
                 Buffer::of(body.as_bytes()),

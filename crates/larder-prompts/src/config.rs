@@ -32,14 +32,16 @@ impl Default for PromptConfig {
 }
 
 impl PromptConfig {
-    /// Checks the ranges of the limits.
+    /// Checks the ranges of the settings.
     ///
     /// # Errors
     /// A description of the first one that is out of range.
     pub fn validate(&self) -> Result<(), String> {
         let bodies = 1 << 10..=64 << 20;
         let periods = Duration::from_millis(100)..=Duration::from_secs(60);
-        let fault = if !(1_024..=1_000_000_000_000).contains(&self.node_tokens) {
+        let fault = if !(1..=100_000_000).contains(&self.settings.credits_max) {
+            "credits is out of range: 1 to 100000000"
+        } else if !(1_024..=1_000_000_000_000).contains(&self.node_tokens) {
             "server_tokens is out of range: 1024 to 1000000000000"
         } else if self.metrics_period.is_some_and(|period| !periods.contains(&period)) {
             "metrics_period is out of range: 100 ms to 1 min"

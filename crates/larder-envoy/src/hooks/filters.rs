@@ -7,10 +7,10 @@ use super::{destroy, exclusive, guard, shared};
 use crate::abi::{Buffer, CONTINUE, STOP_AND_BUFFER, STOP_ITERATION, STOP_NO_BUFFER};
 use crate::admin;
 use crate::attempt::{Attempt, Counters};
-use crate::host::{Filter, Map, define_filter_counter};
+use crate::host::{Filter, Map, Reply, define_filter_counter};
 use crate::log;
 use crate::prompt;
-use crate::prompt::reader::{Reader, ReaderCounters, Reply, Step};
+use crate::prompt::reader::{Reader, ReaderCounters, Step};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -219,9 +219,9 @@ unsafe fn finish(filter: *mut c_void, step: Step, [wait, replied]: [c_int; 2]) -
     match step {
         Step::Continue => CONTINUE,
         Step::Wait => wait,
-        Step::Reply(Reply { status, body, details }) => {
+        Step::Reply(reply) => {
             // SAFETY: as the caller promises.
-            guard("reply", (), || unsafe { Filter::new(filter) }.reply(status, &body, &details));
+            guard("reply", (), || unsafe { Filter::new(filter) }.reply(&reply));
             replied
         }
     }

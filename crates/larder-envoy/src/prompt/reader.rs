@@ -2,7 +2,7 @@
 
 use super::{FIELD, StoredPrompt};
 use crate::cluster::Cluster;
-use crate::host::{Body, Filter, Map};
+use crate::host::{Body, Filter, Map, Reply};
 use larder_core::rules::Head;
 use larder_prompts::{HeldBody, Prompt, PromptFault, PromptRoute, has_prompt};
 use std::sync::Arc;
@@ -38,15 +38,6 @@ pub(crate) enum Step {
     Wait,
     /// The filter replies.
     Reply(Reply),
-}
-
-/// A reply of a filter, as JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reply {
-    pub(crate) status: u32,
-    pub(crate) body: String,
-    /// The explanation for access logs.
-    pub(crate) details: String,
 }
 
 /// The filter of a request.

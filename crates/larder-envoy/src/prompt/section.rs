@@ -6,9 +6,6 @@ use larder_prompts::PromptConfig;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The numbers of credits that are permitted.
-const CREDITS: std::ops::RangeInclusive<u32> = 1..=100_000_000;
-
 /// The reason why `prompts` cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("prompts{0}")]
@@ -70,9 +67,6 @@ pub(crate) fn read(section: Value) -> Result<PromptConfig, SectionError> {
         body_bytes_max: size("body_max", section.body_max, standard.body_bytes_max)?,
         memory_bytes_max: size("memory", section.memory, standard.memory_bytes_max)?,
     };
-    if !CREDITS.contains(&credits_max) {
-        return Err(SectionError::of("credits", "is out of range: 1 to 100000000"));
-    }
     config.validate().map_err(|error| SectionError(format!(".{error}")))?;
     Ok(config)
 }
@@ -106,7 +100,7 @@ mod tests {
             (json!({ "body_max": 1.5 }), "prompts.body_max: write a number of bytes"),
             (json!({ "memory": "1KiB" }), "prompts.memory is out of range"),
             (json!({ "server_tokens": 1 }), "prompts.server_tokens is out of range"),
-            (json!({ "credits": 0 }), "prompts.credits: is out of range"),
+            (json!({ "credits": 0 }), "prompts.credits is out of range"),
             (json!({ "metrics_period": "1s" }), "prompts.metrics_period: only larder switch"),
         ] {
             let refusal = read(section.clone()).expect_err("it cannot be used").to_string();
