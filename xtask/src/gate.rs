@@ -3,6 +3,7 @@
 //! Every step runs, even after one has failed. The report at the end says how long each took, what failed, which tests
 //! were skipped and why, and the sum of all tests.
 
+mod programs;
 mod report;
 mod results;
 mod steps;
@@ -26,6 +27,7 @@ type Step = fn(&mut Gate) -> Result<()>;
 const STEPS: &[(&str, Step)] = &[
     ("fmt", steps::fmt),
     ("clippy", steps::clippy),
+    ("build", steps::build),
     ("test", steps::test),
     ("doc", steps::doc),
     ("book", steps::book),
@@ -40,6 +42,8 @@ struct Gate {
     /// Arguments that choose packages: the workspace, or `-p PACKAGE` for each.
     scope: Vec<String>,
     temporary: TemporaryDirectory,
+    /// The test programs, between the step that builds them and the step that runs them.
+    programs: Option<Vec<programs::Program>>,
     /// The sum of all tests, once they have run.
     counts: Option<TestCounts>,
 }
@@ -55,8 +59,14 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<()> {
     }
     let steps = chosen(&arguments.positionals()?)?;
     set_up("test")?;
-    let mut gate =
-        Gate { in_ci: in_ci(), deny: denied()?, scope, temporary: TemporaryDirectory::new()?, counts: None };
+    let mut gate = Gate {
+        in_ci: in_ci(),
+        deny: denied()?,
+        scope,
+        temporary: TemporaryDirectory::new()?,
+        programs: None,
+        counts: None,
+    };
     let steps = steps.into_iter().map(|(name, step)| gate.run_step(name, step)).collect();
     let skips = match fs::read_to_string(gate.skips_file()) {
         Ok(text) => Skips::parse(&text),

@@ -84,12 +84,17 @@ pub(crate) fn check(command: &Command, status: ExitStatus) -> Result<()> {
     if status.success() {
         return Ok(());
     }
-    Err(Failure::Command { line: line(command), outcome: status.to_string() })
+    Err(failed(command, status.to_string()))
+}
+
+/// The failure of a command.
+pub(crate) fn failed(command: &Command, outcome: String) -> Failure {
+    Failure::Command { line: line(command), outcome }
 }
 
 /// The failure of a command that could not be started.
 pub(crate) fn not_started(command: &Command, error: &std::io::Error) -> Failure {
-    Failure::Command { line: line(command), outcome: error.to_string() }
+    failed(command, error.to_string())
 }
 
 /// The path of a program in `PATH`.

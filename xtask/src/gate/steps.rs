@@ -1,14 +1,10 @@
 //! The steps of the gate.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::Stdio;
-
-use super::Gate;
-use super::results::TestCounts;
+use super::{Gate, programs};
 use crate::book;
 use crate::failure::{Failure, Result};
 use crate::files::list;
-use crate::process::{check, command, command_with, find, is_executable, not_started, run, succeeds};
+use crate::process::{command, command_with, find, is_executable, run, succeeds};
 use crate::release;
 use crate::toolchain::{has_subcommand, root, target_directory, tools_directory};
 
@@ -31,37 +27,22 @@ pub(super) fn clippy(gate: &mut Gate) -> Result<()> {
     run(bare.args(gate.deny))
 }
 
-/// Runs all tests, shows what they print, and adds up their results. The tidy test (import arrows, purity of the core,
-/// documents, claims) is one of them.
-pub(super) fn test(gate: &mut Gate) -> Result<()> {
-    let (reader, writer) = io::pipe().map_err(Failure::file("pipe"))?;
-    let mut command = gate.cargo(&["test", "--locked"]);
-    command.args(&gate.scope).arg("--no-fail-fast").env("LARDER_SKIPS", gate.skips_file());
-    command.stderr(writer.try_clone().map_err(Failure::file("pipe"))?).stdout(writer);
-    let mut child = command.spawn().map_err(|error| not_started(&command, &error))?;
-    // The reader's end comes when no process has the writer any more.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut counts = TestCounts::default();
-    let shown = show(reader, &mut counts);
-    gate.counts = Some(counts);
-    let status = child.wait().map_err(|error| not_started(&command, &error))?;
-    shown?;
-    check(&command, status)
+/// Builds all test programs.
+pub(super) fn build(gate: &mut Gate) -> Result<()> {
+    gate.programs = Some(programs::build(gate)?);
+    Ok(())
 }
 
-/// Copies lines to stdout and counts the results in them.
-fn show(reader: impl io::Read, counts: &mut TestCounts) -> Result<()> {
-    let mut reader = BufReader::new(reader);
-    let mut line = Vec::new();
-    let mut stdout = io::stdout();
-    loop {
-        line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(Failure::file("output of cargo test"))? == 0 {
-            return Ok(());
-        }
-        counts.add_line(&String::from_utf8_lossy(&line));
-        stdout.write_all(&line).map_err(Failure::file("stdout"))?;
-    }
+/// Runs all test programs and the examples in documentation. The tidy test (import arrows, purity of the core, documents,
+/// claims) is one of them.
+pub(super) fn test(gate: &mut Gate) -> Result<()> {
+    let programs = match gate.programs.take() {
+        Some(programs) => programs,
+        None => programs::build(gate)?,
+    };
+    let results = programs::run(programs, gate.temporary.path())?;
+    gate.counts = Some(results.counts);
+    results.check()
 }
 
 /// Builds the documentation of the code. Private items too: the readers of these pages work on larder.
