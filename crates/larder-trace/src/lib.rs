@@ -21,6 +21,7 @@ mod intern;
 mod line;
 mod prompts;
 mod read;
+mod read_ahead;
 mod record;
 mod report;
 mod size_unit;

@@ -104,7 +104,7 @@ pub fn read(
 /// # Errors
 /// As for [`read`].
 pub fn read_from(
-    reader: impl Read,
+    reader: impl Read + Send,
     options: &ReadOptions,
     on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
     on_progress: &mut dyn FnMut(Progress),

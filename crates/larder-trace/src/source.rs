@@ -1,14 +1,15 @@
 //! Reading of a file into a buffer of bounded size. gzip, zstd, xz and bzip2 are detected by their magic
 //! bytes and decompressed.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::compression::Compression;
 use crate::error::TraceError;
+use crate::read_ahead::ReadAhead;
 
 /// Bytes per read from the file. The size makes system calls cheap, and the buffer fits into the L2 cache.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -20,21 +21,21 @@ const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;
 /// A reader that counts the bytes it has read, for progress reports.
 struct CountingReader<R> {
     inner: R,
-    bytes_read: Rc<Cell<u64>>,
+    bytes_read: Arc<AtomicU64>,
 }
 
 impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(out)?;
-        self.bytes_read.set(self.bytes_read.get() + n as u64);
+        self.bytes_read.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 }
 
 /// An open trace file. The decompressed bytes are in a window, which is refilled at its end.
 pub(crate) struct Source<'r> {
-    reader: Box<dyn Read + 'r>,
-    bytes_read: Rc<Cell<u64>>,
+    reader: Box<dyn Read + Send + 'r>,
+    bytes_read: Arc<AtomicU64>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -47,7 +48,7 @@ pub(crate) struct Source<'r> {
 }
 
 impl Source<'static> {
-    /// Opens a file.
+    /// Opens a file. A packed one is unpacked by a thread of its own.
     pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
         let fail = |source| TraceError::Open { path: path.to_path_buf(), source };
         let file = File::open(path).map_err(fail)?;
@@ -56,20 +57,24 @@ impl Source<'static> {
             return Err(fail(io::Error::from(io::ErrorKind::IsADirectory)));
         }
         let length = metadata.is_file().then_some(metadata.len());
-        Source::new(file, length)
+        let mut source = Source::new(file, length)?;
+        if source.compression != Compression::None {
+            source.reader = Box::new(ReadAhead::new(source.reader).map_err(fail)?);
+        }
+        Ok(source)
     }
 }
 
 impl<'r> Source<'r> {
     /// Wraps a reader of compressed or plain bytes.
-    pub(crate) fn new(reader: impl Read + 'r, packed_bytes: Option<u64>) -> Result<Self, TraceError> {
-        let bytes_read = Rc::new(Cell::new(0));
-        let mut counted = CountingReader { inner: reader, bytes_read: Rc::clone(&bytes_read) };
+    pub(crate) fn new(reader: impl Read + Send + 'r, packed_bytes: Option<u64>) -> Result<Self, TraceError> {
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        let mut counted = CountingReader { inner: reader, bytes_read: Arc::clone(&bytes_read) };
         let mut magic = [0_u8; 4];
         let known = read_up_to(&mut counted, &mut magic).map_err(cannot_start)?;
         let head = io::Cursor::new(magic).take(known as u64);
         let whole = head.chain(counted);
-        let (compression, reader): (_, Box<dyn Read + 'r>) = match magic[..known] {
+        let (compression, reader): (_, Box<dyn Read + Send + 'r>) = match magic[..known] {
             [0x1F, 0x8B, ..] => (Compression::Gzip, Box::new(flate2::read::MultiGzDecoder::new(whole))),
             [0x28, 0xB5, 0x2F, 0xFD] => {
                 let decoder = zstd::stream::read::Decoder::new(whole).map_err(cannot_start)?;
@@ -129,9 +134,10 @@ impl<'r> Source<'r> {
         self.unpacked - (self.end - self.start) as u64
     }
 
-    /// Returns the number of compressed bytes that were read from the file.
+    /// Returns the number of compressed bytes that were read from the file. Up to a mebibyte of what they unpack to
+    /// may still wait for the window.
     pub(crate) fn bytes_packed(&self) -> u64 {
-        self.bytes_read.get()
+        self.bytes_read.load(Ordering::Relaxed)
     }
 
     /// Adds bytes to the window. Returns false at the end of the file. The window grows if the caller leaves

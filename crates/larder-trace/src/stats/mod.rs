@@ -106,7 +106,7 @@ impl Stats {
     /// # Errors
     /// As for [`read_from`].
     pub fn of_reader(
-        reader: impl Read,
+        reader: impl Read + Send,
         options: &ReadOptions,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, TraceError> {

@@ -287,7 +287,7 @@ pub fn read_routes(
 /// # Errors
 /// Returns the errors of [`read_routes`].
 pub fn read_routes_from(
-    reader: impl Read,
+    reader: impl Read + Send,
     path: &Path,
     limits: &Limits,
     id_of: impl Fn(&str) -> TargetId,
@@ -318,7 +318,7 @@ pub fn for_each_route(
 
 /// Reads the lines of a file. Errors get the path and the line number.
 fn read_lines<T>(
-    reader: impl Read,
+    reader: impl Read + Send,
     path: &Path,
     limits: &Limits,
     read: impl FnOnce(&mut TableReader<'_>) -> Result<T, RoutesProblem>,

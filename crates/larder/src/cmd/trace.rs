@@ -200,7 +200,7 @@ fn stats(args: &StatsArgs) -> anyhow::Result<()> {
     let options = ReadOptions { format: *format, json_fields: json_fields.clone(), limits: input.limits() };
     let bar = TraceProgress::new();
     let stats = if input.is_stdin() {
-        Stats::of_reader(io::stdin().lock(), &options, &mut |progress| bar.show(progress))
+        Stats::of_reader(io::stdin(), &options, &mut |progress| bar.show(progress))
     } else {
         Stats::of_file(&input.file, &options, &mut |progress| bar.show(progress))
     };
