@@ -112,7 +112,7 @@ impl PromptLease {
 
     /// Ends all credits of the node that serves the prompt, because its server has lost its cache.
     pub fn forget_node(&self) {
-        self.node().iter().for_each(|node| self.route.chains.restarted(*node));
+        self.node().iter().for_each(|node| self.route.chains.forget_node(*node));
     }
 
     /// Records a piece of the reply. The first one shows that the prompt is prefilled.

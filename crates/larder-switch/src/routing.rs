@@ -271,7 +271,7 @@ impl Routing {
 
     /// Ends the credits of a node that has lost its cache, on all routes.
     pub(crate) fn forget_prompts(&self, node: NodeId) {
-        self.chains().for_each(|(_, _, chains)| chains.restarted(node));
+        self.chains().for_each(|(_, _, chains)| chains.forget_node(node));
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -133,7 +133,7 @@ impl ChainDispatcher {
     }
 
     /// Ends all credits of a node, because it has restarted with an empty cache.
-    pub fn restarted(&mut self, node: NodeId) {
+    pub fn forget_node(&mut self, node: NodeId) {
         if let Some(credits) = &mut self.credits {
             credits.clear(node);
         }

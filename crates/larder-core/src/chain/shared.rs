@@ -115,8 +115,8 @@ impl SharedChains {
     }
 
     /// Ends all credits of a node, because it has restarted with an empty cache.
-    pub fn restarted(&self, node: NodeId) {
-        self.state.lock().dispatcher.restarted(node);
+    pub fn forget_node(&self, node: NodeId) {
+        self.state.lock().dispatcher.forget_node(node);
     }
 
     /// Changes the capacity of a node's cache, in tokens. Credits that no longer fit end.
@@ -219,7 +219,7 @@ impl State {
             dispatcher.set_open(node, node.index() < slots && nodes.takes(node, group));
             if epoch != self.epoch && node.index() < slots && nodes.lost_since(node, self.epoch) {
                 // Another node may have taken the slot.
-                dispatcher.restarted(node);
+                dispatcher.forget_node(node);
                 dispatcher.set_capacity(node, node_tokens);
             }
         }

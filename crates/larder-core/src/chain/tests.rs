@@ -85,7 +85,7 @@ impl Run {
                 self.open[usize::from(*node)] = *open;
                 self.dispatcher.set_open(NodeId(*node), *open);
             }
-            Step::Restart(node) => self.dispatcher.restarted(NodeId(*node)),
+            Step::Restart(node) => self.dispatcher.forget_node(NodeId(*node)),
             Step::Capacity(node, tokens) => {
                 self.capacities[usize::from(*node)] = *tokens;
                 self.dispatcher.set_capacity(NodeId(*node), *tokens);
@@ -188,7 +188,7 @@ fn a_restart_ends_all_credits_at_once() {
         request.tokens() - 1,
         "an engine computes the last token again"
     );
-    run.dispatcher.restarted(first.node);
+    run.dispatcher.forget_node(first.node);
     assert_eq!(credited(&run), [0; NODES as usize]);
     run.dispatcher.finish(&blocks, first.work);
     assert_eq!(run.dispatcher.credits(), 0, "the request failed before its reply began");

@@ -56,19 +56,19 @@
 mod connections;
 mod context;
 mod held;
-mod holding;
+mod held_rules;
 mod input;
 mod lifecycle;
 mod listing;
+mod move_rules;
 mod moves;
-mod moving;
 mod nodes;
 mod output;
 mod parts;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod transferring;
+mod transfer_rules;
 mod transfers;
 
 use crate::dispatch::Decision;

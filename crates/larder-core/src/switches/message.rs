@@ -1,9 +1,9 @@
 //! The messages between switches, and their encoding.
 //!
 //! ```text
-//! message = kind:u8 clock life number:varint all:u8 roster rest
-//! hello   = version whole:u8 part parts count(nodes) (slot name)* count(routes) (id name)* ends count(ends) (name life since)*
-//! loads   = all:u8 told count (slot requests)* count (route outstanding waiting)*
+//! message = kind:u8 clock incarnation number:varint to_all:u8 roster rest
+//! hello   = version whole:u8 part parts count(nodes) (slot name)* count(routes) (id name)* ends count(ends) (name incarnation since)*
+//! loads   = all:u8 sent_until count (slot requests)* count (route outstanding waiting)*
 //! sets    = route count set*                          set = target:8 bytes changed used|servers<<1 slot*
 //! want    = question route since at
 //! part    = question route count set* (0 | 1 next)
@@ -15,7 +15,7 @@
 //! credits = question runs (0 | 1 | 2 next)
 //! ```
 //!
-//! *life* is the sender's incarnation, which increases with each start. *number* increases with each message to all switches; a
+//! *incarnation* is the sender's; it increases with each start. *number* increases with each message to all switches; a
 //! message to a single switch has the number of the last message to all before it. A receiver that misses a number has missed
 //! changes. *roster* increases when slots and route numbers change their meaning: a receiver cannot understand a message of a
 //! roster that it does not have.

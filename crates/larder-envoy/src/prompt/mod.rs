@@ -67,7 +67,7 @@ impl ClusterPrompts {
     /// Ends the credits of a node, because its server has probably lost its cache.
     fn forget(&self, node: NodeId) {
         self.note_reply(node);
-        self.route.chains.restarted(node);
+        self.route.chains.forget_node(node);
     }
 }
 

@@ -168,7 +168,7 @@ fn ambiguous_replies_are_refused() {
         ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", F::Length),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", F::Coding),
         ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", F::Coding),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", F::TwoLengths),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", F::LengthAndCoding),
     ] {
         assert_eq!(reply(text).err(), Some(fault), "{text:?}");
     }

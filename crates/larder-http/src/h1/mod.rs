@@ -65,7 +65,7 @@ pub enum Fault {
     Coding,
     /// The message has a length and a transfer coding (RFC 9112 section 6.1).
     #[error("there are a length and a transfer coding")]
-    TwoLengths,
+    LengthAndCoding,
     /// A TRACE request has a body (RFC 9110 section 9.3.8).
     #[error("there is a body where none is allowed")]
     Body,

@@ -107,7 +107,7 @@ impl ReplyHead {
             }
         }
         self.declared = match (length, chunks) {
-            (Some(_), true) => return Err(Fault::TwoLengths),
+            (Some(_), true) => return Err(Fault::LengthAndCoding),
             (None, true) => Body::Chunks,
             (Some(bytes), false) => Body::Length(bytes),
             (None, false) => Body::Close,

@@ -130,7 +130,7 @@ impl RequestHead {
         let (method, target) = (self.method(), self.target());
         let form = target_form(method, target, host, is_http10)?;
         let body = match (length, chunks) {
-            (Some(_), true) => return Err(Fault::TwoLengths),
+            (Some(_), true) => return Err(Fault::LengthAndCoding),
             (_, true) if is_http10 => return Err(Fault::Coding),
             (None, true) => Body::Chunks,
             (None | Some(0), false) => Body::None,

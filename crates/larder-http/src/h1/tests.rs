@@ -74,7 +74,7 @@ fn ambiguous_requests_are_refused() {
         (get("Content-Length: \r\n"), F::Length),
         (get("Content-Length: 9223372036854775808\r\n"), F::Length),
         (get("Content-Length: 3\r\nContent-Length: 3\r\n"), F::Length),
-        (get("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), F::TwoLengths),
+        (get("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), F::LengthAndCoding),
         (get("Transfer-Encoding: gzip, chunked\r\n"), F::Coding),
         (get("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), F::Coding),
         ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(), F::Coding),

@@ -65,8 +65,8 @@ impl FetchRequest {
 /// The outcome of a fetch for the leading request.
 #[derive(Debug)]
 pub(super) enum LeadOutcome {
-    /// A reply for all clients, with a reader of its body if the body is still being received.
-    Shared {
+    /// A reply from the memory: a new one, with a reader of its body if the body is still being received, or the stale one.
+    Stored {
         variant: Arc<Variant>,
         summary: FetchSummary,
         reader: Option<BodyReader>,
@@ -114,7 +114,7 @@ impl Fetcher {
             // fails and which reply they may use.
             lead.announce(sent.err().map_or(FlightOutcome::Alone, FlightOutcome::of_error));
             let (variant, summary) = (Arc::clone(stale), FetchSummary::stale_if_error(status));
-            let _ = leader.send(LeadOutcome::Shared { variant, summary, reader: None });
+            let _ = leader.send(LeadOutcome::Stored { variant, summary, reader: None });
             return;
         }
         match (sent, &request.stale) {
@@ -236,7 +236,7 @@ impl Fetcher {
             lead.announce(FlightOutcome::Alone);
         }
         // The client that led may have left.
-        let _ = leader.send(LeadOutcome::Shared { variant, summary, reader: None });
+        let _ = leader.send(LeadOutcome::Stored { variant, summary, reader: None });
     }
 
     fn assess(
@@ -289,7 +289,7 @@ impl Fetcher {
         }
         // The client that led may have left. The rest continues without it.
         let reader = incoming.open_reader();
-        let _ = leader.send(LeadOutcome::Shared { variant: Arc::clone(&variant), summary, reader });
+        let _ = leader.send(LeadOutcome::Stored { variant: Arc::clone(&variant), summary, reader });
         if let Some((pieces, room)) = self.receive(fetched, storable, &mut lead).await {
             let body = PageBody::whole(pieces);
             let whole = Arc::new(variant.with_body(body));

@@ -280,7 +280,7 @@ impl OriginService {
         let (leader, leader_outcome) = oneshot::channel();
         self.spawn_fetch(request, stored, (lead, slot, leader), InterimRelay::of_request(request.parts));
         match leader_outcome.await {
-            Ok(LeadOutcome::Shared { variant, summary, reader }) => {
+            Ok(LeadOutcome::Stored { variant, summary, reader }) => {
                 let outcome = forward_outcome(reason, &summary, false);
                 Responder::mark(
                     self.stored_replies().reply(request.parts, &variant, outcome, reader),

@@ -130,6 +130,8 @@ async fn reports_refuse_relayed_requests_and_other_methods() {
 
 const OWN_PATHS: [&str; 4] = ["/.larder/load", "/.larder/events", "/.larder/stats", "/.larder/health"];
 
+const PURGE_PATH: &str = "/.larder/purge";
+
 fn all_paths(config: &mut NodeConfig) {
     config.stats_path = Some("/.larder/stats".to_owned());
 }
@@ -175,7 +177,7 @@ async fn own_paths_are_not_for_clients_of_handed_over_connections() {
         let services = |address| if by_socket { Vec::new() } else { vec![address] };
         let handoffs = |address| IncomingHandoffs { services: services(address), ..IncomingHandoffs::none() };
         let running = TestNode::start_with_handoffs(config, files, handoffs).await;
-        for path in OWN_PATHS {
+        for path in OWN_PATHS.into_iter().chain([PURGE_PATH]) {
             let reply = if by_socket {
                 let request = format!("GET {path} HTTP/1.1\r\nHost: n\r\n\r\n");
                 let (mut client, restored) =
@@ -188,7 +190,7 @@ async fn own_paths_are_not_for_clients_of_handed_over_connections() {
             assert_eq!((reply.status, reply.cache_status()), (404, "n; detail=denied"), "{path} {by_socket}");
         }
         assert!(stub.requests().is_empty(), "the paths are not the origin's");
-        assert_eq!(running.node.stats().own_paths_denied, 4);
+        assert_eq!(running.node.stats().own_paths_denied, 5);
     }
 }
 

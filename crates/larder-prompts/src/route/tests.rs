@@ -115,7 +115,7 @@ fn a_lost_cache_has_no_credits() {
     let (route, dispatcher) = (route(), dispatcher(1));
     serve(&route, &dispatcher, 1);
     assert_eq!(route.status().credits, 8);
-    route.chains.restarted(NodeId(0));
+    route.chains.forget_node(NodeId(0));
     assert_eq!(route.status().credits, 0);
 }
 

@@ -10,6 +10,9 @@
 //! report what they cache. `ward` and `part` have the routing table of the log's warm-up, as if it were
 //! yesterday's log.
 //!
+//! The stated error of a value has these terms: Student's t over the strata of the sample (`run.rs`), the share of a node's
+//! memory that the sampling needs (`grid.rs`), and the deviation from the whole replay (`study.rs`, `check_choice`).
+//!
 //! * [`merge()`] turns several logs into one workload; [`merge_as`] uses the caller's ids and classes.
 //! * [`plan`] turns a workload and [`Options`] into a [`Plan`]. It does no I/O.
 //!

@@ -153,7 +153,7 @@ impl RunSetup {
     }
 
     /// Checks the settings by creating a dispatcher.
-    pub(super) fn check(&self, point: GridPoint) -> Result<(), SimError> {
+    pub(super) fn check_settings(&self, point: GridPoint) -> Result<(), SimError> {
         let specs: Vec<NodeSpec> =
             (0..point.nodes).map(|index| NodeSpec::named(format!("n{index}"))).collect();
         let settings = Settings { nodes_max: point.nodes, policy: point.policy, ..self.settings.clone() };

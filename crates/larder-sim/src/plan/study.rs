@@ -74,7 +74,7 @@ impl<'w> Study<'w> {
             seed: options.seeds.first().copied().unwrap_or(1),
         };
         for nodes in &options.nodes {
-            setup.check(GridPoint { policy: PolicyKind::Rr, nodes: *nodes, memory: Bytes(1) })?;
+            setup.check_settings(GridPoint { policy: PolicyKind::Rr, nodes: *nodes, memory: Bytes(1) })?;
         }
         let smallest = memory.iter().copied().min().unwrap_or(Bytes(1));
         let runs = options.policies.len() * options.nodes.len() * memory.len();
@@ -128,7 +128,7 @@ impl<'w> Study<'w> {
         if matches!(options.goal, Some(Goal::P99(_))) {
             self.add_delays("delays", &mut cells)?;
         }
-        let checks = self.check(&mut cells)?;
+        let checks = self.check_choice(&mut cells)?;
         let chosen = self.choose(&cells).cloned();
         let mut spreads = Vec::new();
         if let Some(chosen) = &chosen {
@@ -296,7 +296,7 @@ impl<'w> Study<'w> {
 
     /// Replays the recommended cluster whole, or with a larger sample. Widens the errors of all other cells
     /// by the deviation of the samples. Repeats while this changes the choice.
-    fn check(&mut self, cells: &mut [Cell]) -> Result<Vec<Check>, SimError> {
+    fn check_choice(&mut self, cells: &mut [Cell]) -> Result<Vec<Check>, SimError> {
         let mut checks: Vec<Check> = Vec::new();
         let mut left = CHECK_REQUESTS;
         for _ in 0..CHECKS_MAX {

@@ -3,7 +3,8 @@
 //! - No connection: nothing was sent, so any request may go to another node.
 //! - A failure before the client has received anything: a request with an idempotent method (RFC 9110 section 9.2.2)
 //!   is retried if everything that was read of it is still buffered. If the connection came from the pool, the node
-//!   may just have closed it: the same node is asked once more, which keeps the locality, and then another node.
+//!   may just have closed it: the same node is asked once more, which keeps the locality, and then another node. A
+//!   completion of a language model changes nothing at its node, so it is retried too, unless its time was over.
 //! - A failure in the middle of a reply: another node is asked for the rest ([`Resume`]). If the rest cannot be asked for,
 //!   the engine discards the answer of [`Requests::handle_node_failure`] and ends the client's connection.
 

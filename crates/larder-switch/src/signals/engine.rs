@@ -123,7 +123,7 @@ pub(super) async fn run(decider: &Decider, node: &Node) {
         pause = period;
         if before.is_some_and(|before| found.has_restarted(&before)) {
             tracing::info!(node = &*node.name, "prompts: server restarted, its cache counts as empty");
-            chains.iter().for_each(|chains| chains.restarted(node.id));
+            chains.iter().for_each(|chains| chains.forget_node(node.id));
         }
         if let Some(tokens) = found.capacity.map(|tokens| tokens as u64) {
             let is_news = before.and_then(|before| before.capacity) != found.capacity;

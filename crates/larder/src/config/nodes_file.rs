@@ -6,7 +6,7 @@ use larder_switch::NodeEntry;
 use serde::Deserialize;
 
 use super::error::{ConfigError, Fault};
-use super::sections::switch::nodes::{NodeKey, peers};
+use super::sections::switch::nodes::{NodeKey, node_entries};
 use super::source::Source;
 
 /// Contents of a file of nodes.
@@ -24,7 +24,7 @@ pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, Config
     let origin = path.display().to_string();
     let source = Source::new(&origin, text);
     let file: NodesFile = toml::from_str(text).map_err(|error| source.refused(&error))?;
-    peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
+    node_entries("nodes", &file.nodes).map_err(|fault| source.locate(fault))
 }
 
 /// Parses one node that does not come from a file.
@@ -32,7 +32,7 @@ pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, Config
 /// # Errors
 /// The node is invalid.
 pub(crate) fn node(raw: &NodeKey) -> Result<NodeEntry, ConfigError> {
-    let one = peers("nodes", std::slice::from_ref(raw))
+    let one = node_entries("nodes", std::slice::from_ref(raw))
         .map_err(|fault| Source::new("request", "").locate(fault))?;
     one.into_iter().next().ok_or_else(|| Source::new("request", "").locate(Fault::new("nodes", "none")))
 }

@@ -112,7 +112,7 @@ fn a_node_that_restarts_loses_the_credits_of_every_switch_that_notices() {
     let (home, _) = network.serve(0, &prompt(1, 5));
     network.run(SwitchesSettings::default().period);
     let TestSwitch { dispatcher, chains, .. } = &network.switches[1];
-    chains.restarted(dispatcher.nodes().id_of(&home).expect("it is there"));
+    chains.forget_node(dispatcher.nodes().id_of(&home).expect("it is there"));
     assert_eq!((network.credits(1)[&home], network.credits(0)[&home]), (0, 20));
     // What is placed there afterwards is known again.
     network.serve(0, &prompt(1, 6));

@@ -13,7 +13,7 @@ use crate::config::keys::keys;
 use crate::config::sections::policy::{Parameters, PoliciesSection, apply};
 use crate::config::sections::switch::admission::{AdmissionKey, AdmissionWord, JoinSection, limit};
 use crate::config::sections::switch::discover::{Discover, DiscoverSection, sources};
-use crate::config::sections::switch::nodes::{NodeKey, peers};
+use crate::config::sections::switch::nodes::{NodeKey, node_entries};
 use crate::config::sections::switch::prompts::{PromptsSection, prompts};
 use crate::config::sections::switch::rule::key;
 use crate::config::sections::switch::switches::{SwitchesRole, SwitchesSection, switches};
@@ -129,7 +129,7 @@ pub(crate) fn picker(raw: &PickerSection, absent: &mut Vec<Fault>) -> Result<Pic
     for (at, node) in raw.nodes.iter().enumerate() {
         refuse_switch_keys(&format!("picker.nodes[{at}]"), node)?;
     }
-    let nodes = peers("picker.nodes", &raw.nodes)?;
+    let nodes = node_entries("picker.nodes", &raw.nodes)?;
     if nodes.len() > usize::from(raw.limits.nodes_max) {
         let what = format!("{} nodes are listed, {} may be", nodes.len(), raw.limits.nodes_max);
         return Err(Fault::new("picker.limits.nodes_max", what).hint("raise limits.nodes_max"));

@@ -51,7 +51,7 @@ use crate::config::sections::switch::edits::against_mechanism;
 use crate::config::sections::switch::foreign_syntax::warn_of_foreign_syntax;
 use crate::config::sections::switch::handoff::handoff;
 use crate::config::sections::switch::limits::{health, limits, outliers, timeouts};
-use crate::config::sections::switch::nodes::peers;
+use crate::config::sections::switch::nodes::node_entries;
 use crate::config::sections::switch::policy_requirements::check_policy_requirements;
 use crate::config::sections::switch::process::{RunAs, run_as};
 use crate::config::sections::switch::record::record;
@@ -105,7 +105,7 @@ pub(crate) fn switch(
     };
     some_nodes(raw)?;
     let (tls, acme) = raw.tls.as_ref().map(|raw| tls(raw, &listen, warnings)).transpose()?.unzip();
-    let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
+    let mut switch = SwitchConfig::new(listen, node_entries("switch.nodes", &raw.nodes)?);
     let discover = sources("switch.discover", &raw.discover, HOLD_OF_SWITCH)?;
     switch.grows = !discover.is_empty();
     switch.settings = settings(raw)?;

@@ -156,9 +156,10 @@ impl JsonSchema for NodeKey {
     }
 }
 
-pub(crate) fn peers(list: &str, raw: &[NodeKey]) -> Result<Vec<NodeEntry>, Fault> {
+/// Returns the nodes of a list: names that differ, addresses with a port, weights in range.
+pub(crate) fn node_entries(list: &str, raw: &[NodeKey]) -> Result<Vec<NodeEntry>, Fault> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut peers = Vec::with_capacity(raw.len());
+    let mut entries = Vec::with_capacity(raw.len());
     for (i, entry) in raw.iter().enumerate() {
         let key = format!("{list}[{i}]");
         host_and_port(&entry.address).map_err(|what| {
@@ -181,9 +182,9 @@ pub(crate) fn peers(list: &str, raw: &[NodeKey]) -> Result<Vec<NodeEntry>, Fault
         let handoff = entry.handoff.as_ref().map(|raw| peer(&key, raw)).transpose()?;
         let node =
             NodeEntry { groups, handoff, http2: entry.http2, ..NodeEntry::new(spec, entry.address.clone()) };
-        peers.push(of_node(&key, entry, node)?);
+        entries.push(of_node(&key, entry, node)?);
     }
-    Ok(peers)
+    Ok(entries)
 }
 
 /// Validates the groups of a node.
