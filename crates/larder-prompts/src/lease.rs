@@ -23,6 +23,8 @@ pub struct PromptLease {
     work: Option<Work>,
     /// The reply has begun, and is no error.
     is_served: bool,
+    /// The prompt was not sent to its node, or the node has answered with an error: it has computed nothing.
+    is_refused: bool,
     /// The body, as long as it is in memory.
     body: Option<HeldBody>,
 }
@@ -45,6 +47,7 @@ impl PromptLease {
             credited: 0,
             work: None,
             is_served: false,
+            is_refused: true,
             body: Some(body),
         };
         lease.choose(nodes, ExcludedNodes::NONE, permitted);
@@ -92,6 +95,7 @@ impl PromptLease {
         if let Some(work) = &self.work {
             self.route.chains.announce(&self.blocks, work);
         }
+        self.is_refused = false;
         self.route.count_attempt(self.tokens, self.credited);
         if is_chosen && decision.reason == Reason::Placed {
             return Decision { reason: self.reason, ..decision };
@@ -102,6 +106,7 @@ impl PromptLease {
     /// Records the status of the reply. The body is no longer needed.
     pub fn note_reply(&mut self, status: u16) {
         self.is_served = (200..300).contains(&status);
+        self.is_refused = !self.is_served;
         self.body = None;
     }
 
@@ -135,8 +140,11 @@ impl PromptLease {
     /// Ends the work of the prompt at its node.
     pub fn end(&mut self) {
         self.credited = 0;
-        if let Some(work) = self.work.take() {
-            self.route.chains.finish(&self.blocks, work);
+        let is_refused = std::mem::replace(&mut self.is_refused, true);
+        match self.work.take() {
+            Some(work) if is_refused => self.route.chains.refuse(&self.blocks, work),
+            Some(work) => self.route.chains.finish(&self.blocks, work),
+            None => {}
         }
     }
 }

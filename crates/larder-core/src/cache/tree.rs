@@ -131,6 +131,21 @@ impl TreeCache {
         }
     }
 
+    /// Removes one pin from each block of a chain, as [`Self::unpin`] does, and removes the blocks that only this request
+    /// has used: it was refused, so the engine has not computed them. `known` blocks of the chain were stored before
+    /// [`Self::pin`], which had the stamp `since`; no other use may have that stamp.
+    pub fn withdraw(&mut self, chain: &[Block], known: usize, since: u32, stamp: u32) {
+        for (depth, block) in chain.iter().enumerate().rev() {
+            let Some(at) = self.slab.find(&block.id) else { continue };
+            let TreeLink { pins, used, .. } = self.slab.slot(at).link;
+            self.unpin_stored(at, stamp);
+            // Whoever stored a block below this one has used this one too, so it has no children.
+            if depth >= known && pins == 1 && used == since {
+                self.remove(at);
+            }
+        }
+    }
+
     /// Records a use of a chain that ends at once. Returns the number of its blocks that are now stored.
     pub fn touch(&mut self, chain: &[Block], stamp: u32) -> usize {
         let stored = self.pin(chain, stamp);
@@ -260,10 +275,14 @@ impl TreeCache {
         if self.oldest == NONE {
             return false;
         }
-        let at = self.oldest;
+        self.remove(self.oldest);
+        true
+    }
+
+    /// Removes a block without pins and children.
+    fn remove(&mut self, at: u32) {
         self.unlink(at);
         self.resident -= self.slab.remove(at).size;
-        true
     }
 
     fn link_newest(&mut self, at: u32) {

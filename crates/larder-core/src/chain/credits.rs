@@ -24,7 +24,22 @@ struct NodeCredits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pins {
     count: usize,
+    /// The number of blocks that were stored before.
+    known: usize,
+    /// The number of the request.
+    stamp: u32,
     epoch: u32,
+}
+
+/// The outcome of a request for a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The node has computed the chain, so it has all of its blocks.
+    Served,
+    /// The request ended before its reply began. The node may have computed a part of the chain.
+    Unknown,
+    /// The node has computed nothing.
+    Refused,
 }
 
 /// The credits of all nodes.
@@ -105,17 +120,22 @@ impl Credits {
     pub(super) fn begin(&mut self, node: NodeId, chain: &[Block]) -> Pins {
         self.stamp = self.stamp.wrapping_add(1);
         let Some(found) = self.nodes.get_mut(node.index()) else { return Pins::default() };
-        Pins { count: found.cache.pin(chain, self.stamp), epoch: found.epoch }
+        let (known, stamp, epoch) = (found.cache.depth(chain), self.stamp, found.epoch);
+        Pins { count: found.cache.pin(chain, stamp), known, stamp, epoch }
     }
 
-    /// Records that a node has ended a request for a chain. If it was served, the node has all of its blocks.
-    pub(super) fn end(&mut self, node: NodeId, chain: &[Block], pins: Pins, served: bool) {
+    /// Records that a node has ended a request for a chain.
+    pub(super) fn end(&mut self, node: NodeId, chain: &[Block], pins: Pins, outcome: Outcome) {
         self.stamp = self.stamp.wrapping_add(1);
         let Some(found) = self.nodes.get_mut(node.index()).filter(|found| found.epoch == pins.epoch) else {
             return;
         };
-        found.cache.unpin(chain.get(..pins.count).unwrap_or(chain), self.stamp);
-        if served && pins.count < chain.len() {
+        let pinned = chain.get(..pins.count).unwrap_or(chain);
+        match outcome {
+            Outcome::Refused => found.cache.withdraw(pinned, pins.known, pins.stamp, self.stamp),
+            Outcome::Unknown | Outcome::Served => found.cache.unpin(pinned, self.stamp),
+        }
+        if outcome == Outcome::Served && pins.count < chain.len() {
             found.cache.touch(chain, self.stamp);
         }
     }

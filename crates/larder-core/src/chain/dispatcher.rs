@@ -2,7 +2,7 @@
 
 use super::api::ChainPolicy;
 use super::candidate::{Candidate, NodeWork};
-use super::credits::{Credits, Pins, tokens_before};
+use super::credits::{Credits, Outcome, Pins, tokens_before};
 use super::request::{ChainDecision, ChainRequest, Work};
 use crate::cache::{Block, BlockRun, CachePage};
 use crate::id::NodeId;
@@ -115,13 +115,23 @@ impl ChainDispatcher {
 
     /// Records the end of a request, in whatever way it ended. The blocks are those of the request: the node has used
     /// them until now.
-    pub fn finish(&mut self, blocks: &[Block], mut work: Work) {
-        let served = !work.waiting;
+    pub fn finish(&mut self, blocks: &[Block], work: Work) {
+        let outcome = if work.waiting { Outcome::Unknown } else { Outcome::Served };
+        self.end(blocks, work, outcome);
+    }
+
+    /// Records that the node has refused the request, or never got it. Credits that only this request has given the
+    /// node end.
+    pub fn refuse(&mut self, blocks: &[Block], work: Work) {
+        self.end(blocks, work, Outcome::Refused);
+    }
+
+    fn end(&mut self, blocks: &[Block], mut work: Work, outcome: Outcome) {
         self.first_token(&mut work);
         let load = &mut self.nodes[work.node.index()].work;
         load.requests = load.requests.saturating_sub(1);
         if let Some(credits) = &mut self.credits {
-            credits.end(work.node, blocks, work.pins, served);
+            credits.end(work.node, blocks, work.pins, outcome);
         }
     }
 

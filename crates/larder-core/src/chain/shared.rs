@@ -114,6 +114,12 @@ impl SharedChains {
         self.state.lock().dispatcher.finish(blocks, work);
     }
 
+    /// Records that the node has refused the request, or never got it; see [`ChainDispatcher::refuse`]. Peer switches that
+    /// were told of it keep their credits.
+    pub fn refuse(&self, blocks: &[Block], work: Work) {
+        self.state.lock().dispatcher.refuse(blocks, work);
+    }
+
     /// Ends all credits of a node, because it has restarted with an empty cache.
     pub fn forget_node(&self, node: NodeId) {
         self.state.lock().dispatcher.forget_node(node);

@@ -22,6 +22,7 @@ enum Step {
     Arrive { path: Vec<u8>, exclude: Option<u16> },
     FirstToken(usize),
     Finish(usize),
+    Refuse(usize),
     Open(u16, bool),
     Restart(u16),
     Capacity(u16, u64),
@@ -36,6 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => (path, prop::option::of(node())).prop_map(|(path, exclude)| Step::Arrive { path, exclude }),
         3 => any::<usize>().prop_map(Step::FirstToken),
         5 => any::<usize>().prop_map(Step::Finish),
+        2 => any::<usize>().prop_map(Step::Refuse),
         2 => (node(), any::<bool>()).prop_map(|(node, open)| Step::Open(node, open)),
         1 => node().prop_map(Step::Restart),
         1 => (node(), 0..900_u64).prop_map(|(node, tokens)| Step::Capacity(node, tokens)),
@@ -81,6 +83,10 @@ impl Run {
                 let (blocks, work) = self.works.swap_remove(work(*choice, &self.works));
                 self.dispatcher.finish(&blocks, work);
             }
+            Step::Refuse(choice) if !self.works.is_empty() => {
+                let (blocks, work) = self.works.swap_remove(work(*choice, &self.works));
+                self.dispatcher.refuse(&blocks, work);
+            }
             Step::Open(node, open) => {
                 self.open[usize::from(*node)] = *open;
                 self.dispatcher.set_open(NodeId(*node), *open);
@@ -90,7 +96,7 @@ impl Run {
                 self.capacities[usize::from(*node)] = *tokens;
                 self.dispatcher.set_capacity(NodeId(*node), *tokens);
             }
-            Step::FirstToken(_) | Step::Finish(_) => {}
+            Step::FirstToken(_) | Step::Finish(_) | Step::Refuse(_) => {}
         }
         None
     }
@@ -192,6 +198,24 @@ fn a_restart_ends_all_credits_at_once() {
     assert_eq!(credited(&run), [0; NODES as usize]);
     run.dispatcher.finish(&blocks, first.work);
     assert_eq!(run.dispatcher.credits(), 0, "the request failed before its reply began");
+}
+
+#[test]
+fn a_refused_request_leaves_only_the_credits_of_others() {
+    let mut run = Run::new(ChainPolicyKind::LardPrefix, 1_000);
+    let (short, long) = (chain(&[1, 2]), chain(&[1, 2, 3, 0]));
+    let first = run.dispatcher.arrive(&ChainRequest::new(&short)).expect("nodes are open");
+    let refused = run.dispatcher.arrive_at(first.node, &ChainRequest::new(&long)).expect("it is open");
+    run.dispatcher.refuse(&long, refused.work);
+    assert_eq!(run.dispatcher.credits(), 2, "the first request has its blocks");
+    // Two requests for the same blocks: the refusal of one says nothing of the other.
+    let one = run.dispatcher.arrive_at(first.node, &ChainRequest::new(&long)).expect("it is open");
+    let two = run.dispatcher.arrive_at(first.node, &ChainRequest::new(&long)).expect("it is open");
+    run.dispatcher.refuse(&long, one.work);
+    assert_eq!(run.dispatcher.credits(), 4);
+    run.dispatcher.finish(&long, two.work);
+    run.dispatcher.finish(&short, first.work);
+    assert_eq!(run.dispatcher.credits(), 4);
 }
 
 #[test]

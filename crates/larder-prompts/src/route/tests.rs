@@ -95,6 +95,31 @@ fn an_error_is_no_first_token() {
 }
 
 #[test]
+fn a_prompt_that_no_engine_has_computed_leaves_no_credits() {
+    let (route, dispatcher) = (route(), dispatcher(2));
+    // Never sent: admission has refused it.
+    drop(place(&route, &dispatcher, 1));
+    assert_eq!(route.status().credits, 0);
+    // Sent elsewhere: only the other node has it.
+    let mut lease = place(&route, &dispatcher, 1);
+    let other = NodeId(1 - node_of(&lease).expect("a node is open").0);
+    lease.adopt(dispatcher.nodes(), Decision { node: other, reason: Reason::LeastLoaded });
+    assert_eq!((route.status().credits, node_of(&lease)), (8, Some(other)));
+    // Refused by the engine, as a prompt longer than its context.
+    lease.note_reply(400);
+    drop(lease);
+    assert_eq!(route.status().credits, 0);
+    // What was computed before stays.
+    let home = serve(&route, &dispatcher, 1);
+    let mut lease = place(&route, &dispatcher, 1);
+    assert_eq!(node_of(&lease), Some(home));
+    lease.adopt(dispatcher.nodes(), Decision { node: home, reason: Reason::Placed });
+    lease.note_reply(429);
+    drop(lease);
+    assert_eq!(route.status().credits, 8);
+}
+
+#[test]
 fn a_node_that_was_down_has_no_credits() {
     let (route, dispatcher) = (route(), dispatcher(2));
     let home = serve(&route, &dispatcher, 1);

@@ -1,7 +1,7 @@
 //! Tests of the tree cache against a model that searches all blocks.
 
 use super::*;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 /// Returns the chain that begins with `path`: each id stands for all numbers before it.
@@ -23,12 +23,13 @@ struct Model {
     clock: u64,
 }
 
-#[derive(Clone, Copy)]
 struct ModelBlock {
     parent: Option<u64>,
     size: u64,
     pins: u32,
     released: u64,
+    /// The requests that have used the block since it was stored.
+    users: BTreeSet<u32>,
 }
 
 impl Model {
@@ -53,20 +54,37 @@ impl Model {
         true
     }
 
-    fn pin(&mut self, chain: &[Block]) -> usize {
+    fn pin(&mut self, chain: &[Block], user: u32) -> usize {
         let mut parent = None;
         for (depth, block) in chain.iter().enumerate() {
             if !self.blocks.contains_key(&block.id.0) {
                 if !self.make_room(block.size()) {
                     return depth;
                 }
-                let stored = ModelBlock { parent, size: block.size(), pins: 0, released: 0 };
+                let (size, users) = (block.size(), BTreeSet::new());
+                let stored = ModelBlock { parent, size, pins: 0, released: 0, users };
                 self.blocks.insert(block.id.0, stored);
             }
-            self.blocks.get_mut(&block.id.0).expect("it is stored").pins += 1;
+            let stored = self.blocks.get_mut(&block.id.0).expect("it is stored");
+            stored.pins += 1;
+            stored.users.insert(user);
             parent = Some(block.id.0);
         }
         chain.len()
+    }
+
+    /// Unpins the chain, and removes the blocks that only the request `user` has used.
+    fn withdraw(&mut self, chain: &[Block], user: u32) {
+        self.unpin(chain);
+        for block in chain.iter().rev() {
+            if self.blocks[&block.id.0].users == [user].into() {
+                self.blocks.remove(&block.id.0);
+                assert!(
+                    self.blocks.values().all(|other| other.parent != Some(block.id.0)),
+                    "it has children"
+                );
+            }
+        }
     }
 
     fn unpin(&mut self, chain: &[Block]) {
@@ -84,6 +102,7 @@ enum Step {
     Touch(Vec<u8>),
     Pin(Vec<u8>),
     Unpin(usize),
+    Withdraw(usize),
     Reserve(u64),
     Unreserve(usize),
 }
@@ -94,6 +113,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => path().prop_map(Step::Touch),
         2 => path().prop_map(Step::Pin),
         2 => any::<usize>().prop_map(Step::Unpin),
+        2 => any::<usize>().prop_map(Step::Withdraw),
         1 => (0..9_u64).prop_map(Step::Reserve),
         1 => any::<usize>().prop_map(Step::Unreserve),
     ];
@@ -105,26 +125,32 @@ proptest! {
     fn blocks_and_evictions_equal_those_of_the_model(capacity in 0..40_u64, steps in steps()) {
         let mut cache = TreeCache::new(capacity, usize::MAX);
         let mut model = Model { capacity, ..Model::default() };
-        let (mut pinned, mut reserved): (Vec<Vec<Block>>, Vec<u64>) = Default::default();
+        let (mut pinned, mut reserved): (Vec<(Vec<Block>, usize, u32)>, Vec<u64>) = Default::default();
         for (stamp, step) in (0..).zip(steps) {
             match step {
                 Step::Touch(path) => {
                     let chain = chain(&path);
-                    let stored = model.pin(&chain);
+                    let stored = model.pin(&chain, stamp);
                     model.unpin(&chain[..stored]);
                     prop_assert_eq!(cache.touch(&chain, stamp), stored);
                 }
                 Step::Pin(path) => {
                     let mut chain = chain(&path);
-                    let count = model.pin(&chain);
+                    let known = cache.depth(&chain);
+                    let count = model.pin(&chain, stamp);
                     prop_assert_eq!(cache.pin(&chain, stamp), count);
                     chain.truncate(count);
-                    pinned.push(chain);
+                    pinned.push((chain, known, stamp));
                 }
                 Step::Unpin(choice) if !pinned.is_empty() => {
-                    let chain = pinned.swap_remove(choice % pinned.len());
+                    let (chain, ..) = pinned.swap_remove(choice % pinned.len());
                     model.unpin(&chain);
                     cache.unpin(&chain, stamp);
+                }
+                Step::Withdraw(choice) if !pinned.is_empty() => {
+                    let (chain, known, since) = pinned.swap_remove(choice % pinned.len());
+                    model.withdraw(&chain, since);
+                    cache.withdraw(&chain, known, since, stamp);
                 }
                 Step::Reserve(tokens) => {
                     let fits = model.make_room(tokens);
@@ -137,7 +163,7 @@ proptest! {
                     model.reserved -= tokens;
                     cache.unreserve(tokens);
                 }
-                Step::Unpin(_) | Step::Unreserve(_) => {}
+                Step::Unpin(_) | Step::Withdraw(_) | Step::Unreserve(_) => {}
             }
             prop_assert!(cache.used() <= capacity, "{} of {capacity} tokens are used", cache.used());
             prop_assert_eq!(cache.used(), model.used());
