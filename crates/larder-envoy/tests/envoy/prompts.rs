@@ -3,11 +3,13 @@
 use super::{WORKERS, nodes, ports};
 use crate::support::config::{Endpoints, Options, bootstrap};
 use crate::support::{Envoy, LATEST, VERSIONS, program};
-use larder_testkit::eventually;
 use larder_testkit::proxy::{Client, Reply};
+use larder_testkit::{eventually, needs_tool};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -114,4 +116,48 @@ fn completions_leave_a_node_that_refuses_connections() {
         (1..=2).contains(&refused),
         "after two failures the node is expected to have nothing cached: {refused}"
     );
+}
+
+#[test]
+fn bodies_in_every_form_are_read_and_passed_on() {
+    let (Some(program), Some(curl)) = (program(LATEST), needs_tool("curl", "curl")) else { return };
+    let nodes = nodes(1);
+    let envoy = start(&program, &ports(&nodes));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("body.json");
+    // Larger than Envoy's buffers and than curl's pieces.
+    let body = chat(&[message("form", 2_000)]);
+    fs::write(&file, &body).expect("written");
+    let file = file.to_str().expect("a path in UTF-8");
+    let data = format!("@{file}");
+    let whole = ["--data-binary", data.as_str()];
+    // curl does not know the length of what it reads from stdin.
+    let unknown_length = ["--upload-file", "-", "--request", "POST"];
+    for (form, options) in [
+        ("with a length", [&whole[..], &["--http1.1"]]),
+        ("in chunks", [&unknown_length, &["--http1.1"]]),
+        ("after 100 Continue", [&whole, &["--http1.1", "--header", "Expect: 100-continue"]]),
+        ("over HTTP/2", [&whole, &["--http2-prior-knowledge"]]),
+        ("over HTTP/2 without a length", [&unknown_length, &["--http2-prior-knowledge"]]),
+    ] {
+        let mut command = Command::new(&curl);
+        command.args(["--silent", "--show-error", "--max-time", "60"]).args(options.concat());
+        command.args(["--header", "Content-Type: application/json"]);
+        let output = command
+            .arg(format!("http://127.0.0.1:{}{PATH}", envoy.port))
+            .stdin(fs::File::open(file).expect("the body"))
+            .output()
+            .expect("curl runs");
+        assert!(output.status.success(), "{form}: {output:?}");
+        let reply = String::from_utf8_lossy(&output.stdout);
+        let (_, arrived) = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{form}: {reply:.200}"));
+        assert!(arrived == body, "{form}: {} of {} bytes", arrived.len(), body.len());
+    }
+    eventually("the metrics are complete", || (envoy.stat("larder.prompts") == 5).then_some(()));
+    let (tokens, credited) =
+        (envoy.stat("larder.prompt_tokens"), envoy.stat("larder.prompt_tokens_credited"));
+    assert_eq!(tokens % 5, 0, "the prompt is the same in every form");
+    assert_eq!(credited, 4 * (tokens / 5 - 1), "an engine computes the last token again");
+    let none = send(&envoy, "");
+    assert_eq!(none.status, 400, "{}", none.text());
 }

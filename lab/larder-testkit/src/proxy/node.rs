@@ -2,7 +2,7 @@
 
 use crate::http::{header, read_head};
 use std::collections::HashSet;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,16 +93,9 @@ fn serve(mut stream: TcpStream, port: u16, shared: &Shared) {
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
         let is_new = shared.known.lock().expect("a lock").insert(path);
         let found = if is_new { "fwd=uri-miss" } else { "hit" };
-        let length = header(&head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-        let body = if length == 0 {
-            "x".repeat(1_000).into_bytes()
-        } else {
-            let mut body = vec![0; length];
-            if stream.read_exact(&mut body).is_err() {
-                return;
-            }
-            [head.as_bytes(), &body].concat()
-        };
+        let Ok(sent) = read_body(&mut stream, &head) else { return };
+        let body =
+            if sent.is_empty() { "x".repeat(1_000).into_bytes() } else { [head.as_bytes(), &sent].concat() };
         let reply = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nCache-Status: node; {found}\r\nNode: {port}\r\n\r\n",
             body.len()
@@ -112,4 +105,36 @@ fn serve(mut stream: TcpStream, port: u16, shared: &Shared) {
             return;
         }
     }
+}
+
+/// Reads the body of a request, which has a length, or chunks without trailers.
+fn read_body(stream: &mut TcpStream, head: &str) -> io::Result<Vec<u8>> {
+    let length = header(head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    if header(head, "transfer-encoding").is_none() {
+        return Ok(body);
+    }
+    loop {
+        let size = read_line(stream)?;
+        let size = usize::from_str_radix(&size, 16).map_err(io::Error::other)?;
+        let start = body.len();
+        body.resize(start + size, 0);
+        stream.read_exact(&mut body[start..])?;
+        read_line(stream)?;
+        if size == 0 {
+            return Ok(body);
+        }
+    }
+}
+
+/// Reads a line, and returns it without its end.
+fn read_line(stream: &mut TcpStream) -> io::Result<String> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\r\n") {
+        stream.read_exact(&mut byte)?;
+        line.push(byte[0]);
+    }
+    line.truncate(line.len() - 2);
+    String::from_utf8(line).map_err(io::Error::other)
 }
