@@ -126,11 +126,16 @@ impl Gate {
     /// A cargo command of a step.
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = cargo(arguments);
+        self.set_environment(&mut command);
+        command
+    }
+
+    /// Sets what cargo needs wherever a step or a test runs it.
+    fn set_environment(&self, command: &mut Command) {
         // Incremental data only costs time where nothing is built twice.
         if self.in_ci {
             command.env("CARGO_INCREMENTAL", "0");
         }
-        command
     }
 
     /// The file to which tests append a line when they cannot run on this machine (lab/larder-testkit).

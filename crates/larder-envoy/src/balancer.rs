@@ -226,7 +226,7 @@ impl Balancer {
             return None;
         };
         // Without an attempt for it, the last decision must not meet the filter of this request.
-        if let Some(untaken) = pending::take() {
+        if let Some(mut untaken) = pending::take() {
             untaken.filter_check.note_untaken();
             untaken.abandon();
             self.metrics.count(self.metrics.not_started);
@@ -465,7 +465,7 @@ struct Decided {
 
 impl Drop for Balancer {
     fn drop(&mut self) {
-        if let Some(pending) = pending::take() {
+        if let Some(mut pending) = pending::take() {
             pending.abandon();
         }
         self.cluster.remove_view(self.view);

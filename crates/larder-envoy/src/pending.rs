@@ -43,8 +43,11 @@ pub(crate) fn take() -> Option<Pending> {
 }
 
 impl Pending {
-    /// Ends an attempt that did not begin. The dispatcher learns nothing from it.
-    pub(crate) fn abandon(&self) {
+    /// Ends an attempt that did not begin. The dispatcher learns nothing from it, and its host did not get the prompt.
+    pub(crate) fn abandon(&mut self) {
+        if let Some(prompt) = &mut self.prompt {
+            prompt.lease.note_unsent();
+        }
         self.cluster.end(crate::now(), &self.decision, None);
     }
 }

@@ -23,7 +23,7 @@ pub struct PromptLease {
     work: Option<Work>,
     /// The reply has begun, and is no error.
     is_served: bool,
-    /// The prompt was not sent to its node, or the node has answered with an error: it has computed nothing.
+    /// The node has computed nothing: it did not get the prompt, or has refused it.
     is_refused: bool,
     /// The body, as long as it is in memory.
     body: Option<HeldBody>,
@@ -106,8 +106,14 @@ impl PromptLease {
     /// Records the status of the reply. The body is no longer needed.
     pub fn note_reply(&mut self, status: u16) {
         self.is_served = (200..300).contains(&status);
-        self.is_refused = !self.is_served;
+        // After 408, 499 and most server errors, the engine may have computed the prompt.
+        self.is_refused = (400..500).contains(&status) && status != 408 && status != 499 || status == 503;
         self.body = None;
+    }
+
+    /// Records that the prompt has not reached its node.
+    pub fn note_unsent(&mut self) {
+        self.is_refused = true;
     }
 
     /// Returns the memory of the body, because it has been sent on.

@@ -11,7 +11,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Largest number of chunks that wait for the reader. The thread waits while there are more.
 const CHUNKS_MAX: usize = 4;
 
-/// Reads what a thread has read ahead from another reader.
+/// A reader of what a thread has read ahead from another reader.
 pub(crate) struct ReadAhead {
     /// Chunks in their order. An empty one is the end.
     chunks: Receiver<io::Result<Vec<u8>>>,
@@ -65,6 +65,8 @@ fn read_all(mut reader: impl Read, chunks: &SyncSender<io::Result<Vec<u8>>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Gives `bytes` in pieces of at most 1,000 bytes, then fails or panics.
@@ -125,6 +127,6 @@ mod tests {
         let mut ahead = ReadAhead::new(Endless(ended)).expect("starts");
         ahead.read_exact(&mut [0; 10]).expect("reads");
         drop(ahead);
-        end.recv().expect("the reader is dropped");
+        end.recv_timeout(Duration::from_secs(60)).expect("the reader is dropped");
     }
 }

@@ -134,8 +134,8 @@ impl<'r> Source<'r> {
         self.unpacked - (self.end - self.start) as u64
     }
 
-    /// Returns the number of compressed bytes that were read from the file. Up to a mebibyte of what they unpack to
-    /// may still wait for the window.
+    /// Returns the number of compressed bytes that were read from the file. Some chunks of what they unpack to may still
+    /// wait for the window.
     pub(crate) fn bytes_packed(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }

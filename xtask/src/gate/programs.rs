@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::Gate;
 use super::results::TestCounts;
 use crate::failure::{Failure, Result};
-use crate::process::{check, failed, not_started};
+use crate::process::{check, command, failed, not_started};
 
 /// Programs that run for the longest time, the longest first. They start before all others: a long program that starts
 /// last would run alone.
@@ -46,6 +46,8 @@ struct Profile {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    #[serde(default)]
+    doctest: bool,
 }
 
 /// A test program, ready to start.
@@ -54,6 +56,8 @@ pub(super) struct Program {
     /// The package and the name of cargo's target, as `larder: e2e`.
     label: String,
     command: Command,
+    /// Whether it has the tests of a library whose documentation may have examples.
+    is_of_library: bool,
 }
 
 impl Program {
@@ -63,17 +67,19 @@ impl Program {
         message.profile.filter(|profile| profile.test)?;
         let directory = message.manifest_path.parent()?;
         let package = directory.file_name()?.to_string_lossy();
+        let target = message.target?;
+        let mut command = command(message.executable?);
         // As cargo runs it.
-        let mut command = Command::new(message.executable?);
-        command.current_dir(directory).env("CARGO_MANIFEST_DIR", directory).env("RUSTUP_AUTO_INSTALL", "0");
-        Some(Program { label: format!("{package}: {}", message.target?.name), command })
+        command.current_dir(directory).env("CARGO_MANIFEST_DIR", directory);
+        let label = format!("{package}: {}", target.name);
+        Some(Program { label, command, is_of_library: target.doctest })
     }
 
     /// The examples in the documentation, which cargo builds and runs.
     fn of_examples(gate: &Gate) -> Program {
         let mut command = gate.cargo(&["test", "--locked", "--doc", "--no-fail-fast"]);
         command.args(&gate.scope);
-        Program { label: "examples in documentation".to_owned(), command }
+        Program { label: "examples in documentation".to_owned(), command, is_of_library: false }
     }
 
     /// The place in the order of starts.
@@ -114,10 +120,16 @@ pub(super) fn build(gate: &Gate) -> Result<Vec<Program>> {
     check(&command, output.status)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut programs: Vec<Program> = text.lines().filter_map(Program::of_message).collect();
-    programs.push(Program::of_examples(gate));
+    if programs.is_empty() {
+        return Err(Failure::Check("cargo has built no test program".to_owned()));
+    }
+    if programs.iter().any(|program| program.is_of_library) {
+        programs.push(Program::of_examples(gate));
+    }
     programs.sort_by_key(Program::rank);
     for program in &mut programs {
         program.command.env("LARDER_SKIPS", gate.skips_file());
+        gate.set_environment(&mut program.command);
     }
     Ok(programs)
 }
@@ -166,8 +178,8 @@ pub(super) fn run(programs: Vec<Program>, outputs: &Path) -> Result<Results> {
             // The lock ends with this statement.
             let next = lock(&remaining).next();
             let Some((number, mut program)) = next else { return Ok(()) };
-            println!("-- {} of {total} begins: {}", number + 1, program.label);
             let output = outputs.join(format!("output-{number}"));
+            println!("-- {} of {total} begins: {}, into {}", number + 1, program.label, output.display());
             let started = Instant::now();
             let outcome = program.run(&output);
             lock(&results).add(&program, &output, started.elapsed().as_secs_f64(), outcome)?;
@@ -194,7 +206,7 @@ mod tests {
     #[test]
     fn test_programs_are_told_from_other_artifacts() {
         let line = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/larder/Cargo.toml",
-            "target":{"name":"e2e","kind":["test"]},"profile":{"test":true},"executable":"/w/e2e-1"}"#;
+            "target":{"name":"e2e","kind":["test"],"doctest":false},"profile":{"test":true},"executable":"/w/e2e-1"}"#;
         let program = Program::of_message(line).expect("a test program");
         assert_eq!((program.label.as_str(), program.rank()), ("larder: e2e", 0));
         assert_eq!(program.command.get_program(), "/w/e2e-1");
@@ -215,7 +227,7 @@ mod tests {
         let program = |script: &str| {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]);
-            Program { label: script.to_owned(), command }
+            Program { label: script.to_owned(), command, is_of_library: false }
         };
         let scripts =
             ["echo test result: ok. 2 passed", "exit 1", "echo test result: ok. 1 passed >&2", "kill $$"];

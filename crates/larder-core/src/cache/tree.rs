@@ -46,6 +46,8 @@ struct TreeLink {
     older: u32,
     /// The caller's stamp of the last use.
     used: u32,
+    /// Whether a request that was not refused has used the block. Then it has used the parent, too.
+    confirmed: bool,
 }
 
 /// A tree of blocks with a limit in tokens and a limit in blocks.
@@ -131,16 +133,15 @@ impl TreeCache {
         }
     }
 
-    /// Removes one pin from each block of a chain, as [`Self::unpin`] does, and removes the blocks that only this request
-    /// has used: it was refused, so the engine has not computed them. `known` blocks of the chain were stored before
-    /// [`Self::pin`], which had the stamp `since`; no other use may have that stamp.
-    pub fn withdraw(&mut self, chain: &[Block], known: usize, since: u32, stamp: u32) {
-        for (depth, block) in chain.iter().enumerate().rev() {
+    /// Removes one pin from each block of a chain that [`Self::pin`] has pinned, because the engine has refused the request.
+    /// Removes the blocks that only refused requests have used since they were stored.
+    pub fn withdraw(&mut self, chain: &[Block], stamp: u32) {
+        for block in chain.iter().rev() {
             let Some(at) = self.slab.find(&block.id) else { continue };
-            let TreeLink { pins, used, .. } = self.slab.slot(at).link;
-            self.unpin_stored(at, stamp);
-            // Whoever stored a block below this one has used this one too, so it has no children.
-            if depth >= known && pins == 1 && used == since {
+            self.release(at, stamp);
+            // A child would have been removed before, or confirmed together with this block.
+            let TreeLink { pins, confirmed, .. } = self.slab.slot(at).link;
+            if pins == 0 && !confirmed {
                 self.remove(at);
             }
         }
@@ -233,6 +234,11 @@ impl TreeCache {
     }
 
     fn unpin_stored(&mut self, at: u32, stamp: u32) {
+        self.slab.slot_mut(at).link.confirmed = true;
+        self.release(at, stamp);
+    }
+
+    fn release(&mut self, at: u32, stamp: u32) {
         let slot = self.slab.slot_mut(at);
         debug_assert!(slot.link.pins > 0, "a block is unpinned more often than pinned");
         if slot.link.pins == 0 {
@@ -253,7 +259,7 @@ impl TreeCache {
             return None;
         }
         while self.slab.len() >= self.blocks_max && self.evict() {}
-        let link = TreeLink { parent, pins: 1, newer: NONE, older: NONE, used: stamp };
+        let link = TreeLink { parent, pins: 1, newer: NONE, older: NONE, used: stamp, confirmed: false };
         self.resident += block.size();
         self.pinned += block.size();
         self.pinned_blocks += 1;

@@ -24,10 +24,6 @@ struct NodeCredits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pins {
     count: usize,
-    /// The number of blocks that were stored before.
-    known: usize,
-    /// The number of the request.
-    stamp: u32,
     epoch: u32,
 }
 
@@ -120,8 +116,7 @@ impl Credits {
     pub(super) fn begin(&mut self, node: NodeId, chain: &[Block]) -> Pins {
         self.stamp = self.stamp.wrapping_add(1);
         let Some(found) = self.nodes.get_mut(node.index()) else { return Pins::default() };
-        let (known, stamp, epoch) = (found.cache.depth(chain), self.stamp, found.epoch);
-        Pins { count: found.cache.pin(chain, stamp), known, stamp, epoch }
+        Pins { count: found.cache.pin(chain, self.stamp), epoch: found.epoch }
     }
 
     /// Records that a node has ended a request for a chain.
@@ -132,7 +127,7 @@ impl Credits {
         };
         let pinned = chain.get(..pins.count).unwrap_or(chain);
         match outcome {
-            Outcome::Refused => found.cache.withdraw(pinned, pins.known, pins.stamp, self.stamp),
+            Outcome::Refused => found.cache.withdraw(pinned, self.stamp),
             Outcome::Unknown | Outcome::Served => found.cache.unpin(pinned, self.stamp),
         }
         if outcome == Outcome::Served && pins.count < chain.len() {

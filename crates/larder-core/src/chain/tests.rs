@@ -219,6 +219,19 @@ fn a_refused_request_leaves_only_the_credits_of_others() {
 }
 
 #[test]
+fn a_burst_of_refused_requests_leaves_no_credits() {
+    let mut run = Run::new(ChainPolicyKind::LardPrefix, 1_000);
+    let blocks = chain(&[1, 2, 3]);
+    let works: Vec<Work> = (0..3)
+        .map(|_| run.dispatcher.arrive_at(NodeId(0), &ChainRequest::new(&blocks)).expect("it is open").work)
+        .collect();
+    for work in works {
+        run.dispatcher.refuse(&blocks, work);
+    }
+    assert_eq!(run.dispatcher.credits(), 0);
+}
+
+#[test]
 fn credits_of_all_nodes_share_the_limit() {
     let settings = ChainSettings { credits_max: 1_000_000, ..ChainSettings::default() };
     let mut dispatcher = ChainDispatcher::new(&settings, &[u64::MAX; 4]).expect("good settings");

@@ -120,6 +120,25 @@ fn a_prompt_that_no_engine_has_computed_leaves_no_credits() {
 }
 
 #[test]
+fn only_a_refusal_shows_that_nothing_was_computed() {
+    for (status, credits) in [(400, 0), (413, 0), (429, 0), (503, 0), (408, 8), (499, 8), (500, 8), (504, 8)]
+    {
+        let (route, dispatcher) = (route(), dispatcher(1));
+        let mut lease = place(&route, &dispatcher, 1);
+        lease.adopt(dispatcher.nodes(), Decision { node: NodeId(0), reason: Reason::Placed });
+        lease.note_reply(status);
+        drop(lease);
+        assert_eq!(route.status().credits, credits, "{status}");
+    }
+    let (route, dispatcher) = (route(), dispatcher(1));
+    let mut lease = place(&route, &dispatcher, 1);
+    lease.adopt(dispatcher.nodes(), Decision { node: NodeId(0), reason: Reason::Placed });
+    lease.note_unsent();
+    drop(lease);
+    assert_eq!(route.status().credits, 0, "the node could not be reached");
+}
+
+#[test]
 fn a_node_that_was_down_has_no_credits() {
     let (route, dispatcher) = (route(), dispatcher(2));
     let home = serve(&route, &dispatcher, 1);

@@ -76,6 +76,9 @@ impl Requests {
     ) -> Next<Server> {
         // A race between two nodes is over and was counted.
         exchange.hedge = None;
+        if let (Stage::Connect, Some(prompt)) = (error.stage, &mut exchange.prompt) {
+            prompt.note_unsent();
+        }
         let failure = node_failure(error.stage, &error.error);
         if !exchange.resume_refused && exchange.failure != Some(Failure::Internal) {
             exchange.failure = Some(failure);

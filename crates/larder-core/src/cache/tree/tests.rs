@@ -28,7 +28,7 @@ struct ModelBlock {
     size: u64,
     pins: u32,
     released: u64,
-    /// The requests that have used the block since it was stored.
+    /// The requests that have used the block since it was stored, without those that were refused.
     users: BTreeSet<u32>,
 }
 
@@ -73,11 +73,13 @@ impl Model {
         chain.len()
     }
 
-    /// Unpins the chain, and removes the blocks that only the request `user` has used.
+    /// Unpins the chain, and removes the blocks whose only users were refused, as the request `user` is now.
     fn withdraw(&mut self, chain: &[Block], user: u32) {
         self.unpin(chain);
         for block in chain.iter().rev() {
-            if self.blocks[&block.id.0].users == [user].into() {
+            let users = &mut self.blocks.get_mut(&block.id.0).expect("pinned blocks stay").users;
+            users.remove(&user);
+            if users.is_empty() {
                 self.blocks.remove(&block.id.0);
                 assert!(
                     self.blocks.values().all(|other| other.parent != Some(block.id.0)),
@@ -125,7 +127,7 @@ proptest! {
     fn blocks_and_evictions_equal_those_of_the_model(capacity in 0..40_u64, steps in steps()) {
         let mut cache = TreeCache::new(capacity, usize::MAX);
         let mut model = Model { capacity, ..Model::default() };
-        let (mut pinned, mut reserved): (Vec<(Vec<Block>, usize, u32)>, Vec<u64>) = Default::default();
+        let (mut pinned, mut reserved): (Vec<(Vec<Block>, u32)>, Vec<u64>) = Default::default();
         for (stamp, step) in (0..).zip(steps) {
             match step {
                 Step::Touch(path) => {
@@ -136,21 +138,20 @@ proptest! {
                 }
                 Step::Pin(path) => {
                     let mut chain = chain(&path);
-                    let known = cache.depth(&chain);
                     let count = model.pin(&chain, stamp);
                     prop_assert_eq!(cache.pin(&chain, stamp), count);
                     chain.truncate(count);
-                    pinned.push((chain, known, stamp));
+                    pinned.push((chain, stamp));
                 }
                 Step::Unpin(choice) if !pinned.is_empty() => {
-                    let (chain, ..) = pinned.swap_remove(choice % pinned.len());
+                    let (chain, _) = pinned.swap_remove(choice % pinned.len());
                     model.unpin(&chain);
                     cache.unpin(&chain, stamp);
                 }
                 Step::Withdraw(choice) if !pinned.is_empty() => {
-                    let (chain, known, since) = pinned.swap_remove(choice % pinned.len());
-                    model.withdraw(&chain, since);
-                    cache.withdraw(&chain, known, since, stamp);
+                    let (chain, user) = pinned.swap_remove(choice % pinned.len());
+                    model.withdraw(&chain, user);
+                    cache.withdraw(&chain, stamp);
                 }
                 Step::Reserve(tokens) => {
                     let fits = model.make_room(tokens);

@@ -63,7 +63,7 @@ keys! {
     nodes_max: u16 = Settings::default().nodes_max, range "1 to 65534";
     /// Number of client connections. Beyond it: 503, and the connection is closed.
     connections_max: usize = limits.connections_max, range "1 to 1000000";
-    /// Size of a request's header, which has at most 256 fields. Beyond it: 431, or 414 within the request line.
+    /// Size of a request's header, which has at most 256 fields. Beyond it: 431.
     header_max: Size = Size(Bytes(limits.header_bytes_max as u64)), range "512B to 1MB";
     /// Size of the request target (path and query). Beyond it: 414.
     uri_max: Size = Size(Bytes(limits.uri_bytes_max as u64)), range "64B to 1MB";
