@@ -462,12 +462,14 @@ mod tests {
     use super::*;
     use larder_testkit::or_skip;
     use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
-    /// Transfers data from a server on `at` to a client on `from`.
-    fn talk(from: &Host, at: &Host, address: SocketAddr) {
-        let listener = at.namespace.run(|| TcpListener::bind(address)).expect("entered").expect("bound");
+    /// Transfers data from a server on `at` to a client on `from`. Each server has a port of its own: a program that another
+    /// test starts may hold the last one's for a moment.
+    fn talk(from: &Host, at: &Host, ip: IpAddr) {
+        let listener = at.namespace.run(|| TcpListener::bind((ip, 0))).expect("entered").expect("bound");
+        let address = listener.local_addr().expect("an address");
         let server = std::thread::spawn(move || {
             let (mut stream, peer) = listener.accept().expect("a client");
             stream.write_all(&[7; 100_000]).expect("sent");
@@ -486,11 +488,11 @@ mod tests {
     fn hosts_of_one_bridge_reach_each_other() {
         let Some(topology) = or_skip(Topology::new(&TopologySpec::default())) else { return };
         for at in topology.fronts.iter().chain(&topology.nodes) {
-            talk(topology.client(), at, (at.v4, 80).into());
-            talk(topology.client(), at, (at.v6, 80).into());
+            talk(topology.client(), at, at.v4.into());
+            talk(topology.client(), at, at.v6.into());
         }
         for vip in [IpAddr::V4(topology.vip4), IpAddr::V6(topology.vip6)] {
-            talk(topology.client(), topology.front(), (vip, 80).into());
+            talk(topology.client(), topology.front(), vip);
         }
         let used = topology.nodes[0].namespace.read_sysctl("net.ipv4.conf.all.arp_ignore").expect("read");
         assert_eq!(used, "1");
@@ -502,7 +504,7 @@ mod tests {
         let Some(topology) = or_skip(Topology::new(&TopologySpec::default())) else { return };
         topology.point_clients_at(&topology.nodes[1]).expect("pointed");
         for vip in [IpAddr::V4(topology.vip4), IpAddr::V6(topology.vip6)] {
-            talk(topology.client(), &topology.nodes[1], (vip, 80).into());
+            talk(topology.client(), &topology.nodes[1], vip);
         }
     }
 
@@ -512,8 +514,8 @@ mod tests {
         let Some(topology) = or_skip(Topology::new(&spec)) else { return };
         let node = &topology.nodes[0];
         for from in [topology.client(), topology.front()] {
-            talk(from, node, (node.v4, 80).into());
-            talk(from, node, (node.v6, 80).into());
+            talk(from, node, node.v4.into());
+            talk(from, node, node.v6.into());
         }
     }
 
