@@ -208,6 +208,7 @@ impl Loader {
         }
         let has_sizes = self.has_sizes || self.loaded.is_empty();
         let origin = self.loaded.first().map_or(0, |first| first.time_ns);
+        let origin_ns = (self.has_times && !self.loaded.is_empty()).then_some(origin);
         let since = |time_ns: i64| Time::from_nanos(time_ns.abs_diff(origin));
         let numbered = format.has_numbered_targets();
         let targets = (0_u32..)
@@ -217,9 +218,10 @@ impl Loader {
                 size: Bytes(size),
             })
             .collect();
+        // In place: both types have one size.
         let requests = self
             .loaded
-            .iter()
+            .into_iter()
             .map(|t| Request {
                 time: since(t.time_ns),
                 target: t.target,
@@ -227,7 +229,6 @@ impl Loader {
                 size: Bytes(t.size),
             })
             .collect();
-        let origin_ns = (self.has_times && !self.loaded.is_empty()).then_some(origin);
         Trace { targets, requests, size_unit: format.size_unit(has_sizes), origin_ns }
     }
 }

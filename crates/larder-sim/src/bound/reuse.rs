@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use super::demand::{Demand, KINDS};
 use crate::workload::{Item, Workload};
 
@@ -139,7 +141,7 @@ impl Reuse {
             }
         });
         for group in groups {
-            lengths[group.begin..group.end].sort_unstable();
+            lengths[group.begin..group.end].par_sort_unstable();
         }
         let mut sum = 0;
         self.sums = Vec::with_capacity(next / BLOCK + 1);

@@ -75,6 +75,9 @@ fn order_by_time(traces: &[Trace], numbers: &[Vec<u32>]) -> (Vec<u32>, Vec<Time>
     let origins = || traces.iter().filter_map(|trace| trace.origin_ns);
     let first = origins().min().unwrap_or(0);
     let after = |trace: &Trace| trace.origin_ns.unwrap_or(first).abs_diff(first);
+    if let ([trace], [own]) = (traces, numbers) {
+        return trace.requests.iter().map(|request| (own[request.target as usize], request.time)).unzip();
+    }
     let mut order: Vec<(u64, u32)> = Vec::new();
     for (trace, own) in traces.iter().zip(numbers) {
         let shift = after(trace);
@@ -83,10 +86,8 @@ fn order_by_time(traces: &[Trace], numbers: &[Vec<u32>]) -> (Vec<u32>, Vec<Time>
         };
         order.extend(trace.requests.iter().map(one));
     }
-    if traces.len() > 1 {
-        // The sort is stable and each trace is in order, so equal times stay in the order of the traces.
-        order.sort_by_key(|(time, _)| *time);
-    }
+    // The sort is stable and each trace is in order, so equal times stay in the order of the traces.
+    order.sort_by_key(|(time, _)| *time);
     order.into_iter().map(|(time, item)| (item, Time::from_nanos(time))).unzip()
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Study<'w> {
     warmup: usize,
     facts: LogFacts,
     memory: Vec<Bytes>,
+    /// The upper bounds, from the whole log.
+    bounds: Bounds,
     setup: RunSetup,
     q: u32,
     /// The requested divisor, which is larger than `q` if samples would have been too short.
@@ -86,12 +88,15 @@ impl<'w> Study<'w> {
             let strata = Strata::new(workload, &counts, warmup, q, setup.seed);
             (sweep(most.min(q) as usize, |number| strata.sample(number as u32)), strata.hot())
         };
-        let (samples, hot, coarse) = if q == 1 {
-            (vec![Sample::whole(workload, warmup)], 0, Vec::new())
-        } else {
+        let draw_all = || {
+            if q == 1 {
+                return (vec![Sample::whole(workload, warmup)], 0, Vec::new());
+            }
             let (samples, hot) = draw(q, grid::SAMPLES);
             (samples, hot, draw(q.saturating_mul(2), grid::COARSE_SAMPLES).0)
         };
+        let ((samples, hot, coarse), bounds) =
+            rayon::join(draw_all, || Bounds::new(workload, warmup, &options.costs));
         let study = Self {
             options,
             progress,
@@ -100,6 +105,7 @@ impl<'w> Study<'w> {
             warmup,
             facts,
             memory,
+            bounds: bounds?,
             setup,
             q,
             wanted,
@@ -340,14 +346,13 @@ impl<'w> Study<'w> {
         Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.setup.seed ^ 1).sample(0)
     }
 
-    /// Computes the upper bound of every cluster, from the whole log.
+    /// Computes the upper bound of every cluster.
     fn compute_bounds(&self) -> Result<Vec<BoundRow>, SimError> {
-        let bounds = Bounds::new(self.workload, self.warmup, &self.options.costs)?;
         let clusters: Vec<(u16, Bytes)> =
             self.options.nodes.iter().flat_map(|n| self.memory.iter().map(move |m| (*n, *m))).collect();
         let rows = sweep(clusters.len(), |at| {
             let (nodes, memory) = clusters[at];
-            let bound = bounds.of_steady(&self.setup.cluster(nodes, memory))?;
+            let bound = self.bounds.of_steady(&self.setup.cluster(nodes, memory))?;
             Ok(BoundRow { nodes, memory_bytes: memory.get(), bound })
         });
         rows.into_iter().collect()
