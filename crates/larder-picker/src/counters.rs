@@ -15,7 +15,7 @@ const REQUESTS: Metric = counter(
     &["outcome"],
     "Requests, by outcome (complete, unfinished: the response broke off, cancelled: no response, no_endpoint: 503, limit: 429, \
      too_large: a message or a prompt beyond the limit, no_prompt: a completion without one, 400, memory_full: no memory for a \
-     prompt, 503, invalid: the gateway broke the protocol, bypassed: the gateway sent no request headers)",
+     prompt, 503, body_timeout: the body of a completion arrived too slowly, 408, invalid: the gateway broke the protocol, bypassed: the gateway sent no request headers)",
 );
 const SERVED_ELSEWHERE: Metric = counter(
     "larder_picker_served_elsewhere_total",
@@ -98,13 +98,15 @@ pub(crate) enum RequestOutcome {
     NoPrompt,
     /// The bodies of prompts have used up their memory.
     MemoryFull,
+    /// The body of a completion arrived too slowly.
+    BodyTimeout,
     Invalid,
     /// The gateway sent no request headers, because a filter before the picker's replied.
     Bypassed,
 }
 
 impl RequestOutcome {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Complete,
         Self::Unfinished,
         Self::Cancelled,
@@ -113,6 +115,7 @@ impl RequestOutcome {
         Self::TooLarge,
         Self::NoPrompt,
         Self::MemoryFull,
+        Self::BodyTimeout,
         Self::Invalid,
         Self::Bypassed,
     ];
@@ -127,6 +130,7 @@ impl RequestOutcome {
             Self::TooLarge => "too_large",
             Self::NoPrompt => "no_prompt",
             Self::MemoryFull => "memory_full",
+            Self::BodyTimeout => "body_timeout",
             Self::Invalid => "invalid",
             Self::Bypassed => "bypassed",
         }

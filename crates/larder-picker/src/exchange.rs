@@ -185,6 +185,20 @@ impl Exchange {
         }
     }
 
+    /// Returns whether the body of a completion is awaited.
+    pub(crate) fn awaits_body(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Refuses the completion whose body has not arrived in time.
+    pub(crate) fn refuse_late_body(&mut self, answers: &mut AnswerQueue) {
+        self.pending = None;
+        self.count(RequestOutcome::BodyTimeout);
+        let text = format!("the body did not arrive within {:?}", self.picker.config.limits.body);
+        let body = error_body(408, "body_timeout", &text);
+        answers.push_back(immediate(408, body.into(), "larder_body_timeout", true));
+    }
+
     /// Ends the exchange with this outcome, unless the request has ended before.
     pub(crate) fn end(&mut self, now: Time, outcome: RequestOutcome) {
         let Some(active) = self.active.take() else {

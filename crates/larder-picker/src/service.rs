@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
+use tokio::time::{Sleep, sleep};
 use tonic::body::Body;
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Code, Status, Streaming};
@@ -70,6 +71,7 @@ impl StreamingService<ProcessingRequest> for Process {
                 exchange,
                 waiting: AnswerQueue::new(),
                 is_over: false,
+                body_deadline: None,
                 slot,
             })
         });
@@ -106,10 +108,23 @@ pub(crate) struct Answers {
     /// The answers that were not sent yet.
     waiting: AnswerQueue,
     is_over: bool,
+    /// The end of the time for the body that is awaited.
+    body_deadline: Option<Pin<Box<Sleep>>>,
     slot: StreamSlot,
 }
 
 impl Answers {
+    /// Returns whether the time for the awaited body is over. If not, the task is woken at its end.
+    fn is_body_late(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.exchange.awaits_body() {
+            self.body_deadline = None;
+            return false;
+        }
+        let time_max = self.slot.0.config.limits.body;
+        let deadline = self.body_deadline.get_or_insert_with(|| Box::pin(sleep(time_max)));
+        deadline.as_mut().poll(cx).is_ready()
+    }
+
     /// Ends the request, because the stream has ended.
     fn close(&mut self, error: Option<&Status>) {
         self.is_over = true;
@@ -142,6 +157,12 @@ impl Stream for Answers {
                 return Poll::Ready(None);
             }
             this.exchange.release_body();
+            // The deadline comes first: a body whose pieces never cease must not pass it.
+            if this.is_body_late(cx) {
+                this.exchange.refuse_late_body(&mut this.waiting);
+                this.is_over = true;
+                continue;
+            }
             match ready!(Pin::new(&mut this.messages).poll_next(cx)) {
                 None => this.close(None),
                 Some(Err(status)) => {

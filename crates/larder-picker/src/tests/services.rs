@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::counters::RequestOutcome;
-use crate::proto::PROCESS;
+use crate::proto::{HttpBody, PROCESS};
 use crate::server::{Drained, PickerServer};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use hyper_util::rt::TokioIo;
+use larder_prompts::PromptConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use std::net::SocketAddr;
@@ -232,6 +233,34 @@ async fn limits_of_streams_and_messages_have_outcomes() {
     assert_eq!(first.next().await.expect_err("too large").code(), Code::OutOfRange);
     until("the stream ends", || in_flight(&running.picker) == 0).await;
     assert_eq!(running.picker.counters.ended(RequestOutcome::TooLarge), 1);
+}
+
+/// A client must not hold memory by sending its body slowly, or without end.
+#[tokio::test]
+async fn the_body_of_a_completion_has_a_time_limit() {
+    let mut impatient = PickerConfig { prompts: Some(PromptConfig::default()), ..config() };
+    impatient.limits.body = Duration::from_millis(20);
+    let running = Running::start(impatient, 1).await;
+    let channel = running.channel().await;
+    let head = [(":method", "POST"), (":authority", "a"), (":path", "/v1/completions")];
+    let spaces = message(Phase::RequestBody(HttpBody { body: " ".into(), end_of_stream: false }));
+    for is_endless in [false, true] {
+        let begin = message(Phase::RequestHeaders(headers(&head, false)));
+        let mut stream = GatewayStream::open(&channel, begin).await.expect("a stream");
+        let (messages, piece) = (stream.messages.clone(), spaces.clone());
+        let pieces = tokio::spawn(async move {
+            while messages.send(piece.clone()).await.is_ok() && is_endless {}
+        });
+        let reply = stream.next().await.expect("no error").expect("a reply");
+        let Some(Answer::Immediate(immediate)) = reply.answer else { panic!("{reply:?}") };
+        assert_eq!(immediate.status.expect("a status").code, 408);
+        assert!(immediate.body.starts_with(b"{\"error\":"), "{immediate:?}");
+        assert!(stream.next().await.expect("no error").is_none(), "the stream has ended");
+        drop(stream);
+        pieces.await.expect("no panic");
+    }
+    assert_eq!(running.picker.counters.ended(RequestOutcome::BodyTimeout), 2);
+    assert!(running.picker.metrics().contains("\nlarder_picker_prompt_body_bytes 0\n"));
 }
 
 #[tokio::test]
