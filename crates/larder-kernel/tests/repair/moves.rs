@@ -245,6 +245,18 @@ fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptio
     started.elapsed()
 }
 
+/// Checks that the least of three times is below `limit`. A busy machine delays a run now and then, a fault delays every one.
+fn succeeds_within(limit: Duration, mut run: impl FnMut() -> Duration) {
+    let mut times = Vec::new();
+    while times.len() < 3 {
+        times.push(run());
+        if times.last() < Some(&limit) {
+            return;
+        }
+    }
+    panic!("not within {limit:?}: {times:?}");
+}
+
 #[test]
 fn full_send_queue_arrives_exactly_once() {
     if skipped() {
@@ -257,8 +269,9 @@ fn full_send_queue_arrives_exactly_once() {
         (Family::V6, 1 << 20, 300_000),
     ];
     for (family, length, warm) in cases {
-        let took = full_queue(family, length, warm, &RestoreOptions::default());
-        assert!(took < Duration::from_millis(900), "{took:?}");
+        succeeds_within(Duration::from_millis(900), || {
+            full_queue(family, length, warm, &RestoreOptions::default())
+        });
     }
     let silent = RaceFixes { window_probe: false, ..RaceFixes::default() };
     let took = full_queue(Family::V4, 60_000, 0, &RestoreOptions { reinject: false, fixes: silent });
@@ -373,6 +386,11 @@ fn client_waiting_for_the_window_continues_at_once() {
     if skipped() {
         return;
     }
+    succeeds_within(Duration::from_millis(500), continue_after_full_window);
+}
+
+/// Moves a connection whose client waits for the window. Returns the time from the move to the next byte.
+fn continue_after_full_window() -> Duration {
     let net = Net::new(Family::V4);
     let (client, server) = net.connect(&net.listen(0), None);
     client.set_write_timeout(None).expect("no timeout");
@@ -390,10 +408,11 @@ fn client_waiting_for_the_window_continues_at_once() {
         let mut server = stream(restored);
         let started = Instant::now();
         read_exactly(&mut server, 1);
-        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+        let took = started.elapsed();
         let rest = read_exactly(&mut server, bytes.len() - first.len() - 1);
         assert!(rest == bytes[first.len() + 1..]);
-    });
+        took
+    })
 }
 
 /// A socket that listens for both families has IPv4 connections with mapped addresses; they move as IPv4 connections.

@@ -100,9 +100,9 @@ pub(crate) struct Net {
 impl Net {
     pub(crate) fn new(family: Family) -> Self {
         let net = Self { client: Host::new("c"), hosts: [Host::new("a"), Host::new("b")], family };
-        let (flag, length) = net.words();
+        let flag = net.words().0;
         let (server, client) = (net.server_ip(), net.client_ip());
-        net.client.ip(&format!("{flag} addr add {client}/{length} dev lo"));
+        net.add_address(&net.client, client);
         for (index, host) in net.hosts.iter().enumerate() {
             let (here, there) = (format!("02:00:00:00:01:0{index}"), format!("02:00:00:00:02:0{index}"));
             net.client.ip(&format!(
@@ -112,13 +112,20 @@ impl Net {
             for (end, device) in [(&net.client, format!("c{index}")), (host, "wire".to_owned())] {
                 end.ip(&format!("link set {device} up"));
             }
-            host.ip(&format!("{flag} addr add {server}/{length} dev lo"));
+            net.add_address(host, server);
             net.client.ip(&format!("{flag} neigh add {server} lladdr {there} dev c{index} nud permanent"));
             host.ip(&format!("{flag} neigh add {client} lladdr {here} dev wire nud permanent"));
             net.open(index);
         }
         net.point(0);
         net
+    }
+
+    fn add_address(&self, host: &Host, address: IpAddr) {
+        let (flag, length) = self.words();
+        // Until the kernel has checked for duplicates, in the background, no route may have the address as its source.
+        let unchecked = if self.family == Family::V6 { "nodad" } else { "" };
+        host.ip(&format!("{flag} addr add {address}/{length} dev lo {unchecked}"));
     }
 
     fn words(&self) -> (&'static str, u8) {

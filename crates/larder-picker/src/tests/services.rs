@@ -248,9 +248,8 @@ async fn the_body_of_a_completion_has_a_time_limit() {
         let begin = message(Phase::RequestHeaders(headers(&head, false)));
         let mut stream = GatewayStream::open(&channel, begin).await.expect("a stream");
         let (messages, piece) = (stream.messages.clone(), spaces.clone());
-        let pieces = tokio::spawn(async move {
-            while messages.send(piece.clone()).await.is_ok() && is_endless {}
-        });
+        let pieces =
+            tokio::spawn(async move { while messages.send(piece.clone()).await.is_ok() && is_endless {} });
         let reply = stream.next().await.expect("no error").expect("a reply");
         let Some(Answer::Immediate(immediate)) = reply.answer else { panic!("{reply:?}") };
         assert_eq!(immediate.status.expect("a status").code, 408);
