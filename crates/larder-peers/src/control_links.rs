@@ -304,17 +304,50 @@ impl OutboundLinks {
 /// The members whose joining has been reported, each with the number of its joining.
 pub(crate) type MemberTable = Arc<BTreeMap<PeerId, u64>>;
 
-/// The inbound links of this member.
+/// The inbound links of this member, one from each other member.
 #[derive(Debug)]
 pub(crate) struct InboundLinks {
-    pub(crate) config: ControlConfig,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) table: watch::Receiver<MemberTable>,
-    pub(crate) events: mpsc::Sender<LinkEvent>,
+    config: ControlConfig,
+    counters: Arc<Counters>,
+    table: watch::Receiver<MemberTable>,
+    events: mpsc::Sender<LinkEvent>,
+    /// The id of the newest link from each peer that has one.
+    newest: watch::Sender<BTreeMap<PeerId, u64>>,
 }
 
 impl InboundLinks {
-    /// Receives messages until the link breaks, its secret is no longer accepted, or the peer has left.
+    pub(crate) fn new(
+        config: ControlConfig,
+        counters: Arc<Counters>,
+        table: watch::Receiver<MemberTable>,
+        events: mpsc::Sender<LinkEvent>,
+    ) -> Self {
+        Self { config, counters, table, events, newest: watch::Sender::default() }
+    }
+
+    /// Returns an id for a link, which replaces the earlier link from the peer.
+    fn register(&self, peer: &PeerId) -> u64 {
+        let mut id = 0;
+        self.newest.send_modify(|newest| {
+            // Within the lock, so that the newest link has the highest id.
+            id = next_link_id();
+            newest.insert(peer.clone(), id);
+        });
+        id
+    }
+
+    fn unregister(&self, peer: &PeerId, id: u64) {
+        self.newest.send_if_modified(|newest| {
+            let is_newest = newest.get(peer) == Some(&id);
+            if is_newest {
+                newest.remove(peer);
+            }
+            is_newest
+        });
+    }
+
+    /// Receives messages until the link breaks, its secret is no longer accepted, the peer has left, or another link from it
+    /// has come.
     pub(crate) async fn receive<S>(&self, stream: KeyedStream<S>, peer: PeerId)
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -338,7 +371,26 @@ impl InboundLinks {
             return;
         };
         let _link = GaugeGuard::new(&self.counters, |counters| &counters.control_links);
-        let id = next_link_id();
+        let id = self.register(&peer);
+        self.run(stream, (id, &peer, epoch), revoked).await;
+        self.unregister(&peer, id);
+    }
+
+    /// Receives messages on a link with this id.
+    async fn run<S>(
+        &self,
+        stream: KeyedStream<S>,
+        (id, peer, epoch): (u64, &PeerId, u64),
+        revoked: impl Future<Output = ()>,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        tokio::pin!(revoked);
+        let (mut table, mut newest) = (self.table.clone(), self.newest.subscribe());
+        // The peer may have opened this link before the other one, and closed it since. If the other one stayed open, the peer
+        // would go on to use it, while its messages are ignored. If it is closed, the peer opens a new one.
+        let replaced = newest.wait_for(|newest| newest.get(peer) != Some(&id));
+        tokio::pin!(replaced);
         tokio::select! {
             sent = self.events.send(LinkEvent::InboundUp { id, peer: peer.clone(), epoch }) => {
                 if sent.is_err() {
@@ -346,6 +398,7 @@ impl InboundLinks {
                 }
             }
             () = &mut revoked => return,
+            _ = &mut replaced => return,
         }
         let (mut read, mut write) = tokio::io::split(stream);
         let reader = async {
@@ -372,7 +425,8 @@ impl InboundLinks {
             result = keepalives => result,
             () = revoked => Err(io::ErrorKind::ConnectionAborted.into()),
             // The peer has left, or the network was dropped.
-            _ = table.wait_for(|table| table.get(&peer) != Some(&epoch)) => Ok(()),
+            _ = table.wait_for(|table| table.get(peer) != Some(&epoch)) => Ok(()),
+            _ = replaced => Ok(()),
         };
         if let Err(error) = result {
             tracing::debug!(name = %peer.name, %error, "control link: closed");
@@ -411,6 +465,7 @@ async fn read_message(from: &mut (impl AsyncRead + Unpin), idle_timeout: Duratio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::{Event, Events};
     use crate::keyring::Keyring;
     use crate::secret::ClusterSecret;
     use larder_testkit::eventually_async;
@@ -427,12 +482,7 @@ mod tests {
         let (_table, table) = watch::channel(Arc::new(BTreeMap::from([(peer.clone(), 1)])));
         let filler = LinkEvent::Down { id: next_link_id() };
         sender.send(filler).await.expect("room for an event");
-        let inbound = InboundLinks {
-            config: ControlConfig::default(),
-            counters: Arc::clone(&counters),
-            table,
-            events: sender,
-        };
+        let inbound = InboundLinks::new(ControlConfig::default(), Arc::clone(&counters), table, sender);
         let (mut far, near) = tokio::io::duplex(64);
         let link = keyring.bind(near, OLD);
         let receiving = tokio::spawn(async move { inbound.receive(link, peer).await });
@@ -450,6 +500,63 @@ mod tests {
             .expect("the end");
         assert_eq!(counters.read().links_revoked, 1);
         receiving.abort();
+    }
+
+    /// A member has restarted. A peer's connection to its predecessor, which the peer has already closed, and the peer's next
+    /// connection both wait until the peer is known here.
+    async fn receive_two_links(is_closed_first: bool) {
+        let counters = Arc::<Counters>::default();
+        let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let member = Member { name: "b".parse().expect("a name"), incarnation: 1, address };
+        let peer = member.id();
+        let (sender, receiver) = mpsc::channel(100);
+        let mut events = Events::new(receiver);
+        let (table, known) = watch::channel(MemberTable::default());
+        let links = Arc::new(InboundLinks::new(ControlConfig::default(), counters, known, sender.clone()));
+        let receive = move |stream| {
+            let (links, peer) = (Arc::clone(&links), peer.clone());
+            tokio::spawn(async move { links.receive(stream, peer).await })
+        };
+        let open = move || {
+            let (far, near) = tokio::io::duplex(64);
+            (far, keyring.bind(near, OLD))
+        };
+        let ((closed, closed_near), (mut far, near)) = (open(), open());
+        drop(closed);
+        let mut streams = vec![closed_near, near];
+        if !is_closed_first {
+            streams.reverse();
+        }
+        for stream in streams {
+            receive(stream);
+            // Each task waits for the table before the next one begins.
+            tokio::task::yield_now().await;
+        }
+        let joined = LinkEvent::Membership(Change::Joined(member.clone()), 1);
+        sender.send(joined).await.expect("room for an event");
+        table.send_replace(Arc::new(BTreeMap::from([(member.id(), 1)])));
+        // The peer opens another link whenever this one is closed, and sends on the current one.
+        let sending = tokio::spawn(async move {
+            loop {
+                while far.write_all(&[0, 0, 0, 1, 7]).await.is_ok() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                let (next_far, next_near) = open();
+                receive(next_near);
+                far = next_far;
+            }
+        });
+        let message = async { while !matches!(events.next().await, Some(Event::Message(..))) {} };
+        timeout(Duration::from_secs(30), message).await.expect("a message arrives");
+        sending.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_arrive_after_a_restart_in_whichever_order_links_come() {
+        for is_closed_first in [true, false].repeat(10) {
+            receive_two_links(is_closed_first).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -108,8 +108,11 @@ impl EventSequencer {
         }
     }
 
-    /// Adds a link. There is one link in each direction, so a newer one ends the older one.
+    /// Adds a link. There is one link in each direction, so a newer one, with a higher id, ends the older one.
     fn add_link(&mut self, id: u64, peer: PeerId, direction: LinkDirection, link: Option<Arc<OutboundLink>>) {
+        if self.links.range(id..).any(|(_, (other, its))| *other == peer && *its == direction) {
+            return;
+        }
         self.end_links(|(other, its)| *other == peer && *its == direction);
         self.links.insert(id, (peer.clone(), direction));
         self.ready.push_back((Event::LinkUp(peer, direction), link));
@@ -151,12 +154,15 @@ mod tests {
             up(3, 7),
             LinkEvent::Message { id: 3, message: message.clone() },
             LinkEvent::Message { id: 1, message: message.clone() },
-            up(4, 7),
+            up(5, 7),
             LinkEvent::Message { id: 3, message: message.clone() },
             LinkEvent::Down { id: 3 },
-            LinkEvent::Membership(Change::Left(a.clone(), LeaveReason::Lost), 0),
+            // It was accepted before the current one.
+            up(4, 7),
             LinkEvent::Message { id: 4, message: message.clone() },
-            LinkEvent::Down { id: 4 },
+            LinkEvent::Membership(Change::Left(a.clone(), LeaveReason::Lost), 0),
+            LinkEvent::Message { id: 5, message: message.clone() },
+            LinkEvent::Down { id: 5 },
         ] {
             sequencer.push(event);
         }

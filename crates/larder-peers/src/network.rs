@@ -110,12 +110,8 @@ impl Network {
         let links = Arc::new(DataLinks::new(config.links, Arc::clone(&handshaker)));
         let outbound =
             Arc::new(OutboundLinks::new(config.control, Arc::clone(&handshaker), link_events.clone()));
-        let inbound = InboundLinks {
-            config: config.control,
-            counters: Arc::clone(&counters),
-            table: table_receiver,
-            events: link_events.clone(),
-        };
+        let inbound =
+            InboundLinks::new(config.control, Arc::clone(&counters), table_receiver, link_events.clone());
         let acceptor = Acceptor {
             config: config.links,
             handshaker,
