@@ -147,12 +147,13 @@ impl NodeChannels {
     pub(crate) fn status(&self, node: NodeId) -> Option<HandoffStatus> {
         let state =
             lock(&self.slot(node)?.channel).as_ref().map(|channel| channel.state().borrow().clone())?;
+        let NodeCapability { up, cookie, repair, linked, .. } = self.capability(node);
         let (channel, agent) = match state {
-            ChannelState::Connecting => ("connecting".to_owned(), None),
-            ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),
+            ChannelState::Up { name, .. } if up => ("up".to_owned(), Some(name)),
+            // The node is connected, and its capabilities are not known yet.
+            ChannelState::Connecting | ChannelState::Up { .. } => ("connecting".to_owned(), None),
             ChannelState::Waiting { reason, .. } => (format!("down: {reason}"), None),
         };
-        let NodeCapability { up, cookie, repair, linked, .. } = self.capability(node);
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
     }
 

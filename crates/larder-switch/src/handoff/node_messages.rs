@@ -46,8 +46,9 @@ impl Edge {
         // Before the node gets connections. Its reply lists its connections, and so tells which are gone.
         self.handle_input(Input::Up { node });
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
-        slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
+        slot.bits.store(bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
         self.update_capability(node, &welcome.settings);
+        slot.bits.fetch_or(UP, Relaxed);
         self.set_shutdown(node, |_| NodeShutdown::None);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
