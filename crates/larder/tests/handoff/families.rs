@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use larder_kernel::netns::installed;
+use larder_kernel::netns::{Namespace, installed};
 
 use crate::client::{self, Behaviour, ClientSettings, Plan, Tally, head};
 use crate::cluster::{Cluster, Spec};
@@ -240,24 +240,51 @@ fn the_fast_path_changes_no_result() {
     assert_eq!(results[&false], results[&true]);
 }
 
+/// Checks that the load at the dispatcher is the number of connections that the nodes serve.
 fn check_load(cluster: &Cluster) {
-    let plans = slow(cluster, 1_000_000, 12);
+    let mut plans = slow(cluster, 1_000_000, 12);
+    plans.iter_mut().for_each(|plan| plan.behaviour = Behaviour::Slow { rest: Duration::from_millis(80) });
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
-    cluster.await_metric("larder_switch_node_load", &[], 12);
-    for (number, node) in cluster.topology.nodes.iter().enumerate() {
-        let mut ss = Command::new("ss");
-        // A connection that the node has closed is no load, however long its client delays its own close.
-        ss.args(["-Htn", "state", "connected", "exclude", "time-wait", "exclude", "fin-wait-2"]);
-        ss.args(["sport", "=", ":80"]);
-        let listed = String::from_utf8(node.namespace.output(&mut ss).unwrap().stdout).unwrap();
-        // The relay's own connections go to the node's own address.
-        let service = [".100:80 ", "::64]:80 "];
-        let there = listed.lines().filter(|line| service.iter().any(|one| line.contains(one))).count() as u64;
-        let counted = cluster.metric("larder_switch_node_load", &[&format!("\"n{number}\"")]);
-        assert_eq!(there, counted, "n{number}: {listed}");
-    }
+    assert_eq!(cluster.await_metric("larder_switch_node_load", &[], 12), 12);
+    let counted = || -> Vec<u64> {
+        let of = |number| cluster.metric("larder_switch_node_load", &[&format!("\"n{number}\"")]);
+        (0..cluster.topology.nodes.len()).map(of).collect()
+    };
+    let mut last = Vec::new();
+    // The switch learns of an end a moment later, so both are compared until they agree while some connections last.
+    let agree = within(PATIENCE, || {
+        let before = counted();
+        let sockets: Vec<u64> =
+            cluster.topology.nodes.iter().map(|node| served_sockets(&node.namespace)).collect();
+        let is_still = before == counted() && before.iter().sum::<u64>() > 0;
+        last = vec![before, sockets];
+        is_still && last[0] == last[1]
+    });
+    assert!(agree, "counted and served: {last:?}");
     load.join().assert_faultless();
     cluster.await_idle();
+}
+
+/// Returns the number of connections of clients that a node serves. A connection that the node has closed is no load, however
+/// long its client delays its own close.
+fn served_sockets(node: &Namespace) -> u64 {
+    let mut ss = Command::new("ss");
+    ss.args([
+        "-Htn",
+        "state",
+        "connected",
+        "exclude",
+        "time-wait",
+        "exclude",
+        "fin-wait-2",
+        "sport",
+        "=",
+        ":80",
+    ]);
+    let listed = String::from_utf8(node.output(&mut ss).unwrap().stdout).unwrap();
+    // The relay's own connections go to the node's own address.
+    let service = [".100:80 ", "::64]:80 "];
+    listed.lines().filter(|line| service.iter().any(|one| line.contains(one))).count() as u64
 }
 
 /// Clients with small segments, as behind tunnels.

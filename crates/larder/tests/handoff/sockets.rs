@@ -254,8 +254,7 @@ fn persistent_connections_leave_a_draining_node() {
                     scope.spawn(move || namespace.run(|| keep_asking(server, target, go)).unwrap())
                 })
                 .collect();
-            take_time(Duration::from_millis(700));
-            let before = cluster.metric("larder_switch_node_load", &["n0"]);
+            let before = cluster.await_metric("larder_switch_node_load", &["n0"], 15);
             cluster.post("/nodes/n0/drain");
             // A connection that has not moved by then ends with the node. A busy machine may need longer.
             let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], before);
@@ -269,6 +268,6 @@ fn persistent_connections_leave_a_draining_node() {
             (before, after, asked)
         });
         println!("{mechanism}: load of the node before {before}; {after} moved on, {asked} replies");
-        assert!(after >= 10, "{after} moved on\n{}", cluster.logs());
+        assert!(after >= 10, "{after} moved on\n{}\n{}", cluster.admin("/metrics"), cluster.logs());
     }
 }
