@@ -346,8 +346,8 @@ impl InboundLinks {
         });
     }
 
-    /// Receives messages until the link breaks, its secret is no longer accepted, the peer has left, or another link from it
-    /// has come.
+    /// Receives messages until the link breaks, its secret is no longer accepted, the peer has left, or a newer link from it
+    /// replaces this one.
     pub(crate) async fn receive<S>(&self, stream: KeyedStream<S>, peer: PeerId)
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -359,11 +359,12 @@ impl InboundLinks {
         // The peer may learn about this member before this member learns about the peer.
         let known = timeout(MEMBERSHIP_TIMEOUT, table.wait_for(|table| table.contains_key(&peer)));
         let epoch = tokio::select! {
+            biased;
+            () = &mut revoked => return,
             known = known => match known {
                 Ok(Ok(table)) => table.get(&peer).copied(),
                 Ok(Err(_)) | Err(_) => None,
             },
-            () = &mut revoked => return,
         };
         let Some(epoch) = epoch else {
             increment(&self.counters.links_refused);
@@ -387,8 +388,8 @@ impl InboundLinks {
     {
         tokio::pin!(revoked);
         let (mut table, mut newest) = (self.table.clone(), self.newest.subscribe());
-        // The peer may have opened this link before the other one, and closed it since. If the other one stayed open, the peer
-        // would go on to use it, while its messages are ignored. If it is closed, the peer opens a new one.
+        // The peer may have opened the newer link before this one, and closed it since. If this link stayed open, the peer would
+        // go on to use it, while its messages are ignored. Once this link is closed, the peer opens another one.
         let replaced = newest.wait_for(|newest| newest.get(peer) != Some(&id));
         tokio::pin!(replaced);
         tokio::select! {
@@ -398,7 +399,10 @@ impl InboundLinks {
                 }
             }
             () = &mut revoked => return,
-            _ = &mut replaced => return,
+            _ = &mut replaced => {
+                tracing::debug!(name = %peer.name, "control link: replaced before it was up");
+                return;
+            }
         }
         let (mut read, mut write) = tokio::io::split(stream);
         let reader = async {
@@ -426,7 +430,7 @@ impl InboundLinks {
             () = revoked => Err(io::ErrorKind::ConnectionAborted.into()),
             // The peer has left, or the network was dropped.
             _ = table.wait_for(|table| table.get(peer) != Some(&epoch)) => Ok(()),
-            _ = replaced => Ok(()),
+            _ = replaced => Err(io::Error::other("a newer link has replaced it")),
         };
         if let Err(error) = result {
             tracing::debug!(name = %peer.name, %error, "control link: closed");
@@ -530,7 +534,7 @@ mod tests {
         }
         for stream in streams {
             receive(stream);
-            // Each task waits for the table before the next one begins.
+            // Each task waits for the table before the next one begins. The runtime wakes them in any order.
             tokio::task::yield_now().await;
         }
         let joined = LinkEvent::Membership(Change::Joined(member.clone()), 1);

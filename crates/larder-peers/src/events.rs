@@ -122,11 +122,11 @@ impl EventSequencer {
     fn end_links(&mut self, selected: impl Fn(&(PeerId, LinkDirection)) -> bool) {
         let ready = &mut self.ready;
         self.links.retain(|_, link| {
-            let handshaker = selected(link);
-            if handshaker {
+            let ends = selected(link);
+            if ends {
                 ready.push_back((Event::LinkDown(link.0.clone(), link.1), None));
             }
-            !handshaker
+            !ends
         });
     }
 }
