@@ -46,9 +46,9 @@ impl Edge {
         // Before the node gets connections. Its reply lists its connections, and so tells which are gone.
         self.handle_input(Input::Up { node });
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
-        slot.bits.store(bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
-        self.update_capability(node, &welcome.settings);
-        slot.bits.fetch_or(UP, Relaxed);
+        let accepted =
+            if self.accepts_settings(node, &welcome.settings) { slot.able.load(Relaxed) } else { 0 };
+        slot.bits.store(UP | accepted | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
         self.set_shutdown(node, |_| NodeShutdown::None);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
@@ -76,6 +76,15 @@ impl Edge {
     /// its host.
     pub(super) fn update_capability(&self, node: NodeId, accepted: &SettingsStatus) {
         let Some(slot) = self.channels.slot(node) else { return };
+        if self.accepts_settings(node, accepted) {
+            slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
+        } else {
+            slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
+        }
+    }
+
+    /// Returns whether a node has accepted the latest settings. Logs why it cannot.
+    fn accepts_settings(&self, node: NodeId, accepted: &SettingsStatus) -> bool {
         // If the stack completes handshakes, this switch makes no cookies.
         let mixed = accepted.cookie_conflict && self.config.handshake == Handshake::Plane;
         if mixed {
@@ -86,11 +95,7 @@ impl Edge {
                 "handoff: off for the node, another switch uses another mechanism"
             );
         }
-        if accepts_all(accepted, self.services.len()) && !mixed {
-            slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
-        } else {
-            slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
-        }
+        accepts_all(accepted, self.services.len()) && !mixed
     }
 
     fn link_node(&self, node: NodeId, mac: Option<[u8; 6]>) -> bool {
