@@ -15,7 +15,8 @@ const REQUESTS: Metric = counter(
     &["outcome"],
     "Requests, by outcome (complete, unfinished: the response broke off, cancelled: no response, no_endpoint: 503, limit: 429, \
      too_large: a message or a prompt beyond the limit, no_prompt: a completion without one, 400, memory_full: no memory for a \
-     prompt, 503, body_timeout: the body of a completion arrived too slowly, 408, invalid: the gateway broke the protocol, bypassed: the gateway sent no request headers)",
+     prompt, 503, body_timeout: the body of a completion arrived too slowly, 408, invalid: the gateway broke the protocol, \
+     bypassed: the gateway sent no request headers)",
 );
 const SERVED_ELSEWHERE: Metric = counter(
     "larder_picker_served_elsewhere_total",

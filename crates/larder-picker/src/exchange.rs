@@ -160,6 +160,7 @@ impl Exchange {
                 Answer::ResponseHeaders(PartResponse { response: Some(CommonResponse::default()) })
             }
             Phase::ResponseBody(body) => {
+                self.pending = None;
                 if let Some(active) = &mut self.active {
                     active.bytes += body.body.len() as u64;
                     active.prompt.iter_mut().for_each(|prompt| prompt.note_piece());
@@ -170,6 +171,7 @@ impl Exchange {
                 Answer::ResponseBody(pass(self.response_body, body))
             }
             Phase::ResponseTrailers(_) => {
+                self.pending = None;
                 self.complete(now);
                 Answer::ResponseTrailers(TrailersResponse {})
             }

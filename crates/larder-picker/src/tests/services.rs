@@ -236,7 +236,7 @@ async fn limits_of_streams_and_messages_have_outcomes() {
 }
 
 /// A client must not hold memory by sending its body slowly, or without end.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_body_of_a_completion_has_a_time_limit() {
     let mut impatient = PickerConfig { prompts: Some(PromptConfig::default()), ..config() };
     impatient.limits.body = Duration::from_millis(20);
@@ -250,7 +250,8 @@ async fn the_body_of_a_completion_has_a_time_limit() {
         let (messages, piece) = (stream.messages.clone(), spaces.clone());
         let pieces =
             tokio::spawn(async move { while messages.send(piece.clone()).await.is_ok() && is_endless {} });
-        let reply = stream.next().await.expect("no error").expect("a reply");
+        let reply = tokio::time::timeout(larder_testkit::PATIENCE, stream.next()).await.expect("in time");
+        let reply = reply.expect("no error").expect("a reply");
         let Some(Answer::Immediate(immediate)) = reply.answer else { panic!("{reply:?}") };
         assert_eq!(immediate.status.expect("a status").code, 408);
         assert!(immediate.body.starts_with(b"{\"error\":"), "{immediate:?}");
