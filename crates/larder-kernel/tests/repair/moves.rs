@@ -245,7 +245,7 @@ fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptio
     started.elapsed()
 }
 
-/// Checks that the least of three times is below `limit`. A busy machine delays a run now and then, a fault delays every one.
+/// Checks that one of up to three runs takes less than `limit`. A busy machine delays a run now and then, and a fault delays all.
 fn succeeds_within(limit: Duration, mut run: impl FnMut() -> Duration) {
     let mut times = Vec::new();
     while times.len() < 3 && times.last().is_none_or(|took| *took >= limit) {

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -242,26 +243,31 @@ fn the_fast_path_changes_no_result() {
 
 /// Checks that the load at the dispatcher is the number of connections that the nodes serve.
 fn check_load(cluster: &Cluster) {
-    let mut plans = slow(cluster, 1_000_000, 12);
-    plans.iter_mut().for_each(|plan| plan.behaviour = Behaviour::Slow { rest: Duration::from_millis(80) });
-    let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
-    assert_eq!(cluster.await_metric("larder_switch_node_load", &[], 12), 12);
+    const CLIENTS: u64 = 12;
+    let plans = slow(cluster, 1_000_000, CLIENTS as usize);
+    let go = AtomicBool::new(true);
+    let nodes = &cluster.topology.nodes;
     let counted = || -> Vec<u64> {
         let of = |number| cluster.metric("larder_switch_node_load", &[&format!("\"n{number}\"")]);
-        (0..cluster.topology.nodes.len()).map(of).collect()
+        (0..nodes.len()).map(of).collect()
     };
     let mut last = Vec::new();
-    // The switch learns of an end a moment later, so both are compared until they agree while some connections last.
-    let agree = within(PATIENCE, || {
-        let before = counted();
-        let sockets: Vec<u64> =
-            cluster.topology.nodes.iter().map(|node| served_sockets(&node.namespace)).collect();
-        let is_still = before == counted() && before.iter().sum::<u64>() > 0;
-        last = vec![before, sockets];
-        is_still && last[0] == last[1]
+    let (agree, tally) = thread::scope(|scope| {
+        let namespace = &cluster.topology.client().namespace;
+        let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
+        // The switch learns of an end a moment later, so both are compared until no connection begins or ends meanwhile.
+        let agree = within(PATIENCE, || {
+            let before = counted();
+            let sockets: Vec<u64> = nodes.iter().map(|node| served_sockets(&node.namespace)).collect();
+            let is_at_rest = before == counted() && before.iter().sum::<u64>() == CLIENTS;
+            last = vec![before, sockets];
+            is_at_rest && last[0] == last[1]
+        });
+        go.store(false, Ordering::Relaxed);
+        (agree, load.join().expect("no panic"))
     });
     assert!(agree, "counted and served: {last:?}");
-    load.join().assert_faultless();
+    tally.assert_faultless();
     cluster.await_idle();
 }
 

@@ -237,6 +237,7 @@ fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
 /// A node drains and then exits. Its persistent connections continue at other nodes, and no client notices.
 #[test]
 fn persistent_connections_leave_a_draining_node() {
+    const CLIENTS: usize = 60;
     for mechanism in ["repair", "auto"] {
         let settings = format!("mechanism = \"{mechanism}\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0");
         let Some(mut cluster) = cluster(&settings, 30) else { return };
@@ -247,14 +248,15 @@ fn persistent_connections_leave_a_draining_node() {
             cluster.content.targets.iter().filter(|t| t.bytes < 100_000).cloned().collect();
         let (before, after, asked) = thread::scope(|scope| {
             let namespace = &cluster.topology.client().namespace;
-            let clients: Vec<_> = (0..60)
+            let clients: Vec<_> = (0..CLIENTS)
                 .map(|number| {
                     let (namespace, target, go) = (namespace, &targets[number * 2], &go);
                     let server = service[number % 2];
                     scope.spawn(move || namespace.run(|| keep_asking(server, target, go)).unwrap())
                 })
                 .collect();
-            let before = cluster.await_metric("larder_switch_node_load", &["n0"], 15);
+            cluster.await_metric("larder_switch_node_load", &[], CLIENTS as u64);
+            let before = cluster.metric("larder_switch_node_load", &["n0"]);
             cluster.post("/nodes/n0/drain");
             // A connection that has not moved by then ends with the node. A busy machine may need longer.
             let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], before);
