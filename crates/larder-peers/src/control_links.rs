@@ -31,6 +31,8 @@ use tokio::time::{sleep, timeout};
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Maximum wait of an incoming link for membership to learn about the peer that opened it.
 const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Why an inbound link ended.
+const REPLACED: &str = "a newer link has replaced it";
 
 /// Why a message was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -400,7 +402,7 @@ impl InboundLinks {
             }
             () = &mut revoked => return,
             _ = &mut replaced => {
-                tracing::debug!(name = %peer.name, "control link: replaced before it was up");
+                tracing::debug!(name = %peer.name, error = REPLACED, "control link: closed");
                 return;
             }
         }
@@ -430,7 +432,7 @@ impl InboundLinks {
             () = revoked => Err(io::ErrorKind::ConnectionAborted.into()),
             // The peer has left, or the network was dropped.
             _ = table.wait_for(|table| table.get(peer) != Some(&epoch)) => Ok(()),
-            _ = replaced => Err(io::Error::other("a newer link has replaced it")),
+            _ = replaced => Err(io::Error::other(REPLACED)),
         };
         if let Err(error) = result {
             tracing::debug!(name = %peer.name, %error, "control link: closed");
