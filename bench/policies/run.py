@@ -6,9 +6,9 @@ each policy's throughput in per cent of the best policy's: the least over all cl
 least. The second lists the clusters where POLICY is below --limit, and the best policy there.
 
 Recipes are synthetic traces with the published figures of the papers' traces. `--log NAME=FILE` adds an access log. A recipe's
-throughput is the mean over its seeds. Another seed changes the throughput of one policy by up to 10 % at a scale of 0.1, where a
-run lasts about as long as the policies keep a replica, and by up to 2 % at 1. So with one seed and a small scale, luck decides
-which of the good policies is the best.
+throughput is the mean over its seeds. One seed gives up to 12 % more or less than the mean of five at a scale of 0.1, where a run
+lasts about as long as the policies keep a replica, and up to 4 % more or less than the mean of three at 1 (`lard`, `lard-r`,
+`lard-cost` and `lmetric` on four clusters). So with one seed and a small scale, luck decides which of these is the best.
 """
 
 import argparse
