@@ -8,7 +8,7 @@ least. The second lists the clusters where POLICY is below --limit, and the best
 Recipes are synthetic traces with the published figures of the papers' traces. `--log NAME=FILE` adds an access log. A recipe's
 throughput is the mean over its seeds. One seed gives up to 12 % more or less than the mean of five at a scale of 0.1, where a run
 lasts about as long as the policies keep a replica, and up to 4 % more or less than the mean of three at 1 (`lard`, `lard-r`,
-`lard-cost` and `lmetric` on four clusters). So with one seed and a small scale, luck decides which of these is the best.
+`lard-cost` and `lmetric` on three and four clusters). So with one seed and a small scale, luck decides which of these is the best.
 """
 
 import argparse
