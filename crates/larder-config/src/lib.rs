@@ -21,9 +21,10 @@
 mod extra_input;
 mod policies;
 mod sections;
-mod span;
+mod text;
 
 pub use extra_input::extra_input;
+pub use text::{ParseSpanError, Size, Span};
 
 use larder_core::dispatch::SettingsError;
 use larder_core::{NodeSpec, PolicyKind, Settings};

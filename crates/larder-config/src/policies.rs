@@ -1,7 +1,7 @@
 //! `[policies]`: a table for each policy. A key that is missing has the default of its policy.
 
 use crate::ConfigError;
-use crate::span::Span;
+use crate::text::Span;
 use larder_core::nodes::Signal;
 use larder_core::policy::UtilBy;
 use larder_core::policy::hacc::{HaccSettings, SignalWeight};

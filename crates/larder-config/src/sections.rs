@@ -1,7 +1,7 @@
 //! The tables of the config, without those of single policies.
 
 use crate::policies::Policies;
-use crate::span::{Size, Span};
+use crate::text::{Size, Span};
 use crate::{ConfigError, NAME_BYTES_MAX};
 use larder_core::dispatch::Admission;
 use larder_core::{NodeSpec, Weight};

@@ -1,9 +1,10 @@
 //! `prompts` of the policy's config, with the keys of `prompts` in `larder.toml`.
 
-use larder_core::Bytes;
+use larder_config::Size;
 use larder_core::chain::{ChainPolicyKind, ChainSettings};
 use larder_prompts::PromptConfig;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The reason why `prompts` cannot be used.
@@ -28,20 +29,15 @@ struct Section {
     metrics_period: Option<Value>,
 }
 
-/// Reads a size: a number of bytes, or a text such as "8MiB".
-fn size(key: &str, value: Option<Value>, standard: usize) -> Result<usize, SectionError> {
-    let bytes = match value {
-        None | Some(Value::Null) => return Ok(standard),
-        Some(Value::String(text)) => {
-            text.parse::<Bytes>().map_err(|error| SectionError::of(key, error))?.get()
-        }
-        Some(value) => {
-            let bytes = value.as_u64();
-            bytes
-                .ok_or_else(|| SectionError::of(key, "write a number of bytes, or a text such as \"8MiB\""))?
-        }
-    };
-    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+/// Reads the value of a key that has a text form. Serde does not name the key in its errors.
+fn value<T: DeserializeOwned>(key: &str, value: Option<Value>) -> Result<Option<T>, SectionError> {
+    value.map(serde_json::from_value).transpose().map_err(|error| SectionError::of(key, error))
+}
+
+/// Reads a number of bytes.
+fn size(key: &str, text: Option<Value>, standard: usize) -> Result<usize, SectionError> {
+    let size: Option<Size> = value(key, text)?;
+    Ok(size.map_or(standard, |size| usize::try_from(size.0.get()).unwrap_or(usize::MAX)))
 }
 
 /// Reads the section.
@@ -97,7 +93,7 @@ mod tests {
             (json!({ "policy": "lard" }), "prompts.policy: unknown policy of chains 'lard'"),
             (json!({ "body_max": "8 apples" }), "prompts.body_max: '8 apples' is not a size"),
             (json!({ "body_max": "1B" }), "prompts.body_max is out of range"),
-            (json!({ "body_max": 1.5 }), "prompts.body_max: write a number of bytes"),
+            (json!({ "body_max": 1.5 }), "prompts.body_max: invalid type: floating point `1.5`"),
             (json!({ "memory": "1KiB" }), "prompts.memory is out of range"),
             (json!({ "server_tokens": 1 }), "prompts.server_tokens is out of range"),
             (json!({ "credits": 0 }), "prompts.credits is out of range"),

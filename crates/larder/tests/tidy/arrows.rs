@@ -8,6 +8,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "larder",
         &[
+            "larder-config",
             "larder-core",
             "larder-edge",
             "larder-switch",
@@ -34,7 +35,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The tests of these two repeat their records with larder-sim.
     (
         "larder-envoy",
-        &["larder-core", "larder-embed", "larder-log", "larder-prompts", "larder-record", "larder-sim"],
+        &[
+            "larder-config",
+            "larder-core",
+            "larder-embed",
+            "larder-log",
+            "larder-prompts",
+            "larder-record",
+            "larder-sim",
+        ],
     ),
     ("larder-nginx", &["larder-core", "larder-embed", "larder-log", "larder-sim"]),
     (
