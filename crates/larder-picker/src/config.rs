@@ -58,9 +58,6 @@ pub struct PickerLimits {
     /// Maximum size of a message, which has all headers or a piece of a body. A larger one ends the stream with `OUT_OF_RANGE`: outcome
     /// `too_large`. Default 4 MiB.
     pub message_bytes: usize,
-    /// Maximum time from the headers of a completion to the end of its body, while the picker reads it for the prompt. The client gets
-    /// 408: outcome `body_timeout`. Default 60 s.
-    pub body: Duration,
     /// Maximum time of a TLS handshake, and then of the HTTP/2 preface. Default 10 s.
     pub handshake: Duration,
     /// Time for streams to end after a shutdown has begun. Default 30 s.
@@ -74,7 +71,6 @@ impl Default for PickerLimits {
             streams: 100_000,
             streams_per_connection: 10_000,
             message_bytes: 4 << 20,
-            body: Duration::from_secs(60),
             handshake: Duration::from_secs(10),
             drain: Duration::from_secs(30),
         }

@@ -187,18 +187,17 @@ impl Exchange {
         }
     }
 
-    /// Returns whether the body of a completion is awaited.
-    pub(crate) fn awaits_body(&self) -> bool {
-        self.pending.is_some()
+    /// Returns the longest time for the body of a completion, while it is awaited.
+    pub(crate) fn body_time_max(&self) -> Option<Duration> {
+        self.pending.as_ref().map(|pending| pending.time_max())
     }
 
     /// Refuses the completion whose body has not arrived in time.
     pub(crate) fn refuse_late_body(&mut self, answers: &mut AnswerQueue) {
-        self.pending = None;
-        self.count(RequestOutcome::BodyTimeout);
-        let text = format!("the body did not arrive within {:?}", self.picker.config.limits.body);
-        let body = error_body(408, "body_timeout", &text);
-        answers.push_back(immediate(408, body.into(), "larder_body_timeout", true));
+        if let Some(pending) = &self.pending {
+            let fault = PromptFault::TimedOut(pending.time_max());
+            self.refuse_prompt(&fault, answers);
+        }
     }
 
     /// Ends the exchange with this outcome, unless the request has ended before.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use larder_prompts::{HeldBody, Prompt, PromptFault, PromptRoute};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The largest piece of a body that is sent back. Envoy takes at most 64 KiB.
 const PIECE_BYTES_MAX: usize = 60 << 10;
@@ -35,6 +36,7 @@ pub(crate) struct ReadPrompt {
 pub(crate) const fn outcome(fault: &PromptFault) -> RequestOutcome {
     match fault {
         PromptFault::TooLarge(_) => RequestOutcome::TooLarge,
+        PromptFault::TimedOut(_) => RequestOutcome::BodyTimeout,
         PromptFault::MemoryFull => RequestOutcome::MemoryFull,
         PromptFault::NoPrompt(_) => RequestOutcome::NoPrompt,
     }
@@ -44,6 +46,11 @@ impl PendingPrompt {
     pub(crate) fn new(route: &Arc<PromptRoute>, permitted: Option<Vec<SocketAddr>>) -> Self {
         let held = HeldBody::new(route.budget().clone());
         Self { route: Arc::clone(route), permitted, held, content: Vec::new() }
+    }
+
+    /// Returns the longest time for the body.
+    pub(crate) fn time_max(&self) -> Duration {
+        self.route.config.body_timeout
     }
 
     /// Adds a piece of the body.

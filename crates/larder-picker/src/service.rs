@@ -116,11 +116,10 @@ pub(crate) struct Answers {
 impl Answers {
     /// Returns whether the time for the awaited body is over. If not, the task is woken at its end.
     fn is_body_late(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.exchange.awaits_body() {
+        let Some(time_max) = self.exchange.body_time_max() else {
             self.body_deadline = None;
             return false;
-        }
-        let time_max = self.slot.0.config.limits.body;
+        };
         let deadline = self.body_deadline.get_or_insert_with(|| Box::pin(sleep(time_max)));
         deadline.as_mut().poll(cx).is_ready()
     }

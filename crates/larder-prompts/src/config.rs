@@ -15,6 +15,8 @@ pub struct PromptConfig {
     pub metrics_period: Option<Duration>,
     /// Largest body of a request, in bytes. 1 KiB to 64 MiB.
     pub body_bytes_max: usize,
+    /// Longest time from the head of a request to the end of its body. 10 ms to 1 h. Outcome: 408 `body_timeout`.
+    pub body_timeout: Duration,
     /// Largest total of the bodies that are in memory, in bytes: from `body_bytes_max` to 64 GiB.
     pub memory_bytes_max: usize,
 }
@@ -26,6 +28,7 @@ impl Default for PromptConfig {
             node_tokens: 400_000,
             metrics_period: Some(Duration::from_millis(500)),
             body_bytes_max: 8 << 20,
+            body_timeout: Duration::from_secs(60),
             memory_bytes_max: 256 << 20,
         }
     }
@@ -38,6 +41,7 @@ impl PromptConfig {
     /// A description of the first one that is out of range.
     pub fn validate(&self) -> Result<(), String> {
         let bodies = 1 << 10..=64 << 20;
+        let body_times = Duration::from_millis(10)..=Duration::from_secs(3_600);
         let periods = Duration::from_millis(100)..=Duration::from_secs(60);
         let fault = if !(1..=100_000_000).contains(&self.settings.credits_max) {
             "credits is out of range: 1 to 100000000"
@@ -47,6 +51,8 @@ impl PromptConfig {
             "metrics_period is out of range: 100 ms to 1 min"
         } else if !bodies.contains(&self.body_bytes_max) {
             "body_max is out of range: 1 KiB to 64 MiB"
+        } else if !body_times.contains(&self.body_timeout) {
+            "body_timeout is out of range: 10 ms to 1 h"
         } else if !(self.body_bytes_max..=64 << 30).contains(&self.memory_bytes_max) {
             "memory is out of range: body_max to 64 GiB"
         } else {

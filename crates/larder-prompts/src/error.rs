@@ -2,6 +2,7 @@
 
 use serde_json::error::Category;
 use serde_json::json;
+use std::time::Duration;
 
 /// The reason why a body has no prompt.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,9 @@ pub enum PromptFault {
     /// The body is longer than [`PromptConfig::body_bytes_max`](crate::PromptConfig::body_bytes_max).
     #[error("the body has more than {0} bytes")]
     TooLarge(usize),
+    /// The body did not arrive within [`PromptConfig::body_timeout`](crate::PromptConfig::body_timeout).
+    #[error("the body did not arrive within {0:?}")]
+    TimedOut(Duration),
     /// The memory for bodies is used up.
     #[error("too many prompts arrive at once")]
     MemoryFull,
@@ -52,6 +56,7 @@ impl PromptFault {
     pub const fn status(&self) -> (u16, &'static str) {
         match self {
             Self::TooLarge(_) => (413, "body_too_large"),
+            Self::TimedOut(_) => (408, "body_timeout"),
             Self::MemoryFull => (503, "prompt_memory_full"),
             Self::NoPrompt(_) => (400, "no_prompt"),
         }

@@ -70,6 +70,7 @@ pub(crate) unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
                 Config::Prompts(ReaderCounters {
                     read: define("larder.prompts_read"),
                     too_large: define("larder.prompts_too_large"),
+                    timed_out: define("larder.prompts_timed_out"),
                     no_memory: define("larder.prompts_no_memory"),
                     no_prompt: define("larder.prompts_none"),
                 })

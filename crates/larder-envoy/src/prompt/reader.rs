@@ -6,6 +6,7 @@ use crate::host::{Body, Filter, Map, Reply};
 use larder_core::rules::Head;
 use larder_prompts::{HeldBody, Prompt, PromptFault, PromptRoute, has_prompt};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The largest piece of a body that Envoy passes to filters at once. Bytes.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -15,6 +16,7 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct ReaderCounters {
     pub(crate) read: Option<usize>,
     pub(crate) too_large: Option<usize>,
+    pub(crate) timed_out: Option<usize>,
     pub(crate) no_memory: Option<usize>,
     pub(crate) no_prompt: Option<usize>,
 }
@@ -23,6 +25,7 @@ impl ReaderCounters {
     const fn of(self, fault: &PromptFault) -> Option<usize> {
         match fault {
             PromptFault::TooLarge(_) => self.too_large,
+            PromptFault::TimedOut(_) => self.timed_out,
             PromptFault::MemoryFull => self.no_memory,
             PromptFault::NoPrompt(_) => self.no_prompt,
         }
@@ -52,7 +55,7 @@ enum State {
     /// The request is not a completion, or has a reply.
     Idle,
     /// The body is not complete.
-    Reading { route: Arc<PromptRoute>, held: HeldBody },
+    Reading { route: Arc<PromptRoute>, held: HeldBody, began: Instant },
     /// The prompt is known. Envoy may keep the body until the request ends, for retries.
     Read { stored: StoredPrompt, _held: HeldBody },
 }
@@ -77,13 +80,19 @@ impl Reader {
         };
         let (route, bytes_max) = (Arc::clone(&prompts.route), prompts.route.config.body_bytes_max);
         filter.raise_buffer_limit(2 * bytes_max as u64 + PIECE_BYTES_MAX);
-        self.state = State::Reading { held: HeldBody::new(Arc::clone(route.budget())), route };
+        let held = HeldBody::new(Arc::clone(route.budget()));
+        self.state = State::Reading { route, held, began: Instant::now() };
         if is_end { self.read(filter, &[]) } else { Step::Wait }
     }
 
     /// Handles a piece of the body. `is_end`: it is the last one.
     pub(crate) fn note_body(&mut self, filter: Filter<'_>, is_end: bool) -> Step {
-        let State::Reading { route, held } = &mut self.state else { return Step::Continue };
+        let State::Reading { route, held, began } = &mut self.state else { return Step::Continue };
+        // Envoy ends streams in which no piece comes: it has the timers.
+        let time_max = route.config.body_timeout;
+        if began.elapsed() > time_max {
+            return self.refuse(filter, &PromptFault::TimedOut(time_max));
+        }
         let bodies = filter.request_bodies();
         let bytes: usize = bodies.iter().map(|body| filter.body_bytes(*body)).sum();
         let bytes_max = route.config.body_bytes_max;

@@ -1,6 +1,6 @@
 //! `prompts` of the policy's config, with the keys of `prompts` in `larder.toml`.
 
-use larder_config::Size;
+use larder_config::{Size, Span};
 use larder_core::chain::{ChainPolicyKind, ChainSettings};
 use larder_prompts::PromptConfig;
 use serde::Deserialize;
@@ -24,6 +24,7 @@ struct Section {
     policy: Option<String>,
     server_tokens: Option<u64>,
     body_max: Option<Value>,
+    body_timeout: Option<Value>,
     memory: Option<Value>,
     credits: Option<u32>,
     metrics_period: Option<Value>,
@@ -61,6 +62,8 @@ pub(crate) fn read(section: Value) -> Result<PromptConfig, SectionError> {
         node_tokens: section.server_tokens.unwrap_or(standard.node_tokens),
         metrics_period: None,
         body_bytes_max: size("body_max", section.body_max, standard.body_bytes_max)?,
+        body_timeout: value("body_timeout", section.body_timeout)?
+            .map_or(standard.body_timeout, |Span(time)| time),
         memory_bytes_max: size("memory", section.memory, standard.memory_bytes_max)?,
     };
     config.validate().map_err(|error| SectionError(format!(".{error}")))?;
@@ -71,6 +74,7 @@ pub(crate) fn read(section: Value) -> Result<PromptConfig, SectionError> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::time::Duration;
 
     #[test]
     fn keys_have_the_defaults_of_the_switch() {
@@ -78,11 +82,13 @@ mod tests {
         assert_eq!(read(json!({})).expect("defaults"), standard);
         let config = read(json!({
             "policy": "least-load", "server_tokens": 50_000, "body_max": "1MiB", "memory": 2_097_152, "credits": 7,
+            "body_timeout": "5s",
         }));
         let config = config.expect("it can be used");
         assert_eq!(config.settings.policy, ChainPolicyKind::LeastLoad);
         assert_eq!((config.node_tokens, config.settings.credits_max), (50_000, 7));
         assert_eq!((config.body_bytes_max, config.memory_bytes_max), (1 << 20, 2 << 20));
+        assert_eq!(config.body_timeout, Duration::from_secs(5));
     }
 
     #[test]
@@ -94,6 +100,8 @@ mod tests {
             (json!({ "body_max": "8 apples" }), "prompts.body_max: '8 apples' is not a size"),
             (json!({ "body_max": "1B" }), "prompts.body_max is out of range"),
             (json!({ "body_max": 1.5 }), "prompts.body_max: invalid type: floating point `1.5`"),
+            (json!({ "body_timeout": 5 }), "prompts.body_timeout: invalid type: integer `5`"),
+            (json!({ "body_timeout": "2h" }), "prompts.body_timeout is out of range"),
             (json!({ "memory": "1KiB" }), "prompts.memory is out of range"),
             (json!({ "server_tokens": 1 }), "prompts.server_tokens is out of range"),
             (json!({ "credits": 0 }), "prompts.credits is out of range"),

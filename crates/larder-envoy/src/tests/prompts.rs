@@ -3,6 +3,7 @@
 use super::*;
 use crate::abi::{STOP_AND_BUFFER, STOP_ITERATION, STOP_NO_BUFFER};
 use crate::prompt::{FIELD, stored};
+use std::time::{Duration, Instant};
 
 const POLICY: &str = r#"{"prompts": {"server_tokens": 10000, "body_max": "64KiB", "memory": "128KiB"}}"#;
 
@@ -209,6 +210,24 @@ fn a_completion_that_cannot_be_read_is_refused_as_the_api_does() {
     assert_eq!(third.body(b"{", false), STOP_NO_BUFFER);
     assert_eq!(last_refusal(), (503, "prompt_memory_full".to_owned()));
     drop(open);
+    assert_eq!((&status()["body_bytes"], stored()), (&0.into(), 0));
+}
+
+/// A client must not hold memory by sending its body slowly, or without end.
+#[test]
+fn the_body_of_a_completion_has_a_time_limit() {
+    let _worker = Worker::new("slow", r#"{"prompts": {"body_timeout": "10ms"}}"#, &["a:1"]);
+    let listener = Listener::new();
+    let completion = listener.open();
+    assert_eq!(completion.head(false), STOP_ITERATION);
+    let began = Instant::now();
+    while completion.body(b" ", false) == STOP_AND_BUFFER {
+        assert!(began.elapsed() < Duration::from_secs(60), "the body has no end");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(10));
+    assert_eq!(last_refusal(), (408, "body_timeout".to_owned()));
+    assert_eq!(envoy(|envoy| envoy.metric("larder.prompts_timed_out")), 1);
+    drop(completion);
     assert_eq!((&status()["body_bytes"], stored()), (&0.into(), 0));
 }
 

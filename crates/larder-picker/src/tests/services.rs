@@ -238,8 +238,8 @@ async fn limits_of_streams_and_messages_have_outcomes() {
 /// A client must not hold memory by sending its body slowly, or without end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_body_of_a_completion_has_a_time_limit() {
-    let mut impatient = PickerConfig { prompts: Some(PromptConfig::default()), ..config() };
-    impatient.limits.body = Duration::from_millis(20);
+    let prompts = PromptConfig { body_timeout: Duration::from_millis(20), ..PromptConfig::default() };
+    let impatient = PickerConfig { prompts: Some(prompts), ..config() };
     let running = Running::start(impatient, 1).await;
     let channel = running.channel().await;
     let head = [(":method", "POST"), (":authority", "a"), (":path", "/v1/completions")];

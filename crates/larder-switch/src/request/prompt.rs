@@ -37,12 +37,16 @@ impl Requests {
         let guarded = active.edits.guard.as_ref().and_then(RouteGuard::body_bytes_max);
         let guarded = guarded.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let bytes_max = route.config.body_bytes_max.min(guarded);
-        let (wait_max, rate_min) = (shared.timeouts.client_read, shared.guards.limits.body_rate_min);
         let declared = match head.body() {
             Body::Length(bytes) => Some(bytes),
             _ => None,
         };
-        let limits = BodyLimits { bytes_max, wait_max, rate_min };
+        let limits = BodyLimits {
+            bytes_max,
+            time_max: route.config.body_timeout,
+            wait_max: shared.timeouts.client_read,
+            rate_min: shared.guards.limits.body_rate_min,
+        };
         let (content, held) = read_body(handle.body(), declared, limits, route.budget()).await.map_err(
             |error| match error {
                 BodyError::TooLarge => {

@@ -28,6 +28,8 @@ pub(super) enum BodyError {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyLimits {
     pub(super) bytes_max: usize,
+    /// Longest time for the whole body.
+    pub(super) time_max: Duration,
     /// Longest wait for a piece, and the time at which a body may begin to be slower than `rate_min`.
     pub(super) wait_max: Duration,
     /// Lowest rate in bytes/s; 0 for none.
@@ -56,7 +58,8 @@ pub(super) async fn read_body(
     };
     loop {
         let piece = poll_fn(|cx| http_body::Body::poll_frame(Pin::new(&mut body), cx));
-        let piece = timeout(limits.wait_max, piece).await.map_err(|_| BodyError::TimedOut)?;
+        let left = limits.time_max.saturating_sub(began.elapsed());
+        let piece = timeout(left.min(limits.wait_max), piece).await.map_err(|_| BodyError::TimedOut)?;
         let Some(piece) = piece else { return Ok((content, held)) };
         let piece = piece.map_err(|fault| match fault {
             BodyFault::Gone => BodyError::Gone,
@@ -74,7 +77,9 @@ pub(super) async fn read_body(
         content.reserve_exact(held.bytes() - content.len());
         content.extend_from_slice(piece.chunk());
         let at_rate = (length as u64).saturating_mul(1_000).checked_div(limits.rate_min);
-        if at_rate.is_some_and(|ms| began.elapsed() > limits.wait_max + Duration::from_millis(ms)) {
+        let allowed = at_rate.map(|ms| limits.wait_max.saturating_add(Duration::from_millis(ms)));
+        // The timeout above does not end a body whose next piece is always there.
+        if began.elapsed() > allowed.map_or(limits.time_max, |allowed| allowed.min(limits.time_max)) {
             return Err(BodyError::TimedOut);
         }
     }

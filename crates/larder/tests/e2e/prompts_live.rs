@@ -185,6 +185,25 @@ fn errors_have_the_form_of_the_api() {
     assert_eq!((reply.status, &*error_code(&reply)), (502, "connect_failed"));
 }
 
+/// A client must not hold memory by sending its body slowly, or without end.
+#[test]
+fn the_body_of_a_completion_has_a_time_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Origin::start("a", "");
+    let switch = switch(folder.path(), &[("a", server.address)], "body_timeout = \"50ms\"");
+    let silent = ask(switch.address, "POST", COMPLETIONS, "Content-Length: 9\r\n\r\n{");
+    assert_eq!((silent.status, &*error_code(&silent)), (408, "body_timeout"));
+
+    let mut endless = TcpStream::connect(switch.address).unwrap();
+    write!(endless, "POST {COMPLETIONS} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .unwrap();
+    while endless.write_all(b"1\r\n \r\n").is_ok() {}
+    let failures =
+        || metric(switch.admin.unwrap(), "larder_switch_failures_total", &["error=\"body_timeout\""]);
+    eventually("both are counted", || (failures() == Some(2)).then_some(()));
+    assert!(server.requests.lock().unwrap().is_empty(), "no server sees such requests");
+}
+
 /// An inference server whose replies are streams. The test says when each event is sent.
 struct Streamer {
     address: SocketAddr,

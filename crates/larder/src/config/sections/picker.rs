@@ -100,8 +100,6 @@ keys! {
     streams_per_connection: u32 = limits.streams_per_connection, range "1 to 1000000";
     /// Maximum size of a message, which has all headers or a piece of a body. A larger one ends its stream.
     message: Size = Size(Bytes::kib(limits.message_bytes as u64 >> 10)), range "64KiB to 1GiB";
-    /// Maximum time for the body of a completion to arrive, with `prompts`. Then the client gets 408.
-    body: Span = Span(limits.body), range "10ms to 1h";
     /// Time for requests in flight to end when the picker stops.
     drain: Span = Span(limits.drain), range "0s to 1h";
 }
@@ -225,7 +223,6 @@ fn limits(raw: &PickerLimitsSection) -> Result<PickerLimits, Fault> {
         streams: raw.streams,
         streams_per_connection: raw.streams_per_connection,
         message_bytes: bytes,
-        body: raw.body.0,
         drain: raw.drain.0,
         ..PickerLimits::default()
     })

@@ -25,6 +25,8 @@ keys! {
     metrics_period: Span = Span(standard.metrics_period.unwrap_or_default()), range "100ms to 1m, or 0s";
     /// Largest body of a completion. Larger ones get 413.
     body_max: Size = Size(Bytes(standard.body_bytes_max as u64)), range "1KiB to 64MiB";
+    /// Longest time for the whole body of a completion to arrive. Slower ones get 408.
+    body_timeout: Span = Span(standard.body_timeout), range "10ms to 1h";
     /// Memory for the bodies that have no reply yet. If it is full, completions get 503.
     memory: Size = Size(Bytes(standard.memory_bytes_max as u64)), range "body_max to 64GiB";
     /// Number of credits: pairs of a block of 256 bytes and a server that is expected to have it. A credit takes at most
@@ -69,6 +71,7 @@ pub(crate) fn prompts(at: &str, raw: &PromptsSection) -> Result<PromptConfig, Fa
         node_tokens: raw.server_tokens,
         metrics_period: Some(raw.metrics_period.0).filter(|period| !period.is_zero()),
         body_bytes_max: bytes(raw.body_max),
+        body_timeout: raw.body_timeout.0,
         memory_bytes_max: bytes(raw.memory),
     })
 }
