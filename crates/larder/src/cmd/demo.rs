@@ -13,7 +13,6 @@ use larder_core::cache::CacheKind;
 use larder_core::{Bytes, PolicyKind};
 use larder_trace::{LoadOptions, Trace, synth};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::policies::{PolicySelection, expand_selection};
 use crate::config::Size;
@@ -185,15 +184,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
 
 /// Runs the demo to its end. An interrupt or SIGTERM ends the demo and all its processes.
 fn until_interrupted<T>(demo: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = super::serve::runtime(1)?;
-    runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
-        tokio::select! {
-            outcome = demo => outcome,
-            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-            _ = term.recv() => Err(anyhow::anyhow!("terminated")),
-        }
-    })
+    super::serve::runtime(1)?.block_on(super::serve::until_interrupted(demo))
 }
 
 /// Runs the demo of handoff on a thread of its own. After an interrupt the thread removes everything in
@@ -214,14 +205,13 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
     };
     let runtime = super::serve::runtime(1)?;
     let outcome = runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
+        let mut signals = super::serve::StopSignals::watch()?;
         let mut work = tokio::task::spawn_blocking(work);
-        tokio::select! {
+        let what = tokio::select! {
             outcome = &mut work => return outcome.context("the demo failed")?,
-            _ = tokio::signal::ctrl_c() => {}
-            _ = term.recv() => {}
-        }
-        print_message("interrupted: removing network namespaces and files");
+            what = signals.next() => what,
+        };
+        print_message(&format!("{what}: removing network namespaces and files"));
         interrupt.request();
         work.await.context("the demo failed")?
     })?;

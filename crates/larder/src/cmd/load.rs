@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse, StopHandle};
+use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse};
 
 use self::source::RequestList;
 use self::warmup::Warmup;
@@ -275,13 +275,7 @@ fn measure(plan: Plan, quiet: bool) -> anyhow::Result<Report> {
         bar.set_message(format!("{phase}, {rate:.0} requests/s{failed}"));
     };
     let stop = plan.stop.clone();
-    let runtime = super::serve::runtime(1)?;
-    let report = runtime.block_on(async {
-        tokio::select! {
-            report = larder_load::run(plan, &show) => report.map_err(convert_error),
-            () = stop_on_interrupts(&stop) => Err(anyhow::anyhow!("interrupted")),
-        }
-    });
+    let report = stage::block_on(&stop, larder_load::run(plan, &show));
     bar.finish_and_clear();
     report
 }
@@ -291,16 +285,6 @@ fn convert_error(error: LoadError) -> anyhow::Error {
     match error {
         LoadError::Plan(error) => usage(error.to_string()),
         error => error.into(),
-    }
-}
-
-async fn stop_on_interrupts(stop: &StopHandle) {
-    for _ in 0..2 {
-        if tokio::signal::ctrl_c().await.is_err() {
-            // If signals cannot be received, the run ends by itself.
-            std::future::pending::<()>().await;
-        }
-        stop.stop();
     }
 }
 

@@ -12,7 +12,7 @@ use larder_peers::{ClusterSecrets, PeersConfig};
 use larder_switch::SwitchesConfig;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::{self, AdminService};
@@ -103,11 +103,50 @@ pub fn raise_open_files() {
     }
 }
 
+/// SIGINT and SIGTERM, from the time of [`StopSignals::watch`] on. Before, they end the process.
+#[derive(Debug)]
+pub(crate) struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    /// Watches the signals. Needs a runtime.
+    ///
+    /// # Errors
+    /// Returns an error if the handlers cannot be installed.
+    pub(crate) fn watch() -> anyhow::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("cannot watch SIGINT")?,
+            terminate: signal(SignalKind::terminate()).context("cannot watch SIGTERM")?,
+        })
+    }
+
+    /// Waits for the next signal, and returns what has happened to the process.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "interrupted",
+            _ = self.terminate.recv() => "terminated",
+        }
+    }
+}
+
+/// Runs `work` to its end, or until SIGINT or SIGTERM. The signals are watched before `work` starts any process.
+///
+/// # Errors
+/// Returns the error of `work`, or the signal.
+pub async fn until_interrupted<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut signals = StopSignals::watch()?;
+    tokio::select! {
+        outcome = work => outcome,
+        what = signals.next() => Err(anyhow::anyhow!(what)),
+    }
+}
+
 /// Returns a handle that completes at SIGTERM, at SIGINT, or at the end of stdin if it is watched. A second
 /// signal ends the process at once.
 pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
-    let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+    let mut signals = StopSignals::watch()?;
     let (sender, receiver) = watch::channel(false);
     let sender = Arc::new(sender);
     if args.exit_with_stdin {
@@ -124,10 +163,7 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
     }
     tokio::spawn(async move {
         for past in [false, true] {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            signals.next().await;
             if past {
                 tracing::info!("shutdown: second signal, open connections are reset");
                 std::process::exit(1);

@@ -82,10 +82,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
 pub(super) async fn measure(larder: &Path, seconds: f64) -> anyhow::Result<Calibration> {
     let spinner = demo::spinner("calibrating");
     let show = |step: &str| spinner.set_message(format!("calibrating: {step}"));
-    let measured = tokio::select! {
-        measured = calibration::measure(larder, seconds, &show) => measured,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-    };
+    let measured = serve::until_interrupted(calibration::measure(larder, seconds, &show)).await;
     spinner.finish_and_clear();
     measured
 }

@@ -171,12 +171,8 @@ pub(crate) fn run(args: &LiveArgs) -> anyhow::Result<()> {
         Experiment::Overhead(args) => &args.output,
     };
     let larder = args.larder.find()?;
-    let output = serve::runtime(1)?.block_on(async {
-        tokio::select! {
-            output = args.experiment.run(&larder) => output,
-            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-        }
-    })?;
+    let output = serve::until_interrupted(args.experiment.run(&larder));
+    let output = serve::runtime(1)?.block_on(output)?;
     output_args.write(&output)
 }
 

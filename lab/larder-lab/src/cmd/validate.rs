@@ -82,12 +82,8 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<()> {
     let plans = args.plans()?;
     let model = args.costs.as_deref().map(read_costs).transpose()?;
     let larder = args.larder.find()?;
-    let rows = serve::runtime(1)?.block_on(async {
-        tokio::select! {
-            rows = args.rows(&larder, &plans, model) => rows,
-            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-        }
-    })?;
+    let rows = args.rows(&larder, &plans, model);
+    let rows = serve::runtime(1)?.block_on(serve::until_interrupted(rows))?;
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &rows)?;

@@ -9,8 +9,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_load::{ConnectionLifetime, StopHandle, UserProgress, UserSettings};
 use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{convert_error, parse_url, print_json, resolve_url, split_header, stop_on_interrupts};
+use super::{convert_error, parse_url, print_json, resolve_url, split_header};
 use crate::config::Span;
 use crate::outcome::usage;
 
@@ -153,11 +154,21 @@ pub(super) fn block_on<R>(
 ) -> anyhow::Result<R> {
     let runtime = crate::cmd::serve::runtime(1)?;
     runtime.block_on(async {
+        // Before the run, which may start long work.
+        let interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
         tokio::select! {
             report = run => report.map_err(convert_error),
-            () = stop_on_interrupts(stop) => Err(anyhow::anyhow!("interrupted")),
+            () = stop_on_interrupts(interrupt, stop) => Err(anyhow::anyhow!("interrupted")),
         }
     })
+}
+
+/// Ends the run at the first interrupt, and returns after the second.
+async fn stop_on_interrupts(mut interrupt: Signal, stop: &StopHandle) {
+    for _ in 0..2 {
+        interrupt.recv().await;
+        stop.stop();
+    }
 }
 
 impl OutputArgs {
