@@ -111,8 +111,15 @@ fn the_death_of_the_dispatcher_costs_no_request() {
     assert!(before.iter().any(|view| decisions(view, "silent") > 0), "it was missed: {before:#?}");
     // Its successor decides for both nodes, and each file is served by one of them.
     for file in 0..100 {
-        let servers = [1, 2].map(|node| server(&cluster.get(node, &format!("/{file}"))));
-        assert_eq!(servers[0], servers[1], "/{file}");
+        until("the dispatcher decides in time", || {
+            let missed = || decisions(&cluster.view(2), "silent");
+            let before = missed();
+            let servers = [1, 2].map(|node| server(&cluster.get(node, &format!("/{file}"))));
+            // A busy machine may delay the decision, and the node decides by itself.
+            let in_time = missed() == before;
+            assert!(!in_time || servers[0] == servers[1], "/{file}: {servers:?}");
+            in_time.then_some(())
+        });
     }
     let after = cluster.view(2);
     let placed = |view: &Value| decisions(view, "peer") + decisions(view, "here");

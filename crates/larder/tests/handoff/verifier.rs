@@ -1,6 +1,6 @@
 //! Tests of the client itself, with servers on loopback that have one fault each.
 
-use larder_testkit::{free_port, take_time};
+use larder_testkit::{PATIENCE, free_port};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -25,12 +25,20 @@ fn server(answer: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
 }
 
 fn ask(behaviour: Behaviour, server: SocketAddr) -> Tally {
+    ask_within(PATIENCE, behaviour, server)
+}
+
+/// Sends a request. A server that sends nothing for `stall` is at fault.
+fn ask_within(stall: Duration, behaviour: Behaviour, server: SocketAddr) -> Tally {
     let plan = Plan { behaviour, server, same_port: false, targets: vec![Target::new(BYTES, 0)] };
-    client::run(&[plan], ClientSettings { threads: 1, first_port: 20_000, stall: Duration::from_millis(200) })
+    client::run(&[plan], ClientSettings { threads: 1, first_port: 20_000, stall })
 }
 
 fn fault(behaviour: Behaviour, answer: impl FnOnce(TcpStream) + Send + 'static) -> Option<Fault> {
-    let mut tally = ask(behaviour, server(answer));
+    fault_of(ask(behaviour, server(answer)))
+}
+
+fn fault_of(mut tally: Tally) -> Option<Fault> {
     assert_eq!(tally.right + tally.faults.len(), 1);
     tally.faults.pop().map(|(_, fault)| fault)
 }
@@ -93,10 +101,12 @@ fn a_reset_and_a_stall_are_noticed() {
         let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     });
     assert!(matches!(reset, Some(Fault::Reset)), "{reset:?}");
-    let stall = fault(Behaviour::Plain, |mut stream| {
+    let silent = server(|mut stream| {
         let _ = stream.write_all(&reply()[..1_000]);
-        take_time(Duration::from_secs(1));
+        // Until the client closes.
+        let _ = stream.read(&mut [0]);
     });
+    let stall = fault_of(ask_within(Duration::from_millis(200), Behaviour::Plain, silent));
     assert!(matches!(stall, Some(Fault::Stall(_))), "{stall:?}");
     let refused = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let tally = ask(Behaviour::Plain, refused);
@@ -113,6 +123,6 @@ fn a_resetting_client_resets() {
         let _ = tell.send(stream.read(&mut byte).map_err(|error| error.kind()));
     });
     ask(Behaviour::Resetting { after: 10 }, at).assert_faultless();
-    let seen = told.recv_timeout(Duration::from_secs(5)).unwrap();
+    let seen = told.recv_timeout(PATIENCE).unwrap();
     assert_eq!(seen, Err(std::io::ErrorKind::ConnectionReset));
 }
