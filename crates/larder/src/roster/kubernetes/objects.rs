@@ -18,9 +18,12 @@ use super::{WatchError, describe};
 
 /// Status of a watch whose version the API server no longer has (410).
 const HTTP_GONE: u16 = 410;
-/// A watch without a failure for this time has recovered. The time covers the longest pause between two attempts and the attempt
-/// itself.
-const RECOVERY_TIME: Duration = Duration::from_secs(45);
+/// A watch without a failure for this time has recovered, if there is a list. The time covers the longest pause between two attempts,
+/// 60 s, and the attempt itself.
+const RECOVERY_TIME: Duration = Duration::from_secs(100);
+/// The time after which the API server ends a watch, and the watcher begins another. A connection that is dead without a sign is
+/// noticed 5 s later.
+const WATCH_SECONDS: u32 = 30;
 
 type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 
@@ -42,7 +45,7 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> ObjectWatc
     /// Creates a watch. Sends nothing yet.
     pub(super) fn new(api: Api<K>, selector: watcher::Config) -> Self {
         Self {
-            events: Box::pin(watcher(api, selector).default_backoff()),
+            events: Box::pin(watcher(api, selector.timeout(WATCH_SECONDS)).default_backoff()),
             cache: ObjectCache::default(),
             failing: false,
         }
@@ -54,10 +57,11 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> ObjectWatc
             let event = if self.failing {
                 match tokio::time::timeout(RECOVERY_TIME, self.events.next()).await {
                     Ok(event) => event,
-                    Err(_) => {
+                    Err(_) if self.cache.is_listed => {
                         self.failing = false;
                         return Ok(());
                     }
+                    Err(_) => continue,
                 }
             } else {
                 self.events.next().await
@@ -135,5 +139,32 @@ impl<K: Resource> ObjectCache<K> {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    /// Returns a watch in which nothing happens after these events.
+    fn watch(events: Vec<watcher::Result<Event<ConfigMap>>>) -> ObjectWatch<ConfigMap> {
+        let events = Box::pin(stream::iter(events).chain(stream::pending()));
+        ObjectWatch { events, cache: ObjectCache::default(), failing: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_watch_with_a_list_recovers() {
+        let failure = || Err(watcher::Error::NoResourceVersion);
+        let mut listed = watch(vec![Ok(Event::Init), Ok(Event::InitDone), failure()]);
+        listed.changed().await.expect("a list");
+        listed.changed().await.expect_err("a failure");
+        listed.changed().await.expect("no more failures");
+
+        let mut unlisted = watch(vec![failure(), Ok(Event::Init)]);
+        unlisted.changed().await.expect_err("a failure");
+        let later = tokio::time::timeout(Duration::from_secs(3_600), unlisted.changed()).await;
+        assert!(later.is_err(), "no list has been read, so there are no nodes to report");
     }
 }
