@@ -85,7 +85,8 @@ impl PeerSwitches {
     ) -> Result<Self, SettingsError> {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-        let mut machine = Switches::new(now, life, config.settings, routes, dispatcher)?;
+        let name = Arc::from(config.network.name.as_str());
+        let mut machine = Switches::new(now, (name, life), config.settings, routes, dispatcher)?;
         chains.into_iter().for_each(|(route, chains)| machine.share_chains(route, chains));
         Ok(Self {
             config,
@@ -198,11 +199,12 @@ async fn exchange_messages(
         let event = tokio::select! {
             biased;
             _ = wanted.changed() => break,
+            // Before messages: others must hear of loads while many messages arrive.
+            _ = ticks.tick() => None,
             event = events.next() => match event {
                 Some(event) => Some(event),
                 None => break,
             },
-            _ = ticks.tick() => None,
         };
         let (now, mut out) = (host.now(), SwitchesOutput::default());
         handle_event(host.dispatcher(), peer_switches, now, &mut names, event, &mut out);

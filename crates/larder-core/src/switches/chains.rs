@@ -7,7 +7,9 @@
 //! [`SwitchesSettings::period`], and all of it periodically. Policies see the sum.
 //!
 //! *Credits.* A switch that starts asks one other switch for the credits of each node, in pages, those that were unused for the
-//! longest time first. It serves meanwhile.
+//! longest time first. It serves meanwhile. The other one may have just started too; if a switch that has credits appears, the
+//! credits are read again. A switch has credits once it has read them from one that has, or once it has run for
+//! [`SwitchesSettings::unknown_after`] while no other had any.
 
 use super::message::{Message, PageEnd, pack_runs};
 use super::peer_switch::PeerSwitch;
@@ -64,6 +66,8 @@ struct CreditSync {
     after: Option<u32>,
     source: Option<CreditSource>,
     question: Option<CreditQuestion>,
+    /// Whether a page came from a switch that has no credits.
+    is_from_empty: bool,
     is_complete: bool,
 }
 
@@ -72,6 +76,9 @@ struct CreditSync {
 pub(super) struct ChainRoutes {
     routes: Vec<ChainRoute>,
     sync: CreditSync,
+    has_credits: bool,
+    /// The time of the first tick.
+    began: Option<Time>,
     /// The time at which all work was last sent.
     all: Option<Time>,
 }
@@ -83,9 +90,9 @@ impl ChainRoutes {
         self.sync = CreditSync::default();
     }
 
-    /// Returns whether the credits of another switch have been read.
-    pub(super) const fn is_complete(&self) -> bool {
-        self.sync.is_complete
+    /// Returns whether this switch has the credits of the others, or there were none.
+    pub(super) const fn has_credits(&self) -> bool {
+        self.has_credits
     }
 
     /// Causes all work to be sent again, and the current page to be asked for again: slots have other nodes.
@@ -96,10 +103,9 @@ impl ChainRoutes {
 
     /// Returns messages with all work, for a switch that knows none.
     pub(super) fn all_work(&self) -> Vec<Message> {
-        let has_credits = self.sync.is_complete;
         self.routes
             .iter()
-            .flat_map(|route| work_messages(route.route, has_credits, true, &route.chains.work(), &[]))
+            .flat_map(|route| work_messages(route.route, self.has_credits, true, &route.chains.work(), &[]))
             .collect()
     }
 
@@ -108,9 +114,13 @@ impl ChainRoutes {
         &mut self,
         now: Time,
         settings: &SwitchesSettings,
-        others: bool,
+        others: &BTreeMap<Arc<str>, PeerSwitch>,
         counts: &mut SwitchesCounts,
     ) -> Vec<Message> {
+        let began = *self.began.get_or_insert(now);
+        let others_have_credits = others.values().any(|other| other.up && other.has_credits());
+        self.has_credits |= !others_have_credits && now.since(began) >= settings.unknown_after;
+        let others = !others.is_empty();
         let mut messages = Vec::new();
         for ChainRoute { route, chains, .. } in &self.routes {
             let (placements, lost) = chains.take_journal(if others { PLACED_BLOCKS } else { usize::MAX });
@@ -125,8 +135,7 @@ impl ChainRoutes {
             self.all = Some(now);
             self.routes.iter_mut().for_each(|route| route.sent.clear());
         }
-        let is_all = self.all == Some(now);
-        let has_credits = self.sync.is_complete;
+        let (is_all, has_credits) = (self.all == Some(now), self.has_credits);
         for ChainRoute { route, chains, sent, .. } in &mut self.routes {
             let current = chains.work();
             messages.extend(work_messages(*route, has_credits, is_all, &current, sent));
@@ -183,6 +192,12 @@ impl ChainRoutes {
         dispatcher: &Dispatcher,
         counts: &mut SwitchesCounts,
     ) -> Option<(Arc<str>, Message)> {
+        if self.sync.is_complete && !self.has_credits {
+            let is_better = |other: &PeerSwitch| other.up && other.has_hello() && other.has_credits();
+            if others.values().any(is_better) {
+                self.sync = CreditSync::default();
+            }
+        }
         let route = self.routes.get(self.sync.route)?.route.0;
         if self.sync.is_complete || dispatcher.nodes().slots() == 0 {
             return None;
@@ -234,16 +249,17 @@ impl ChainRoutes {
         messages.map(|(runs, end)| Message::Credits { question, runs, end }).collect()
     }
 
-    /// Processes a part of an answer. An answer to an earlier question is ignored.
+    /// Processes a part of an answer, from a switch that has credits or not. An answer to an earlier question is ignored.
     pub(super) fn receive_credits(
         &mut self,
         question: u64,
         runs: Vec<(NodeId, BlockRun)>,
-        end: PageEnd,
+        (end, has_credits): (PageEnd, bool),
         dispatcher: &Dispatcher,
     ) {
         let is_expected = self.sync.question.as_ref().is_some_and(|asked| asked.number == question);
         let Some(own) = self.routes.get(self.sync.route).filter(|_| is_expected) else { return };
+        self.sync.is_from_empty |= !has_credits;
         let node = NodeId(self.sync.node);
         own.chains.merge(dispatcher.nodes(), runs.into_iter().map(|(_, run)| (node, run)));
         match end {
@@ -254,6 +270,7 @@ impl ChainRoutes {
                 if usize::from(self.sync.node) >= dispatcher.nodes().slots() {
                     (self.sync.route, self.sync.node) = (self.sync.route + 1, 0);
                     self.sync.is_complete = self.sync.route >= self.routes.len();
+                    self.has_credits |= self.sync.is_complete && !self.sync.is_from_empty;
                 }
             }
         }

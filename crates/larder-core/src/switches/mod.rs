@@ -102,6 +102,7 @@ pub struct SwitchesOutput {
 /// The protocol state of one switch among its peers.
 #[derive(Debug)]
 pub struct Switches {
+    name: Arc<str>,
     settings: SwitchesSettings,
     incarnation: u64,
     /// The number of messages to all switches so far.
@@ -126,13 +127,14 @@ pub struct Switches {
 
 impl Switches {
     /// Creates the state of a switch that knows no others yet. Its dispatcher starts to keep journals and to place
-    /// like all switches. `incarnation` must be higher than at any earlier start under this name.
+    /// like all switches. `name` is its name among the switches, and `incarnation` must be higher than at any earlier start
+    /// under this name.
     ///
     /// # Errors
     /// A setting is out of range.
     pub fn new(
         now: Time,
-        incarnation: u64,
+        (name, incarnation): (Arc<str>, u64),
         settings: SwitchesSettings,
         routes: Vec<(RouteId, String)>,
         dispatcher: &Dispatcher,
@@ -142,6 +144,7 @@ impl Switches {
         let peer_state = Arc::<PeerSwitchState>::default();
         dispatcher.set_peer_switches(now, &peer_state, &mut Vec::new());
         Ok(Self {
+            name,
             settings,
             incarnation,
             number: 0,
@@ -240,6 +243,10 @@ impl Switches {
             IncarnationStatus::New(None) | IncarnationStatus::Current => {}
         }
         let is_news = other.record_number(&head);
+        if dispatcher.nodes().members_epoch() != self.members_epoch {
+            // Slots may have other nodes since the last tick.
+            other.map_names(dispatcher, &self.routes);
+        }
         match message {
             Message::Hello { is_complete, part, parts, nodes, routes, ends, last } => {
                 if let Some(ends) = other.receive_hello(&head, (part, parts), nodes, routes, (ends, last)) {
@@ -284,10 +291,6 @@ impl Switches {
             }
             Message::Missed { since } => other.mark_missing(since),
             Message::Placements { route, runs } => {
-                if dispatcher.nodes().members_epoch() != self.members_epoch {
-                    // Slots may have other nodes since the last tick.
-                    other.map_names(dispatcher, &self.routes);
-                }
                 self.chains.receive_placements(other, route, runs, dispatcher, &mut self.counts);
             }
             Message::WantCredits { question, route, node, after } => {
@@ -297,7 +300,8 @@ impl Switches {
             // The page is asked for again at the next tick.
             Message::Credits { .. } if dispatcher.nodes().members_epoch() != self.members_epoch => {}
             Message::Credits { question, runs, end } => {
-                self.chains.receive_credits(question, runs, end, dispatcher);
+                let has_credits = other.has_credits();
+                self.chains.receive_credits(question, runs, (end, has_credits), dispatcher);
             }
         }
         self.request_missing(now, dispatcher, out);
@@ -324,8 +328,7 @@ impl Switches {
             dispatcher,
             &self.routes,
         ));
-        let others = !self.others.is_empty();
-        messages.extend(self.chains.due_messages(now, &self.settings, others, &mut self.counts));
+        messages.extend(self.chains.due_messages(now, &self.settings, &self.others, &mut self.counts));
         self.send(now, messages.into_iter().map(|message| (None, message)), out);
         self.request_missing(now, dispatcher, out);
         self.update_dispatcher(now, dispatcher, out);
@@ -355,9 +358,9 @@ impl Switches {
         self.is_complete
     }
 
-    /// Returns whether this switch has the credits of the others' chains.
+    /// Returns whether this switch has the credits of the others' chains, or there were none.
     pub const fn has_credits(&self) -> bool {
-        self.chains.is_complete()
+        self.chains.has_credits()
     }
 
     /// Returns the counters.
@@ -499,6 +502,10 @@ impl Switches {
     /// that are missing here, are requested from it.
     fn receive_ends(&mut self, from: &Arc<str>, ends: &[IncarnationEnd]) {
         for IncarnationEnd { name, incarnation, since } in ends {
+            if *name == self.name && *incarnation == self.incarnation {
+                // The other switch has lost this one for a while. This one knows its own changes.
+                continue;
+            }
             let now = self.others.get(name).and_then(PeerSwitch::sync_state);
             let mut sync = now
                 .into_iter()

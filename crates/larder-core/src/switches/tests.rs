@@ -61,12 +61,14 @@ impl TestNetwork {
         let specs: Vec<NodeSpec> = nodes.iter().map(|name| NodeSpec::named(*name)).collect();
         let dispatcher = Dispatcher::new(settings.clone(), &specs).expect("in range");
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-        let mut machine = Switches::new(Time::ZERO, incarnation, how, routes, &dispatcher).expect("in range");
+        let name: Arc<str> = Arc::from(format!("s{at}"));
+        let machine = Switches::new(Time::ZERO, (name.clone(), incarnation), how, routes, &dispatcher);
+        let mut machine = machine.expect("in range");
         let chains = SharedChains::new(&ChainSettings::default(), 400_000, GroupId::ALL).expect("in range");
         let chains = Arc::new(chains);
         machine.share_chains(RouteId::DEFAULT, chains.clone());
         let begun = self.now.since(Time::ZERO);
-        TestSwitch { name: Arc::from(format!("s{at}")), dispatcher, chains, machine, begun }
+        TestSwitch { name, dispatcher, chains, machine, begun }
     }
 
     fn own(&self, at: usize) -> Time {

@@ -75,12 +75,12 @@ impl FrontEnd {
 impl SwitchNetwork {
     fn new(group: SwitchGroup, dispatchers: &[Dispatcher]) -> Result<Self, SimError> {
         let names: Vec<Arc<str>> = (0..group.count).map(|at| Arc::from(format!("switch{at}"))).collect();
-        let machine = |dispatcher: &Dispatcher| {
+        let machine = |(name, dispatcher): (&Arc<str>, &Dispatcher)| {
             let routes =
                 (0..dispatcher.routes() as u16).map(|route| (RouteId(route), format!("route{route}")));
-            Switches::new(Time::ZERO, 1, group.settings, routes.collect(), dispatcher)
+            Switches::new(Time::ZERO, (name.clone(), 1), group.settings, routes.collect(), dispatcher)
         };
-        let machines = dispatchers.iter().map(machine).collect::<Result<_, _>>()?;
+        let machines = names.iter().zip(dispatchers).map(machine).collect::<Result<_, _>>()?;
         Ok(Self { group, machines, names, in_flight: VecDeque::new() })
     }
 }

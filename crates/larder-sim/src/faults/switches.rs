@@ -115,7 +115,8 @@ impl World for SwitchesWorld {
         let dispatcher = dispatcher.unwrap_or_else(|error| unreachable!("the settings are fixed: {error}"));
         let how = SwitchesSettings { period: PERIOD, sets_max: 40, ..SwitchesSettings::default() };
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-        let switches = Switches::new(Time::ZERO, epoch, how, routes, &dispatcher);
+        let name = self.names[me].clone();
+        let switches = Switches::new(Time::ZERO, (name, epoch), how, routes, &dispatcher);
         let mut switches = switches.unwrap_or_else(|error| unreachable!("the settings are fixed: {error}"));
         // Caches are small, so that blocks are evicted.
         let chains = SharedChains::new(&ChainSettings::default(), NODE_TOKENS, GroupId::ALL);

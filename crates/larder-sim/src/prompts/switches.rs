@@ -38,15 +38,16 @@ impl SwitchRow {
             let settings_of_all = Settings { nodes_max: cluster.nodes, shards: 1, ..Settings::default() };
             let dispatcher = Dispatcher::new(settings_of_all, &specs)?;
             let chains = Arc::new(SharedChains::new(settings, cluster.engine.kv_tokens, GroupId::ALL)?);
+            let name: Arc<str> = Arc::from(format!("s{at}"));
             let machine = (cluster.switches > 1 && !cluster.isolated).then(|| {
                 let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-                let mut machine =
-                    Switches::new(Time::ZERO, 1, SwitchesSettings::default(), routes, &dispatcher)?;
+                let (name, how) = (name.clone(), SwitchesSettings::default());
+                let mut machine = Switches::new(Time::ZERO, (name, 1), how, routes, &dispatcher)?;
                 machine.share_chains(RouteId::DEFAULT, chains.clone());
                 Ok::<_, SimError>(machine)
             });
             let machine = machine.transpose()?;
-            Ok(Switch { name: Arc::from(format!("s{at}")), dispatcher, chains, machine })
+            Ok(Switch { name, dispatcher, chains, machine })
         };
         let switches = (0..cluster.switches).map(create).collect::<Result<_, _>>()?;
         let mut row = Self { switches, next_tick: Time::ZERO };

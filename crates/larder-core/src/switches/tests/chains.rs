@@ -91,7 +91,7 @@ fn a_switch_that_starts_reads_the_credits_of_another() {
         (0..1_000).map(|conversation| network.serve(0, &prompt(conversation, 5)).0).collect();
     network.run(SwitchesSettings::default().period * 5);
     let (long, _) = network.serve(1, &prompt(5_000, 1_500));
-    network.run(SwitchesSettings::default().period);
+    network.run(SwitchesSettings::default().unknown_after);
     network.add(&settings(PolicyKind::LardR), SwitchesSettings::default());
     network.run(SwitchesSettings::default().period);
     assert!(network.switches[2].machine.has_credits());
@@ -104,6 +104,33 @@ fn a_switch_that_starts_reads_the_credits_of_another() {
         let (name, credited) = network.serve(2, &prompt(conversation as u64, 6));
         assert_eq!((&name, credited), (home, 5 * 4 * 64));
     }
+}
+
+/// Two switches that start at the same time may hear of each other first.
+#[test]
+fn a_switch_that_has_read_from_one_without_credits_reads_again() {
+    let how = SwitchesSettings::default();
+    let mut network = TestNetwork::of(1, &settings(PolicyKind::LardR));
+    (0..100).for_each(|conversation| _ = network.serve(0, &prompt(conversation, 5)));
+    network.run(how.unknown_after + how.period);
+    assert!(network.switches[0].machine.has_credits(), "there was no other switch");
+    for at in [1, 2] {
+        network.switches.push(network.begun(at, 1, &settings(PolicyKind::LardR), how));
+    }
+    network.meet(1, 2);
+    network.run(how.period);
+    assert!(network.switches[1].machine.counts().credit_pages_asked > 0);
+    assert!((1..3).all(|at| !network.switches[at].machine.has_credits()));
+    network.meet(0, 1);
+    network.meet(0, 2);
+    network.run(how.period * 2);
+    for at in [1, 2] {
+        assert!(network.switches[at].machine.has_credits());
+        assert_eq!(network.credits(at), network.credits(0));
+    }
+    let asked = network.switches[1].machine.counts().credit_pages_asked;
+    network.run(how.unknown_after);
+    assert_eq!(network.switches[1].machine.counts().credit_pages_asked, asked, "once is enough");
 }
 
 #[test]
@@ -176,9 +203,9 @@ fn credits_are_read_from_another_switch_if_the_first_one_ends() {
         let page = asked.page(theirs.nodes().id_of(&name).expect("it exists"), after, 4_000);
         let end = page.next.map_or(PageEnd::Last, PageEnd::Next);
         let runs = page.runs.into_iter().map(|run| (node, run)).collect();
-        chains.receive_credits(question, runs, end, &dispatcher);
+        chains.receive_credits(question, runs, (end, true), &dispatcher);
     }
-    assert!(chains.is_complete());
+    assert!(chains.has_credits());
     assert_eq!(answered.iter().filter(|at| **at == answered[0]).count(), 2, "{answered:?}");
     for row in dispatcher.nodes().rows() {
         let blocks = own.runs(row.id).iter().map(|run| run.blocks.len()).sum::<usize>();

@@ -250,3 +250,20 @@ fn end_of_an_incarnation_requests_only_recent_sets() {
     assert!((7 * 3_000..=most).contains(&told), "{told} sets were told");
     assert!((0..7).all(|at| network.agree(at, 7)));
 }
+
+/// Each side considers the other one ended during the split.
+#[test]
+fn after_a_split_only_the_changes_since_are_requested() {
+    let mut network = TestNetwork::of(2, &settings(PolicyKind::LardR));
+    (0..3_000).for_each(|target| _ = network.ask((target % 2) as usize, target));
+    network.run(WHILE);
+    network.part(0, 1, true);
+    network.run(Duration::from_secs(5));
+    (0..10).for_each(|target| network.change(0, target));
+    let before = network.sets_sent();
+    network.meet(0, 1);
+    network.run(WHILE);
+    let sent = network.sets_sent() - before;
+    assert!((10..=100).contains(&sent), "{sent} sets were sent");
+    assert!(network.agree(0, 1));
+}
