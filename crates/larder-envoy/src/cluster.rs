@@ -200,8 +200,9 @@ impl Cluster {
             self.create(members, &merged);
         }
         let Some(dispatcher) = self.dispatcher.get() else { return };
-        // After the last worker has ended, the nodes stay: the cluster may be changed, and not removed.
-        if members.views.has_workers() {
+        // After the last worker has ended, the nodes stay: the cluster may be changed, and not removed. While Envoy changes it, all
+        // workers may be without hosts for a moment. Nodes without a host get no requests.
+        if members.views.has_workers() && !merged.is_empty() {
             let present: HashSet<&str> = merged.iter().map(|(name, _)| &**name).collect();
             members.nodes.retain(|name, node| {
                 let stays = present.contains(&**name);
@@ -266,8 +267,10 @@ impl Cluster {
         // A record begins with a dispatcher that has learned nothing.
         let learned = members.inherited.take().filter(|_| self.recorder.get().is_none());
         if let Some(learned) = learned {
-            match dispatcher.load(&learned) {
-                Ok(targets) => {
+            match dispatcher.decode(&learned) {
+                Ok(learned) => {
+                    // The state file may be older than the machine's clock.
+                    let targets = dispatcher.restore(&learned.not_after(now));
                     log::info(&format!("cluster {}: learned state loaded (targets={targets})", self.name));
                 }
                 Err(error) => {

@@ -322,9 +322,10 @@ impl State {
         self.dispatcher.save()
     }
 
-    /// Decodes learned state. The text of an error names the cause.
+    /// Decodes learned state, which may be older than the machine's clock. The text of an error names the cause.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Result<LearnedState, String> {
-        self.dispatcher.decode(bytes).map_err(|error| error.to_string())
+        let learned = self.dispatcher.decode(bytes).map_err(|error| error.to_string())?;
+        Ok(learned.not_after(crate::now()))
     }
 
     /// Restores learned state, and returns the number of targets.

@@ -100,6 +100,18 @@ impl LearnedState {
         saved
     }
 
+    /// Returns this state for a clock that shows `now`. If a set changed after that, the state comes from another clock, such as
+    /// that of the machine before it was restarted: then its sets count as changed now, and the numbers, which may contain times,
+    /// are omitted. Otherwise sets would not change before the clock has reached the old times.
+    #[must_use]
+    pub fn not_after(mut self, now: Time) -> Self {
+        if self.rows.iter().all(|row| row.changed <= now) {
+            return self;
+        }
+        self.rows.iter_mut().for_each(|row| row.changed = row.changed.min(now));
+        Self { numbers: Vec::new(), per_node: Vec::new(), ..self }
+    }
+
     /// Returns the server sets without the numbers.
     #[must_use]
     pub fn sets_only(&self) -> Self {
@@ -126,5 +138,23 @@ impl TargetMap {
                 shard.touch(set.target);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn times_of_another_clock_are_replaced() {
+        let mut state = LearnedState { numbers: vec![7], ..LearnedState::default() };
+        state.push((TargetId(1), Time::from_secs(10), true), [NodeId(0)].into_iter());
+        state.push((TargetId(2), Time::from_secs(90), true), [NodeId(1)].into_iter());
+        assert_eq!(state.clone().not_after(Time::from_secs(90)), state, "the same clock");
+        let other = state.not_after(Time::from_secs(20));
+        let changed: Vec<Time> = other.sets().map(|set| set.changed).collect();
+        assert_eq!(changed, [Time::from_secs(10), Time::from_secs(20)]);
+        assert!(other.numbers.is_empty());
     }
 }

@@ -103,6 +103,11 @@ impl Worker {
 
     /// Returns the load of all nodes.
     fn load() -> u64 {
+        Self::sum("load")
+    }
+
+    /// Returns the sum of a number over all nodes.
+    fn sum(number: &str) -> u64 {
         let (status, body) = crate::admin::reply("/status");
         assert_eq!(status, 200);
         let page: serde_json::Value = serde_json::from_str(&body).expect("JSON");
@@ -110,7 +115,7 @@ impl Worker {
         let clusters = page["clusters"].as_array().expect("clusters");
         let cluster = clusters.iter().find(|cluster| cluster["cluster"] == own).expect("the cluster");
         let nodes = cluster["nodes"].as_array().expect("nodes");
-        nodes.iter().filter_map(|node| node["load"].as_u64()).sum()
+        nodes.iter().filter_map(|node| node[number].as_u64()).sum()
     }
 }
 
@@ -356,6 +361,20 @@ fn a_host_is_chosen_while_all_hosts_are_being_replaced() {
         assert_eq!(served.iter().flatten().count(), 20);
     });
     assert!((0..20).all(|turn| worker.serve(&format!("/{turn}")).is_some()));
+}
+
+/// When a cluster is changed, all workers may have no hosts for a moment.
+#[test]
+fn nodes_stay_while_no_worker_has_hosts() {
+    let worker = Worker::new("changed", "{}", &["a:1", "b:1"]);
+    (0..3).for_each(|_| _ = worker.serve("/x").expect("a host"));
+    let hosts = envoy(|envoy| std::mem::take(&mut envoy.hosts[0]));
+    worker.update();
+    assert_eq!(worker.choose(), None);
+    envoy(|envoy| envoy.hosts[0] = hosts);
+    worker.update();
+    worker.serve("/x").expect("a host");
+    assert_eq!((Worker::sum("replies"), Worker::load()), (4, 0));
 }
 
 #[test]
