@@ -422,7 +422,8 @@ impl Picker {
         address: SocketAddr,
     ) -> Option<Decision> {
         let node = self.endpoints.load().find(address)?.node;
-        let decision = self.start_at(now, &RequestFacts::new(failed.target), node).ok()?;
+        let facts = RequestFacts::new(failed.target);
+        let decision = started(self.dispatcher.start_again_at(now, &facts, node)).ok()?;
         let feedback = Feedback { elapsed: now.since(at), failed: true, ..Feedback::default() };
         self.end(now, failed, Some(&feedback));
         self.counters.served_elsewhere.fetch_add(1, Relaxed);

@@ -102,19 +102,50 @@ impl Embedded {
         facts: &RequestFacts<'_>,
         node: NodeHandle,
     ) -> Result<Outcome, EmbedError> {
-        let request = self.request(facts)?;
-        let Some(slot) = self.find_slot(node)? else { return Ok(Outcome::Refused(Refusal::NoNode)) };
-        if self.dispatcher.nodes().state(slot) == NodeState::Removed {
+        let Some((request, slot)) = self.usable_slot(facts, node)? else {
             return Ok(Outcome::Refused(Refusal::NoNode));
-        }
+        };
         if self.dispatcher.outstanding() >= self.dispatcher.admission_limit() {
             return Ok(Outcome::Refused(Refusal::Limit));
         }
+        Ok(self.start_in(now, request, slot))
+    }
+
+    /// Starts an attempt at a node that the program has chosen, for a request that has another attempt. The request is in admission
+    /// already, so the limit does not apply. Each attempt ends with [`Embedded::done`].
+    ///
+    /// [`Refusal::NoNode`]: as for [`Embedded::start_at`].
+    ///
+    /// # Errors
+    /// As [`Embedded::start_at`].
+    pub fn start_again_at(
+        &self,
+        now: Time,
+        facts: &RequestFacts<'_>,
+        node: NodeHandle,
+    ) -> Result<Outcome, EmbedError> {
+        let found = self.usable_slot(facts, node)?;
+        Ok(found
+            .map_or(Outcome::Refused(Refusal::NoNode), |(request, slot)| self.start_in(now, request, slot)))
+    }
+
+    /// Returns the request, and the slot of the node; `None` if the node was removed.
+    fn usable_slot(
+        &self,
+        facts: &RequestFacts<'_>,
+        node: NodeHandle,
+    ) -> Result<Option<(Request, NodeId)>, EmbedError> {
+        let (request, slot) = (self.request(facts)?, self.find_slot(node)?);
+        let slot = slot.filter(|slot| self.dispatcher.nodes().state(*slot) != NodeState::Removed);
+        Ok(slot.map(|slot| (request, slot)))
+    }
+
+    fn start_in(&self, now: Time, request: Request, slot: NodeId) -> Outcome {
         if !self.dispatcher.reuse(now, request, slot) {
-            return Ok(Outcome::Refused(Refusal::NoNode));
+            return Outcome::Refused(Refusal::NoNode);
         }
         // If another node has taken the slot meanwhile, that node has the load, and the decision names it.
-        Ok(Outcome::Start(self.decision(&request, Choice { node: slot, reason: Reason::Reuse })))
+        Outcome::Start(self.decision(&request, Choice { node: slot, reason: Reason::Reuse }))
     }
 
     /// Moves a request that failed at `failed.node` to another node. `waited` is the time from that decision to the failure.
