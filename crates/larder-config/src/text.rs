@@ -62,8 +62,10 @@ where
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-        let unsigned = u64::try_from(number).ok().and_then(self.from_int);
-        unsigned.ok_or_else(|| E::invalid_type(de::Unexpected::Signed(number), &self))
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::invalid_value(de::Unexpected::Signed(number), &self)),
+        }
     }
 }
 
@@ -95,7 +97,8 @@ pub struct Span(pub Duration);
 /// Error: the text is no span of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is not a span of time: write a number with a unit, such as \"250ms\", \"10s\", \"2m\" or \"1h\""
+    "'{}' is not a span of time: write a number with a unit, such as \"250ms\", \"10s\", \"2m\" or \"1h\"",
+    .0.escape_debug()
 )]
 pub struct ParseSpanError(String);
 

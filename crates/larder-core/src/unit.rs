@@ -139,7 +139,8 @@ impl fmt::Display for Bytes {
 /// The error of parsing a text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is not a size: write a number of bytes, or one with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
+    "'{}' is not a size: write a number of bytes, or one with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)",
+    .0.escape_debug()
 )]
 pub struct ParseBytesError(String);
 

@@ -15,7 +15,8 @@ pub struct PromptConfig {
     pub metrics_period: Option<Duration>,
     /// Largest body of a request, in bytes. 1 KiB to 64 MiB.
     pub body_bytes_max: usize,
-    /// Longest time from the head of a request to the end of its body. 10 ms to 1 h. Outcome: 408 `body_timeout`.
+    /// Longest time from the head of a request to the end of its body. 10 ms to 1 h. Outcome: 408 `body_timeout`. In Envoy it takes
+    /// effect when a piece of the body arrives.
     pub body_timeout: Duration,
     /// Largest total of the bodies that are in memory, in bytes: from `body_bytes_max` to 64 GiB.
     pub memory_bytes_max: usize,

@@ -87,12 +87,10 @@ impl Reader {
 
     /// Handles a piece of the body. `is_end`: it is the last one.
     pub(crate) fn note_body(&mut self, filter: Filter<'_>, is_end: bool) -> Step {
-        let State::Reading { route, held, began } = &mut self.state else { return Step::Continue };
-        // Envoy ends streams in which no piece comes: it has the timers.
-        let time_max = route.config.body_timeout;
-        if began.elapsed() > time_max {
-            return self.refuse(filter, &PromptFault::TimedOut(time_max));
+        if let Some(fault) = self.lateness() {
+            return self.refuse(filter, &fault);
         }
+        let State::Reading { route, held, .. } = &mut self.state else { return Step::Continue };
         let bodies = filter.request_bodies();
         let bytes: usize = bodies.iter().map(|body| filter.body_bytes(*body)).sum();
         let bytes_max = route.config.body_bytes_max;
@@ -107,10 +105,19 @@ impl Reader {
 
     /// Handles the end of a request whose body is followed by trailers.
     pub(crate) fn note_trailers(&mut self, filter: Filter<'_>) -> Step {
-        match self.state {
-            State::Reading { .. } => self.read(filter, &[Body::BufferedRequest]),
-            State::Idle | State::Read { .. } => Step::Continue,
+        match (&self.state, self.lateness()) {
+            (State::Reading { .. }, Some(fault)) => self.refuse(filter, &fault),
+            (State::Reading { .. }, None) => self.read(filter, &[Body::BufferedRequest]),
+            (State::Idle | State::Read { .. }, _) => Step::Continue,
         }
+    }
+
+    /// Returns the fault of a body whose time is over. Only Envoy has timers, so a client that sends nothing more is not late before
+    /// its next piece.
+    fn lateness(&self) -> Option<PromptFault> {
+        let State::Reading { route, began, .. } = &self.state else { return None };
+        let time_max = route.config.body_timeout;
+        (began.elapsed() > time_max).then_some(PromptFault::TimedOut(time_max))
     }
 
     /// Handles the start of the reply.

@@ -2,7 +2,7 @@
 
 use super::exchange::Exchange;
 use super::facts::with_head;
-use super::prompt_body::{BodyError, BodyLimits, read_body};
+use super::prompt_body::{BodyLimits, read_body};
 use super::requests::Requests;
 use crate::failure::Failure;
 use crate::guard::RouteGuard;
@@ -47,18 +47,11 @@ impl Requests {
             wait_max: shared.timeouts.client_read,
             rate_min: shared.guards.limits.body_rate_min,
         };
-        let (content, held) = read_body(handle.body(), declared, limits, route.budget()).await.map_err(
-            |error| match error {
-                BodyError::TooLarge => {
-                    exchange.failure_detail = Some(format!("the body has more than {bytes_max} bytes"));
-                    Failure::BodyTooLarge
-                }
-                BodyError::TimedOut => Failure::BodyTimeout,
-                BodyError::MemoryFull => Failure::PromptMemoryFull,
-                BodyError::Gone => Failure::ClientGone,
-                BodyError::Malformed => Failure::BadRequest,
-            },
-        )?;
+        let (content, held) =
+            read_body(handle.body(), declared, limits, route.budget()).await.map_err(|error| {
+                exchange.failure_detail = limits.describe(error);
+                error.failure()
+            })?;
         let prompt = Prompt::parse(&content).map_err(|error| {
             exchange.failure_detail = Some(error.to_string());
             Failure::NoPrompt

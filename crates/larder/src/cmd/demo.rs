@@ -207,11 +207,11 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
     let outcome = runtime.block_on(async {
         let mut signals = super::serve::StopSignals::watch()?;
         let mut work = tokio::task::spawn_blocking(work);
-        let what = tokio::select! {
+        let ended = tokio::select! {
             outcome = &mut work => return outcome.context("the demo failed")?,
-            what = signals.next() => what,
+            ended = signals.next() => ended,
         };
-        print_message(&format!("{what}: removing network namespaces and files"));
+        print_message(&format!("{ended}: removing network namespaces and files"));
         interrupt.request();
         work.await.context("the demo failed")?
     })?;

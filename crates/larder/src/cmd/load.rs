@@ -258,8 +258,7 @@ fn split_header(header: &str) -> anyhow::Result<(String, String)> {
     Ok((name.to_owned(), value.trim().to_owned()))
 }
 
-/// Runs the plan with a progress bar. The first interrupt ends the run with a report, and the second without
-/// one.
+/// Runs the plan with a progress bar.
 fn measure(plan: Plan, quiet: bool) -> anyhow::Result<Report> {
     let bar = progress_bar(&plan, quiet);
     let show = |progress: Progress| {

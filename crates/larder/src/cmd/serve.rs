@@ -122,7 +122,7 @@ impl StopSignals {
         })
     }
 
-    /// Waits for the next signal, and returns what has happened to the process.
+    /// Waits for the next signal. Returns `interrupted` or `terminated`.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "interrupted",
@@ -131,7 +131,8 @@ impl StopSignals {
     }
 }
 
-/// Runs `work` to its end, or until SIGINT or SIGTERM. The signals are watched before `work` starts any process.
+/// Runs `work` to its end, or until SIGINT or SIGTERM. The signals are watched before `work` starts any process, and take effect
+/// when `work` waits.
 ///
 /// # Errors
 /// Returns the error of `work`, or the signal.
@@ -139,7 +140,7 @@ pub async fn until_interrupted<T>(work: impl Future<Output = anyhow::Result<T>>)
     let mut signals = StopSignals::watch()?;
     tokio::select! {
         outcome = work => outcome,
-        what = signals.next() => Err(anyhow::anyhow!(what)),
+        ended = signals.next() => Err(anyhow::anyhow!(ended)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `larder demo` with small traces: real clusters, every policy, with a switch and without, and all outputs.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use larder_core::PolicyKind;
 use rustix::process::{Pid, Signal, kill_process};
@@ -220,14 +220,33 @@ fn sweeps_run_every_setting() {
 
 #[test]
 fn an_interrupt_ends_the_demo_and_all_its_nodes() {
-    let mut demo = Command::new(LARDER)
-        .args(["demo", "--peers", "--speed", "0.1", "--nodes", "3", "--no-report", "--no-model"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let cluster = until("nodes run", || Some(children(demo.id())).filter(|ids| ids.len() == 3));
-    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
-    assert!(!demo.wait().unwrap().success());
-    until("all have ended", || cluster.iter().all(|id| parent_of(*id).is_none()).then_some(()));
+    // A shell that starts a program in the background ignores interrupts for it.
+    for shell in ["exec \"$0\" \"$@\"", "trap '' INT; exec \"$0\" \"$@\""] {
+        let folder = tempfile::tempdir().unwrap();
+        let demo = Command::new("sh")
+            .args(["-c", shell, LARDER])
+            .args(["demo", "--peers", "--speed", "0.1", "--nodes", "3", "--no-report", "--no-model"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut demo = Killed(demo.unwrap());
+        let cluster = until("nodes run", || Some(children(demo.0.id())).filter(|ids| ids.len() == 3));
+        kill_process(Pid::from_child(&demo.0), Signal::INT).unwrap();
+        let status = until("the demo ends", || demo.0.try_wait().unwrap());
+        assert_eq!(status.code(), Some(1), "the signal itself did not end it");
+        until("all have ended", || cluster.iter().all(|id| parent_of(*id).is_none()).then_some(()));
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "no files are left");
+    }
+}
+
+/// A process that is killed when the test ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

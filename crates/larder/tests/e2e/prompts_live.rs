@@ -193,8 +193,10 @@ fn the_body_of_a_completion_has_a_time_limit() {
     let switch = switch(folder.path(), &[("a", server.address)], "body_timeout = \"50ms\"");
     let silent = ask(switch.address, "POST", COMPLETIONS, "Content-Length: 9\r\n\r\n{");
     assert_eq!((silent.status, &*error_code(&silent)), (408, "body_timeout"));
+    assert_eq!(silent.json()["error"]["message"], "the body did not arrive within 50ms");
 
     let mut endless = TcpStream::connect(switch.address).unwrap();
+    endless.set_write_timeout(Some(PATIENCE)).unwrap();
     write!(endless, "POST {COMPLETIONS} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n")
         .unwrap();
     while endless.write_all(b"1\r\n \r\n").is_ok() {}

@@ -9,9 +9,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_load::{ConnectionLifetime, StopHandle, UserProgress, UserSettings};
 use serde::Serialize;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{convert_error, parse_url, print_json, resolve_url, split_header};
+use crate::cmd::serve::StopSignals;
 use crate::config::Span;
 use crate::outcome::usage;
 
@@ -147,26 +147,25 @@ impl Drop for LoadProgress {
     }
 }
 
-/// Runs the load to its end. The first interrupt ends the run with a report, and the second without one.
+/// Runs the load to its end. The first SIGINT or SIGTERM ends the run with a report, and the second without one.
 pub(super) fn block_on<R>(
     stop: &StopHandle,
     run: impl Future<Output = Result<R, larder_load::LoadError>>,
 ) -> anyhow::Result<R> {
     let runtime = crate::cmd::serve::runtime(1)?;
     runtime.block_on(async {
-        // Before the run, which may start long work.
-        let interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+        let signals = StopSignals::watch()?;
         tokio::select! {
             report = run => report.map_err(convert_error),
-            () = stop_on_interrupts(interrupt, stop) => Err(anyhow::anyhow!("interrupted")),
+            () = stop_on_signals(signals, stop) => Err(anyhow::anyhow!("interrupted")),
         }
     })
 }
 
-/// Ends the run at the first interrupt, and returns after the second.
-async fn stop_on_interrupts(mut interrupt: Signal, stop: &StopHandle) {
+/// Ends the run at the first signal, and returns after the second.
+async fn stop_on_signals(mut signals: StopSignals, stop: &StopHandle) {
     for _ in 0..2 {
-        interrupt.recv().await;
+        signals.next().await;
         stop.stop();
     }
 }
