@@ -269,7 +269,7 @@ impl Cluster {
         if let Some(learned) = learned {
             match dispatcher.decode(&learned) {
                 Ok(learned) => {
-                    // The state file may be older than the machine's clock.
+                    // The machine, and with it the clock, may have been restarted since the file was written.
                     let targets = dispatcher.restore(&learned.not_after(now));
                     log::info(&format!("cluster {}: learned state loaded (targets={targets})", self.name));
                 }

@@ -322,7 +322,8 @@ impl State {
         self.dispatcher.save()
     }
 
-    /// Decodes learned state, which may be older than the machine's clock. The text of an error names the cause.
+    /// Decodes learned state. The machine, and with it the clock, may have been restarted since it was saved. The text of an error
+    /// names the cause.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Result<LearnedState, String> {
         let learned = self.dispatcher.decode(bytes).map_err(|error| error.to_string())?;
         Ok(learned.not_after(crate::now()))

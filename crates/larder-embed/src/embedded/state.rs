@@ -115,7 +115,8 @@ impl Embedded {
     }
 
     /// Restores a snapshot before the first decision, and returns the number of restored targets. Nodes are found by name, and nodes
-    /// that are missing here are left out. The clocks of both processes must agree.
+    /// that are missing here are left out. The clocks of both processes must agree; if they may not, use [`Embedded::decode`] and
+    /// [`LearnedState::not_after`].
     ///
     /// # Errors
     /// [`EmbedError::Snapshot`]: the bytes are not a snapshot of this version.
